@@ -31,7 +31,7 @@ class Still:
         return (torch.device("cpu"),)
 
     def figures(self, device: Any) -> Figures:
-        return Figures(1, 1, 1, 1, 1)
+        return Figures(1, 1, 1, 1)
 
     def free(self, device: Any) -> int | None:
         return None

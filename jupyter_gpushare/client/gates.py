@@ -1,7 +1,7 @@
 """Places that a program names itself, where another task may have its turn on the GPU.
 
-The end of a PyTorch optimizer's step is such a place anyway. These are for all other loops:
-evaluation, inference, another framework.
+The end of a PyTorch optimizer's step and the call of a model are such places anyway. These are for
+all other loops, for example those of other frameworks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ Item = TypeVar("Item")
 def checkpoint() -> None:
     """Here this program may be interrupted: its memory stays, and it goes on in its next turn.
 
-    On a GPU that tasks use by turns it waits here, visibly, while another task has the turn. Call
-    it where nothing computes on the GPU: PyTorch's queued work is waited for; with other frameworks
-    wait for it yourself. Without a lease, or alone on the GPU, it does nothing, and that quickly.
+    On a GPU that tasks use by turns it waits here, visibly, while another task has the turn.
+    Before that it waits for all that PyTorch, TensorFlow (also Keras), JAX and CuPy have queued on
+    the GPU; for another library's work wait yourself. Without a lease, or alone on the GPU, it does
+    nothing, and that quickly.
 
     Raises only :class:`KeyboardInterrupt`: Ctrl-C ends the wait.
     """

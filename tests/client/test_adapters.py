@@ -188,7 +188,8 @@ class CuPy(ModuleType):
         self.pools: dict[int, Pool] = {}
         self.pinned = Pool()
         self.device = 0
-        self.cuda = self
+        self.cuda = self.runtime = self
+        self.synchronized = 0
         self.get_default_pinned_memory_pool = lambda: self.pinned
 
     def Device(self, index: int) -> AbstractContextManager[None]:
@@ -199,6 +200,9 @@ class CuPy(ModuleType):
             self.device = before
 
         return use()
+
+    def deviceSynchronize(self) -> None:
+        self.synchronized += 1
 
     def get_default_memory_pool(self) -> Pool:
         return self.pools.setdefault(self.device, Pool())
@@ -260,7 +264,8 @@ class TestCuPysLimit:
         assert parker.trim() == 40
         assert cupy.pinned.calls == ["free"]
         pool.free = 30
-        assert parker.drop_temporary() == 30
+        assert parker.drop_cache() == 30
+        assert cupy.synchronized == 1, "at a gate the next task finds the GPU idle"
         with pytest.raises(ParkRefused, match="CuPy array cannot be moved"):
             parker.park()
         parker.resume()

@@ -338,13 +338,27 @@ def test_at_import(world: World, node: RunningNode, framework: Framework) -> Non
 def test_steps_are_gated_from_the_import_on(
     world: World, node: RunningNode, framework: Framework
 ) -> None:
-    meter = SimpleNamespace(gate=None, on_step=None, use=None, next_step_fits=None)
+    watched: list[str] = []
+    forwards = SimpleNamespace(
+        watch=lambda: watched.append("watch"), cell_begins=lambda: watched.append("cell")
+    )
+    meter = SimpleNamespace(
+        gate=None,
+        on_step=None,
+        look=None,
+        next_step_fits=None,
+        may_stop=None,
+        hindrance=lambda: None,
+        forward_gate=lambda **_: forwards,
+    )
     framework.meter = meter  # type: ignore[attr-defined]
     broker = world.broker()
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
     assert meter.gate == broker.turns.gate
     assert meter.on_step == broker.turns.report
+    broker.cells.before_cell()
+    assert watched == ["watch", "cell"], "modules' calls, too"
 
 
 def test_at_first_use(world: World, node: RunningNode, framework: Framework) -> None:

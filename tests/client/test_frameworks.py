@@ -168,3 +168,67 @@ def test_tensorflow(
     assert found["growth"] == growth
     assert found["listed_at_import"] == 0
     assert found["wrapped"] == "tensorflow.python.eager.context"
+
+
+GATES = """
+from jupyter_gpushare import checkpoint, steps
+paused = []
+def at_gate():
+    paused.append(1)
+    adapters[FRAMEWORK].synchronize(sys.modules[FRAMEWORK])  # as a gate does that is closed
+acquire.checkpoint = at_gate
+"""
+
+KERAS_LOOP = (
+    "FRAMEWORK = 'tensorflow'\n"
+    + GATES
+    + """
+import tensorflow, keras
+
+def train(*callbacks):
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.5),
+                              keras.layers.Dense(1)])
+    model.compile(optimizer="adam", loss="mse")
+    x = keras.random.normal((64, 4), seed=1)
+    curve = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=list(callbacks))
+    return curve.history["loss"], [one.tolist() for one in model.get_weights()]
+
+undisturbed = train()
+gate = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: checkpoint())
+print(json.dumps({"same": train(gate) == undisturbed, "paused": len(paused)}))
+"""
+)
+
+JAX_LOOP = (
+    "FRAMEWORK = 'jax'\n"
+    + GATES
+    + """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(weights, key):
+    key, noise = jax.random.split(key)
+    data = jax.random.normal(noise, (32, 8))
+    loss, slope = jax.value_and_grad(lambda w: ((data @ w - 1.0) ** 2).mean())(weights)
+    return weights - 0.1 * slope, key, loss
+
+def train(batches):
+    weights, key, curve = jnp.zeros(8), jax.random.key(7), []
+    for _ in batches:
+        weights, key, loss = step(weights, key)
+        curve.append(loss)
+    return [float(one) for one in curve], weights.tolist()
+
+undisturbed = train(range(20))
+print(json.dumps({"same": train(steps(range(20))) == undisturbed, "paused": len(paused)}))
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "gates"), [(KERAS_LOOP, 16), (JAX_LOOP, 20)], ids=["keras", "jax"]
+)
+def test_gates_that_a_program_names_change_nothing(program: str, gates: int) -> None:
+    """As docs/api.md shows it."""
+    assert run(program, [GIB]) == {"same": True, "paused": gates}

@@ -67,7 +67,7 @@ def scene() -> Scene:
     return Scene(wire, turns, said, dropped)
 
 
-def use(steps: int, kept: int = GIB, step: int | None = GIB) -> Any:
+def use(steps: int, kept: int = GIB, step: int = GIB) -> Any:
     device = SimpleNamespace(device="cuda:0", persistent=kept, temporary=step, cache=0)
     return SimpleNamespace(steps=steps, devices=(device,))
 
@@ -147,9 +147,16 @@ def test_without_a_lease_the_users_gates_do_nothing() -> None:
     assert done.stdout == "list_iterator has no length\n"
 
 
-def test_unknown_figures_are_not_told(scene: Scene) -> None:
-    scene.turns.report(use(5, step=None))
-    assert not scene.wire.told
+def test_before_it_waits_it_tells_what_stays(scene: Scene) -> None:
+    """More may be alive at a gate of the user's own than at the end of a step."""
+    scene.turns.look = lambda: use(9, kept=3 * GIB)
+    scene.turns.checkpoint()
+    scene.recalled()
+    scene.in_gate()
+    told = [params["figures"] for method, params in scene.wire.told if method is Method.MEMORY]
+    assert told[-1][0]["persistent"] == 3 * GIB
+    assert scene.wire.told[-1][0] is Method.TURN_ASK
+    scene.given()
 
 
 def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> None:
@@ -275,27 +282,64 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
 ) -> None:
     trimmed, watched = [], []
     scene.turns.trim = lambda: trimmed.append(1)
-
-    def watch(call: Any) -> Any:
-        watched.append(call)
-        return lambda: watched.remove(call)
-
-    scene.turns.watch_first_use = watch
+    scene.turns.watch = lambda: watched.append("watch")
+    scene.turns.cell_begins = lambda: watched.append("cell")
     scene.turns.rest()
     assert not trimmed, "alone, it is left alone"
+    assert not scene.turns.is_closed
     scene.given()
+    assert watched == ["watch"], "modules' calls may be gates now"
     scene.turns.rest()
     assert trimmed == [1]
     scene.turns.before_cell()
-    assert len(watched) == 1
+    assert watched == ["watch", "cell"]
     assert scene.wire.count(Method.TURN_ASK) == 0, "a cell that does not compute never waits"
-    first_use = threading.Thread(target=watched[0], daemon=True)
-    first_use.start()
-    until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
-    assert not watched
+    assert scene.turns.is_closed
+    first_use = scene.in_gate()
     scene.given()
     first_use.join(10)
     assert not first_use.is_alive()
+
+
+def test_gates_are_of_use_until_they_are_known_and_while_turns_are_taken(scene: Scene) -> None:
+    assert scene.turns.wants_gates
+    scene.turns.checkpoint()
+    assert not scene.turns.wants_gates
+    scene.recalled()
+    assert scene.turns.wants_gates
+    scene.given(is_shared=False)
+    assert not scene.turns.wants_gates
+    scene.wire.hello = {}
+    assert scene.turns.wants_gates, "a new node manager knows of none"
+    scene.turns.report(use(2))
+    assert not scene.turns.wants_gates
+    scene.turns.checkpoint()
+    assert scene.wire.count(Method.MEMORY) == 2, "steps were told"
+
+
+def test_where_it_may_not_stop_it_stops_at_the_next_gate(scene: Scene) -> None:
+    scene.turns.may_stop = lambda: False
+    scene.recalled()
+    scene.turns.gate()
+    assert not scene.dropped
+    scene.turns.may_stop = lambda: True
+    scene.in_gate()
+    assert scene.dropped == [1]
+    scene.given()
+
+
+def test_who_can_never_stop_takes_no_turns_and_says_why_once(scene: Scene) -> None:
+    scene.turns.hindrance = lambda: "others wait for it"
+    scene.turns.report(use(2))
+    scene.turns.checkpoint()
+    ((method, told),) = scene.wire.told
+    assert (method, told["can_take_turns"]) == (Method.MEMORY, False)
+    for _ in range(2):
+        scene.recalled()
+        assert not scene.turns.is_gated
+        scene.turns.gate()
+    (said,) = scene.said
+    assert said == "Another task waits for this GPU. This one goes on, because others wait for it."
 
 
 def test_the_frameworks_limit_follows_the_turn() -> None:

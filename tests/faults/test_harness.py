@@ -148,7 +148,7 @@ def test_an_order_that_had_no_answer_is_written_down_as_not_certain(storm: Bare)
     assert (drained.saw, drained.data["sure"]) == (Saw.DRAINED, False)
 
 
-@pytest.mark.parametrize("name", ["trim", "drop_temporary", "bytes_to_park", "park", "resume"])
+@pytest.mark.parametrize("name", ["trim", "drop_cache", "bytes_to_park", "park", "resume"])
 def test_the_pretend_framework_is_called_as_a_real_one_is(name: str) -> None:
     wanted, ours = (inspect.signature(getattr(one, name)) for one in (Parker, PretendParker))
     assert list(ours.parameters) == list(wanted.parameters)

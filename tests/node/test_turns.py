@@ -261,8 +261,40 @@ for _ in steps(iter(int, 1)):
 """
 
 
-def test_loops_without_an_optimizer_take_turns_at_the_gates_that_they_name(
-    node: RunningNode, tmp_path: Path
+#: Evaluation with real torch. This one has no CUDA, so its meter is put in by hand.
+MODEL = """
+import os, sys, time
+environ = {name: os.environ.pop(name) for name in tuple(os.environ) if "GPUSHARE" in name}
+import torch
+from types import SimpleNamespace
+from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
+from jupyter_gpushare.client.asking.broker import Broker
+from jupyter_gpushare.client.words.settings import Ask
+from support.torch_cpu import CpuAllocator
+
+class Model(torch.nn.Module):
+    def forward(self, data):
+        began = time.monotonic()
+        time.sleep(0.02)
+        print("step", began, time.monotonic(), flush=True)
+        return data
+
+broker = Broker(environ)
+broker.request(Ask(gpus=1, memory=8 * 2**30))
+meter = StepMeter(torch, CpuAllocator(counts=False))
+adapter = SimpleNamespace(meter=meter, cuda_started=lambda torch: False)
+broker._frameworks.add("torch", adapter, torch)
+broker._frameworks.gate_steps(broker.turns, broker._giving.runs_here)
+model = Model()
+with torch.no_grad():
+    while True:
+        model(torch.ones(1))
+"""
+
+
+@pytest.mark.parametrize("program", [LOOP, MODEL], ids=["named gates", "a model's calls"])
+def test_loops_without_an_optimizer_take_turns(
+    node: RunningNode, tmp_path: Path, program: str
 ) -> None:
     with contextlib.ExitStack() as stack:
         files = [tmp_path / f"{who}.steps" for who in ("alice", "bob")]
@@ -270,7 +302,9 @@ def test_loops_without_an_optimizer_take_turns_at_the_gates_that_they_name(
             environ = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
             with file.open("w") as out:
                 process = subprocess.Popen(
-                    [sys.executable, "-c", LOOP], env={**os.environ, **environ}, stdout=out
+                    [sys.executable, "-c", program],
+                    env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    stdout=out,
                 )
             stack.callback(process.wait)
             stack.callback(process.kill)

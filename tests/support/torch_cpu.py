@@ -31,7 +31,6 @@ class Counting(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.known: dict[int, StorageWeakRef] = {}
-        self.allocations = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
         results = function(*args, **(kwargs or {}))
@@ -46,7 +45,6 @@ class Counting(TorchDispatchMode):
         known = self.known.get(storage._cdata)
         if known is None or known.expired():
             self.known[storage._cdata] = StorageWeakRef(storage)
-            self.allocations += 1
 
     def live(self) -> Iterator[Any]:
         for key, reference in tuple(self.known.items()):
@@ -126,7 +124,7 @@ class CpuAllocator:
         self.peak = max(self.peak, allocated)
         self.reserved = max(self.reserved, allocated)
         requested = sum(sizes) + self.planted if self.exact else None
-        return Figures(requested, allocated, self.reserved, self.peak, self.counting.allocations)
+        return Figures(requested, allocated, self.reserved, self.peak)
 
     def free(self, device: Any) -> int | None:
         return self.room

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 from ..words.grant import Grant
 from .environment import FrameworkVariables
@@ -43,6 +44,12 @@ class JaxAdapter(ImportTimeAdapter):
         """A client starts at the first operation, and keeps its GPU until the process ends."""
         started = _started_platforms()
         return None if started is None else not started.isdisjoint(_GPUS)
+
+    def synchronize(self, module: ModuleType) -> None:
+        """Wait for all arrays that are being computed, and for what has effects only."""
+        jax: Any = module
+        jax.block_until_ready(jax.live_arrays())
+        jax.effects_barrier()
 
 
 _GPUS = frozenset({"cuda", "gpu", "rocm"})

@@ -21,7 +21,9 @@ An adapter may also have two members for `client/adapters/parkers`::
     adapter.parker(module)           # a `parkers.base.Parker`, always the same one, or None
     adapter.meter                    # a `parkers.steps.StepMeter`, or None
 
-and ``adapter.say``: it is then set to a function that says a line to the person at the right time.
+``adapter.synchronize(module)``, which waits for all work that is queued on the GPUs (for gates,
+where there is no parker), and ``adapter.say``: it is then set to a function that says a line to the
+person at the right time.
 
 A built-in adapter is a file here with an ``ADAPTER``. The file has the name of the framework's
 top-level module, which is also listed in ``_boot.FRAMEWORKS``. Other packages add theirs with an

@@ -83,6 +83,7 @@ class Broker:
             say=self._say,
         )
         self.turns.limited = self._limit_turn
+        self.turns.drop = self._frameworks.drop_caches
         self._silent_until = 0.0
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
@@ -181,7 +182,7 @@ class Broker:
             if is_live(adapter):
                 self._limits.can_change()
             if self.standing is Standing.HELD:
-                self._frameworks.gate_steps(self.turns)
+                self._frameworks.gate_steps(self.turns, self._giving.runs_here)
 
     def _late(self, adapter: registry.Adapter) -> bool:
         """Whether the lease is to be taken later, when CUDA starts."""
@@ -316,7 +317,7 @@ class Broker:
     def set_activity(self, busy: bool) -> None:
         """Tell what the task does. Never waits, never raises."""
         self._giving.set_busy(busy)
-        if not busy and self.turns.is_gated:
+        if not busy:
             self.turns.rest()
         grant, session = self.grant, self._line.session
         if grant is not None and session is not None and self.standing is Standing.HELD:

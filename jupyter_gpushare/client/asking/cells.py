@@ -50,8 +50,7 @@ class Cells:
         self._stopped.pop(me, None)
         if self._giving.busy:
             self._say.deliver()
-        if self._turns.is_gated:
-            self._turns.before_cell()
+        self._turns.before_cell()
         if (
             self._holding.standing not in (Standing.PARKED, Standing.PARKING)
             and not self._aside.holds

@@ -290,7 +290,7 @@ class Getting:
         """The frameworks of this process hear what they may use now."""
         self._frameworks.tell(self.grant_for)
         if self._holding.standing is Standing.HELD:
-            self._frameworks.gate_steps(self._turns)
+            self._frameworks.gate_steps(self._turns, self._giving.runs_here)
 
     def grant_for(self, adapter: registry.Adapter) -> Grant | None:
         """The grant for one framework: its lifted limit counts only if it can be lowered again."""

@@ -124,20 +124,42 @@ class Frameworks:
             return False
         return True
 
-    def gate_steps(self, turns: Turns) -> None:
-        """Connect measured steps to ``turns``: steps are reported and may wait for a turn."""
+    def gate_steps(self, turns: Turns, runs_here: Callable[[], bool]) -> None:
+        """Connect gates to ``turns``: steps are reported, and both they and modules' calls wait.
+
+        ``runs_here()``: whether this thread runs the cell, or the program.
+        """
         from ..adapters.parkers.base import meter_of
 
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
             if meter is None or meter.gate is not None:
                 continue
-            from .gate import before_first_use_of_torch
-
-            turns.drop, turns.trim = _drop(adapter, loaded), _trim(adapter, loaded)
-            turns.fits = meter.next_step_fits
-            turns.watch_first_use = before_first_use_of_torch(loaded)
+            forwards = meter.forward_gate(
+                gate=turns.checkpoint,
+                is_closed=lambda: turns.is_closed,
+                is_wanted=lambda: turns.wants_gates,
+                runs_here=runs_here,
+            )
+            turns.trim = _trim(adapter, loaded)
+            turns.look, turns.fits = meter.look, meter.next_step_fits
+            turns.hindrance, turns.may_stop = meter.hindrance, meter.may_stop
+            turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
             meter.on_step, meter.gate = turns.report, turns.gate
+        turns.watch()
+
+    def drop_caches(self) -> None:
+        """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""
+        from ..adapters.parkers.base import parker_of
+
+        for module, adapter, loaded in self._loaded():
+            try:
+                if (parker := parker_of(adapter, loaded)) is not None:
+                    parker.drop_cache()
+                elif adapter.cuda_started(loaded) and hasattr(adapter, "synchronize"):
+                    adapter.synchronize(loaded)
+            except Exception as error:  # noqa: BLE001 - not worth the user's program
+                self._say(f"The adapter for {module} could not wait for its GPUs: {error!r}")
 
     def empty_caches(self) -> None:
         """Empty the frameworks' caches. Call it on a thread of its own, because it may take long.
@@ -195,17 +217,6 @@ class Frameworks:
 def is_live(adapter: registry.Adapter) -> bool:
     """Whether a limit can be changed while the framework runs."""
     return bool(getattr(adapter, "live_limits", False))
-
-
-def _drop(adapter: registry.Adapter, loaded: ModuleType) -> Callable[[], Any]:
-    def drop() -> None:
-        from ..adapters.parkers.base import parker_of
-
-        parker = parker_of(adapter, loaded)
-        if parker is not None:
-            parker.drop_temporary()
-
-    return drop
 
 
 def _trim(adapter: registry.Adapter, loaded: ModuleType) -> Callable[[], Any]:

@@ -1,11 +1,12 @@
-"""Taking turns on a GPU: the gate at the end of each training step, and reports of memory.
+"""Taking turns on a GPU: gates, where a task waits for its turn, and reports of memory.
 
 A task that is alone on its GPU is never held up and sends nothing but its memory figures, when they
-change. Where several tasks take turns, the node manager says when to stop: at the end of that step
-temporary memory is dropped, the node manager is told, and the step after it waits, visibly, for the
-next turn. Ctrl-C leaves the wait. While the node manager cannot be reached the task that has the
-turn computes on. The others wait, for a node manager that restarts is back soon; after that a task
-goes on if its step fits in the memory that is measured free.
+change. Where several tasks take turns, the node manager says when to stop: at the next gate caches
+are emptied, the node manager is told what stays, and the task waits there, visibly, for its next
+turn. Nothing that a program may read is touched. Ctrl-C leaves the wait. While the node manager
+cannot be reached the task that has the turn computes on. The others wait, for a node manager that
+restarts is back soon; after that a task goes on if its step fits in the memory that is measured
+free.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ _LOOK: Final = 0.25  # seconds
 
 
 class DeviceFigures(Protocol):
-    """One device's memory (bytes), as the step meter tells it; ``None``: unknown."""
+    """One device's memory (bytes), as the step meter tells it."""
 
     @property
     def device(self) -> str: ...
     @property
     def persistent(self) -> int: ...
     @property
-    def temporary(self) -> int | None: ...
+    def temporary(self) -> int: ...
     @property
-    def cache(self) -> int | None: ...
+    def cache(self) -> int: ...
 
 
 class StepFigures(Protocol):
@@ -69,11 +70,12 @@ class Gate(Enum):
 class Turns:
     """Takes turns for this process. Call ``gate`` and ``report`` at the end of each step.
 
-    ``session`` and ``grant`` tell what this process has now. ``drop`` clears
-    temporary memory at the end of a step, ``trim`` what only caches keep.
-    ``fits`` measures whether the next step has room beside what is on its GPUs now.
-    ``watch_first_use(call)`` calls ``call`` before a framework computes again and
-    returns what ends that.
+    ``session`` and ``grant`` tell what this process has now. ``drop`` waits for
+    the GPUs and drops caches at a gate, ``trim`` does more while no code runs.
+    ``look`` measures what stays. ``fits`` measures whether the next step has
+    room beside what is on its GPUs now. ``hindrance`` tells why this process
+    must never stop, ``may_stop`` whether it may at this place. ``watch`` looks
+    for places where it can, and ``cell_begins`` also begins anew.
     """
 
     def __init__(
@@ -86,8 +88,12 @@ class Turns:
     ) -> None:
         self.drop: Callable[[], object] = _nothing
         self.trim: Callable[[], object] = _nothing
+        self.look: Callable[[], StepFigures | None] = _unknown
         self.fits: Callable[[], bool] = _always
-        self.watch_first_use: Callable[[Callable[[], None]], Callable[[], None]] | None = None
+        self.hindrance: Callable[[], str | None] = _unknown
+        self.may_stop: Callable[[], bool] = _always
+        self.watch: Callable[[], None] = _nothing
+        self.cell_begins: Callable[[], None] = _nothing
         #: Bytes that this task may use on each GPU in its turn, when they change.
         self.limited: Callable[[Mapping[str, int]], None] | None = None
         self._session = session
@@ -103,12 +109,33 @@ class Turns:
         self._told_in: object = None  # the greeting of the session it was told in
         self._named_in: object = None  # the same of the user's own gates
         self._shown = _Shown(say)
-        self._unwatch: Callable[[], None] | None = None
+        self._said_hindrance = False
 
     @property
     def is_gated(self) -> bool:
         """Whether this task shares its GPU by turns now."""
         return self._takes_turns
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this task should stop at the next gate."""
+        return self._gate is Gate.CLOSED
+
+    @property
+    def wants_gates(self) -> bool:
+        """Whether a gate is of use: this task takes turns, or nobody knows yet that it can."""
+        return self._has_lease and (self._takes_turns or self._is_new)
+
+    @property
+    def _has_lease(self) -> bool:
+        """Also that this is not a forked child, which has no session."""
+        return self._session() is not None and self._grant() is not None
+
+    @property
+    def _is_new(self) -> bool:
+        session = self._session()
+        hello = None if session is None else session.hello
+        return hello is not self._told_in and hello is not self._named_in
 
     # -- what the node manager says; on the session's thread ---------------------------
 
@@ -116,10 +143,16 @@ class Turns:
         """This task must ask before its next step; ``limits`` in bytes by GPU."""
         if self._grant() is None:
             return
-        if self._gate is Gate.OPEN:
-            self._cleared = False
-        self._opened.clear()
-        self._takes_turns, self._gate = True, Gate.CLOSED
+        if (why := self.hindrance()) is not None:
+            if not self._said_hindrance:
+                self._said_hindrance = True
+                self._say(f"Another task waits for this GPU. This one goes on, because {why}.")
+        else:
+            if self._gate is Gate.OPEN:
+                self._cleared = False
+            self._opened.clear()
+            self._takes_turns, self._gate = True, Gate.CLOSED
+            self.watch()
         self._has_limits(limits)
 
     def given(self, limits: Mapping[str, int], *, is_shared: bool) -> None:
@@ -129,6 +162,8 @@ class Turns:
         self._takes_turns = is_shared
         self._gate = Gate.OPEN
         self._opened.set()
+        if is_shared:
+            self.watch()
         self._has_limits(limits)
 
     def _has_limits(self, limits: Mapping[str, int]) -> None:
@@ -166,7 +201,7 @@ class Turns:
                 for uuid, kept, step, cache in figures
             ],
             steps=use.steps,
-            can_take_turns=True,
+            can_take_turns=self.hindrance() is None,
         )
 
     def gate(self) -> None:
@@ -174,20 +209,22 @@ class Turns:
 
         Raises only :class:`KeyboardInterrupt`, and what ``drop`` raises.
         """
-        if self._gate is Gate.CLOSED:
+        if self._gate is Gate.CLOSED and self._has_lease and self.may_stop():
             self.drop()
             self._cleared = True
+            if (use := self.look()) is not None:
+                self.report(use)
             self._wait()
 
     def checkpoint(self) -> None:
-        """A gate in the user's own code. Raises as :meth:`gate`.
+        """A gate that is no step's end. Raises as :meth:`gate`.
 
         The node manager hears of it once: from then on this task can take turns.
         """
         session, grant = self._session(), self._grant()
         if session is None or grant is None:
             return
-        if session.hello is not self._named_in:
+        if self._is_new and self.hindrance() is None:
             self._named_in = session.hello
             session.tell(Method.MEMORY, lease=grant.lease, figures=[], steps=0, can_take_turns=True)
         self.gate()
@@ -197,12 +234,10 @@ class Turns:
     def before_cell(self) -> None:
         """A cell begins: if it is not its turn, it waits when it computes on the GPU."""
         self._shown = _Shown(self._say)
-        if self._gate is Gate.CLOSED and self._unwatch is None and self.watch_first_use:
-            self._unwatch = self.watch_first_use(self._first_use)
+        self.cell_begins()
 
     def rest(self) -> None:
         """No cell runs: the turn is somebody else's until this task asks again."""
-        self._watch_no_more()
         self._shown.done()
         if not self._takes_turns or (self._gate is Gate.CLOSED and self._cleared):
             return
@@ -216,16 +251,6 @@ class Turns:
         """Asked for its turn, or its cache, while no cell runs: only the cache is emptied."""
         self._cleared = True
         self.trim()
-
-    def _first_use(self) -> None:
-        self._watch_no_more()
-        if self._gate is Gate.CLOSED:
-            self._wait()
-
-    def _watch_no_more(self) -> None:
-        unwatch, self._unwatch = self._unwatch, None
-        if unwatch is not None:
-            unwatch()
 
     # -- inside -------------------------------------------------------------------------
 
@@ -287,7 +312,9 @@ class _Shown:
             return
         publisher = display.notebook_publisher()
         if publisher is not None:
-            text = f"Waiting for its turn on {where}; {format_duration(seconds)} so far"
+            text = (
+                f"Paused while another task computes on {where}; {format_duration(seconds)} so far"
+            )
             if is_silent:
                 text += ". The GPU node manager does not answer"
             self._publish(publisher, f"{text}. Interrupt the kernel (■) to stop.")
@@ -295,8 +322,8 @@ class _Shown:
         now = time.monotonic()
         if self._said_at is None or now >= self._said_at + 60.0:
             self._said_at = now
-            why = "the GPU node manager does not answer" if is_silent else "another task uses it"
-            self._say(f"Waiting for its turn on {where}: {why} (Ctrl-C stops).")
+            why = ". The GPU node manager does not answer" if is_silent else ""
+            self._say(f"Paused while another task computes on {where}{why} (Ctrl-C stops).")
 
     def waited(self, seconds: float) -> None:
         """A wait is over."""
@@ -305,16 +332,17 @@ class _Shown:
         if self._is_there:
             publisher = display.notebook_publisher()
             if publisher is not None:
-                self._publish(publisher, "It is this task's turn.")
+                self._publish(publisher, "It goes on: it is this task's turn.")
 
     def done(self) -> None:
         """The cell is over."""
-        publisher = display.notebook_publisher() if self._is_there else None
+        is_worth_it = self._is_there or self._seconds >= 1.0
+        publisher = display.notebook_publisher() if is_worth_it else None
         if publisher is not None:
             times = "once" if self._times == 1 else f"{self._times} times"
             total = format_duration(self._seconds)
-            self._publish(publisher, f"It waited {times} for its turn, {total} in all.")
-        self._is_there = False
+            self._publish(publisher, f"Paused {times} while others computed, {total} in all.")
+        self._is_there, self._times, self._seconds = False, 0, 0.0
 
     def _publish(self, publisher: Any, text: str) -> None:
         if text == self._now:
@@ -334,18 +362,6 @@ class _Shown:
             return
 
 
-def before_first_use_of_torch(torch: Any) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """A hook that is called before any module of this torch computes, until it is told to stop."""
-
-    def watch(call: Callable[[], None]) -> Callable[[], None]:
-        handle = torch.nn.modules.module.register_module_forward_pre_hook(
-            lambda _module, _arguments: call()
-        )
-        return lambda: handle.remove()
-
-    return watch
-
-
 def _nothing() -> None:
     return
 
@@ -354,18 +370,21 @@ def _always() -> bool:
     return True
 
 
+def _unknown() -> None:
+    return None
+
+
 def _names(grant: Grant) -> str:
     return " and ".join(f"GPU {gpu.index}" for gpu in grant.gpus)
 
 
 def _figures(devices: Sequence[DeviceFigures], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
-    """By UUID; a device of which not all is known is left out, and never takes turns."""
+    """By UUID."""
     for used in devices:
         _kind, _, number = used.device.partition(":")
         index = int(number) if number.isdigit() else 0
-        if index < len(grant.gpus) and used.temporary is not None:
-            uuid = grant.gpus[index].uuid
-            yield uuid, used.persistent, max(0, used.temporary), used.cache or 0
+        if index < len(grant.gpus):
+            yield grant.gpus[index].uuid, used.persistent, used.temporary, used.cache
 
 
 def _is_news(old: Sequence[tuple[str, int, int, int]], new: Sequence[Any]) -> bool:

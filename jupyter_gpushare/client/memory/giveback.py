@@ -72,6 +72,12 @@ class GivingBack:
         """Whether we know that none of the person's code runs."""
         return self._busy is False and not self._at_work
 
+    def runs_here(self) -> bool:
+        """Whether this thread runs the person's code, and is none that this code has started."""
+        if threading.current_thread() is threading.main_thread():
+            return True
+        return threading.get_ident() in self._at_work
+
     def set_busy(self, busy: bool) -> None:
         """A cell begins, or none runs any more. Waits for an instant."""
         with self._between_cells:

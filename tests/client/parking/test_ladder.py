@@ -53,8 +53,8 @@ class Tensors:
         freed, self.cache = self.cache, 0
         return freed
 
-    def drop_temporary(self) -> int:
-        raise AssertionError("a person may still read the gradients")
+    def drop_cache(self) -> int:
+        raise AssertionError("this is for gates")
 
     def survey(self) -> Any:
         raise AssertionError("the ladder asks for bytes")

@@ -726,6 +726,15 @@ def test_trim_and_resume_without_anything(parker: Make) -> None:
     assert allocator.calls == ["clear_workspaces", "empty_cache"]
 
 
+def test_workspaces_stay_while_there_is_a_graph(parker: Make) -> None:
+    """It may have their addresses, and would write to what is somebody else's when it is played."""
+    allocator = CpuAllocator()
+    graph = object.__new__(type("Graph", (torch.cuda.CUDAGraph,), {"__new__": object.__new__}))
+    parker(allocator).trim()
+    assert allocator.calls == ["empty_cache"]
+    assert graph is not None
+
+
 def test_dead_proxies_do_no_harm(parker: Make) -> None:
     class Proxy:
         @property

@@ -139,7 +139,7 @@ class PretendParker:
     def trim(self) -> int:
         return 0
 
-    def drop_temporary(self) -> int:
+    def drop_cache(self) -> int:
         return 0
 
     def bytes_to_park(self) -> int:

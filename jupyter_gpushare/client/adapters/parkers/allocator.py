@@ -13,15 +13,13 @@ from typing import Any, NamedTuple, Protocol
 class Figures(NamedTuple):
     """The allocator's figures for one device (bytes). ``requested``: ``None`` where not counted.
 
-    ``peak`` is the most that was allocated since the user reset it; ``allocations`` counts all
-    since the start.
+    ``peak`` is the most that was allocated since the user reset it.
     """
 
     requested: int | None
     allocated: int
     reserved: int
     peak: int
-    allocations: int
 
 
 class Allocator(Protocol):
@@ -146,11 +144,10 @@ class CudaAllocator:
 def read_figures(stats: Mapping[str, Any]) -> Figures:
     """The figures in torch's nested statistics of one device."""
     requested = stats.get("requested_bytes", {}).get("all", {}).get("current")
-    allocated, count = stats["allocated_bytes"]["all"], stats["allocation"]["all"]
+    allocated = stats["allocated_bytes"]["all"]
     return Figures(
         requested=None if requested is None else int(requested),
         allocated=int(allocated["current"]),
         reserved=int(stats["reserved_bytes"]["all"]["current"]),
         peak=int(allocated["peak"]),
-        allocations=int(count["allocated"]),
     )

@@ -72,10 +72,10 @@ class Parker(Protocol):
         Raises nothing: a failure of the driver is logged.
         """
 
-    def drop_temporary(self) -> int:
-        """Let go of what the next step makes anew, then `trim`; bytes freed.
+    def drop_cache(self) -> int:
+        """At a gate: wait for queued work and empty the caches; bytes freed. Raises nothing.
 
-        Only what is known to be temporary: what a program may still read stays.
+        A program that goes on after it finds all that it had, gradients too.
         """
 
     def survey(self) -> Survey:

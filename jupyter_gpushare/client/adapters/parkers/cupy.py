@@ -41,8 +41,12 @@ class CuPyParker:
             _log.warning("CuPy's pools could not be emptied: %s", error)
             return 0
 
-    def drop_temporary(self) -> int:
-        """CuPy knows no steps: the same as `trim`."""
+    def drop_cache(self) -> int:
+        """Wait for the current GPU, then the same as `trim`."""
+        try:
+            self._cupy.cuda.runtime.deviceSynchronize()
+        except Exception as error:  # noqa: BLE001 - the user's next call meets it, too
+            _log.warning("CuPy's queued work could not be waited for: %s", error)
         return self.trim()
 
     def survey(self) -> Survey:

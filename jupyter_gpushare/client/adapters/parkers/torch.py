@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ....protocol.sizes import format_size
 from .allocator import Allocator
@@ -29,12 +29,9 @@ from .others import others_on_gpu
 from .shown import ParkedPrinting
 from .steps import StepMeter
 from .survey import DeviceSurvey, Survey, obstacles, rounded
-from .walk import Findings, walk
+from .walk import Findings, live_objects, walk
 
 _log = logging.getLogger("jupyter_gpushare")
-
-_YOUNG: Final = 1  # generations of Python's garbage
-_ALL: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,44 +72,39 @@ class TorchParker:
         """Whether there is something to `resume`."""
         return bool(self._parked)
 
-    # -- rungs 1 and 2 ------------------------------------------------------------------
+    # -- caches -------------------------------------------------------------------------
 
     def trim(self) -> int:
         """Collect garbage and empty the cache; bytes that the allocator holds less."""
-        return self._trim_safely(_ALL)
-
-    def _trim_safely(self, generation: int) -> int:
         try:
-            return self._trim(generation)
+            return self._trim()
         except Exception as error:  # noqa: BLE001 - a broken driver: nothing was freed or harmed
             _log.warning("PyTorch's cache could not be emptied: %s", error)
             return 0
 
-    def _trim(self, generation: int) -> int:
+    def _trim(self) -> int:
         before = self._reserved()
-        gc.collect(generation)
-        self._allocator.clear_workspaces()
+        gc.collect()
+        (graphs,) = live_objects(self._torch.cuda.CUDAGraph)
+        if not graphs:  # one may have a workspace's address, and be played again
+            self._allocator.clear_workspaces()
         self._allocator.empty_cache()
         return max(0, before - self._reserved())
 
-    def drop_temporary(self) -> int:
-        """Let go of used-up gradients at a step's end, then `trim`; bytes freed.
+    def drop_cache(self) -> int:
+        """Wait for queued work and empty the cache; bytes freed.
 
-        Work that is queued on the devices is waited for: the next task finds them idle. Only
-        gradients of an optimizer whose step has just ended are dropped: no memory was allocated
-        since, so no backward pass has added to them.
+        The next task finds the devices idle, and this one everything as it was.
         """
         try:
             for device in self._allocator.devices():
                 self._allocator.synchronize(device)
+            before = self._reserved()
+            self._allocator.empty_cache()
+            return max(0, before - self._reserved())
         except Exception as error:  # noqa: BLE001 - the user's next call meets it, too
             _log.warning("PyTorch's queued work could not be waited for: %s", error)
-        for optimizer in self._meter.at_boundary() if self._meter is not None else ():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
-        # A step's garbage is young; looking through everything takes long at every hand-over.
-        return self._trim_safely(_YOUNG)
+            return 0
 
     # -- storage ------------------------------------------------------------------------
 
@@ -130,7 +122,7 @@ class TorchParker:
             raise ParkRefused("The GPU memory of this process is parked already.")
         try:
             before = self._reserved()
-            self._trim(_ALL)
+            self._trim()
             findings = self._walk()
             survey = self._survey(findings)
         except Exception as error:

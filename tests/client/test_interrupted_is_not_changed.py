@@ -1,0 +1,387 @@
+"""Promise 7: a program whose gates close at random moments computes what it would undisturbed.
+
+Each program runs twice with real torch, the second time with a node manager's notices at random
+moments from another thread, as a session brings them. Everything that it can see is compared bit
+for bit. At each gate the real parker drops the caches.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from support.torch_cpu import CpuAllocator
+
+from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
+from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
+from jupyter_gpushare.client.memory.gate import Turns
+from jupyter_gpushare.client.session.session import Link
+from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.protocol.messages import Method
+
+GIB = 2**30
+GRANT = Grant("L", (GrantedGpu("GPU-0", 0, "Pretend", 8 * GIB, 24 * GIB),))
+STEPS = 24
+#: Pauses that a run must have had, else the test would show nothing.
+ENOUGH = 5
+
+
+class Restless:
+    """A node manager that asks for the turn at once and gives it again after a random while."""
+
+    def __init__(self, seed: int) -> None:
+        self.link = Link.UP
+        self.hello: dict[str, Any] = {}
+        self.pauses = 0
+        self._random = random.Random(seed)
+        self._asked, self._over = threading.Event(), threading.Event()
+        self.turns = Turns(lambda: self, lambda: GRANT, say=print)  # type: ignore[arg-type,return-value]
+
+    def tell(self, method: Method, **_params: Any) -> None:
+        if method is Method.TURN_ASK:
+            self._asked.set()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._play)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            self._asked.set()
+            self.turns.given({}, is_shared=False)
+            thread.join(30)
+
+    def _play(self) -> None:
+        while not self._over.wait(self._random.uniform(0.0, 0.004)):
+            self.turns.recalled({"GPU-0": self._random.randrange(GIB, 8 * GIB)})
+            self._asked.wait()
+            self._asked.clear()
+            self.pauses += not self._over.is_set()
+            self._over.wait(self._random.uniform(0.0, 0.004))
+            self.turns.given({"GPU-0": 8 * GIB}, is_shared=True)
+
+
+@contextmanager
+def disturbed(seed: int) -> Iterator[Restless]:
+    """Gates are connected as `Frameworks.gate_steps` does, and close at random moments."""
+    node, allocator = Restless(seed), CpuAllocator(counts=False)
+    meter, turns = StepMeter(torch, allocator), node.turns
+    parker = TorchParker(torch, allocator, meter=meter, others=tuple)
+    forwards = meter.forward_gate(
+        gate=turns.checkpoint,
+        is_closed=lambda: turns.is_closed,
+        is_wanted=lambda: turns.wants_gates,
+        runs_here=lambda: threading.current_thread() is threading.main_thread(),
+    )
+    turns.drop, turns.look, turns.may_stop = parker.drop_cache, meter.look, meter.may_stop
+    turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
+    meter.on_step, meter.gate = turns.report, turns.gate
+    meter.install()
+    try:
+        with node.at_work():
+            yield node
+    finally:
+        meter.uninstall()
+        forwards.stop_watching()
+
+
+def seen_of(optimizer: torch.optim.Optimizer, net: torch.nn.Module) -> list[Any]:
+    """All that a program could read after its training."""
+    return [
+        [one.detach().clone() for one in net.parameters()],
+        [None if one.grad is None else one.grad.clone() for one in net.parameters()],
+        [one.clone() for one in net.buffers()],
+        optimizer.state_dict(),
+        torch.get_rng_state(),
+        random.getstate(),
+    ]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Bit for bit, whatever it is."""
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor)
+            and one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.numpy().tobytes() == other.numpy().tobytes()
+        )
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def network() -> torch.nn.Sequential:
+    return torch.nn.Sequential(
+        torch.nn.Linear(8, 16),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.Dropout(0.3),
+        torch.nn.Linear(16, 1),
+    )
+
+
+class Noise(torch.utils.data.Dataset[torch.Tensor]):
+    """Random where it is read: in a worker, with the seed that torch gives it."""
+
+    def __len__(self) -> int:
+        return STEPS * 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.randn(8) + index + random.random()
+
+
+def batches(**how: Any) -> Iterator[torch.Tensor]:
+    return iter(torch.utils.data.DataLoader(Noise(), batch_size=4, shuffle=True, **how))
+
+
+# -- the programs ------------------------------------------------------------------------
+
+
+def plain() -> list[Any]:
+    """Dropout, a schedule, and what is read after the step: gradients and their norms."""
+    net = network()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    curve: list[Any] = []
+    for batch in batches():
+        optimizer.zero_grad()
+        loss = net(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        norm = torch.nn.utils.get_total_norm([one.grad for one in net.parameters()])  # type: ignore
+        curve.append((loss.item(), norm.item(), schedule.get_last_lr()))
+    return [curve, *seen_of(optimizer, net)]
+
+
+def accumulated() -> list[Any]:
+    """Gradients of several passes, that are clipped; never let go by ``zero_grad``'s default."""
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, nesterov=True)
+    curve = []
+    for number, batch in enumerate(batches(), 1):
+        loss = net(batch).square().mean() / 3
+        loss.backward()
+        curve.append(loss.item())
+        if number % 3 == 0:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            curve.append(
+                sum(float(one.grad.sum()) for one in net.parameters() if one.grad is not None)
+            )
+            optimizer.zero_grad(set_to_none=False)
+    return [curve, *seen_of(optimizer, net)]
+
+
+def never_zeroed() -> list[Any]:
+    """Gradients add up over steps, as nobody should do and some programs rely on."""
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+    for batch in batches():
+        net(batch).square().mean().backward()
+        optimizer.step()
+    return seen_of(optimizer, net)
+
+
+def scaled() -> list[Any]:
+    """A scaler reads gradients, steps the optimizer or not, and changes its own state."""
+    net = network()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+    curve = []
+    for number, batch in enumerate(batches()):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = net(batch).float().square().mean()
+        if number == 7:
+            loss = loss * float("inf")
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        curve.append((loss.item(), scaler.get_scale()))
+    return [str(curve), scaler.state_dict(), *seen_of(optimizer, net)]
+
+
+def graph_over_steps() -> list[Any]:
+    """A graph that lives across steps, of which each backward pass reads a part again."""
+    net, memory = network(), torch.nn.GRUCell(1, 8)
+    both = [*net.parameters(), *memory.parameters()]
+    optimizer = torch.optim.RMSprop(both, lr=0.001)
+    state, curve = torch.zeros(4, 8), []
+    anchor = memory(torch.ones(4, 1), state)
+    fixed = anchor.square().mean()  # of the first weights, for ever
+    with torch.autograd.graph.save_on_cpu():
+        late = net(torch.ones(4, 8)).exp().mean()
+    for batch in batches():
+        optimizer.zero_grad()
+        state = memory(net(batch), state.detach() if len(curve) % 4 == 0 else state)
+        loss = state.square().mean()
+        (pulled,) = torch.autograd.grad(fixed, anchor, retain_graph=True)
+        loss = loss + (anchor.detach() * pulled).sum()
+        loss.backward(retain_graph=True)
+        curve.append(loss.item())
+        if len(curve) % 4 == 0:
+            optimizer.step()
+    curve.append(late.item())
+    return [curve, *seen_of(optimizer, net)]
+
+
+def adversaries() -> list[Any]:
+    """Two optimizers, of which one steps while the other's gradients are still to be used."""
+    maker, critic = network(), torch.nn.Linear(1, 1)
+    one = torch.optim.Adam(maker.parameters(), lr=0.01)
+    other = torch.optim.SGD(critic.parameters(), lr=0.01)
+    for batch in batches():
+        one.zero_grad()
+        made = maker(batch)
+        critic(made).mean().backward(retain_graph=True)
+        one_step_later = [x.grad.clone() for x in critic.parameters() if x.grad is not None]
+        one.step()
+        for x, kept in zip(critic.parameters(), one_step_later, strict=True):
+            assert x.grad is not None
+            assert torch.equal(x.grad, kept)
+        other.step()
+        other.zero_grad()
+    return [seen_of(one, maker), seen_of(other, critic)]
+
+
+def closures() -> list[Any]:
+    """LBFGS calls the model as often as it likes inside its step."""
+    net = network()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=4)
+    curve = []
+    for batch in batches():
+
+        def closure(batch: torch.Tensor = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss: torch.Tensor = net(batch).square().mean()
+            loss.backward()
+            return loss
+
+        curve.append(optimizer.step(closure).item())  # type: ignore[attr-defined]
+    return [curve, *seen_of(optimizer, net)]
+
+
+def checkpointed() -> list[Any]:
+    """The backward pass calls the model again, with the random state of the first time."""
+    from torch.utils.checkpoint import checkpoint
+
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    curve = []
+    for batch in batches():
+        optimizer.zero_grad()
+        out = checkpoint(net, batch, use_reentrant=False)
+        assert isinstance(out, torch.Tensor)
+        out.square().mean().backward()
+        optimizer.step()
+        curve.append(out.sum().item())
+    return [curve, *seen_of(optimizer, net)]
+
+
+def evaluated() -> list[Any]:
+    """No optimizer at all: the gates are the model's calls, with dropout on."""
+    net, scores = network(), []
+    with torch.no_grad():
+        for batch in batches():
+            scores.append(net(batch))
+    with torch.inference_mode():
+        scores.extend(net(batch).clone() for batch in batches())
+    return [scores, torch.get_rng_state(), [one.clone() for one in net.buffers()]]
+
+
+def train_and_evaluate() -> list[Any]:
+    """Evaluation between steps sees the gradients of the step before."""
+    net = network()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    seen = []
+    for batch in batches():
+        net.train()
+        optimizer.zero_grad()
+        net(batch).square().mean().backward()
+        optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            seen.append(net(batch))
+            seen += [one.grad.clone() for one in net.parameters() if one.grad is not None]
+    return [seen, *seen_of(optimizer, net)]
+
+
+def with_workers(start: str) -> Callable[[], list[Any]]:
+    def loaded() -> list[Any]:
+        net = network()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        curve = []
+        for batch in batches(num_workers=2, multiprocessing_context=start, prefetch_factor=2):
+            optimizer.zero_grad()
+            loss = net(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            curve.append((batch.clone(), loss.item()))
+        return [curve, *seen_of(optimizer, net)]
+
+    loaded.__name__ = f"workers_by_{start}"
+    return loaded
+
+
+PROGRAMS = (
+    plain,
+    accumulated,
+    never_zeroed,
+    scaled,
+    graph_over_steps,
+    adversaries,
+    closures,
+    checkpointed,
+    evaluated,
+    train_and_evaluate,
+    with_workers("fork"),
+    with_workers("spawn"),
+)
+
+
+def run(program: Callable[[], list[Any]]) -> list[Any]:
+    torch.manual_seed(7)
+    random.seed(7)
+    gc.collect()
+    return program()
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings("ignore:.*use of fork\\(\\) may lead:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")  # of a step that was skipped
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+def test_the_same_bits(program: Callable[[], list[Any]]) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        undisturbed = run(program)
+        pauses, seed = 0, 0
+        while pauses < ENOUGH:
+            assert seed < 10, f"only {pauses} pauses in {seed} runs"
+            with disturbed(seed) as node:
+                result = run(program)
+            pauses, seed = pauses + node.pauses, seed + 1
+            assert same(undisturbed, result)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_comparison_sees_one_bit() -> None:
+    undisturbed = run(plain)
+    other = run(plain)
+    assert same(undisturbed, other)
+    other[1][0].view(torch.int32)[0, 0] ^= 1
+    assert not same(undisturbed, other)
