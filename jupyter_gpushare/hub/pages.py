@@ -163,17 +163,21 @@ class PageHandler(ServiceHandler):
         except NodeProblem as problem:
             return Answered(node, None, problem.message)
 
-    async def plots(self, statuses: Sequence[Answered]) -> dict[str, Any]:
-        """The plots of the nodes that answer, over the span that the address names."""
+    def _spans(self) -> dict[str, Any]:
+        """The spans of time that one can choose from, and the chosen one."""
         span = self.get_argument("span", "1h")
         if span not in plots.SPANS:
             raise Refusal(wishes.bad_request(f"'span' is one of {', '.join(plots.SPANS)}."))
-        seconds, name = plots.SPANS[span]
+        names = {key: one[1] for key, one in plots.SPANS.items()}
+        return {"span": span, "span_name": names[span], "spans": names}
+
+    async def plots(self, statuses: Sequence[Answered]) -> dict[str, Any]:
+        """The plots of the nodes that answer, over the span that the address names."""
+        view = self._spans()
+        seconds = plots.SPANS[view["span"]][0]
         told = await self.every_node(Method.READINGS, since=seconds, step=seconds / _PLOTTED)
         return {
-            "span": span,
-            "span_name": name,
-            "spans": {key: one[1] for key, one in plots.SPANS.items()},
+            **view,
             "nodes_plots": [
                 (status.node, plots.plots(status.document, readings.document, seconds))
                 for status, readings in zip(statuses, told, strict=True)
@@ -220,7 +224,8 @@ class UserHandler(PageHandler):
             return
         if all(answer.document is None for answer in statuses):
             self.set_status(503)
-            self.page("user.html", admin=admin, **view, days=None, servers=(), nodes_plots=())
+            view |= {"days": None, "servers": (), **self._spans(), "nodes_plots": ()}
+            self.page("user.html", admin=admin, **view)
             return
         view |= await self.plots(statuses)
         self.page("user.html", admin=admin, **view, **await self._days())

@@ -56,11 +56,7 @@ export function GpuPlots(props: { gpu: Gpu }): JSX.Element {
   const plot = plotOf(readings, gpu, range.seconds, now);
   return (
     <div className="jp-gpushare-plots">
-      <div
-        className="jp-gpushare-ranges"
-        role="group"
-        aria-label={trans.__('Span of time')}
-      >
+      <Plots gpu={gpu} plot={plot} range={range.seconds}>
         {RANGES.map(one => (
           <button
             key={one.seconds}
@@ -71,8 +67,7 @@ export function GpuPlots(props: { gpu: Gpu }): JSX.Element {
             {rangeText(one.seconds, trans)}
           </button>
         ))}
-      </div>
-      <Plots gpu={gpu} plot={plot} range={range.seconds} />
+      </Plots>
       {error !== null && (
         <p className="jp-gpushare-advice" role="alert">
           {trans.__('Not up to date: %1', error)}
@@ -83,7 +78,13 @@ export function GpuPlots(props: { gpu: Gpu }): JSX.Element {
 }
 
 /** Outlines are drawn at once; the keyboard or the pointer chooses the moment that is told. */
-function Plots(props: { gpu: Gpu; plot: IPlot; range: number }): JSX.Element {
+function Plots(props: {
+  gpu: Gpu;
+  plot: IPlot;
+  range: number;
+  /** The buttons that choose the span. */
+  children: React.ReactNode;
+}): JSX.Element {
   const { trans } = useView();
   const { units } = useSettings();
   const { gpu, plot, range } = props;
@@ -130,8 +131,18 @@ function Plots(props: { gpu: Gpu; plot: IPlot; range: number }): JSX.Element {
   const known = (figure: Figure): number | null => most(plot, figure);
   const warmest = known(({ temperature }) => temperature);
   const strongest = known(({ power }) => power);
+  const cursor =
+    moment && chosen !== null ? shareOf(plot, moment) * WIDTH : null;
   return (
     <>
+      <div className="jp-gpushare-ranges">
+        <div role="group" aria-label={trans.__('Span of time')}>
+          {props.children}
+        </div>
+        <strong aria-hidden="true">
+          {moment ? agoText(moment, plot, trans) : trans.__('Loading…')}
+        </strong>
+      </div>
       <div
         className="jp-gpushare-plot"
         role="slider"
@@ -143,18 +154,14 @@ function Plots(props: { gpu: Gpu; plot: IPlot; range: number }): JSX.Element {
         aria-valuetext={momentText(moment, plot, units, trans)}
         onKeyDown={keys}
       >
-        <div className="jp-gpushare-plot-when" aria-hidden="true">
-          <strong>
-            {moment ? agoText(moment, plot, trans) : trans.__('Loading…')}
-          </strong>
-        </div>
-        <Memory plot={plot} moment={moment} />
-        <Time plot={plot} moment={moment} />
+        <Memory plot={plot} moment={moment} cursor={cursor} />
+        <Time plot={plot} moment={moment} cursor={cursor} />
         <Line
           title={trans.__('Utilisation')}
           value={shareText(moment?.utilisation ?? null, trans)}
           top={trans.__('100%')}
           plot={plot}
+          cursor={cursor}
           figure={({ utilisation }) => utilisation}
           most={1}
         />
@@ -168,6 +175,7 @@ function Plots(props: { gpu: Gpu; plot: IPlot; range: number }): JSX.Element {
             }
             top={celsiusText(Math.max(100, axisTop(warmest)), trans)}
             plot={plot}
+            cursor={cursor}
             figure={({ temperature }) => temperature}
             most={Math.max(100, axisTop(warmest))}
           />
@@ -182,6 +190,7 @@ function Plots(props: { gpu: Gpu; plot: IPlot; range: number }): JSX.Element {
             }
             top={wattText(axisTop(strongest), trans)}
             plot={plot}
+            cursor={cursor}
             figure={({ power }) => power}
             most={axisTop(strongest)}
           />
@@ -192,14 +201,7 @@ function Plots(props: { gpu: Gpu; plot: IPlot; range: number }): JSX.Element {
           onPointerMove={point}
           onPointerDown={point}
           onPointerLeave={() => setChosen(null)}
-        >
-          {moment && chosen !== null && (
-            <div
-              className="jp-gpushare-plot-cursor"
-              style={{ left: `${shareOf(plot, moment) * 100}%` }}
-            />
-          )}
-        </div>
+        />
       </div>
       <div className="jp-gpushare-plot-ends" aria-hidden="true">
         <span>{trans.__('%1 ago', rangeText(range, trans))}</span>
@@ -236,12 +238,14 @@ interface IDrawn {
   plot: IPlot;
   /** The moment whose figures stand beside the words. */
   moment: IMoment | null;
+  /** Where it is marked, of the width; `null`: it is not, being the newest. */
+  cursor: number | null;
 }
 
 function Memory(props: IDrawn): JSX.Element {
   const { trans } = useView();
   const { units } = useSettings();
-  const { plot, moment } = props;
+  const { plot, moment, cursor } = props;
   const hatch = React.useId();
   const mine: Figure = one => one.mine;
   const both: Figure = one => sum(one.mine, one.others);
@@ -267,7 +271,7 @@ function Memory(props: IDrawn): JSX.Element {
         text: trans.__('%1 %2', word, bytesText(values[kind], units, trans))
       }))}
     >
-      <Drawing tall>
+      <Drawing tall cursor={cursor}>
         <pattern
           id={hatch}
           width={8}
@@ -294,7 +298,7 @@ function Memory(props: IDrawn): JSX.Element {
 /** Who computes: a lane for mine, and one for others. */
 function Time(props: IDrawn): JSX.Element {
   const { trans } = useView();
-  const { plot, moment } = props;
+  const { plot, moment, cursor } = props;
   const lanes = [
     {
       kind: 'mine',
@@ -322,7 +326,7 @@ function Time(props: IDrawn): JSX.Element {
     >
       <div className="jp-gpushare-lanes">
         {lanes.map(({ kind, figure }) => (
-          <Drawing key={kind}>
+          <Drawing key={kind} cursor={cursor}>
             {pieces(plot, figure).map(({ x, width, share }) => (
               <rect
                 key={x}
@@ -345,13 +349,14 @@ function Line(props: {
   value: string;
   top: string;
   plot: IPlot;
+  cursor: number | null;
   figure: Figure;
   most: number;
 }): JSX.Element {
   const { title, value, top, plot, figure } = props;
   return (
     <Row title={title} top={top} words={[{ kind: 'line', text: value }]}>
-      <Drawing>
+      <Drawing cursor={props.cursor}>
         <path
           data-part="line"
           d={linePath(plot, figure, props.most)}
@@ -393,6 +398,7 @@ function Row(props: {
 
 function Drawing(props: {
   tall?: boolean;
+  cursor: number | null;
   children: React.ReactNode;
 }): JSX.Element {
   return (
@@ -403,6 +409,15 @@ function Drawing(props: {
       preserveAspectRatio="none"
     >
       {props.children}
+      {props.cursor !== null && (
+        <line
+          x1={props.cursor}
+          x2={props.cursor}
+          y1={0}
+          y2={HEIGHT}
+          vectorEffect="non-scaling-stroke"
+        />
+      )}
     </svg>
   );
 }

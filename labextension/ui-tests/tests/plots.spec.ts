@@ -30,7 +30,9 @@ test('memory and time of a GPU are two things, with live plots', async ({
   // Who is there, and who computes.
   const gpu = panel.gpu(0);
   await gpu.getByText('2 residents').click();
-  await expect(gpu).toContainText(/computes\.ipynb · 8 GiB, for \d+ s · Active/);
+  await expect(gpu).toContainText(
+    /computes\.ipynb · 8 GiB, for \d+ s · Active/
+  );
   await expect(gpu).toContainText(
     /Someone else's notebook · 4 GiB, for \d+ s · Idle/
   );
@@ -88,10 +90,7 @@ test('memory and time of a GPU are two things, with live plots', async ({
   // An administrator reads whose memory it is.
   const carols = await labOf(gpushare.carol);
   const all = await GpuPanel.open(carols);
-  await all
-    .gpu(0)
-    .getByRole('button', { name: 'Plots of GPU 0' })
-    .click();
+  await all.gpu(0).getByRole('button', { name: 'Plots of GPU 0' }).click();
   await expect(all.gpu(0).getByRole('slider')).toHaveAttribute(
     'aria-valuetext',
     /mine 0 B, others 12 GiB.*alice: 8 GiB, computes; bob: 4 GiB/
