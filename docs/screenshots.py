@@ -33,6 +33,7 @@ CHOSEN = (
     "keep",
     "parked",
     "request",
+    "plots",
 )
 #: Cells of the tour to run, texts included.
 UNTIL_COMPUTED = 7

@@ -159,7 +159,7 @@ function Plots(props: {
         <Line
           title={trans.__('Utilisation')}
           value={shareText(moment?.utilisation ?? null, trans)}
-          top={trans.__('100%')}
+          top={shareText(1, trans)}
           plot={plot}
           cursor={cursor}
           figure={({ utilisation }) => utilisation}
@@ -355,7 +355,7 @@ function Line(props: {
 }): JSX.Element {
   const { title, value, top, plot, figure } = props;
   return (
-    <Row title={title} top={top} words={[{ kind: 'line', text: value }]}>
+    <Row title={title} value={value} top={top}>
       <Drawing cursor={props.cursor}>
         <path
           data-part="line"
@@ -370,22 +370,29 @@ function Line(props: {
 /** A heading with the figures of a moment, and below it the axis and the drawing. */
 function Row(props: {
   title: string;
+  /** Beside the title, where there is one figure only. */
+  value?: string;
   top?: string;
   axis?: readonly string[];
-  words: readonly { kind: string; text: string }[];
+  words?: readonly { kind: string; text: string }[];
   children: React.ReactNode;
 }): JSX.Element {
   const axis = props.axis ?? [props.top ?? '', '0'];
   return (
     <div className="jp-gpushare-plot-row" aria-hidden="true">
-      <span className="jp-gpushare-plot-title">{props.title}</span>
-      <ul className="jp-gpushare-legend">
-        {props.words.map(({ kind, text }) => (
-          <li key={kind} data-part={kind}>
-            {text}
-          </li>
-        ))}
-      </ul>
+      <div className="jp-gpushare-plot-title">
+        <strong>{props.title}</strong>
+        <span>{props.value}</span>
+      </div>
+      {props.words && (
+        <ul className="jp-gpushare-legend">
+          {props.words.map(({ kind, text }) => (
+            <li key={kind} data-part={kind}>
+              {text}
+            </li>
+          ))}
+        </ul>
+      )}
       <div className="jp-gpushare-plot-axis">
         {axis.map(text => (
           <span key={text}>{text}</span>

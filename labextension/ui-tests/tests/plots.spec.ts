@@ -17,6 +17,7 @@ test('memory and time of a GPU are two things, with live plots', async ({
   shoot
 }) => {
   test.setTimeout(300_000);
+  await page.setViewportSize({ width: 1280, height: 1000 });
   const panel = await GpuPanel.open(page);
   const notebook = await open('computes.ipynb', [TAKE, COMPUTE]);
   await notebook.result(0);
@@ -67,9 +68,9 @@ test('memory and time of a GPU are two things, with live plots', async ({
   expect(await page.content()).not.toContain('secret');
 
   for (const [theme, name] of [
-    ['JupyterLab Light', 'light'],
-    ['JupyterLab Dark', 'dark'],
-    ['JupyterLab Dark High Contrast', 'high-contrast']
+    ['JupyterLab Light', 'plots'],
+    ['JupyterLab Dark', 'plots-dark'],
+    ['JupyterLab Dark High Contrast', 'plots-high-contrast']
   ]) {
     await useTheme(page, theme);
     await execute(page, 'docmanager:open', { path: 'computes.ipynb' }).catch(
@@ -77,7 +78,7 @@ test('memory and time of a GPU are two things, with live plots', async ({
     );
     await expectAccessible(page, '.jp-gpushare-panel');
     await gpu.scrollIntoViewIfNeeded();
-    await shoot(page, `plots-${name}`);
+    await shoot(page, name);
   }
   await useTheme(page, 'JupyterLab Light');
 
