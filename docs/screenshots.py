@@ -34,6 +34,7 @@ CHOSEN = (
     "parked",
     "request",
     "lacking",
+    "plots",
 )
 #: Cells of the tour to run, texts included.
 UNTIL_COMPUTED = 7

@@ -37,7 +37,7 @@ def as_text(status: doc.Status) -> str:
     """The status document for a terminal."""
     parts = [heading(status), gpu_table(status["gpus"])]
     parts += squatters(status["gpus"])
-    parts += turns(status)
+    parts += memory_and_time(status)
     held = [lease for lease in status["leases"] if lease["position"] is None]
     parts.append(lease_table(held, status["node"]["time"]))
     parts += [f"{text} are not shown." for text in left_out(status)]
@@ -135,11 +135,11 @@ def squatters(gpus: list[doc.Gpu]) -> list[str]:
     return ["\n".join(lines)] if lines else []
 
 
-def turns(status: doc.Status) -> list[str]:
-    """The memory that tasks keep on each GPU, the memory of a step, and the task with the turn."""
-    from ..client.words.render import turn_line
+def memory_and_time(status: doc.Status) -> list[str]:
+    """Whose memory is on each GPU, what steps need there, and whose time it is."""
+    from ..client.words.render import gpu_lines
 
-    lines = []
+    lines = gpu_lines(status)
     for gpu in status["gpus"]:
         if gpu["persistent"] or gpu["temporary"]:
             kept, step = format_size(gpu["persistent"]), format_size(gpu["temporary"])
@@ -147,8 +147,6 @@ def turns(status: doc.Status) -> list[str]:
             lines.append(
                 f"GPU {gpu['index']}: tasks keep {kept}, the largest step needs {step}{by_turns}"
             )
-        if line := turn_line(gpu, status["leases"]):
-            lines.append(line)
         if gpu["lifted"]:
             lines.append(f"GPU {gpu['index']}: limits are lifted by {format_size(gpu['lifted'])}")
     return ["\n".join(lines)] if lines else []

@@ -24,7 +24,7 @@ from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.calls import DailyUsageParams, PinParams
 from jupyter_gpushare.protocol.messages import Method
 
-from . import forms, views
+from . import forms, plots, views
 from .api import refusals
 from .csvfile import hours, to_csv
 from .handlers import Refusal, ServiceHandler, attachment, said_by, write_page
@@ -33,6 +33,7 @@ from .words import duration
 
 DAYS: Final = 30
 EVENTS: Final = 200
+_PLOTTED: Final = 150  # steps in the width of a plot
 _MOST_LEASES: Final = 100  # rows of everybody's leases
 _NOTE_COOKIE: Final = "gpushare-note"
 _LONGEST_NOTE: Final = 600
@@ -162,6 +163,28 @@ class PageHandler(ServiceHandler):
         except NodeProblem as problem:
             return Answered(node, None, problem.message)
 
+    def _spans(self) -> dict[str, Any]:
+        """The spans of time that one can choose from, and the chosen one."""
+        span = self.get_argument("span", "1h")
+        if span not in plots.SPANS:
+            raise Refusal(wishes.bad_request(f"'span' is one of {', '.join(plots.SPANS)}."))
+        names = {key: one[1] for key, one in plots.SPANS.items()}
+        return {"span": span, "span_name": names[span], "spans": names}
+
+    async def plots(self, statuses: Sequence[Answered]) -> dict[str, Any]:
+        """The plots of the nodes that answer, over the span that the address names."""
+        view = self._spans()
+        seconds = plots.SPANS[view["span"]][0]
+        told = await self.every_node(Method.READINGS, since=seconds, step=seconds / _PLOTTED)
+        return {
+            **view,
+            "nodes_plots": [
+                (status.node, plots.plots(status.document, readings.document, seconds))
+                for status, readings in zip(statuses, told, strict=True)
+                if status.document is not None and readings.document is not None
+            ],
+        }
+
     def typed(self, name: str) -> str:
         """A field of a form that was posted."""
         return self.get_body_argument(name, "")
@@ -190,6 +213,9 @@ class UserHandler(PageHandler):
             self.page("user_days.html", admin=False, **await self._days())
             return
         statuses = await self.every_node(Method.STATUS)
+        if part == "plots":
+            self.page("gpu_plots.html", admin=False, **await self.plots(statuses))
+            return
         nodes = [own_view(answer) for answer in statuses]
         admin = is_admin(statuses)
         view: dict[str, Any] = {"nodes": nodes, "where": where_text(nodes)}
@@ -198,8 +224,10 @@ class UserHandler(PageHandler):
             return
         if all(answer.document is None for answer in statuses):
             self.set_status(503)
-            self.page("user.html", admin=admin, **view, days=None, servers=())
+            view |= {"days": None, "servers": (), **self._spans(), "nodes_plots": ()}
+            self.page("user.html", admin=admin, **view)
             return
+        view |= await self.plots(statuses)
         self.page("user.html", admin=admin, **view, **await self._days())
 
     async def _days(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def bar(label: str, text: str, used: float, limit: float) -> Bar:
 #: Parts that change all the time. A page takes them when it fetches, but fetches only for other
 #: changes.
 _VOLATILE: Final = frozenset(
-    {"time", "age", "waiting", "used", "utilisation", "measured", "spent", "outlook"}
+    {"time", "age", "waiting", "used", "utilisation", "measured", "spent", "outlook", "pauses"}
 )
 
 
@@ -327,7 +327,11 @@ def _parking_text(lease: Json, now: float) -> str:
 
 def _sharing_text(lease: Json, now: float) -> str:
     """The state of a task's turn, and memory limits that differ from the grant."""
-    parts = [words.TURNS.get(lease.get("turn") or "", "")]
+    pauses = holding.pauses_text(lease, now)
+    parts = [
+        words.TURNS.get(lease.get("turn") or "", ""),
+        f"{pauses[0].upper()}{pauses[1:]}." if pauses else "",
+    ]
     if lease.get("overran"):
         parts.append("Did not give its turn back in time.")
     for part in lease["gpus"]:
@@ -503,6 +507,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class GpuView:
+    """A GPU. ``memory`` says who is there, ``time`` who computes: two different things."""
+
     key: str
     title: str
     name: str
@@ -510,6 +516,8 @@ class GpuView:
     problem: str
     parts: tuple[Part, ...]
     facts: str
+    memory: str
+    time: str
     squatters: tuple[str, ...]
     out: str = ""
     still: str = ""
@@ -517,22 +525,19 @@ class GpuView:
 
 def gpu_views(status: Json) -> list[GpuView]:
     most = status["node"]["max_tasks_per_gpu"]
-    return [_gpu_view(gpu, most, _turn_text(gpu, status["leases"])) for gpu in status["gpus"]]
+    leases, now = status["leases"], status["node"]["time"]
+    return [
+        _gpu_view(
+            gpu,
+            most,
+            holding.memory_text(gpu, leases, now),
+            holding.time_text(gpu, leases, now),
+        )
+        for gpu in status["gpus"]
+    ]
 
 
-def _turn_text(gpu: Json, leases: list[Json]) -> str:
-    """The task that has the turn on a GPU, and how many wait; empty without turns."""
-    here = [one for one in leases if gpu["uuid"] in {part["uuid"] for part in one["gpus"]}]
-    turns = [(one.get("turn"), one["environment"] or "somebody else") for one in here]
-    if not any(turn in words.TURNS for turn, _name in turns):
-        return ""
-    names = [name for turn, name in turns if turn in ("holds", "yields")]
-    waiting = sum(turn == "waits" for turn, _name in turns)
-    whose = f"by turns: {names[0]} computes" if names else "by turns: nobody computes"
-    return f"{whose}, {waiting} waiting" if waiting else whose
-
-
-def _gpu_view(gpu: Json, most_tasks: int, turn: str) -> GpuView:
+def _gpu_view(gpu: Json, most_tasks: int, memory: str, time: str) -> GpuView:
     total = gpu["memory"]
     mine = min(gpu["mine"], total)
     others = min(max(0, gpu["reserved"] - gpu["mine"]), total - mine)
@@ -564,8 +569,9 @@ def _gpu_view(gpu: Json, most_tasks: int, turn: str) -> GpuView:
             if gpu["utilisation"] is not None
             else ""
         )
-        + (f" · {turn}" if turn else "")
         + (f" · limits lifted by {words.size(gpu['lifted'])}" if gpu.get("lifted") else ""),
+        memory=memory,
+        time=time,
         squatters=tuple(_squatter(one) for one in gpu["squatters"]),
         **_out_of_service(gpu.get("out_of_service")),
     )

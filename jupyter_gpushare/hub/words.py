@@ -51,7 +51,6 @@ RUNGS: Final = {
 TURNS: Final = {
     "holds": "It has the turn.",
     "yields": "It ends its turn.",
-    "waits": "It waits for its turn.",
     "rest": "It asks for a turn when it computes.",
 }
 #: The next step against a stalled task, while a request waits for its memory and before.

@@ -171,7 +171,7 @@ def _queries(method: Method) -> list[Json]:
         about = schema.pop("description")
         if defaults[name] is not None:
             schema["default"] = defaults[name]
-        queries.append(_query(name, _NAME if name == "environment" else schema, about))
+        queries.append(_query(name, _PATH_SCHEMAS.get(name, schema), about))
     return queries
 
 

@@ -204,10 +204,11 @@ OPERATIONS: Final = (
         "get",
         "/readings",
         "getReadings",
-        "The GPUs' utilisation and memory used over the last quarter of an hour.",
+        "Memory, utilisation, turns and sensors of the GPUs over the last minutes to a day.",
         "Readings",
         _passes(Method.READINGS),
         query=Method.READINGS,
+        missing=True,
     ),
     Operation(
         "get",

@@ -105,7 +105,7 @@ def typed(kind: type, name: str, text: str | None) -> float | str | None:
     """Return what a query says of a call's parameter, by its declaration; ``None``: nothing."""
     shape = shapes(kind)[name]
     if shape.kind is str:
-        return None if text is None else checked_name(text)
+        return None if text is None else (checked_gpu if name == "gpu" else checked_name)(text)
     bounds = shape.mark(Range) or Range()
     if shape.kind is int:
         return count(name, text, *bounds)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -25,7 +25,15 @@ from ..policy.say.effects import Effect, LookAtBudgets, Measure, Signal, WatchPr
 from ..policy.words import commands as cmd
 from ..policy.words.config import PolicyConfig
 from ..policy.words.events import Event, GrantingChanged
-from ..policy.words.model import EnvironmentName, Gpu, GpuReading, LeaseId, ProcessId, Vitals
+from ..policy.words.model import (
+    EnvironmentName,
+    Gpu,
+    GpuReading,
+    GpuUuid,
+    LeaseId,
+    ProcessId,
+    Vitals,
+)
 from ..policy.words.moves import InvariantBroken
 from ..protocol.hostmemory import Room
 from .host import walljumps
@@ -35,8 +43,8 @@ from .host.outcome import Listener, Outcome
 from .host.processes import ProcessError
 from .host.troubles import Trouble
 from .host.walljumps import Instant
-from .inventory.base import Inventory, InventoryError
-from .inventory.readings import Readings, Samples
+from .inventory.base import Inventory, InventoryError, Sensors
+from .inventory.readings import Readings
 from .ledger.budget import LedgerBudget, excess
 from .ledger.care import LedgerCare
 from .ledger.codec import from_record, size_of, to_record
@@ -134,7 +142,6 @@ class Manager:
         self.inventory = inventory
         self.state = State()
         self.readings = Readings()
-        self.samples = Samples(measure_interval)
         #: Called after each measurement with its result. As with ``listeners``, an error of one is
         #: logged and stops nothing.
         self.measured: list[Callable[[Readings], None]] = []
@@ -145,7 +152,7 @@ class Manager:
         self._make_processes = processes
         self._host_memory = host_memory
         self._processes: Processes | None = None
-        self._measure_interval = measure_interval
+        self.measure_interval = measure_interval
         self._discover_interval = discover_interval
         self._discover_at = clock.boot() + discover_interval
         self._snapshot_every = snapshot_every
@@ -544,7 +551,7 @@ class Manager:
         while True:
             # Not wait_for: before Python 3.12 it can lose a cancellation.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._measure_interval):
+                async with asyncio.timeout(self.measure_interval):
                     await self._measure_wanted.wait()
             await self._measure_once()
             if self.clock.boot() >= self._discover_at:
@@ -570,7 +577,7 @@ class Manager:
         at = self.clock.boot()
         loop = asyncio.get_running_loop()
         try:
-            readings, vitals = await loop.run_in_executor(
+            readings, sensors, vitals = await loop.run_in_executor(
                 self._inventory_thread, self._read, self.state
             )
         except InventoryError as error:
@@ -579,19 +586,24 @@ class Manager:
             self._tell_measured()
             return
         self._measure_trouble.is_over()
-        self.readings = Readings(at, {str(reading.uuid): reading for reading in readings})
-        self.samples.add(self.clock.wall(), readings)
+        by_gpu = {str(reading.uuid): reading for reading in readings}
+        self.readings = Readings(at, by_gpu, sensors=sensors)
         await self.submit(cmd.Observe(at, readings, self.clock.boot(), vitals))
         self._tell_measured()
 
     def _read(
         self, state: State
-    ) -> tuple[tuple[GpuReading, ...], tuple[tuple[LeaseId, Vitals | None], ...]]:
-        """The GPUs, and what became of the stalled tasks of ``state``."""
+    ) -> tuple[
+        tuple[GpuReading, ...],
+        Mapping[GpuUuid, Sensors],
+        tuple[tuple[LeaseId, Vitals | None], ...],
+    ]:
+        """The GPUs, their sensors, and what became of the stalled tasks of ``state``."""
         assert self._processes is not None
         readings = self.inventory.read()
         stalled = (state.leases[name] for name in state.stalled)
-        return readings, tuple((x.id, self._processes.vitals(x.members)) for x in stalled)
+        vitals = tuple((x.id, self._processes.vitals(x.members)) for x in stalled)
+        return readings, self.inventory.sensors(), vitals
 
     def _tell_measured(self) -> None:
         for measured in self.measured:

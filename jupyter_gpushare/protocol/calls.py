@@ -253,9 +253,16 @@ class DailyUsageParams:
 
 @dataclass(frozen=True, slots=True)
 class ReadingsParams:
-    """``since``: seconds back from now."""
+    """``since``: seconds back from now. The answer's steps are ``step`` or longer, in seconds."""
 
     since: Annotated[float, Range(0.0, 86400.0), "seconds back from now"] = 900.0
+    gpu: Annotated[Id | None, "only this GPU, by its UUID"] = None
+    step: Annotated[
+        float,
+        Range(0.0, 86400.0),
+        "seconds between two values, at least; for a longer past they are further apart: 15 s "
+        "beyond a quarter of an hour, 5 min beyond an hour",
+    ] = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,6 +258,13 @@ class LeaseGpu(Figures):
     memory: Annotated[Bytes, "bytes granted to this lease"]
     limit: Annotated[Bytes, "bytes it may use now: more while it is lifted"]
     measured: Annotated[int | None, "bytes it uses; null is unknown"]
+    there_since: NotRequired[
+        Annotated[
+            float | None,
+            "since when it has memory there, or a reservation for it, or since when it drains: "
+            "Unix time, seconds; null: it has none there now",
+        ]
+    ]
 
 
 class Asked(TypedDict):
@@ -325,6 +332,13 @@ class LeaseParking(TypedDict):
     ]
 
 
+class Pauses(TypedDict):
+    """How often, and for how long, a task waited for its turn since it last began to run."""
+
+    times: Count
+    seconds: Annotated[Seconds, "in all, in seconds"]
+
+
 class LeaseTurn(TypedDict):
     """How a task stands with its turn."""
 
@@ -336,6 +350,14 @@ class LeaseTurn(TypedDict):
     turn_since: Annotated[float | None, "since when it stands so: Unix time, seconds"]
     turn_place: Annotated[int | None, Range(1), "its place in the line for a turn; 1 is next"]
     overran: Annotated[bool, "whether it has once not given its turn back in time"]
+    pauses: NotRequired[
+        Annotated[
+            Pauses | None,
+            Private(),
+            "how often, and for how long, it waited for its turn since it last began to run: in a "
+            "kernel, in this cell; null: not noticeably, or not yours to know",
+        ]
+    ]
 
 
 class Lease(LeaseParking, LeaseTurn):
@@ -608,12 +630,57 @@ class DailyUsage(DaysOfServer):
     ]
 
 
+class EnvironmentReadings(TypedDict):
+    """What one environment had of a GPU, a value a time."""
+
+    environment: str
+    memory: list[Bytes]
+    computes: list[Annotated[float, "the share of the time in which it computed, 0 to 1"]]
+
+
 class GpuReadings(TypedDict):
-    """What was measured of one GPU, a value a time."""
+    """What was measured of one GPU, a value a time: the mean of the step that begins then.
+
+    null: unknown, or the GPU was not there.
+    """
 
     uuid: str
     utilisation: list[Annotated[float | None, "0 to 1"]]
-    used: list[Annotated[int | None, "bytes"]]
+    used: Annotated[list[Annotated[int | None, "bytes"]], "the most in the step"]
+    temperature: NotRequired[
+        Annotated[list[Annotated[float | None, "degrees Celsius"]], "the highest in the step"]
+    ]
+    power: NotRequired[list[Annotated[float | None, "W"]]]
+    mine: NotRequired[Annotated[list[Annotated[int | None, "bytes"]], "what your tasks have"]]
+    others: NotRequired[
+        Annotated[list[Annotated[int | None, "bytes"]], "what other people's tasks have"]
+    ]
+    rest: NotRequired[
+        Annotated[list[Annotated[int | None, "bytes"]], "in use, and of no task with a lease"]
+    ]
+    reserved: NotRequired[
+        Annotated[
+            bool,
+            "whether mine and others are what is reserved for them: what they use is not known "
+            "(the GPU is simulated, or the driver does not tell)",
+        ]
+    ]
+    i_compute: NotRequired[
+        Annotated[
+            list[Annotated[float | None, "0 to 1"]],
+            "the share of the time in which a task of yours computed: had its turn, or ran where "
+            "there are no turns",
+        ]
+    ]
+    others_compute: NotRequired[
+        Annotated[list[Annotated[float | None, "0 to 1"]], "the same of other people's, at most"]
+    ]
+    environments: NotRequired[
+        Annotated[
+            list[EnvironmentReadings],
+            "for administrators: those with most memory there, 10 at most",
+        ]
+    ]
 
 
 class Readings(TypedDict):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .sizes import format_size
+from .times import format_duration
 
 Document = Mapping[str, Any]
 
@@ -59,3 +60,123 @@ def each_text(sizes: Sequence[int]) -> str:
     if len(words) > 1 and len(set(words)) == 1:
         return f"{words[0]} each"
     return " and ".join(words)
+
+
+# -- one GPU: whose memory is there, and whose time it is ------------------------------------------
+
+#: Residents that are listed; others are counted.
+_LISTED: Final = 4
+
+
+def owner_text(lease: Document) -> str:
+    """``your train.ipynb``, ``bob's train.ipynb``, ``someone else's notebook``."""
+    kind = "program" if lease.get("kind") == "process" else "notebook"
+    what = task_name(lease) or kind
+    if lease.get("mine"):
+        return f"your {what}"
+    who = lease.get("environment")
+    return f"someone else's {kind}" if who is None else f"{who}'s {what}"
+
+
+def memory_text(gpu: Document, leases: Iterable[Document], now: object) -> str:
+    """Whose memory is on a GPU, how much, since when; empty if nobody's is.
+
+    ``now`` is the node's time, Unix seconds.
+    """
+    there = [(lease, part) for lease in leases if (part := _part(lease, gpu)) is not None]
+    there.sort(key=lambda one: not one[0].get("mine"))
+    listed = [
+        " ".join(filter(None, (owner_text(lease), _size_text(part), _for(part, now))))
+        for lease, part in there[:_LISTED]
+    ]
+    left = len(there) - _LISTED
+    if left > 0:
+        listed.append(f"{left} more")
+    return "; ".join(listed)
+
+
+def time_text(gpu: Document, leases: Iterable[Document], now: object) -> str:
+    """Who computes on a GPU, since when, and who waits for a turn; empty if nobody is there."""
+    here = [lease for lease in leases if _part(lease, gpu) is not None]
+    if not here:
+        return ""
+    taking = [lease for lease in here if lease.get("turn") is not None]
+    if not taking:
+        busy = [lease for lease in here if lease.get("state") == "active"]
+        return f"no turns; {_and_others(busy)} now"
+    holder = next((one for one in taking if one.get("turn") in ("holds", "yields")), None)
+    waiting = [one for one in taking if one.get("turn") == "waits"]
+    waiting.sort(key=lambda one: _number(one.get("turn_place")) or len(taking))
+    words = ["by turns"]
+    if holder is None:
+        words.append("nobody computes")
+    else:
+        does = "ends its turn" if holder.get("turn") == "yields" else "computes"
+        since = "" if does != "computes" else _lasts(holder.get("turn_since"), now)
+        words.append(f"{owner_text(holder)} {does}{since}")
+    if waiting:
+        lasts = _lasts(waiting[0].get("turn_since"), now)
+        words.append(f"next is {owner_text(waiting[0])}, paused{lasts}")
+    if len(waiting) > 1:
+        words.append(f"{len(waiting) - 1} more paused")
+    return "; ".join(words)
+
+
+def pauses_text(lease: Document, now: object) -> str:
+    """``paused for somebody's turn, so far 20 s, 3 times in this cell``; empty if it never was."""
+    pauses = lease.get("pauses")
+    told = pauses if isinstance(pauses, Mapping) else {}
+    times = _number(told.get("times")) or 0
+    where = "since it began" if lease.get("kind") == "process" else "in this cell"
+    count = f"{times:g} times {where}" if times > 1 else f"once {where}"
+    if lease.get("turn") == "waits":
+        since = _number(lease.get("turn_since"))
+        if since is None or _number(now) is None:
+            return "waits for its turn"
+        words = f"paused for somebody's turn, so far{_lasts(since, now).removeprefix(' for')}"
+        return f"{words}, {count}" if times > 1 else words
+    if not times:
+        return ""
+    return f"was paused {count}, {format_duration(told.get('seconds'))} in all"
+
+
+def _part(lease: Document, gpu: Document) -> Document | None:
+    if lease.get("state") in ("queued", "ended"):
+        return None
+    key = (gpu.get("uuid"), gpu.get("index"))
+    parts = lease.get("gpus") or ()
+    return next((one for one in parts if (one.get("uuid"), one.get("index")) == key), None)
+
+
+def _size_text(part: Document) -> str:
+    used, may = (_number(part.get(name)) for name in ("measured", "memory"))
+    if may is None:
+        return ""
+    return (
+        f"{format_size(int(may))}"
+        if used is None
+        else (f"{format_size(int(used))} of {format_size(int(may))}")
+    )
+
+
+def _for(part: Document, now: object) -> str:
+    return _lasts(part.get("there_since"), now).strip()
+
+
+def _lasts(since: object, now: object) -> str:
+    begun, at = _number(since), _number(now)
+    return "" if begun is None or at is None else f" for {format_duration(max(0.0, at - begun))}"
+
+
+def _and_others(busy: Sequence[Document]) -> str:
+    if not busy:
+        return "nobody computes"
+    others = len(busy) - 1
+    first = owner_text(sorted(busy, key=lambda one: not one.get("mine"))[0])
+    return f"{first} computes" if not others else f"{first} and {others} more compute"
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < 2**63 else None

@@ -1,3 +1,4 @@
 import './base.css';
 import './history.css';
 import './admin.css';
+import './plots.css';

@@ -562,6 +562,13 @@ def test_turns_and_limits_are_told() -> None:
     assert told(turn=None, overran=False, over_limit=None) == ""
     assert told(turn="holds") == "has the turn"
     assert told(turn="waits", overran=True) == "waits for its turn, overran its turn"
+    waits = {"turn": "waits", "turn_since": 80.0}
+    assert told(**waits) == "paused for somebody's turn, so far 20 s"
+    three = {"pauses": {"times": 3, "seconds": 41.0}}
+    assert told(**waits, **three) == "paused for somebody's turn, so far 20 s, 3 times in this cell"
+    assert told(**three) == "was paused 3 times in this cell, 41 s in all"
+    once = {"kind": "process", "pauses": {"times": 1, "seconds": 4.0}}
+    assert told(turn="holds", **once) == "has the turn, was paused once since it began, 4 s in all"
     over = {"used": 9 * GIB, "limit": 8 * GIB, "next": "trim", "next_at": 105.0}
     assert told(over_limit=over) == "uses 9 GiB and may use 8 GiB, its caches are emptied in 5 s"
     assert render.limit_words({"memory": 8 * GIB, "limit": 8 * GIB}) == ""
@@ -570,25 +577,58 @@ def test_turns_and_limits_are_told() -> None:
     assert render.limit_words({"memory": 8 * GIB}) == ""
 
 
-def test_whose_turn_it_is_on_a_gpu() -> None:
-    part = {"index": 0}
-    names: tuple[tuple[str, str | None], ...] = (
-        ("holds", "alice"),
-        ("waits", "bob"),
-        ("waits", None),
-        ("rest", "carol"),
+def resident(who: str | None, **more: Any) -> dict[str, Any]:
+    """Somebody's lease on GPU 0, as another person sees it where ``who`` is ``None``."""
+    part = {"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": None, "there_since": 40.0}
+    shown = {"environment": who, "mine": who == "alice", "name": "train.ipynb" if who else None}
+    return lease(**{**shown, "gpus": [{**part, **more.pop("part", {})}], **more})
+
+
+def test_memory_and_time_of_a_gpu_are_two_things() -> None:
+    def lines(*leases: dict[str, Any]) -> list[str]:
+        return render.gpu_lines(status(leases=list(leases)))
+
+    bob = resident("bob", name="big.ipynb", state="idle", part={"measured": 2 * GIB})
+    alice, other = resident("alice", state="idle"), resident(None, kind="process", state="idle")
+    assert lines() == []
+    assert lines(bob, alice, other) == [
+        "GPU 0 memory: your train.ipynb 8 GiB for 1 min; bob's big.ipynb 2 GiB of 8 GiB for 1 min; "
+        "someone else's program 8 GiB for 1 min.",
+        "GPU 0 time: no turns; nobody computes now.",
+    ]
+    busy = {"state": "active"}
+    assert (
+        lines({**alice, **busy}, bob)[1] == "GPU 0 time: no turns; your train.ipynb computes now."
     )
-    here = [{"turn": turn, "environment": name, "gpus": [part]} for turn, name in names]
-    elsewhere = {"turn": "holds", "environment": "dave", "gpus": [{"index": 1}]}
-    line = render.turn_line(part, [*here, elsewhere])
-    assert line == "GPU 0 is used by turns: it is the turn of alice; 2 wait."
-    assert render.turn_line(part, [here[1]]) == (
-        "GPU 0 is used by turns: nobody computes; 1 waits."
+    assert lines({**other, **busy}, {**bob, **busy})[1] == (
+        "GPU 0 time: no turns; someone else's program and 1 more compute now."
     )
-    assert render.turn_line(part, [{**here[0], "turn": None}]) == ""
-    document = status(gpus=[gpu(index=0)], leases=[{**lease(), **here[0]}])
-    assert "it is the turn of alice" in render.status_text(document)
-    assert "it is the turn of alice" in render.status_html(document)
+    assert lines(*[other] * 6)[0].endswith("; 2 more.")
+    for gone in ("queued", "ended"):
+        assert lines(resident("alice", state=gone)) == []
+    assert lines(resident("alice", part={"uuid": "GPU-1", "index": 1})) == []
+
+
+def test_whose_turn_it_is_since_when_and_who_is_next() -> None:
+    def time(*leases: dict[str, Any]) -> str:
+        return render.gpu_lines(status(leases=list(leases)))[1].partition("time: ")[2]
+
+    holds = resident("bob", name="big.ipynb", turn="holds", turn_since=88.0)
+    waits = [
+        resident(None, turn="waits", turn_since=90.0, turn_place=2),
+        resident("alice", turn="waits", turn_since=96.0, turn_place=1),
+    ]
+    assert time(holds, *waits) == (
+        "by turns; bob's big.ipynb computes for 12 s; next is your train.ipynb, paused for 4 s; "
+        "1 more paused."
+    )
+    assert time({**holds, "turn": "yields"}) == "by turns; bob's big.ipynb ends its turn."
+    assert time({**holds, "turn": "rest"}) == "by turns; nobody computes."
+    document = status(leases=[holds, *waits])
+    for shown in (render.status_text(document), check_html(render.status_html(document)).text):
+        assert "GPU 0 memory: " in shown
+        assert "by turns; bob's big.ipynb computes for 12 s" in shown
+        assert "paused for somebody's turn, so far 4 s" in shown
 
 
 def test_what_is_to_be_typed_is_code_in_a_notebook() -> None:

@@ -229,6 +229,19 @@ def test_people_see_their_own_and_of_others_no_name(
         part = browsers["alice"].get(f"{PREFIX}?part=live")
         assert "alices.ipynb" in part.text
         assert "<html" not in part.text.lower()
+
+        def plots(span: str) -> str:
+            return browsers["alice"].get(f"{PREFIX}?part=plots&span={span}").text
+
+        def is_measured() -> bool:
+            return all(text in plots("5m") for text in ("mine 4 GiB", "others&#39; 5 GiB"))
+
+        wait_for(is_measured, 30, "a measurement")
+        for span in ("5m", "1h", "24h"):
+            shown = plots(span)
+            assert 'data-part="mine" d="M' in shown
+            assert not any(secret in shown for secret in ("bob", "alices.ipynb", "<html"))
+        assert browsers["alice"].get(f"{PREFIX}?part=plots&span=9y").status_code == 400
         everything = browsers["carol"].get(f"{PREFIX}admin")
         for name in ("alices.ipynb", "bobs-secret.ipynb", "Administration", "LeaseGranted"):
             assert name in everything.text

@@ -71,7 +71,9 @@ def test_until_when_a_gpu_is_kept() -> None:
 def test_whose_turn_it_is_and_which_limits_are_in_force() -> None:
     assert shown_lease().sharing == ""
     assert shown_lease(turn=None, overran=False, over_limit=None).sharing == ""
-    assert shown_lease(turn="waits", overran=False).sharing == "It waits for its turn."
+    assert shown_lease(turn="waits", overran=False).sharing == "Waits for its turn."
+    paused = shown_lease(turn="waits", turn_since=980.0, pauses={"times": 3, "seconds": 41.0})
+    assert paused.sharing == "Paused for somebody's turn, so far 20 s, 3 times in this cell."
     late = shown_lease(turn=None, overran=True).sharing
     assert late == "Did not give its turn back in time."
     part = {"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": 2 * GIB}
@@ -104,11 +106,14 @@ def test_a_gpu_says_whose_turn_it_is_and_what_is_used_by_turns() -> None:
         lease(turn="rest"),
     ]
     (shown,) = views.gpu_views(status(gpus=[shared], leases=taking))
-    assert shown.facts.endswith(" · by turns: alice computes, 1 waiting")
+    assert shown.time == (
+        "by turns; your a.ipynb computes; next is someone else's notebook, paused"
+    )
+    assert shown.memory.startswith("your a.ipynb 2 GiB of 8 GiB; ")
     labels = [part.label for part in shown.parts]
     assert labels == ["2 GiB mine", "4 GiB others'", "4 GiB used by turns", "14 GiB free"]
     (alone,) = views.gpu_views(status(gpus=[shared], leases=[lease(turn=None)]))
-    assert "turns:" not in alone.facts
+    assert alone.time == "no turns; your a.ipynb computes now"
     (lifted,) = views.gpu_views(status(gpus=[gpu(lifted=3 * GIB)], leases=[]))
     assert lifted.facts.endswith(" · limits lifted by 3 GiB")
 

@@ -17,6 +17,7 @@ from support.node import (
     RunningNode,
     needs_root,
     open_directory,
+    until,
 )
 
 from jupyter_gpushare.protocol.errors import Reason
@@ -87,7 +88,8 @@ TABLE = [
     Row(Method.USAGE, {}, Gets.BLIND, Gets.SEES),
     Row(Method.USAGE_DAILY, {"environment": f"uid-{ALICE}"}, Gets.BLIND, Gets.SEES),
     Row(Method.USAGE_DAILY, {}, Gets.BLIND, Gets.BLIND),
-    Row(Method.READINGS, {}, Gets.BLIND, Gets.BLIND),
+    Row(Method.READINGS, {}, Gets.BLIND, Gets.SEES),
+    Row(Method.READINGS, {"gpu": "GPU", "since": 86400, "step": 0}, Gets.BLIND, Gets.SEES),
     Row(Method.HISTORY, {"environment": f"uid-{ALICE}", "limit": 1000}, Gets.BLIND, Gets.SEES),
     Row(Method.HISTORY, {"limit": 1000}, Gets.BLIND, Gets.SEES),
     Row(Method.TASK_ENDED, {"kernel_id": "alices-kernel"}, Gets.BLIND, Gets.BLIND),
@@ -123,7 +125,7 @@ def scene() -> Iterator[Scene]:
             directory,
             simulate="4x24GiB",
             shared=True,
-            config="c.Policy.max_tasks_per_gpu = 1\n",
+            config="c.Policy.max_tasks_per_gpu = 1\nc.NodeManagerApp.measure_interval = 0.1\n",
         ) as node,
         Puppet(uid=ALICE) as alice,
         Puppet(uid=MALLORY) as mallory,
@@ -180,6 +182,11 @@ def test_an_administrator(
     act(row, row.admin, alice, grant, admin)
 
 
+def has_sample(client: NodeClient, gpu: str) -> bool:
+    (told,) = client.call(Method.READINGS, gpu=gpu, step=0.0)["gpus"]
+    return any(told["mine"])
+
+
 def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: NodeClient) -> None:
     words = {"LEASE": grant["lease"], "SECRET": grant["secret"], "REQUEST": "alices-request"}
     words["GPU"] = grant["gpus"][0]["uuid"]
@@ -191,6 +198,8 @@ def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: 
         said = json.dumps([refused.value.message, dict(refused.value.data)])
         assert "diary" not in said
     else:
+        if row.method is Method.READINGS:
+            until(lambda: has_sample(alice, words["GPU"]), "what alice has is in a sample")
         answer = caller.call(row.method, **params)
         said = json.dumps(answer)
         if row.method is Method.REQUEST:  # it got a lease of its own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from support.nvml import NvmlWorld
 from support.policy_world import World, gpu, task
 
 from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.inventory.readings import KEPT, STEP, Readings, Samples, figures
+from jupyter_gpushare.node.inventory.readings import Readings, figures
 from jupyter_gpushare.node.inventory.simulated import BusyGpus, SimulatedInventory
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
@@ -36,6 +35,7 @@ from jupyter_gpushare.policy.words.model import (
     Quota,
     Request,
 )
+from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 NOW = 1_700_000_000.0
@@ -47,87 +47,6 @@ def reading(
 ) -> GpuReading:
     known = None if used is None else Bytes(used)
     return GpuReading(gpu, more.pop("problem", None), known, utilisation=utilisation, **more)
-
-
-# -- the samples that are kept -----------------------------------------------------------------
-
-
-def test_samples_are_a_step_apart() -> None:
-    samples = Samples()
-    for number in range(11):
-        samples.add(NOW + number * STEP / 4, [reading(used=number)])
-    told = samples.document(0.0, [A])
-    assert told["step"] == STEP
-    assert told["times"] == [NOW, NOW + STEP, NOW + 2 * STEP]
-    assert told["gpus"] == [{"uuid": A, "utilisation": [None] * 3, "used": [0, 4, 8]}]
-
-
-def test_unknown_is_none_and_never_zero() -> None:
-    samples = Samples()
-    samples.add(NOW, [reading(A, used=0, utilisation=0.0)])
-    samples.add(NOW + STEP, [reading(A, used=None, utilisation=None, problem="It is lost.")])
-    samples.add(NOW + 2 * STEP, [reading(B, used=5, utilisation=0.5)])
-    assert samples.document(0.0, [A, B, "GPU-never-seen"])["gpus"] == [
-        {"uuid": A, "utilisation": [0.0, None, None], "used": [0, None, None]},
-        {"uuid": B, "utilisation": [None, None, 0.5], "used": [None, None, 5]},
-        {"uuid": "GPU-never-seen", "utilisation": [None] * 3, "used": [None] * 3},
-    ]
-
-
-def test_only_the_asked_past_is_told() -> None:
-    samples = Samples()
-    for number in range(4):
-        samples.add(NOW + number * STEP, [reading(used=number)])
-    assert samples.document(NOW + 2 * STEP, [A])["gpus"][0]["used"] == [2, 3]
-    assert samples.document(NOW + 4 * STEP, [A]) == {
-        "step": STEP,
-        "times": [],
-        "gpus": [{"uuid": A, "utilisation": [], "used": []}],
-    }
-
-
-def test_a_quarter_of_an_hour_is_kept_and_no_more() -> None:
-    samples = Samples()
-    count = int(KEPT / STEP) * 3
-    for number in range(count):
-        samples.add(NOW + number * STEP, [reading(used=number)])
-    times = samples.document(0.0, [A])["times"]
-    assert times[-1] == NOW + (count - 1) * STEP
-    assert times[-1] - times[0] == KEPT
-
-
-def test_where_it_is_measured_seldom_that_is_the_step() -> None:
-    samples = Samples(60.0)
-    for number in range(60):
-        samples.add(NOW + number * 30.0, [reading(used=number)])
-    told = samples.document(0.0, [A])
-    assert told["step"] == 60.0
-    assert {late - early for early, late in pairwise(told["times"])} == {60.0}
-    assert told["times"][-1] - told["times"][0] == KEPT
-    assert Samples(0.05).document(0.0, [A])["step"] == STEP
-
-
-def test_a_clock_that_was_set_back_starts_anew() -> None:
-    samples = Samples()
-    samples.add(NOW, [reading(used=1)])
-    samples.add(NOW - 7200.0, [reading(used=2)])
-    samples.add(NOW - 7200.0 + STEP, [reading(used=3)])
-    told = samples.document(0.0, [A])
-    assert told["times"] == [NOW - 7200.0, NOW - 7200.0 + STEP]
-    assert told["gpus"][0]["used"] == [2, 3]
-
-
-@given(st.lists(st.floats(-400.0, 400.0), max_size=400))
-def test_whatever_the_clock_does_times_grow_and_stay_few(moves: list[float]) -> None:
-    samples = Samples()
-    now = NOW
-    for move in moves:
-        now += move
-        samples.add(now, [reading()])
-        times = samples.document(-math.inf, [A])["times"]
-        assert all(late - early >= STEP for early, late in pairwise(times))
-        assert len(times) <= KEPT / STEP + 1
-        assert now - STEP < times[-1] <= now, "nothing blocks the newest"
 
 
 # -- what a person would see as a difference ---------------------------------------------------
@@ -245,30 +164,43 @@ def now(client: NodeClient) -> float:
     return time
 
 
-def test_the_ring_of_readings_is_told(tmp_path: Path, nvml_world: NvmlWorld) -> None:
+def test_what_was_measured_is_told_with_whose_it_was(tmp_path: Path, nvml_world: NvmlWorld) -> None:
     board = nvml_world.add_gpu(memory=24 * GIB)
     lost = nvml_world.add_gpu(memory=8 * GIB)
     nvml_world.set_utilisation(board, 25)
     with real_node(tmp_path, nvml_world) as node, node.client() as client:
-        told = client.call(Method.READINGS)
-        assert told["step"] == STEP
-        assert len(told["times"]) == 1
-        assert [row["uuid"] for row in told["gpus"]] == [board, lost]
-        assert told["gpus"][0]["utilisation"] == [0.25]
-        assert told["gpus"][0]["used"] == [0]
-        assert told["gpus"][1]["utilisation"] == [0.0]
-        nvml_world.add_process(board, os.getpid(), GIB)
-        nvml_world.lose(lost)
-        until(lambda: len(client.call(Method.READINGS)["times"]) >= 2, "a step has passed")
-        told = client.call(Method.READINGS)
-        assert told["times"][1] - told["times"][0] >= STEP
-        assert abs(told["times"][1] - now(client)) < STEP
-        assert told["gpus"][0]["used"] == [0, GIB]
-        # Of a lost GPU nothing is known.
-        assert told["gpus"][1] == {"uuid": lost, "utilisation": [0.0, None], "used": [0, None]}
-        recent = client.call(Method.READINGS, since=STEP - 1)
-        assert recent["times"] in ([], told["times"][1:])
-        assert len(recent["gpus"][0]["used"]) == len(recent["times"])
+
+        def told(**params: Any) -> dict[str, Any]:
+            return client.call(Method.READINGS, step=0.0, **params)
+
+        assert client.call(Method.READINGS)["step"] == 5.0
+        until(lambda: told()["times"], "a sample is kept")
+        assert [row["uuid"] for row in told()["gpus"]] == [board, lost]
+        first = told(gpu=board)["gpus"]
+        assert [row["uuid"] for row in first] == [board]
+        assert first[0]["utilisation"][0] == 0.25
+        assert first[0]["mine"][0] == first[0]["used"][0] == 0
+        assert first[0]["temperature"][0] is first[0]["power"][0] is None
+        lease = client.request()["lease"]
+        with nvml_world.together():
+            nvml_world.add_process(board, os.getpid(), GIB)
+            nvml_world.set_unlisted(board, 3 * GIB)
+            nvml_world.set_sensors(board, 61, 285_400)
+            nvml_world.lose(lost)
+        until(lambda: told()["gpus"][1]["used"][-1] is None, "a lost GPU tells nothing")
+        now = told(since=600)["gpus"]
+        last = {name: row[-1] for name, row in now[0].items() if isinstance(row, list)}
+        assert (last["mine"], last["others"], last["rest"]) == (GIB, 0, 3 * GIB)
+        assert (last["temperature"], last["power"]) == (61.0, 285.4)
+        assert last["i_compute"] == 1.0
+        assert now[0]["reserved"] is False
+        # Whoever runs a node manager for themselves is its administrator.
+        assert [one["memory"][-1] for one in now[0]["environments"]] == [GIB]
+        times = told()["times"]
+        assert all(late - early >= 2.0 for early, late in pairwise(times))
+        client.call(Method.RELEASE, lease=lease)
+        with pytest.raises(RemoteError, match="no GPU GPU-of-another-host"):
+            client.call(Method.READINGS, gpu="GPU-of-another-host")
 
 
 # -- simulated GPUs ---------------------------------------------------------------------------
@@ -435,5 +367,7 @@ def test_a_simulated_node_tells_its_utilisation(tmp_path: Path) -> None:
             again.call(Method.WATCH)
             after = changed(again, lambda status: status["gpus"][0]["utilisation"] == 1.0)
             assert [row["id"] for row in after["leases"]] == [lease]
-            used = again.call(Method.READINGS)["gpus"][0]["used"]
-            assert set(used) == {0}
+            told = again.call(Method.READINGS, step=0.0)["gpus"][0]
+            assert set(told["used"]) == {0}
+            assert told["reserved"]
+            assert set(told["mine"]) == {24 * GIB}

@@ -109,7 +109,8 @@ def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path
             assert (gpu["persistent"], gpu["temporary"]) == (4 * 2**30, 4 * 2**30)
             assert gpu["reserved"] + gpu["shared"] <= gpu["memory"]
             # Between two turns nobody computes.
-            until(lambda: "GPU 0 is used by turns: it is the turn of" in text(node), "it is told")
+            until(lambda: " computes for " in text(node), "it is told")
+            assert "GPU 0 time: by turns; " in text(node)
             granted = sum(one["gpus"][0]["memory"] for one in leases(node).values())
             assert granted > gpu["memory"], "beyond the plain sum"
         until(lambda: turn_of(node, "alice") is None, "alone again")

@@ -22,6 +22,8 @@
  *   error UUID CODE                   every call on this device answers CODE
  *   fails UUID FUNCTION CODE          one function on this device answers CODE
  *   util UUID PERCENT
+ *   warm UUID CELSIUS                 (absent: not supported)
+ *   draws UUID MILLIWATT              (absent: not supported)
  *   extra UUID BYTES                  used by no listed process
  *   recovery UUID ACTION              recovery action field (absent: not supported)
  *   persistence UUID 0|1              persistence mode (absent: on)
@@ -68,7 +70,7 @@ struct device {
     char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
     unsigned gi, ci, index;
     u64 total, reserved, extra;
-    int is_mig, mig_mode, error, util, recovery, no_persistence;
+    int is_mig, mig_mode, error, util, recovery, no_persistence, warm, draws;
 };
 
 struct process {
@@ -251,6 +253,10 @@ static void read_line(struct world *world, char *line)
             device->error = (int)number;
         else if (strcmp(flag, "util") == 0)
             device->util = (int)number;
+        else if (strcmp(flag, "warm") == 0)
+            device->warm = (int)number;
+        else if (strcmp(flag, "draws") == 0)
+            device->draws = (int)number;
         else if (strcmp(flag, "extra") == 0)
             device->extra = number;
         else if (strcmp(flag, "recovery") == 0)
@@ -616,6 +622,26 @@ EXPORT int nvmlDeviceGetUtilizationRates(struct handle *handle, struct utilisati
     rates->gpu = (unsigned)device->util;
     rates->memory = 0;
     return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
+}
+
+EXPORT int nvmlDeviceGetTemperature(struct handle *handle, unsigned sensor, unsigned *celsius)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *celsius = (unsigned)device->warm;
+    return leave(sensor == 0 && device->warm ? SUCCESS : NOT_SUPPORTED);
+}
+
+EXPORT int nvmlDeviceGetPowerUsage(struct handle *handle, unsigned *milliwatt)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *milliwatt = (unsigned)device->draws;
+    return leave(device->draws ? SUCCESS : NOT_SUPPORTED);
 }
 
 struct work_sample {

@@ -183,6 +183,7 @@ async def test_the_largest_and_smallest_that_may_be_asked_go_through(jp_serverap
             "usage/daily?utc_offset=20700&environment=alice",
             "readings?since=0",
             "readings?since=86400",
+            "readings?gpu=GPU-1a2b&since=300&step=0",
         ):
             answer = await asker.send(f"{base}/{path}", "GET", **asker.token)
             assert answer.code == 503, (path, answer.body)  # there is no node manager to ask
@@ -287,6 +288,8 @@ async def test_errors_are_json_with_a_reason(jp_serverapp: Any) -> None:
             (f"{base}/readings?since=-1", "GET", 400, "bad_request"),
             (f"{base}/readings?since=86401", "GET", 400, "bad_request"),
             (f"{base}/readings?since=1&since=2", "GET", 400, "bad_request"),
+            (f"{base}/readings?step=-1", "GET", 400, "bad_request"),
+            (f"{base}/readings?gpu=%20", "GET", 404, "unknown_gpu"),
             (f"{base}/readings", "POST", 405, "method_not_allowed"),
             (f"{base}/leases/%20", "DELETE", 404, "unknown_lease"),
         ]:

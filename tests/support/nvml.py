@@ -197,6 +197,12 @@ class NvmlWorld:
     def set_utilisation(self, gpu: str, percent: int) -> None:
         self._set(gpu, "util", str(percent))
 
+    def set_sensors(self, gpu: str, celsius: int, milliwatt: int) -> None:
+        """Until then the driver does not tell them."""
+        with self.together():
+            self._set(gpu, "warm", str(celsius))
+            self._set(gpu, "draws", str(milliwatt))
+
     def set_unlisted(self, gpu: str, memory: int) -> None:
         """Memory in use that belongs to no listed process."""
         self._set(gpu, "extra", str(memory))

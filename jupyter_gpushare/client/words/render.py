@@ -15,7 +15,14 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...protocol.expecting import expectation, short_estimate, waits_for_budget
-from ...protocol.holding import remaining_text, shared_text, sharers
+from ...protocol.holding import (
+    memory_text,
+    pauses_text,
+    remaining_text,
+    shared_text,
+    sharers,
+    time_text,
+)
 from ...protocol.sizes import format_size
 from ...protocol.times import format_duration
 
@@ -170,7 +177,6 @@ def stall_words(lease: Document, now: object) -> str:
 _TURNS: Final = {
     "holds": "has the turn",
     "yields": "ends its turn",
-    "waits": "waits for its turn",
     "rest": "asks for a turn when it computes",
 }
 #: The next step against a task over its limit.
@@ -186,7 +192,7 @@ def sharing_words(lease: Document, now: object) -> str:
 
     ``now`` is the node's time, Unix seconds.
     """
-    parts = [_TURNS.get(plain(lease.get("turn"), 20), "")]
+    parts = [_TURNS.get(plain(lease.get("turn"), 20), ""), pauses_text(lease, now)]
     if lease.get("overran"):
         parts.append("overran its turn")
     over = lease.get("over_limit")
@@ -206,21 +212,17 @@ def limit_words(part: Document) -> str:
     return f"{'lifted' if limit > granted else 'lowered'} to {size(limit)}"
 
 
-def turn_line(gpu: Document, leases: Sequence[Document]) -> str:
-    """The task that has the turn on a GPU, and the tasks that wait for it; empty without turns."""
-    here = [one for one in leases if _index(gpu) in {_index(p) for p in one.get("gpus") or ()}]
-    taking = [one for one in here if one.get("turn") in _TURNS]
-    if not taking:
-        return ""
-    names = [
-        "somebody else" if one.get("environment") is None else plain(one["environment"], 40)
-        for one in taking
-        if one.get("turn") in ("holds", "yields")
-    ]
-    waiting = sum(one.get("turn") == "waits" for one in taking)
-    whose = f"it is the turn of {names[0]}" if names else "nobody computes"
-    more = f"; {waiting} {'waits' if waiting == 1 else 'wait'}" if waiting else ""
-    return f"GPU {_index(gpu)} is used by turns: {whose}{more}."
+def gpu_lines(status: Document) -> list[str]:
+    """Of each GPU where somebody is: whose memory is there, and whose time it is; a line each."""
+    leases, now, lines = status.get("leases") or (), status["node"].get("time"), []
+    for gpu in status["gpus"]:
+        for what, text in (
+            ("memory", memory_text(gpu, leases, now)),
+            ("time", time_text(gpu, leases, now)),
+        ):
+            if text:
+                lines.append(plain(f"GPU {_index(gpu)} {what}: {text}."))
+    return lines
 
 
 def _until(at: object, now: object) -> str:
@@ -371,8 +373,8 @@ def status_text(status: Document, here: str | None = None) -> str:
     ]
     titles: Sequence[str] = ("GPU", "name", "memory", "", "used", "busy", "tasks", "health")
     parts.append(text_table(titles, gpus) if gpus else "This node has no GPUs.")
-    if turns := [line for gpu in status["gpus"] if (line := turn_line(gpu, status["leases"]))]:
-        parts.append("\n".join(turns))
+    if lines := gpu_lines(status):
+        parts.append("\n".join(lines))
     leases = [
         (
             _who(lease, status),
@@ -411,8 +413,7 @@ def status_html(status: Document, here: str | None = None) -> str:
     ]
     titles = ("GPU", "name", "memory", "used", "busy", "tasks", "health")
     parts.append(_table("GPUs", titles, gpus))
-    turns = [turn_line(gpu, status["leases"]) for gpu in status["gpus"]]
-    parts += [f"<div>{escape(line)}</div>" for line in turns if line]
+    parts += [f"<div>{escape(line)}</div>" for line in gpu_lines(status)]
     leases = [
         (
             escape(_who(lease, status)),

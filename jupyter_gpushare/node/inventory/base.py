@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from jupyter_gpushare.policy.words.model import Gpu, GpuReading
+from jupyter_gpushare.policy.words.model import Gpu, GpuReading, GpuUuid
 
 
 class InventoryError(Exception):
@@ -12,6 +14,17 @@ class InventoryError(Exception):
 
     Trouble with *one* GPU is never this: it is that GPU's ``problem``.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Sensors:
+    """How warm a GPU is (°C), and what it draws (W); ``None``: the driver does not tell.
+
+    People are shown them. No decision depends on them, so they are no part of a reading.
+    """
+
+    temperature: float | None = None
+    power: float | None = None
 
 
 class Inventory(Protocol):
@@ -36,6 +49,12 @@ class Inventory(Protocol):
         """One measurement of each GPU of the last :meth:`discover`, in its order.
 
         Raises :class:`InventoryError`.
+        """
+
+    def sensors(self) -> Mapping[GpuUuid, Sensors]:
+        """The GPUs' sensors as the last :meth:`read` found them; those that have any.
+
+        Called after it on the same thread; asks the driver nothing.
         """
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from jupyter_gpushare.node.host.processes import lineage
-from jupyter_gpushare.node.inventory.base import InventoryError
+from jupyter_gpushare.node.inventory.base import InventoryError, Sensors
 from jupyter_gpushare.policy.words.model import (
     Bytes,
     Gpu,
@@ -144,6 +144,7 @@ class NvmlInventory:
         self._told: set[str] = set()
         # The newest stamp of each device's samples of work, as the driver counts them.
         self._sampled: dict[GpuUuid, int] = {}
+        self._sensors: dict[GpuUuid, Sensors] = {}
 
     def discover(self) -> tuple[Gpu, ...]:
         with self._calls():
@@ -153,6 +154,7 @@ class NvmlInventory:
         with self._calls():
             devices = self._discover() if self._devices is None else self._devices
             self._collect_events()
+            self._sensors = {}
             boards = {device.board for device in devices.values()}
             problems = {board: self._board_problem(board) for board in boards}
             readings = tuple(
@@ -165,6 +167,9 @@ class NvmlInventory:
             else:
                 self._readings_with_loss = 0
             return readings
+
+    def sensors(self) -> dict[GpuUuid, Sensors]:
+        return self._sensors
 
     def close(self) -> None:
         # First the flag, then the try: the thread with the lock looks at the
@@ -373,6 +378,7 @@ class NvmlInventory:
             memory = _memory(handle)
             utilisation = _utilisation(handle)
             processes = self._processes(handle, uuid, utilisation)
+            self._sensors[uuid] = _sensors(handle)
         except pynvml.NVMLError as error:
             _reraise_if_general(error)
             if error.value in _LOST and not device.mig:
@@ -455,6 +461,12 @@ _PROCESS_LISTS: tuple[tuple[Callable[[_Handle], Any], ...], ...] = (
         pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
         pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v2,
     ),
+)
+
+_TEMPERATURES: tuple[Callable[..., Any], ...] = tuple(
+    getattr(pynvml, name)
+    for name in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+    if hasattr(pynvml, name)  # one is newer than some pynvml, the other announced to go
 )
 
 
@@ -543,6 +555,24 @@ def _utilisation(handle: _Handle) -> float | None:
         if error.value in _NO_ANSWER:  # so it is for MIG devices
             return None
         raise
+
+
+def _sensors(handle: _Handle) -> Sensors:
+    """A MIG instance, for example, has none."""
+    milliwatt = _told((pynvml.nvmlDeviceGetPowerUsage,), handle)
+    return Sensors(
+        temperature=_told(_TEMPERATURES, handle, pynvml.NVML_TEMPERATURE_GPU),
+        power=None if milliwatt is None else milliwatt / 1000,
+    )
+
+
+def _told(versions: tuple[Callable[..., Any], ...], *about: Any) -> float | None:
+    for version in versions:
+        try:
+            return float(version(*about))
+        except pynvml.NVMLError as error:
+            _reraise_if_general(error)  # other trouble with the GPU is its reading's to tell
+    return None
 
 
 def _in_mig_mode(handle: _Handle) -> bool:

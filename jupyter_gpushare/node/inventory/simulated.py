@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jupyter_gpushare.node.inventory.base import InventoryError
+from jupyter_gpushare.node.inventory.base import InventoryError, Sensors
 from jupyter_gpushare.policy.words.events import (
     ActivityChanged,
     LeaseEnded,
@@ -135,6 +135,10 @@ class SimulatedInventory:
                 )
                 for gpu in self._gpus
             )
+
+    def sensors(self) -> dict[GpuUuid, Sensors]:
+        """None: what does not exist is not warm."""
+        return {}
 
     def close(self) -> None:
         self._closed = True

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from jupyter_gpushare.policy.words.model import Gpu, GpuReading
+from jupyter_gpushare.policy.words.model import Gpu, GpuReading, GpuUuid
 from jupyter_gpushare.protocol import names
 
-from .base import Inventory, InventoryError
+from .base import Inventory, InventoryError, Sensors
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -79,6 +79,11 @@ class VisibleInventory:
             self.discover()
         chosen = {gpu.uuid for gpu in self._chosen}
         return tuple(reading for reading in self._inventory.read() if reading.uuid in chosen)
+
+    def sensors(self) -> dict[GpuUuid, Sensors]:
+        chosen = {gpu.uuid for gpu in self._chosen}
+        told = self._inventory.sensors()
+        return {gpu: sensors for gpu, sensors in told.items() if gpu in chosen}
 
     def close(self) -> None:
         self._inventory.close()

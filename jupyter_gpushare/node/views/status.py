@@ -197,6 +197,7 @@ class Sheet:
         waits: doc.Waits,
         connected: Iterable[EnvironmentName] = (),
         outlooks: Outlooks = dict,
+        pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
         self._readings, self._waits = readings, waits
@@ -204,6 +205,7 @@ class Sheet:
         self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
         self._connected = frozenset(connected)
         self._outlooks = cache(outlooks)
+        self._pauses = pauses
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
@@ -295,6 +297,7 @@ class Sheet:
             **_parking(lease, recall, offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
             **sharing.of_lease(state, lease, self._facts.boot, offset, config),
+            "pauses": self._pauses(lease.id, self._facts.boot),
         }
         return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row
 
@@ -372,6 +375,9 @@ class Sheet:
                 "memory": part.memory,
                 "limit": lifts.limit(state, lease, part),
                 "measured": self._measured.get((lease.id, part.gpu)),
+                "there_since": claim.since + self._offset
+                if (claim := state.claims.get((lease.id, part.gpu)))
+                else None,
                 **sharing.of_claim(state, lease, part.gpu),
             }
             for part in sorted(here, key=lambda part: state.gpus[part.gpu].gpu.index)

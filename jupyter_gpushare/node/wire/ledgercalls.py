@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
+from ...policy.books.state import State
 from ...protocol import documents as doc
 from ...protocol.calls import Call, DailyUsageParams, HistoryParams, ReadingsParams, UsageParams
 from ...protocol.errors import Reason
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method
 from ..host.clock import Clock
+from ..inventory.readings import Readings
 from ..ledger.ledger import LedgerError, Reads
 from ..manager import Manager
 from ..views.history import entry
+from ..views.samples import Samples, taken
 from .guests import Guest, fail
 
 
@@ -31,6 +35,9 @@ class LedgerCalls:
         self._clock = clock
         self._spawn = spawn
         self._is_here = is_here
+        self._samples = Samples(manager.measure_interval)
+        self._keeps = False
+        manager.measured.append(self._measured)
         self.calls = {
             Method.USAGE: self.usage,
             Method.USAGE_DAILY: self.daily,
@@ -102,10 +109,33 @@ class LedgerCalls:
     def readings(self, guest: Guest, call: Call) -> None:
         """What was measured on the GPUs lately."""
         params: ReadingsParams = call.params
-        state = self._manager.state
+        state, viewer = self._manager.state, guest.who.viewer
         uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
-        since = self._clock.wall() - params.since
-        guest.conn.reply(call.id, self._manager.samples.document(since, uuids))
+        if params.gpu is not None:
+            uuids = [uuid for uuid in uuids if uuid == params.gpu]
+            if not uuids:
+                why = f"There is no GPU {params.gpu} on this node."
+                fail(guest.conn, call.id, Reason.UNKNOWN_GPU, why)
+                return
+        rows = self._samples.rows(self._clock.wall(), params.since, params.step, uuids)
+
+        def work(ledger: Reads) -> Encoded:
+            gpus = [encoded(rows.of(uuid, viewer)) for uuid in uuids]
+            return encoded({"step": rows.step, "times": rows.times}, gpus=gpus)
+
+        self._spawn(self._from_ledger(guest, call, work, viewer))
+
+    def _measured(self, readings: Readings) -> None:
+        if readings.problem is None and not self._keeps:
+            self._keeps = True
+            self._spawn(self._keep(self._clock.wall(), self._manager.state, readings))
+
+    async def _keep(self, wall: float, state: State, readings: Readings) -> None:
+        """Keep a sample: on another thread, because with many tasks it takes milliseconds."""
+        try:
+            await asyncio.to_thread(lambda: self._samples.add(wall, taken(state, readings)))
+        finally:
+            self._keeps = False
 
     def history(self, guest: Guest, call: Call) -> None:
         """The newest records."""
@@ -131,7 +161,7 @@ class LedgerCalls:
         guest: Guest,
         call: Call,
         work: Callable[[Reads], Encoded],
-        whose: str | None,
+        whose: Hashable,
     ) -> None:
         who = guest.who.environment
         try:

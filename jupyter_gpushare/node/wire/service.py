@@ -61,6 +61,7 @@ from ..host.outcome import Outcome
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
 from ..views.logs import call_tag, is_heard, say
+from ..views.pauses import Pauses
 from ..views.status import (
     Place,
     measured_by_lease,
@@ -131,6 +132,7 @@ class Service:
         self._queue_changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
+        self._pauses = Pauses()
         self.statuses = Statuses(
             manager,
             clock,
@@ -139,6 +141,7 @@ class Service:
             guests=self._guests,
             waits=self._waits,
             outlooks=self._outlooks,
+            pauses=self._pauses,
         )
         self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
         ledger = LedgerCalls(manager, clock, self._spawn, lambda conn: conn in self._guests)
@@ -409,6 +412,7 @@ class Service:
         """The manager carried something out; tell those whom it concerns."""
         observers = self._manager.observers
         observers.call(self._waits.heard, outcome, state, self._clock.wall())
+        observers.call(self._pauses.heard, outcome)
         for effect in outcome.effects:
             # One by one: what cannot be told to one client is told to the others.
             if not observers.call(self._tell, effect, state):

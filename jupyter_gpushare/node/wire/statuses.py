@@ -17,6 +17,7 @@ from ..inventory.readings import Readings, figures
 from ..manager import Manager
 from ..people.fairness import RoundRobin
 from ..views.board import Slices, Took, Wanted, hand_out
+from ..views.pauses import Pauses
 from ..views.status import NodeFacts, Sheet
 from ..views.waits import Waits
 from .guests import Guest
@@ -41,6 +42,7 @@ class Statuses:
         guests: Mapping[int, Guest],
         waits: Waits,
         outlooks: Callable[[], dict[LeaseId, Outlook]],
+        pauses: Pauses,
     ) -> None:
         self._manager = manager
         self._clock = clock
@@ -49,6 +51,7 @@ class Statuses:
         self._guests = guests
         self._waits = waits
         self._outlooks = outlooks
+        self._pauses = pauses
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changes = 0
@@ -171,6 +174,7 @@ class Statuses:
             self._waits.document(facts.now),
             (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
             self._outlooks,
+            self._pauses.document,
         )
         await hand_out(sheet, wanted, slices, self.took, form)
 

@@ -5,9 +5,10 @@ import type { Lease, Status } from '../api/types';
 import { memoryKinds, turnsOf } from '../model/turns';
 import {
   gpuKindsText,
-  gpuTurnText,
+  gpuTimeText,
   kindsText,
   myTurnText,
+  pausesText,
   turnText
 } from '../text/turns';
 import { leaseSummary } from '../text/words';
@@ -56,7 +57,7 @@ it('sums what a task tells of its GPUs, and takes unknown for unknown', () => {
 it.each([
   ['holds', /^Has its turn/],
   ['yields', /^Ends its step/],
-  ['waits', /^Waits for its turn/],
+  ['waits', /^Paused for somebody's turn/],
   ['rest', /^$/],
   [null, /^$/]
 ] as const)('turn %s in words', (turn, text) => {
@@ -80,25 +81,54 @@ describe('a GPU in turns', () => {
     ).not.toBeNull();
   });
 
-  it('says whose turn it is', () => {
+  it('says who computes, since when, who is next and how many more are paused', () => {
     const text = (...leases: Lease[]): string =>
-      gpuTurnText(gpu, leases, 'binary', trans);
-    expect(text(waits, holds)).toBe(
-      'Turn: train.ipynb, 1 waits. 2 GiB used by turns'
+      gpuTimeText(leases, 2000, trans);
+    const since = (turn_since: number, turn_place: number | null = null) => ({
+      turn_since,
+      turn_place
+    });
+    const next = { ...waits, ...since(1996, 1) };
+    const later = { ...waits, ...since(1990, 2), environment: null };
+    expect(text({ ...holds, ...since(1988) }, later, next)).toBe(
+      'By turns: train.ipynb computes, for 12 s; next is bob: train.ipynb, paused for 4 s; 1 more paused'
     );
-    expect(text(waits, waits)).toBe(
-      'Turn: nobody, 2 wait. 2 GiB used by turns'
+    expect(text(later)).toBe(
+      'By turns: nobody computes; next is someone else, paused for 10 s'
     );
-    expect(text(aLease('b', { ...waits, turn: 'holds' }))).toContain(
-      'Turn: bob: train.ipynb'
+    expect(text(aLease('a', { turn: 'yields' }))).toBe(
+      'By turns: train.ipynb ends its turn'
+    );
+    expect(turnsOf([aLease('a', { turn: 'yields' })]).holder?.id).toBe('a');
+  });
+
+  it('says who computes where there are no turns', () => {
+    const text = (...leases: Lease[]): string =>
+      gpuTimeText(leases, 2000, trans);
+    const idle = aLease('a', { state: 'idle' });
+    const bob = aLease('b', { mine: false, environment: 'bob' });
+    expect(text()).toBe('');
+    expect(text(idle, idle)).toBe('No turns: nobody computes now');
+    expect(text(idle, bob)).toBe('No turns: bob: train.ipynb computes');
+    expect(text(bob, aLease('a'), bob)).toBe(
+      'No turns: train.ipynb and 2 more compute'
+    );
+  });
+
+  it('says how often and for how long a cell was paused', () => {
+    const pauses = { times: 3, seconds: 41 };
+    const text = (given: Partial<Lease>): string =>
+      pausesText(aLease('a', given), 2000, trans);
+    expect(text({})).toBe('');
+    expect(text({ turn: 'waits', turn_since: 1980, pauses })).toBe(
+      "Paused for somebody's turn, so far 20 s, 3 times in this cell."
+    );
+    expect(text({ turn: 'holds', pauses })).toBe(
+      'Was paused 3 times in this cell, 41 s in all'
     );
     expect(
-      text(aLease('b', { turn: 'holds', mine: false, environment: null }))
-    ).toContain('Turn: someone else');
-    expect(
-      gpuTurnText(aGpu(0, { in_turns: false }), [holds], 'binary', trans)
-    ).toBe('');
-    expect(turnsOf([aLease('a', { turn: 'yields' })]).now?.id).toBe('a');
+      text({ kind: 'process', pauses: { times: 1, seconds: 2 } })
+    ).toContain('once since it began');
   });
 
   it('is shown with its tasks and what they keep', () => {
@@ -111,7 +141,7 @@ describe('a GPU in turns', () => {
     expect(gpus.textContent).toContain(
       'Its tasks keep 6 GiB; a step needs 2 GiB more at most'
     );
-    expect(gpus.textContent).toContain('Turn: train.ipynb, 1 waits');
+    expect(gpus.textContent).toContain('By turns: train.ipynb computes');
     const mine = show(LeasesView, status).container;
     expect(mine.textContent).toContain('Has its turn on the GPU');
     expect(mine.textContent).toContain('did not give its turn back in time');
@@ -135,12 +165,12 @@ describe('a GPU in turns', () => {
 
     it('says for what it waits, for how long, and who computes', () => {
       expect(text(mine, bobs)).toBe(
-        'Waits 12 s for its turn on GPU 0: next in line. Now computes: bob: train.ipynb'
+        "Paused for somebody's turn, so far 12 s. Next in line on GPU 0. Now computes: bob: train.ipynb"
       );
       const third = { ...mine, turn_place: 3 };
       const unknown = { ...bobs, environment: null, turn: 'yields' as const };
       expect(text(third, unknown)).toBe(
-        'Waits 12 s for its turn on GPU 0: place 3 in line. Now computes: someone else'
+        "Paused for somebody's turn, so far 12 s. Place 3 in line on GPU 0. Now computes: someone else"
       );
       expect(text(mine, { ...bobs, turn: 'waits' })).toContain(
         'Memory that the last one left is not free yet.'
@@ -162,7 +192,9 @@ describe('a GPU in turns', () => {
 
     it('explains turns, in the row and in the toolbar', () => {
       const { container } = show(LeasesView, with_(mine, bobs));
-      const words = screen.getByText(/^Waits 12 s for its turn/);
+      const words = screen.getByText(
+        /^Paused for somebody's turn, so far 12 s/
+      );
       expect(words.title).toContain('has waited for long gets 10 s');
       expect(screen.getByText('Turns').parentElement?.textContent).toContain(
         'The cell goes on by itself'

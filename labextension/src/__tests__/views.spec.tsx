@@ -274,6 +274,20 @@ describe('GpusView', () => {
     );
   });
 
+  it('says since when a resident is there', () => {
+    const [part] = aLease('a').gpus;
+    const there = { ...part, measured: null, there_since: 1880 };
+    const { container } = show(
+      GpusView,
+      aStatus({ leases: [aLease('a', { gpus: [there], state: 'idle' })] })
+    );
+    expect(container.textContent).toContain('1 resident');
+    expect(container.textContent).toContain(
+      'train.ipynb · 8 GiB, for 2 min · Idle'
+    );
+    expect(container.textContent).toContain('No turns: nobody computes now');
+  });
+
   it('names others only to those who may know', () => {
     const gpus = [aGpu(0)];
     const others = aLease('x', {
@@ -288,7 +302,7 @@ describe('GpusView', () => {
       aStatus({ gpus, leases: [others] })
     );
     expect(container.textContent).toContain(
-      "Someone else's notebook · Active · 8 GiB"
+      "Someone else's notebook · 1 GiB of 8 GiB · Active"
     );
     model.setStatus(
       aStatus({
@@ -299,7 +313,9 @@ describe('GpusView', () => {
         ]
       })
     );
-    expect(container.textContent).toContain('bob: x.ipynb · Active · 8 GiB');
+    expect(container.textContent).toContain(
+      'bob: x.ipynb · 1 GiB of 8 GiB · Active'
+    );
   });
 });
 

@@ -65,6 +65,14 @@ export class GpuShareApi {
     return validated('Kernels', await this._ask('GET', 'kernels'));
   }
 
+  /** One GPU's memory, turns and sensors over the last `since` seconds, as finely as is kept. */
+  async gpuReadings(gpu: string, since: number): Promise<Readings> {
+    return validated(
+      'Readings',
+      await this._ask('GET', 'readings', { gpu, since, step: 0 })
+    );
+  }
+
   /** GPU-seconds by environment over the last `since` seconds. */
   async usage(since: number): Promise<Usage> {
     return validated('Usage', await this._ask('GET', 'usage', { since }));
@@ -152,7 +160,7 @@ export class GpuShareApi {
   private async _ask(
     method: string,
     path: string | string[],
-    query: Record<string, number> = {},
+    query: Record<string, number | string> = {},
     body?: object
   ): Promise<unknown> {
     const parts = typeof path === 'string' ? path.split('/') : path;

@@ -214,7 +214,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The GPUs' utilisation and memory used over the last quarter of an hour. */
+        /** Memory, utilisation, turns and sensors of the GPUs over the last minutes to a day. */
         get: operations["getReadings"];
         put?: never;
         post?: never;
@@ -482,6 +482,8 @@ export interface components {
                 persistent: number | null;
                 /** @description bytes that a step needs beyond those */
                 temporary: number | null;
+                /** @description since when it has memory there, or a reservation for it, or since when it drains: Unix time, seconds; null: it has none there now */
+                there_since?: number | null;
                 uuid: string;
             }[];
             /** @description Unix time, seconds */
@@ -521,6 +523,12 @@ export interface components {
             parked_memory: number | null;
             /** @description Of the notebook or script, as the task itself says it; nobody checks it. It begins with '/' when it is absolute on the node's file system: a script's always, a notebook's where its session has a name, as JupyterLab's and Notebook's have. Otherwise it is relative to the root of its Jupyter server. Of a console it names no file. To open it, look for the session whose kernel is kernel_id: its path is what the contents API takes. Else use this path, less the server's root. null: unknown, or another environment's. */
             path: string | null;
+            /** @description how often, and for how long, it waited for its turn since it last began to run: in a kernel, in this cell; null: not noticeably, or not yours to know */
+            pauses?: {
+                /** @description in all, in seconds */
+                seconds: number;
+                times: number;
+            } | null;
             /** @enum {unknown} */
             phase: "queued" | "held" | "parked" | "ended";
             pid: number | null;
@@ -671,6 +679,28 @@ export interface components {
         };
         Readings: {
             gpus: {
+                /** @description for administrators: those with most memory there, 10 at most */
+                environments?: {
+                    computes: number[];
+                    environment: string;
+                    memory: number[];
+                }[];
+                /** @description the share of the time in which a task of yours computed: had its turn, or ran where there are no turns */
+                i_compute?: (number | null)[];
+                /** @description what your tasks have */
+                mine?: (number | null)[];
+                /** @description what other people's tasks have */
+                others?: (number | null)[];
+                /** @description the same of other people's, at most */
+                others_compute?: (number | null)[];
+                power?: (number | null)[];
+                /** @description whether mine and others are what is reserved for them: what they use is not known (the GPU is simulated, or the driver does not tell) */
+                reserved?: boolean;
+                /** @description in use, and of no task with a lease */
+                rest?: (number | null)[];
+                /** @description the highest in the step */
+                temperature?: (number | null)[];
+                /** @description the most in the step */
                 used: (number | null)[];
                 utilisation: (number | null)[];
                 uuid: string;
@@ -1958,6 +1988,10 @@ export interface operations {
             query?: {
                 /** @description seconds back from now */
                 since?: number;
+                /** @description only this GPU, by its UUID */
+                gpu?: string;
+                /** @description seconds between two values, at least; for a longer past they are further apart: 15 s beyond a quarter of an hour, 5 min beyond an hour */
+                step?: number;
             };
             header?: never;
             path?: never;
@@ -1985,6 +2019,15 @@ export interface operations {
             };
             /** @description Not logged in, not authorized by the server's Authorizer, or not an admin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description There is no such thing, or it is not yours. */
+            404: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -67,16 +67,21 @@ export function waitingBehind(lease: Lease, status: Status): number {
   ).length;
 }
 
-/** The task that has the turn on a GPU (or is giving it back), and the number that wait. */
+/** Of the tasks on a GPU: how many take turns, who has the turn, and who waits, the next first. */
 export function turnsOf(leases: readonly Lease[]): {
-  readonly now: Lease | null;
-  readonly waiting: number;
+  readonly taking: number;
+  readonly holder: Lease | null;
+  readonly waiting: readonly Lease[];
 } {
+  const place = ({ turn_place: at }: Lease): number => at ?? Infinity;
   return {
-    now:
+    taking: leases.filter(({ turn }) => turn !== null).length,
+    holder:
       leases.find(({ turn }) => turn === 'holds') ??
       leases.find(({ turn }) => turn === 'yields') ??
       null,
-    waiting: leases.filter(({ turn }) => turn === 'waits').length
+    waiting: leases
+      .filter(({ turn }) => turn === 'waits')
+      .sort((a, b) => place(a) - place(b))
   };
 }

@@ -14,18 +14,13 @@ export function myTurnText(
   trans: TranslationBundle
 ): string {
   const wait = turnWait(lease, status);
+  const pauses = pausesText(lease, now, trans);
   if (wait !== null) {
     const gpus = wait.gpus.map(index => trans.__('GPU %1', index)).join(', ');
-    const since = formatDuration(now - (lease.turn_since ?? now), trans);
     const place =
       wait.place === 1
-        ? trans.__('Waits %1 for its turn on %2: next in line.', since, gpus)
-        : trans.__(
-            'Waits %1 for its turn on %2: place %3 in line.',
-            since,
-            gpus,
-            wait.place
-          );
+        ? trans.__('%1 Next in line on %2.', pauses, gpus)
+        : trans.__('%1 Place %3 in line on %2.', pauses, gpus, wait.place);
     const who = wait.computing.map(other => ownerName(other, trans)).join(', ');
     return who
       ? trans.__('%1 Now computes: %2', place, who)
@@ -33,9 +28,9 @@ export function myTurnText(
   }
   const text = turnText(lease, trans);
   const behind = text ? waitingBehind(lease, status) : 0;
-  return behind > 0
-    ? trans._n('%2; 1 waits', '%2; %1 wait', behind, text)
-    : text;
+  const turn =
+    behind > 0 ? trans._n('%2; 1 waits', '%2; %1 wait', behind, text) : text;
+  return [turn, pauses].filter(part => part).join('. ');
 }
 
 /** The explanation of turns for a person whose cell is waiting. */
@@ -57,7 +52,7 @@ export function turnText(lease: Lease, trans: TranslationBundle): string {
     case 'yields':
       return trans.__('Ends its step; then others have their turn');
     case 'waits':
-      return trans.__('Waits for its turn on the GPU');
+      return trans.__("Paused for somebody's turn");
     case 'rest':
     case null:
       return '';
@@ -101,25 +96,90 @@ export function gpuKindsText(
     : '';
 }
 
-/** The task that has the turn on a GPU, and the shared memory; empty without turns. */
-export function gpuTurnText(
-  gpu: Gpu,
+/** Who computes on a GPU, since when, and who waits for a turn; empty if nobody is there. */
+export function gpuTimeText(
   leases: readonly Lease[],
-  units: Units,
+  now: number,
   trans: TranslationBundle
 ): string {
-  if (!gpu.in_turns) {
-    return '';
+  const { taking, holder, waiting } = turnsOf(leases);
+  if (!taking) {
+    return leases.length ? freeTimeText(leases, trans) : '';
   }
-  const { now, waiting } = turnsOf(leases);
-  const whose = now === null ? trans.__('nobody') : ownerName(now, trans);
-  const line =
-    waiting > 0
-      ? trans._n('Turn: %2, 1 waits', 'Turn: %2, %1 wait', waiting, whose)
-      : trans.__('Turn: %1', whose);
-  return gpu.shared > 0
-    ? trans.__('%1. %2 used by turns', line, formatBytes(gpu.shared, units))
-    : line;
+  const words: string[] = [];
+  if (holder === null) {
+    words.push(trans.__('By turns: nobody computes'));
+  } else if (holder.turn === 'yields') {
+    words.push(
+      trans.__('By turns: %1 ends its turn', ownerName(holder, trans))
+    );
+  } else {
+    words.push(
+      trans.__(
+        'By turns: %1 computes, for %2',
+        ownerName(holder, trans),
+        formatDuration(now - (holder.turn_since ?? now), trans)
+      )
+    );
+  }
+  if (waiting.length) {
+    words.push(
+      trans.__(
+        'next is %1, paused for %2',
+        ownerName(waiting[0], trans),
+        formatDuration(now - (waiting[0].turn_since ?? now), trans)
+      )
+    );
+  }
+  if (waiting.length > 1) {
+    words.push(trans.__('%1 more paused', waiting.length - 1));
+  }
+  return words.join('; ');
+}
+
+/** The same where there are no turns. */
+function freeTimeText(
+  leases: readonly Lease[],
+  trans: TranslationBundle
+): string {
+  const busy = leases.filter(({ state }) => state === 'active');
+  if (!busy.length) {
+    return trans.__('No turns: nobody computes now');
+  }
+  const first = busy.find(({ mine }) => mine) ?? busy[0];
+  return busy.length > 1
+    ? trans.__(
+        'No turns: %1 and %2 more compute',
+        ownerName(first, trans),
+        busy.length - 1
+      )
+    : trans.__('No turns: %1 computes', ownerName(first, trans));
+}
+
+/** How often and how long a task was paused for others since it began; empty if it never was. */
+export function pausesText(
+  lease: Lease,
+  now: number,
+  trans: TranslationBundle
+): string {
+  const { times, seconds } = lease.pauses ?? { times: 0, seconds: 0 };
+  const often =
+    lease.kind === 'process'
+      ? trans._n('once since it began', '%1 times since it began', times)
+      : trans._n('once in this cell', '%1 times in this cell', times);
+  if (lease.turn === 'waits') {
+    const so = formatDuration(now - (lease.turn_since ?? now), trans);
+    return times > 1
+      ? trans.__("Paused for somebody's turn, so far %1, %2.", so, often)
+      : trans.__("Paused for somebody's turn, so far %1.", so);
+  }
+  return times > 0
+    ? trans.__(
+        'Was paused %1, %2 in all',
+        often,
+        formatDuration(seconds, trans)
+      )
+    : '';
 }
 
 function ownerName(lease: Lease, trans: TranslationBundle): string {

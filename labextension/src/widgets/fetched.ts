@@ -13,15 +13,18 @@ export interface IFetched<T> {
 }
 
 /**
- * Ask for something now, whenever the view is shown, and then each `settings.refresh` seconds;
- * never while the view is hidden. `fetch` must be a stable function (`useCallback`).
+ * Ask for something now, whenever the view is shown, and then each `every` seconds
+ * (`settings.refresh`, where it is not given); never while the view is hidden. `fetch` must be a
+ * stable function (`useCallback`).
  */
 export function useFetched<T>(
   name: string,
-  fetch: () => Promise<T>
+  fetch: () => Promise<T>,
+  every?: number
 ): IFetched<T> {
   const { host } = useView();
-  const { refresh } = useSettings();
+  const settings = useSettings();
+  const interval = every ?? settings.refresh;
   const [state, setState] = React.useState<{
     data: T | null;
     error: string | null;
@@ -44,7 +47,7 @@ export function useFetched<T>(
           throw error; // so that the poll slows down
         }
       },
-      frequency: { interval: refresh * 1000, backoff: true, max: 300_000 },
+      frequency: { interval: interval * 1000, backoff: true, max: 300_000 },
       standby: () => (host.isVisible ? 'when-hidden' : true)
     });
     const shown = (): void => void polling.refresh();
@@ -55,7 +58,7 @@ export function useFetched<T>(
       polling.dispose();
       poll.current = null;
     };
-  }, [name, fetch, refresh, host]);
+  }, [name, fetch, interval, host]);
   const again = React.useCallback(() => void poll.current?.refresh(), []);
   return { ...state, refresh: again };
 }

@@ -5,13 +5,19 @@ import type { Gpu, Lease } from '../api/types';
 import { CommandIDs } from '../commands';
 import { memoryParts } from '../model/derive';
 import { type ISample, SAMPLES_FOR } from '../model/snapshot';
-import { formatBytes, formatShare, type Units } from '../text/format';
+import {
+  formatBytes,
+  formatDuration,
+  formatShare,
+  type Units
+} from '../text/format';
 import { gpuLiftedText, liftedHint } from '../text/limits';
-import { gpuKindsText, gpuTurnText, turnText } from '../text/turns';
+import { gpuKindsText, gpuTimeText } from '../text/turns';
 import { stateWord, taskName } from '../text/words';
 import { useSettings, useSnapshot, useView } from './host';
 import { HostMemory } from './parking';
 import { Skeleton, Sparkline } from './parts';
+import { GpuPlots } from './plots';
 
 /** The GPUs of this node, one card a GPU. */
 export function GpusView(): JSX.Element {
@@ -110,8 +116,10 @@ function GpuCard(props: IGpuCard): JSX.Element {
   const { gpu, samples, until, units, trans } = props;
   const lost = gpu.health !== 'ok';
   const kinds = gpuKindsText(gpu, units, trans);
-  const turn = gpuTurnText(gpu, props.leases, units, trans);
+  const turn = gpuTimeText(props.leases, until, trans);
   const lifted = gpuLiftedText(gpu, units, trans);
+  const [showsPlots, setShowsPlots] = React.useState(false);
+  const plots = React.useId();
   return (
     <li
       className="jp-gpushare-card"
@@ -172,46 +180,66 @@ function GpuCard(props: IGpuCard): JSX.Element {
             : trans.__('Take out of service…')}
         </button>
       )}
-      <MemoryBar gpu={gpu} units={units} trans={trans} />
       <div className="jp-gpushare-card-facts">
+        <h4>{trans.__('Memory')}</h4>
         <span>{trans.__('%1 of %2 tasks', gpu.tasks, props.most)}</span>
-        <span>
-          {gpu.utilisation === null
-            ? trans.__('utilisation unknown')
-            : trans.__('%1 utilised', formatShare(gpu.utilisation))}
-        </span>
       </div>
+      <MemoryBar gpu={gpu} units={units} trans={trans} />
       {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
       {kinds && <div>{kinds}</div>}
-      {turn && <div className="jp-gpushare-turn">{turn}</div>}
-      <Sparkline
-        points={samples.map(({ at, utilisation }) => ({
-          at,
-          value: utilisation
-        }))}
-        from={until - SAMPLES_FOR}
-        until={until}
-        label={sparkLabel(samples, trans)}
-      />
-      {gpu.squatters.map((squatter, place) => (
-        <p key={place} className="jp-gpushare-advice">
-          {squatterText(squatter, units, trans)}
-        </p>
-      ))}
       {props.leases.length > 0 && (
-        <details>
+        <details className="jp-gpushare-residents">
           <summary>
-            {trans._n('%1 lease', '%1 leases', props.leases.length)}
+            {trans._n('%1 resident', '%1 residents', props.leases.length)}
           </summary>
           <ul>
             {props.leases.map((lease, place) => (
               <li key={lease.id ?? `other-${place}`}>
-                {leaseLine(lease, gpu, units, trans)}
+                {residentLine(lease, gpu, until, units, trans)}
               </li>
             ))}
           </ul>
         </details>
       )}
+      <div className="jp-gpushare-card-facts">
+        <h4>{trans.__('Time')}</h4>
+        <span>
+          {gpu.utilisation === null
+            ? trans.__('utilisation unknown')
+            : trans.__('%1 utilised', formatShare(gpu.utilisation))}
+        </span>
+        <button
+          type="button"
+          className="jp-gpushare-link"
+          aria-expanded={showsPlots}
+          aria-controls={plots}
+          aria-label={trans.__('Plots of GPU %1', gpu.index)}
+          onClick={() => setShowsPlots(!showsPlots)}
+        >
+          {trans.__('Plots')}
+        </button>
+      </div>
+      {turn && <div className="jp-gpushare-turn">{turn}</div>}
+      <div id={plots}>
+        {showsPlots ? (
+          <GpuPlots gpu={gpu} />
+        ) : (
+          <Sparkline
+            points={samples.map(({ at, utilisation }) => ({
+              at,
+              value: utilisation
+            }))}
+            from={until - SAMPLES_FOR}
+            until={until}
+            label={sparkLabel(samples, trans)}
+          />
+        )}
+      </div>
+      {gpu.squatters.map((squatter, place) => (
+        <p key={place} className="jp-gpushare-advice">
+          {squatterText(squatter, units, trans)}
+        </p>
+      ))}
     </li>
   );
 }
@@ -305,31 +333,42 @@ function squatterText(
     : trans.__('%1 uses %2 without a lease', who, memory);
 }
 
-/** One lease on one GPU: others' are named only to those who may know. */
-function leaseLine(
+/** Who has how much of a GPU's memory, since when; others are named only to those who may know. */
+function residentLine(
   lease: Lease,
   gpu: Gpu,
+  now: number,
   units: Units,
   trans: TranslationBundle
 ): string {
   const part = lease.gpus.find(other => other.uuid === gpu.uuid);
-  const memory = part ? formatBytes(part.limit, units) : '';
-  const turn = turnText(lease, trans);
-  const word = stateWord(lease.state, trans);
-  const state = turn ? trans.__('%1 (%2)', word, turn) : word;
+  const may = part ? formatBytes(part.limit, units) : '';
+  const memory =
+    part && part.measured !== null
+      ? trans.__('%1 of %2', formatBytes(part.measured, units), may)
+      : may;
+  const since = part?.there_since ?? null;
+  const what =
+    since === null
+      ? trans.__('%1 · %2', memory, stateWord(lease.state, trans))
+      : trans.__(
+          '%1, for %2 · %3',
+          memory,
+          formatDuration(now - since, trans),
+          stateWord(lease.state, trans)
+        );
   if (lease.mine) {
-    return trans.__('%1 · %2 · %3', taskName(lease, trans), state, memory);
+    return trans.__('%1 · %2', taskName(lease, trans), what);
   }
   if (lease.environment !== null) {
     return trans.__(
-      '%1: %2 · %3 · %4',
+      '%1: %2 · %3',
       lease.environment,
       taskName(lease, trans),
-      state,
-      memory
+      what
     );
   }
   return lease.kind === 'process'
-    ? trans.__("Someone else's program · %1 · %2", state, memory)
-    : trans.__("Someone else's notebook · %1 · %2", state, memory);
+    ? trans.__("Someone else's program · %1", what)
+    : trans.__("Someone else's notebook · %1", what);
 }

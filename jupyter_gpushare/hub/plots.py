@@ -1,0 +1,218 @@
+"""Makes the plots of the GPUs, of the last minutes to a day, from node managers' answers. Pure.
+
+They are SVG outlines in a box of 1000 × 100; the templates place them and stretch them.
+"""  # noqa: RUF002 - it is that sign
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from . import words
+
+Json = Mapping[str, Any]
+Values = Sequence[float | None]
+
+#: The spans that a person chooses from, in seconds, and their names.
+SPANS: Final = {"5m": (300.0, "5 min"), "1h": (3600.0, "1 h"), "24h": (86400.0, "24 h")}
+WIDTH: Final = 1000.0
+HEIGHT: Final = 100.0
+_WARMEST: Final = 100.0  # °C at the top of the axis
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A part of the memory: its outline and its newest figure in words."""
+
+    kind: str
+    path: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """When somebody computed: pieces as (x, y, width, height), and what is so now."""
+
+    kind: str
+    label: str
+    pieces: tuple[tuple[float, float, float, float], ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A figure over time: its name, its path, the top of its axis, its newest value."""
+
+    name: str
+    path: str
+    top: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One GPU. ``summary`` says the newest figures to those who do not see it."""
+
+    title: str
+    memory: str
+    areas: tuple[Area, ...]
+    lanes: tuple[Lane, ...]
+    lines: tuple[Line, ...]
+    reserved: bool
+    summary: str
+
+
+def plots(status: Json, readings: Json, seconds: float) -> list[Plot]:
+    """The plots of a node's GPUs over the last ``seconds``."""
+    until = status["node"]["time"]
+    times = [((at - until) / seconds + 1.0) * WIDTH for at in readings["times"]]
+    # A step ends where the next begins; after a pause nothing is known.
+    longest = 3 * readings["step"] / seconds * WIDTH
+    ends = [*times[1:], WIDTH]
+    spans = [
+        (max(0.0, x), max(0.0, min(end, x + longest))) for x, end in zip(times, ends, strict=False)
+    ]
+    rows = {row["uuid"]: row for row in readings["gpus"]}
+    return [_plot(gpu, rows[gpu["uuid"]], spans) for gpu in status["gpus"] if gpu["uuid"] in rows]
+
+
+def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> Plot:
+    unknown = [None] * len(spans)
+    mine, others, rest = (row.get(name) or unknown for name in ("mine", "others", "rest"))
+    stacked: list[Values] = [[0.0] * len(spans)]
+    for part in (mine, others, rest):
+        stacked.append([_sum(below, more) for below, more in zip(stacked[-1], part, strict=True)])
+    total = max(1, gpu["memory"])
+    free = None if (used := _last(stacked[-1])) is None else max(0, total - used)
+    areas = tuple(
+        Area(kind, _area(spans, low, high, total), f"{label} {_bytes(_last(part))}")
+        for kind, label, part, low, high in (
+            ("mine", "mine", mine, stacked[0], stacked[1]),
+            ("others", "others'", others, stacked[1], stacked[2]),
+            ("unleased", "without a lease", rest, stacked[2], stacked[3]),
+        )
+    )
+    lanes = tuple(
+        Lane(kind, kind, _pieces(spans, shares), f"{kind} {_computes(_last(shares))}")
+        for kind, shares in (
+            ("mine", row.get("i_compute") or unknown),
+            ("others", row.get("others_compute") or unknown),
+        )
+    )
+    lines = [_line("Utilisation", spans, row["utilisation"], 1.0, words.percent)]
+    for name, values, unit, least in (
+        ("Temperature", row.get("temperature") or unknown, "°C", _WARMEST),
+        ("Power", row.get("power") or unknown, "W", 0.0),
+    ):
+        if known := [value for value in values if value is not None]:
+            top = max(least, _axis_top(max(known)))
+            lines.append(_line(name, spans, values, top, _with_unit(unit)))
+    texts = [*(area.text for area in areas), f"free {_bytes(free)}"]
+    lane_texts = ", ".join(lane.text for lane in lanes)
+    more = "; ".join(f"{line.name.lower()} {line.text}" for line in lines)
+    title = f"GPU {gpu['index']}"
+    return Plot(
+        title=title,
+        memory=words.size(gpu["memory"]),
+        areas=(*areas, Area("free", "", texts[-1])),
+        lanes=lanes,
+        lines=tuple(lines),
+        reserved=bool(row.get("reserved")),
+        summary=f"{title} now: memory: {', '.join(texts)}; computing: {lane_texts}; {more}.",
+    )
+
+
+def _area(spans: Sequence[tuple[float, float]], low: Values, high: Values, top: float) -> str:
+    """The outline of what lies between two figures; a piece for each run of known values."""
+    path = ""
+    for run in _runs(spans, high):
+        there = "L".join(f"{x:g} {y:g}L{end:g} {y:g}" for x, end, y in _steps(run, high, top))
+        back = [*_steps(run, low, top)][::-1]
+        path += f"M{there}L" + "L".join(f"{end:g} {y:g}L{x:g} {y:g}" for x, end, y in back) + "Z"
+    return path
+
+
+def _line(
+    name: str,
+    spans: Sequence[tuple[float, float]],
+    values: Values,
+    top: float,
+    text: Callable[[float], str],
+) -> Line:
+    path = ""
+    for run in _runs(spans, values):
+        points = [*_steps(run, values, top)]
+        path += "M" + "L".join(f"{x:g} {y:g}" for x, _end, y in points)
+        path += f"L{points[-1][1]:g} {points[-1][2]:g}"
+    newest = _last(values)
+    return Line(name, path, text(top), "unknown" if newest is None else text(newest))
+
+
+def _pieces(
+    spans: Sequence[tuple[float, float]], shares: Values
+) -> tuple[tuple[float, float, float, float], ...]:
+    return tuple(
+        (round(x, 1), HEIGHT * (1 - share), round(end - x, 1), HEIGHT * share)
+        for (x, end), share in zip(spans, shares, strict=True)
+        if share is not None and share > 0 and end > x
+    )
+
+
+Run = Sequence[tuple[int, float, float]]
+
+
+def _runs(spans: Sequence[tuple[float, float]], values: Values) -> list[Run]:
+    """The steps whose value is known, cut where there is a pause: place, beginning, end."""
+    found: list[list[tuple[int, float, float]]] = []
+    marked = enumerate(zip(spans, values, strict=True))
+    for known, some in groupby(marked, lambda one: one[1][1] is not None):
+        if not known:
+            continue
+        run: list[tuple[int, float, float]] = []
+        for place, ((x, end), _value) in some:
+            if run and x - run[-1][2] > 0.01:
+                found.append(run)
+                run = []
+            run.append((place, x, end))
+        found.append(run)
+    return [run for run in found if run]
+
+
+def _steps(run: Run, values: Values, top: float) -> list[tuple[float, float, float]]:
+    return [
+        (
+            round(x, 1),
+            round(end, 1),
+            round(HEIGHT * (1 - min(1.0, max(0.0, (values[place] or 0.0) / top))), 1),
+        )
+        for place, x, end in run
+    ]
+
+
+def _sum(below: float | None, more: float | None) -> float | None:
+    return None if below is None or more is None else below + more
+
+
+def _last(values: Values) -> float | None:
+    return values[-1] if values else None
+
+
+def _bytes(value: float | None) -> str:
+    return "unknown" if value is None else words.size(round(value))
+
+
+def _computes(share: float | None) -> str:
+    if share is None:
+        return "unknown"
+    return "no" if share <= 0 else "yes" if share >= 1 else words.percent(share)
+
+
+def _with_unit(unit: str) -> Callable[[float], str]:
+    return lambda value: f"{value:.0f} {unit}"
+
+
+def _axis_top(most: float) -> float:
+    """A round number of watts or degrees at or above ``most``."""
+    return next((top for top in (50.0, 100.0, 200.0, 400.0, 800.0) if top >= most), 1600.0)

@@ -1,0 +1,52 @@
+"""How often a cell was paused for somebody's turn, as people are told."""
+
+from __future__ import annotations
+
+from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.views.pauses import NOTICED, Pauses
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import Activity, EndReason, EnvironmentName, LeaseId
+from jupyter_gpushare.policy.words.turns import TurnEnd, TurnPhase
+
+NAME = LeaseId("lease-1")
+ALICE = EnvironmentName("alice")
+
+
+def heard(pauses: Pauses, *events: ev.Event) -> Pauses:
+    pauses.heard(Outcome(cmd.Tick(0.0, 0.0), core.Done(), events, ()))
+    return pauses
+
+
+def waits(at: float) -> ev.TurnMoved:
+    return ev.TurnMoved(at, NAME, TurnPhase.WAITS, TurnEnd.DONE)
+
+
+def given(at: float) -> ev.TurnGiven:
+    return ev.TurnGiven(at, NAME, ())
+
+
+def test_each_wait_of_this_cell_is_counted_and_the_present_one_grows() -> None:
+    pauses = heard(Pauses(), waits(10.0), given(14.0), waits(30.0), given(31.5), waits(50.0))
+    assert pauses.document(NAME, 60.0) == {"times": 3, "seconds": 15.5}
+    assert pauses.document(NAME, 70.0) == {"times": 3, "seconds": 25.5}
+    heard(pauses, ev.TurnMoved(60.0, NAME, None, TurnEnd.ALONE))
+    assert pauses.document(NAME, 99.0) == {"times": 3, "seconds": 15.5}
+    assert pauses.document(LeaseId("lease-2"), 99.0) is None
+
+
+def test_a_wait_that_nobody_notices_is_no_pause() -> None:
+    pauses = heard(Pauses(), waits(10.0), given(10.0 + NOTICED / 2), waits(20.0))
+    assert pauses.document(NAME, 20.0) is None
+    assert pauses.document(NAME, 21.0) == {"times": 1, "seconds": 1.0}
+
+
+def test_the_next_cell_begins_at_none_and_the_end_leaves_nothing() -> None:
+    pauses = heard(Pauses(), waits(10.0), given(14.0))
+    heard(pauses, ev.ActivityChanged(15.0, NAME, ALICE, Activity.IDLE))
+    assert pauses.document(NAME, 16.0) == {"times": 1, "seconds": 4.0}
+    heard(pauses, ev.ActivityChanged(17.0, NAME, ALICE, Activity.BUSY))
+    assert pauses.document(NAME, 18.0) is None
+    heard(pauses, waits(20.0), ev.LeaseEnded(30.0, NAME, ALICE, EndReason.RELEASED, ""))
+    assert not pauses._of
