@@ -111,6 +111,8 @@ def ask_words(ask: Ask) -> str:
         words = count(ask.gpus or 1, "GPU")
     if ask.memory is not None:
         words += f" with {size(ask.memory)} on each"
+    if ask.persistent is not None and ask.temporary is not None:
+        words += f", {size(ask.persistent)} persistent and {size(ask.temporary)} temporary"
     return words if ask.priority_class is None else f"{words}, class {ask.priority_class}"
 
 
@@ -835,8 +837,10 @@ HELP: Final = (
     (
         "%gpushare request --gpus 2 --memory 8GiB --class batch",
         "take GPUs for this kernel now; each option may be left out. --no-wait: do not wait in "
-        "the queue. --later: only remember the request for the next framework import. Later "
-        "requests of this kernel use the same options",
+        "the queue. --later: only remember the request for the next framework import. "
+        "--persistent and --temporary: what it keeps across its steps and needs in one, where "
+        "tasks take turns; --turn-offset: head-room before that. Later requests of this kernel "
+        "use the same options",
     ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
     (
