@@ -570,6 +570,16 @@ class UsageRow(TypedDict):
     environment: str
     gpu_seconds_held: Seconds
     gpu_seconds_busy: Seconds
+    gpu_seconds_charged: NotRequired[
+        Annotated[
+            Seconds,
+            "what counts towards a budget: the time of its turns on GPUs that are used by turns, "
+            "elsewhere the time held",
+        ]
+    ]
+    resident_gib_seconds: NotRequired[
+        Annotated[float, "memory that was reserved for it, GiB times seconds"]
+    ]
     leases: Count
 
 
