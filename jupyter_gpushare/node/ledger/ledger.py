@@ -249,9 +249,10 @@ def _migrate(connection: sqlite3.Connection, wall: float) -> None:
                 )
             MIGRATIONS[number - 1](connection)
             connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, wall))
-    # An older release can still use the file: to it these columns have their defaults.
-    with _transaction(connection):
-        usage.widen(connection)
+    if usage.lacks(connection):
+        # An older release can still use the file: to it these columns have their defaults.
+        with _transaction(connection):
+            usage.widen(connection)
 
 
 @contextlib.contextmanager

@@ -79,15 +79,20 @@ _WIDER = (
 )
 
 
+def lacks(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """The columns that the file lacks, each with its table."""
+    known = {
+        (table, row[1])
+        for table in {table for table, _column in _WIDER}
+        for row in connection.execute(f"PRAGMA table_info({table})")
+    }
+    return [(table, column) for table, column in _WIDER if (table, column.split()[0]) not in known]
+
+
 def widen(connection: sqlite3.Connection) -> None:
     """Add the columns that an older release's file lacks."""
-    for table, column in _WIDER:
-        name = column.split()[0]
-        known = connection.execute(
-            "SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)
-        )
-        if known.fetchone() is None:
-            connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    for table, column in lacks(connection):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
 
 
 #: The kinds of record that change usage; the ledger passes on no others.
