@@ -26,7 +26,7 @@ from ..client.errors import GpuShareError
 from ..client.session.session import Link, Session
 from ..client.words.display import TerminalDisplay
 from ..client.words.grant import Grant, read_grant
-from ..client.words.settings import read_settings, read_token
+from ..client.words.settings import ONE_PART, Ask, read_settings, read_token
 from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.errors import Reason
@@ -88,6 +88,18 @@ class UnderLease(Verb):
         choices=("interactive", "batch"),
         variable=names.CLASS,
     )
+    persistent: int | None = option(
+        None, "What lives across its steps, where tasks take turns; with --temporary.", parse_size
+    )
+    temporary: int | None = option(
+        None, "What a step needs beyond that. Default: measured after two steps.", parse_size
+    )
+    turn_offset: int | None = option(
+        None,
+        "Head-room before its part where tasks take turns. Default: the node's.",
+        parse_size,
+        name="turn-offset",
+    )
     wait = flag("Fail at once when nothing is free.", name="no-wait", default=True)
     timeout: float | None = option(
         None,
@@ -102,6 +114,8 @@ class UnderLease(Verb):
         program = shutil.which(command[0])
         if program is None:
             return _cannot_start(command[0])
+        if (self.persistent is None) != (self.temporary is None):
+            raise UsageError(ONE_PART)
         name = self.task_name or command_name(command)
         with (
             contextlib.closing(Signals()) as signals,
@@ -115,6 +129,11 @@ class UnderLease(Verb):
                         "memory": self.memory,
                         "priority_class": self.priority_class,
                         "wait": self.wait,
+                        **Ask(
+                            persistent=self.persistent,
+                            temporary=self.temporary,
+                            turn_offset=self.turn_offset,
+                        ).parts,
                     },
                     self.timeout,
                 )

@@ -14,8 +14,10 @@ class UsageApp(Verb):
     """GPU-hours by environment."""
 
     name = "usage"
-    description = """GPU-hours by environment: held (GPUs times the time they were leased) and busy
-    (the part of it in which a cell or a program ran). Administrators see everybody."""
+    description = """GPU-hours by environment: held (GPUs times the time they were leased), busy
+    (the part of it in which a cell or a program ran), and charged (what counts towards a budget:
+    the time of its turns on GPUs that are used by turns, elsewhere all of it). GiB-hours are the
+    memory that was reserved for it, times the time. Administrators see everybody."""
     examples = """
     jupyter gpushare usage --since 12h
     jupyter gpushare usage --since 30d --environment alice --json
@@ -45,13 +47,18 @@ class UsageApp(Verb):
             return 0
         print(
             table(
-                ("ENVIRONMENT", "GPU-HOURS HELD", "GPU-HOURS BUSY", "BUSY %", "LEASES"),
+                (
+                    *("ENVIRONMENT", "GPU-HOURS HELD", "GPU-HOURS BUSY", "BUSY %"),
+                    *("CHARGED", "GIB-HOURS", "LEASES"),
+                ),
                 [
                     (
                         row["environment"],
                         row["gpu_seconds_held"] / 3600,
                         row["gpu_seconds_busy"] / 3600,
                         percent(row["gpu_seconds_busy"], row["gpu_seconds_held"]),
+                        row.get("gpu_seconds_charged", row["gpu_seconds_held"]) / 3600,
+                        hours_of(row.get("resident_gib_seconds")),
                         row["leases"],
                     )
                     for row in answer["rows"]
@@ -59,6 +66,11 @@ class UsageApp(Verb):
             )
         )
         return 0
+
+
+def hours_of(seconds: float | None) -> float | None:
+    """``None`` where a node manager of an older release does not say."""
+    return None if seconds is None else seconds / 3600
 
 
 def percent(part: float, whole: float) -> int:

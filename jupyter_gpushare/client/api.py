@@ -11,19 +11,27 @@ from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
 from .words.grant import Grant
-from .words.settings import Ask, parse_class
+from .words.settings import ONE_PART, Ask, parse_class
 
 
 def make_ask(
     gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
+    persistent: int | str | None = None,
+    temporary: int | str | None = None,
+    turn_offset: int | str | None = None,
 ) -> Ask:
-    """Checked needs; ``memory`` in bytes or like ``"8GiB"``. Raises :class:`ValueError`."""
+    """Checked needs; sizes in bytes or like ``"8GiB"``. Raises :class:`ValueError`."""
+    if (persistent is None) != (temporary is None):
+        raise ValueError(ONE_PART)
     return Ask(
         None if gpus is None else parse_gpus(gpus),
         None if memory is None else parse_size(memory),
         None if priority_class is None else parse_class(priority_class),
+        None if persistent is None else parse_size(persistent),
+        None if temporary is None else parse_size(temporary),
+        None if turn_offset is None else parse_size(turn_offset),
     )
 
 
@@ -32,6 +40,9 @@ def request(
     memory: int | str | None = None,
     priority_class: str | None = None,
     *,
+    persistent: int | str | None = None,
+    temporary: int | str | None = None,
+    turn_offset: int | str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Grant:
@@ -42,10 +53,15 @@ def request(
     it fits the request; otherwise it ends when the new one is granted. If there is no room for
     both, the old one is parked meanwhile. Later requests of this process use these arguments, too.
 
+    Where tasks take turns on a GPU, ``persistent`` is what lives across this task's steps and
+    ``temporary`` what a step needs beyond it. Without ``memory`` their sum is reserved.
+    ``turn_offset`` is the head-room before the persistent part, if it is to be more than the
+    node's.
+
     Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs
     on other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
-    ask = make_ask(gpus, memory, priority_class)
+    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset)
     grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
     broker().wishes.set_ask(ask)
     return grant
@@ -66,6 +82,9 @@ def lease(
     memory: int | str | None = None,
     priority_class: str | None = None,
     *,
+    persistent: int | str | None = None,
+    temporary: int | str | None = None,
+    turn_offset: int | str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Iterator[Grant]:
@@ -75,7 +94,8 @@ def lease(
     after the block. Blocks that run at the same time hold one together, and the
     last one gives it back.
     """
-    with hold(Needs(make_ask(gpus, memory, priority_class), wait, wait_timeout)) as grant:
+    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset)
+    with hold(Needs(ask, wait, wait_timeout)) as grant:
         yield grant
 
 

@@ -26,6 +26,9 @@ def gpu(
     gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
+    persistent: int | str | None = None,
+    temporary: int | str | None = None,
+    turn_offset: int | str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Callable[[Function], Function]: ...
@@ -36,6 +39,9 @@ def gpu(
     gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
+    persistent: int | str | None = None,
+    temporary: int | str | None = None,
+    turn_offset: int | str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Any:
@@ -44,7 +50,8 @@ def gpu(
     Also for ``async`` functions, whose event loop goes on while they wait, and for
     generators, which hold it from their first item to their end.
     """
-    needs = Needs(make_ask(gpus, memory, priority_class), wait, wait_timeout)
+    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset)
+    needs = Needs(ask, wait, wait_timeout)
     decorate = functools.partial(_decorate, needs)
     return decorate if function is None else decorate(function)
 

@@ -187,6 +187,11 @@ def _burst(texts: Mapping[str, str]) -> dict[str, Any]:
     return {"burst_memory": _read("burst_memory", texts["burst"] or None, wanted)}
 
 
+def _offset(texts: Mapping[str, str]) -> dict[str, Any]:
+    wanted = "A size such as 1GiB, or 0; empty: the node's own."
+    return {"turn_offset": _read("turn_offset", texts["offset"] or None, wanted)}
+
+
 def _show(name: str, wished: str, text: Callable[[Any], str]) -> Shows:
     """Show a field of a wish as ``text`` of it; empty without it."""
     return lambda wish: {name: "" if wish.get(wished) is None else text(wish[wished])}
@@ -331,6 +336,18 @@ PARTS: Final = (
         _burst,
         lambda wish: words.burst_text(wish["burst_memory"]),
         of="burst_memory",
+        empty="as on the node",
+        keyboard="text",
+    ),
+    Part(
+        "offset",
+        "Head-room in turns",
+        "Before its tasks' parts of a GPU that is used by turns: a size such as 1GiB. Empty: as on "
+        "the node.",
+        _show("offset", "turn_offset", lambda size: "".join(_in_unit(size))),
+        _offset,
+        lambda wish: words.offset_text(wish["turn_offset"]),
+        of="turn_offset",
         empty="as on the node",
         keyboard="text",
     ),

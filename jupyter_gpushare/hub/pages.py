@@ -832,11 +832,18 @@ class AdminCsvHandler(CsvHandler, AdminPage):
                 for name in ("since", "until")
             )
             for row in usage["rows"]:
-                figures = [hours(row[f"gpu_seconds_{kind}"]) for kind in ("held", "busy")]
+                held, busy = row["gpu_seconds_held"], row["gpu_seconds_busy"]
+                charged, resident = (
+                    row.get("gpu_seconds_charged", held),
+                    row.get("resident_gib_seconds", 0.0),
+                )
+                figures = [hours(seconds) for seconds in (held, busy)]
+                more = [hours(seconds) for seconds in (charged, resident)]
                 name = row["environment"]
-                rows.append([answer.node, name, since, until, *figures, row["leases"]])
+                rows.append([answer.node, name, since, until, *figures, row["leases"], *more])
         header = ("node", "environment", "since", "until", "held_gpu_hours", "busy_gpu_hours")
-        attachment(self, f"gpu-hours-{window}.csv", to_csv((*header, "leases"), rows))
+        more_header = ("charged_gpu_hours", "resident_gib_hours")
+        attachment(self, f"gpu-hours-{window}.csv", to_csv((*header, "leases", *more_header), rows))
 
 
 class NothingHandler(PageHandler):

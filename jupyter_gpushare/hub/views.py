@@ -661,8 +661,18 @@ def environment_view(one: Member) -> EnvironmentView:
         source=words.source_word(quota["source"], quota.get("from_groups") or ()),
         leases=f"{one.held}, {one.waiting} waiting" if one.waiting else str(one.held),
         held=words.gpu_hours(one.usage["gpu_seconds_held"]) if one.usage else "0",
-        busy=words.gpu_hours(one.usage["gpu_seconds_busy"]) if one.usage else "0",
+        busy=_busy_text(one.usage) if one.usage else "0 busy",
     )
+
+
+def _busy_text(usage: Json) -> str:
+    """``3.2 busy``, and what was charged where that is not all that was held."""
+    held, resident = usage["gpu_seconds_held"], usage.get("resident_gib_seconds", 0.0)
+    charged = usage.get("gpu_seconds_charged", held)
+    words_of = [f"{words.gpu_hours(usage['gpu_seconds_busy'])} busy"]
+    if held - charged >= 60.0:
+        words_of += [f"{words.gpu_hours(charged)} charged", f"{resident / 3600:.1f} GiB-hours"]
+    return ", ".join(words_of)
 
 
 @dataclass(frozen=True, slots=True)

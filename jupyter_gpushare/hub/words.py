@@ -124,6 +124,11 @@ def burst_text(burst: float | None) -> str:
     return f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted"
 
 
+def offset_text(offset: int | None) -> str:
+    """The head-room before a task's part of a GPU that is used by turns."""
+    return "head-room as on the node" if offset is None else f"{format_size(offset)} head-room"
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """``1 GPU``, ``2 GPUs``."""
     return f"{count} {one if count == 1 else many or one + 's'}"

@@ -48,9 +48,10 @@ from .inventory.readings import Readings
 from .ledger.budget import LedgerBudget, excess
 from .ledger.care import LedgerCare
 from .ledger.codec import from_record, size_of, to_record
-from .ledger.ledger import Ledger, LedgerError, Reads, UsageRow
+from .ledger.ledger import Ledger, LedgerError, Reads, UsageRow, Use, Uses
 from .ledger.reads import LedgerReads
 from .ledger.refusals import RefusalSieve
+from .ledger.uses import LeaseUses
 from .people.fairness import RoundRobin
 
 BATCH = 512
@@ -161,6 +162,7 @@ class Manager:
         self._ledger_budget = LedgerBudget(ledger_bytes)
         # So much of it may be in use before it is looked at again who has how much.
         self._fits_until = self._ledger_budget.grown
+        self._used = LeaseUses()
         self._tidy_interval = tidy_interval
         self._budget_interval = budget_interval
         self._retry_interval = retry_interval
@@ -330,8 +332,9 @@ class Manager:
             for event in outcome.events
             if event.DURABLE and self._refusals.keeps(event, now)
         ]
-        if durable or self._backlog:
-            failure = await self._append([*self._backlog, *durable])
+        used = self._used.changes(state)
+        if durable or self._backlog or used:
+            failure = await self._append([*self._backlog, *durable], used, outcomes)
             if failure is None:
                 if self._backlog:
                     self._backlog.clear()
@@ -367,16 +370,24 @@ class Manager:
             core.check(state)
         return state, outcomes
 
-    async def _append(self, events: Sequence[Event]) -> LedgerError | None:
+    async def _append(
+        self,
+        events: Sequence[Event],
+        used: Mapping[LeaseId, Use],
+        outcomes: Sequence[Outcome],
+    ) -> LedgerError | None:
         wall = self.clock.wall()
         records = [to_record(event, wall) for event in events]
+        at = max((event.at for one in outcomes for event in one.events), default=self.clock.boot())
+        uses = Uses(at, wall, tuple(used.items()))
         self._failpoint(Failpoint.BEFORE_APPEND)
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._ledger_thread, self.ledger.append, records)
+            await loop.run_in_executor(self._ledger_thread, self.ledger.append, records, uses)
         except LedgerError as error:
             self._ledger_trouble.came(f"The ledger refused new records: {error}")
             return error
+        self._used.are_written(used)
         self._ledger_trouble.is_over()
         self._failpoint(Failpoint.AFTER_APPEND)
         self._since_snapshot += len(records)
@@ -619,7 +630,7 @@ class Manager:
                 await self._measure_budgets()
 
     async def _measure_budgets(self) -> None:
-        """Read what every environment held in its period; the newest lease counts until now."""
+        """Read what every environment is charged for in its period, until now."""
         at, wall, window = self.clock.boot(), self.clock.wall(), self.config.budget_window
         state = self.state
         free_at: list[tuple[EnvironmentName, float]] = []
@@ -653,9 +664,9 @@ class Manager:
             return
         self._budget_trouble.is_over()
         spent = tuple(
-            (EnvironmentName(row.environment), row.gpu_seconds_held / 3600.0)
+            (EnvironmentName(row.environment), row.gpu_seconds_charged / 3600.0)
             for row in rows
-            if row.gpu_seconds_held > 0.0
+            if row.gpu_seconds_charged > 0.0
         )
         await self.submit(cmd.MeasureBudgets(at, spent, tuple(free_at)))
 
@@ -676,8 +687,8 @@ def _overdrawn(state: State, rows: Sequence[UsageRow]) -> list[tuple[Environment
     for row in rows:
         name = EnvironmentName(row.environment)
         hours = state.quotas.resolve(name)[0].gpu_hours
-        if hours and row.gpu_seconds_held >= hours * 3600.0:
-            found.append((name, row.gpu_seconds_held - hours * 3600.0))
+        if hours and row.gpu_seconds_charged >= hours * 3600.0:
+            found.append((name, row.gpu_seconds_charged - hours * 3600.0))
     return sorted(found, key=lambda entry: entry[0] not in waiting)[:MOST_EXPLAINED]
 
 

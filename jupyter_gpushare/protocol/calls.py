@@ -94,6 +94,18 @@ class RequestParams:
     ] = None
     priority_class: Annotated[str, words("interactive", "batch")] = "interactive"
     wait: Annotated[bool, "false: now or never"] = True
+    persistent: Annotated[
+        Whole | None, "bytes of it that live across steps; with `temporary` or not at all"
+    ] = None
+    temporary: Annotated[Whole | None, "bytes that a step needs beyond `persistent`"] = None
+    turn_offset: Annotated[
+        Whole | None, "bytes of head-room before its part where tasks take turns; null: the node's"
+    ] = None
+
+    def mistake(self) -> str:
+        """What is wrong with them together; empty: nothing is."""
+        wrong = (self.persistent is None) != (self.temporary is None)
+        return "name both of `persistent` and `temporary`, or neither." if wrong else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +373,15 @@ class QuotaParams:
             str | None,
             Period(),
             "'week', 'month', or the first day of a term; null: the rolling window",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
+    turn_offset: (
+        Annotated[
+            int | None,
+            Range(0, MOST_MEMORY),
+            "bytes of head-room before the part of each later task where tasks take turns; null is "
+            "the node's own",
         ]
         | LeftOut
     ) = LeftOut.KEEP

@@ -41,6 +41,9 @@ Burst = Annotated[
     "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; "
     "0: not at all",
 ]
+OwnOffset = Annotated[
+    int | None, Range(0), "the quota's own turn_offset, bytes; null: the node's holds"
+]
 OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
 Warnings = Annotated[
     list[str],
@@ -122,6 +125,7 @@ class ListedQuota(HeldQuota):
     environment: str
     groups: Annotated[list[str], "as identity told them"]
     own_burst_memory: NotRequired[OwnBurst]
+    turn_offset: NotRequired[OwnOffset]
     seen: NotRequired[Annotated[bool, "whether it was ever here"]]
 
 
@@ -143,6 +147,7 @@ class GroupQuota(QuotaNumbers):
     idle_timeout: NotRequired[IdleTimeout]
     burst_memory: NotRequired[Burst]
     own_burst_memory: NotRequired[OwnBurst]
+    turn_offset: NotRequired[OwnOffset]
     warnings: NotRequired[Warnings]
 
 
@@ -587,6 +592,16 @@ class UsageRow(TypedDict):
     environment: str
     gpu_seconds_held: Seconds
     gpu_seconds_busy: Seconds
+    gpu_seconds_charged: NotRequired[
+        Annotated[
+            Seconds,
+            "what counts towards a budget: the time of its turns on GPUs that are used by turns, "
+            "elsewhere the time held",
+        ]
+    ]
+    resident_gib_seconds: NotRequired[
+        Annotated[float, "memory that was reserved for it, GiB times seconds"]
+    ]
     leases: Count
 
 

@@ -44,6 +44,10 @@ def _memory(given: object) -> int:
     return size
 
 
+def _offset(given: object) -> int:
+    return 0 if given in (0, "0") and given is not False else _memory(given)
+
+
 def _burst(given: object) -> float:
     burst = parse_burst(given)
     if burst > MOST_MEMORY:
@@ -86,6 +90,12 @@ QUOTA: Final = {
         _burst,
         "Up to what its limits are lifted on a nearly empty GPU, such as 60GiB, or 0.9 of one; 0: "
         "not at all; default: the node's own.",
+        "default",
+    ),
+    "turn_offset": QuotaField(
+        _offset,
+        "Head-room before its tasks' parts of a GPU that is used by turns, such as 1GiB; default: "
+        "the node's own.",
         "default",
     ),
 }

@@ -16,6 +16,7 @@ from support.node import RunningNode, until
 from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.adapters import registry
+from jupyter_gpushare.client.api import make_ask
 from jupyter_gpushare.client.asking import again as again_module
 from jupyter_gpushare.client.asking import broker as broker_module
 from jupyter_gpushare.client.asking import getting
@@ -156,6 +157,24 @@ def test_asking_the_same_again_changes_nothing(world: World, node: RunningNode) 
     first = broker.request(Ask(1, 4 * GIB))
     assert broker.request(Ask(1, 4 * GIB)) is first
     assert len(held(node)) == 1
+
+
+def test_the_parts_of_its_memory_are_named_and_reserved_as_a_sum(
+    world: World, node: RunningNode
+) -> None:
+    broker = world.broker()
+    ask = Ask(persistent=4 * GIB, temporary=8 * GIB)
+    first = broker.request(ask)
+    assert [gpu.memory for gpu in first.gpus] == [12 * GIB + GIB // 2], "with CUDA's own"
+    (lease,) = held(node)
+    (part,) = lease["gpus"]
+    assert (part["persistent"], part["temporary"]) == (4 * GIB, 8 * GIB), "known from the grant on"
+    assert broker.request(ask) is first
+    assert broker.request(Ask(1)) is first, "what holds no other wish is content"
+    second = broker.request(Ask(persistent=GIB, temporary=GIB))
+    assert second.lease != first.lease
+    with pytest.raises(ValueError, match="both the persistent and the temporary"):
+        make_ask(persistent="1GiB")
 
 
 def test_asking_for_more_ends_the_first_lease(world: World, node: RunningNode) -> None:

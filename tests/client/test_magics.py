@@ -242,6 +242,7 @@ def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
         ("%gpushare history --limt 5", "Did you mean `--limit`?"),
         ("%gpushare stauts", "Did you mean `%gpushare status`?"),
         ("%%gpushare --memroy 8GiB\n1", "Did you mean `--memory`?"),
+        ("%gpushare request --temporary 8GiB", "name both the persistent and the temporary"),
         ("%gpushare release now", "'now'"),
         ("%gpushare history --limit 0", "1 to 1000"),
         ("%gpushare history --limit x", "--limit"),
@@ -437,10 +438,11 @@ def test_tab_offers_what_fits_and_nothing_else(kernel: Kernel, jedi: bool) -> No
     assert kernel.complete("%gpushare re") == ["request", "release", "resume"]
     assert kernel.complete("%gpushare ")[:4] == ["status", "quota", "request", "release"]
     assert kernel.complete("%gpushare request --g") == ["--gpus"]
-    options = ["--gpus", "--memory", "--class", "--no-wait", "--later"]
+    options = ["--gpus", "--memory", "--class", "--persistent", "--temporary", "--turn-offset"]
+    options += ["--no-wait", "--later"]
     for typed in ("", "-", "--"):
         assert kernel.complete(f"%gpushare request {typed}") == options
-    assert kernel.complete("%%gpushare --") == options[:3]
+    assert kernel.complete("%%gpushare --") == options[:6]
     assert kernel.complete("%gpushare request --memory ") == ["4GiB", "8GiB", "16GiB", "24GiB"]
     assert kernel.complete("%gpushare request --nothing-so") == ["--nothing-so"]
     assert kernel.complete("%gpushare status ") == [""], "and no names of Python's"

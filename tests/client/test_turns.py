@@ -76,10 +76,11 @@ def test_a_task_alone_sends_its_figures_once_and_is_never_held_up(scene: Scene) 
     for steps in range(1, 1000):
         scene.turns.report(use(steps))
         scene.turns.gate()
-    assert [method for method, _params in scene.wire.told] == [Method.MEMORY]
-    (told,) = (params for _method, params in scene.wire.told)
-    assert told["figures"] == [{"uuid": "GPU-0", "persistent": GIB, "temporary": GIB, "cache": 0}]
-    assert (told["steps"], told["can_take_turns"]) == (2, True), "the first step is not typical"
+    assert [method for method, _params in scene.wire.told] == [Method.MEMORY] * 2
+    for steps, (_method, told) in enumerate(scene.wire.told, 1):
+        same = {"uuid": "GPU-0", "persistent": GIB, "temporary": GIB, "cache": 0}
+        assert told["figures"] == [same]
+        assert (told["steps"], told["can_take_turns"]) == (steps, True), "relied on from 2 on"
     assert not scene.dropped
 
 

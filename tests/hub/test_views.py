@@ -406,7 +406,11 @@ def test_environments_are_those_with_a_quota_or_a_use() -> None:
     assert (alice.name, alice.leases) == ("alice", "1, 1 waiting")
     assert (alice.held, alice.source) == ("0", "administrator")
     assert (old.name, old.use.text, old.memory) == ("old", "0 of 1", "the whole GPU")
-    assert (old.held, old.busy, old.leases) == ("2.00", "0.01", "0")
+    assert (old.held, old.busy, old.leases) == ("2.00", "0.01 busy", "0")
+    used |= {"gpu_seconds_charged": 3600.0, "resident_gib_seconds": 4 * 3600.0}
+    (old,) = views.members({"quotas": [], "default": {"gpus": 1}}, {"rows": [used]}, status())
+    by_turns = views._busy_text(old.usage or {})
+    assert by_turns == "0.01 busy, 1.00 charged, 4.0 GiB-hours"
     assert not alice.own
     assert alice.budget is None
 
@@ -549,6 +553,7 @@ def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> Non
         *(("weight", text) for text in ("0", "-1", "x", "inf", "1e3", "99999999")),
         *(("idle", text) for text in ("soon", "-1", "10x")),
         *(("burst", text) for text in ("much", "-0.5", "1.5")),
+        *(("offset", text) for text in ("much", "-1GiB", "0.5")),
         ("unit", "bytes"),
     ],
 )

@@ -69,6 +69,11 @@ def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> N
         told = samples(port)
         assert told[held] == pytest.approx(row["gpu_seconds_held"], abs=0.1)
         assert told[busy] == pytest.approx(row["gpu_seconds_busy"], abs=0.1)
+        charged = told[f'{PREFIX}_gpu_seconds_charged_total{{environment="alice"}}']
+        assert charged == told[held], "nobody takes turns here"
+        resident = told[f'{PREFIX}_resident_gib_seconds_total{{environment="alice"}}']
+        assert resident == pytest.approx(8 * told[held], rel=0.2, abs=2.0)
+        assert row["resident_gib_seconds"] == pytest.approx(8 * told[held], rel=0.2, abs=2.0)
         for client in clients.values():
             client.close()
 

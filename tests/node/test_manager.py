@@ -19,7 +19,15 @@ from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.host.processes import ProcessError
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.ledger.codec import from_record
-from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerFailed, LedgerFull, Reads, Record
+from jupyter_gpushare.node.ledger.ledger import (
+    Ledger,
+    LedgerFailed,
+    LedgerFull,
+    Reads,
+    Record,
+    Use,
+    Uses,
+)
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
@@ -57,10 +65,10 @@ class FlakyLedger:
         self.real = Ledger.open(path, history=1e6, wall=CLOCK.wall())
         self.full: deque[bool] = deque()  # of the next appends; then it is well
 
-    def append(self, records: Sequence[Record]) -> int:
+    def append(self, records: Sequence[Record], used: Uses | None = None) -> int:
         if self.full and self.full.popleft():
             raise LedgerFull("The disk is full.")
-        return self.real.append(records)
+        return self.real.append(records, used)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -527,3 +535,23 @@ def test_half_of_what_is_available_is_for_parking(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert len(looked) == 2
+
+
+def test_budgets_are_charged_the_time_of_turns(tmp_path: Path) -> None:
+    """Alice held one GPU for an hour, and had its turn for 20 minutes of it."""
+    path, wall = tmp_path / "ledger.sqlite", CLOCK.wall() - 7200.0
+    with contextlib.closing(Ledger.open(path, history=1e6, wall=wall)) as ledger:
+        parts: Any = {"gpus": [{"gpu": "GPU-0", "memory": 1}], "activity": "busy"}
+        ledger.append([Record("LeaseGranted", 1.0, wall, "alice", "L", parts)])
+        ledger.append([], Uses(1201.0, wall + 1200.0, (("L", Use(rests=True)),)))
+        gone = {"reason": "released"}
+        ledger.append([Record("LeaseEnded", 3601.0, wall + 3600.0, "alice", "L", gone)])
+        ledger.write_snapshot([])  # the lease itself is history
+
+    async def story() -> None:
+        async with managing(path) as manager:
+            (row,) = await manager.reads.ask("", lambda reads: reads.usage(0.0, CLOCK.wall(), None))
+            assert row.gpu_seconds_held == pytest.approx(3600.0)
+            assert manager.state.budget(EnvironmentName("alice")).spent == pytest.approx(1 / 3)
+
+    asyncio.run(story())

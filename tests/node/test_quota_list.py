@@ -31,13 +31,14 @@ def listed(root: NodeClient) -> dict[str, Any]:
     answer = root.call(Method.QUOTA_LIST)
     more = {"gpu_hours": None, "per": None, "when": None}
     more |= {"idle_timeout": None, "burst_memory": 0.0, "own_burst_memory": None}
-    more |= {"source": "configuration"}
+    more |= {"source": "configuration", "turn_offset": None}
     assert answer["default"] == {**DEFAULT, **more, "group": None, "members": None}
     (team,) = answer["groups"]
     assert team == {**TEAM, **more, "group": "team", "members": 1}
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
-    assert {row.pop("own_burst_memory") for row in answer["quotas"]} == {None}
+    for own in ("own_burst_memory", "turn_offset"):
+        assert {row.pop(own) for row in answer["quotas"]} == {None}
     for row in answer["quotas"]:
         row["remaining"] = left(row)
     return {row.pop("environment"): row for row in answer["quotas"]}

@@ -100,7 +100,7 @@ def test_a_third_fits_when_two_take_turns() -> None:
     carol = come(at, "carol", 3, gib=8)
     books = at.state.gpus[UUID]
     assert books.reserved + books.shared <= books.gpu.memory
-    assert books.shared == 8 * GIB + CONFIG.turn_offset
+    assert books.shared == 8 * GIB + CONFIG.turn_offset, "before bob's part; carol's is her own"
     assert books.reserved == (2 + 2 + 8) * GIB
     # And when she has gone, what fits plainly is plain again.
     at.release(carol.lease, "carol")

@@ -254,6 +254,8 @@ class TakingTurns(RuleBasedStateMachine):
         gated=st.integers(0, 9),
         cached=st.sampled_from([0, 0, 1, 14]),
         waits=st.booleans(),
+        named=st.sampled_from([0, 0, 30, 100]),
+        offset=st.sampled_from([0, 0, 1, 3]),
     )
     def come(
         self,
@@ -265,15 +267,25 @@ class TakingTurns(RuleBasedStateMachine):
         gated: int,
         cached: int = 0,
         waits: bool = False,
+        named: int = 0,
+        offset: int = 0,
     ) -> None:
-        """Somebody comes, gets GPUs or waits or goes, and takes a few steps."""
+        """Somebody comes, gets GPUs or waits or goes, and takes a few steps.
+
+        They may name so many hundredths of the parts that they really need.
+        """
         pid, self.next_pid = self.next_pid, self.next_pid + 1
-        request = Request(gpus, Bytes(gib * GIB))
+        persistent = gib * GIB * kept // 100
+        temporary = (gib * GIB - persistent) * step // 100
+        request = Request(gpus, Bytes(gib * GIB), turn_offset=Bytes(offset * GIB))
+        if named:
+            parts = Bytes(persistent * named // 100), Bytes(temporary * named // 100)
+            request = dataclasses.replace(request, persistent=parts[0], temporary=parts[1])
+            if named == 100 and persistent + temporary:
+                request = dataclasses.replace(request, memory=None)
         decision = self.world.request(who, pid, request, wait=waits)
         if not isinstance(decision, core.Grant | core.Wait):
             return
-        persistent = gib * GIB * kept // 100
-        temporary = (gib * GIB - persistent) * step // 100
         actor = Actor(pid, who, decision.lease, persistent, temporary, gated > 0)
         actor.cache = cached * GIB
         self.world.actors[decision.lease] = actor
@@ -346,17 +358,18 @@ class TakingTurns(RuleBasedStateMachine):
                 self.world.read(actor)
 
     @precondition(lambda self: self.world.actors)
-    @rule(data=st.data(), how=st.sampled_from(["dies", "releases", "joined"]))
+    @rule(data=st.data(), how=st.sampled_from(["dies", "releases", "joined", "helped"]))
     def leave(self, data: st.DataObject, how: str) -> None:
         actor = self._pick(data, stopped=None)
         if actor is None:
             return
-        if how == "joined":
+        if how in ("joined", "helped"):
             pid, self.next_pid = self.next_pid, self.next_pid + 1
             who = EnvironmentName(actor.who)
             self.world.run(cmd.Attach(self.world.at, actor.lease, who, process(pid)))
-            self.world.die(pid)
-            return
+            if how == "joined":
+                self.world.die(pid)
+            return  # a data loader's worker lives on and never uses a GPU
         del self.world.actors[actor.lease]
         if how == "releases":
             self.world.release(actor.lease, actor.who)

@@ -70,6 +70,7 @@ class Getting:
         self._make_display = make_display
         self._set_activity = set_activity
         self._say = say
+        self._parts: dict[str, int] = {}  # named in the last request that was granted
         #: Ends the wait that is under way when it says so.
         self.cancelled: Callable[[], bool] | None = None
         #: Whether a grant is still to be told of: once a process.
@@ -86,7 +87,8 @@ class Getting:
     def request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """What is held already, if it is what is asked; else another lease for it."""
         had = self._holding.had
-        if had is not None and _is_what_is_asked(had, wanted):
+        same_parts = wanted.parts in ({}, self._parts)
+        if had is not None and same_parts and _is_what_is_asked(had, wanted):
             away = self._holding.grant is None or self._aside.holds
             return self.resume(wait, wait_timeout) if away else had
         self._aside.must_be_whole()
@@ -125,6 +127,7 @@ class Getting:
             "memory": ask.memory,
             "priority_class": ask.priority_class,
             "wait": wait,
+            **ask.parts,
         }
         bound = self._wishes.settings.wait_timeout if wait_timeout is None else wait_timeout
 
@@ -132,12 +135,14 @@ class Getting:
             session.let_go(lease)
             session.tell_surely(Method.RELEASE, lease=lease)
 
-        return self._obtain(
+        grant = self._obtain(
             session,
             lambda queued, waiting, away: session.request(params, queued, waiting, bound, away),
             leave,
             of_quota=isinstance(ask.gpus, str),
         )
+        self._parts = ask.parts
+        return grant
 
     def _obtain(
         self,

@@ -38,6 +38,9 @@ OPTIONS = {
     "--gpus": ("1", "2", "4", "8", "quota"),
     "--memory": ("4GiB", "8GiB", "16GiB", "24GiB"),
     "--class": ("interactive", "batch"),
+    "--persistent": ("2GiB", "4GiB", "8GiB"),
+    "--temporary": ("4GiB", "8GiB", "16GiB"),
+    "--turn-offset": ("512MiB", "1GiB", "2GiB"),
 }
 """What can be asked for, and values worth offering."""
 
@@ -360,13 +363,15 @@ def _asking(prog: str) -> _Parser:
     parser.add_argument("--gpus")
     parser.add_argument("--memory")
     parser.add_argument("--class", dest="priority_class")
+    for part in ("--persistent", "--temporary", "--turn-offset"):
+        parser.add_argument(part)
     return parser
 
 
 def _ask(prog: str, options: argparse.Namespace) -> Ask:
     """Checked needs. Raises ``UsageError``."""
     from ...protocol.sizes import parse_gpus, parse_size
-    from ..words.settings import Ask, parse_class
+    from ..words.settings import ONE_PART, Ask, parse_class
 
     def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
         try:
@@ -377,10 +382,15 @@ def _ask(prog: str, options: argparse.Namespace) -> Ask:
     gpus = read("--gpus", parse_gpus, options.gpus)
     if gpus == 0:
         raise UsageError(f"{prog}: --gpus must be at least 1; `%gpushare release` gives back.")
+    if (options.persistent is None) != (options.temporary is None):
+        raise UsageError(f"{prog}: {ONE_PART}")
     return Ask(
         gpus,
         read("--memory", parse_size, options.memory),
         read("--class", parse_class, options.priority_class),
+        read("--persistent", parse_size, options.persistent),
+        read("--temporary", parse_size, options.temporary),
+        read("--turn-offset", parse_size, options.turn_offset),
     )
 
 

@@ -28,7 +28,8 @@ from ..words.grant import Grant
 GROWTH_EVERY: Final = 0.25
 REPORT_EVERY: Final = 5.0
 GRAIN: Final = 64 * 1024**2
-#: The first step makes the optimizer's state: figures are told from the second on.
+#: The first step makes the optimizer's state: from the second on figures are relied on. Those of
+#: the first only raise what the request named.
 KNOWN_AFTER: Final = 2
 #: Seconds between two asks while waiting: one may have gone astray.
 ASK_AGAIN: Final = 5.0
@@ -179,10 +180,11 @@ class Turns:
         may place another task by these figures.
         """
         session, grant = self._session(), self._grant()
-        if session is None or grant is None or use.steps < KNOWN_AFTER:
+        if session is None or grant is None:
             return
         now = time.monotonic()
-        again = session.hello is not self._told_in  # it may have forgotten
+        # It may have forgotten, or relies on figures from this step on.
+        again = session.hello is not self._told_in or use.steps == KNOWN_AFTER
         soon = self._gate is Gate.CLOSED
         if not again and not soon and now < self._told_at + GROWTH_EVERY:
             return

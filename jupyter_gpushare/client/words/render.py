@@ -118,6 +118,8 @@ def ask_words(ask: Ask) -> str:
         words = count(ask.gpus or 1, "GPU")
     if ask.memory is not None:
         words += f" with {size(ask.memory)} on each"
+    if ask.persistent is not None and ask.temporary is not None:
+        words += f", {size(ask.persistent)} persistent and {size(ask.temporary)} temporary"
     return words if ask.priority_class is None else f"{words}, class {ask.priority_class}"
 
 
@@ -768,7 +770,11 @@ def _usage_line(status: Document, usage: Document) -> str:
         else "?"
     )
     share = f" ({busy / held:.0%})" if held > 0 else ""
-    return f"In the last {span}: {held:.2f} GPU-hours held, {busy:.2f} of them busy{share}."
+    charged = sum(
+        _hours(row.get("gpu_seconds_charged", row.get("gpu_seconds_held"))) for row in rows
+    )
+    turns = f"; {charged:.2f} count, the time of your turns" if held - charged >= 0.01 else ""
+    return f"In the last {span}: {held:.2f} GPU-hours held, {busy:.2f} of them busy{share}{turns}."
 
 
 def quota_text(status: Document, usage: Document | None = None) -> str:
@@ -836,8 +842,10 @@ HELP: Final = (
     (
         "%gpushare request --gpus 2 --memory 8GiB --class batch",
         "take GPUs for this kernel now; each option may be left out. --no-wait: do not wait in "
-        "the queue. --later: only remember the request for the next framework import. Later "
-        "requests of this kernel use the same options",
+        "the queue. --later: only remember the request for the next framework import. "
+        "--persistent and --temporary: what it keeps across its steps and needs in one, where "
+        "tasks take turns; --turn-offset: head-room before that. Later requests of this kernel "
+        "use the same options",
     ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
     (

@@ -20,6 +20,9 @@ from ...protocol.sizes import parse_gpus, parse_size
 
 T = TypeVar("T")
 
+#: What is wrong with a request that names one of its two parts.
+ONE_PART: Final = "name both the persistent and the temporary memory, or neither."
+
 
 class Fallback(Enum):
     """The behaviour without a GPU."""
@@ -36,14 +39,29 @@ class Acquire(Enum):
 
 
 class Ask(NamedTuple):
-    """A task's wishes; ``None`` leaves one to the next weaker source. ``memory`` is in bytes.
+    """A task's wishes; ``None`` leaves one to the next weaker source. Sizes are in bytes.
 
-    ``gpus`` is a number, or ``"quota"`` for as many as the quota allows.
+    ``gpus`` is a number, or ``"quota"`` for as many as the quota allows. ``persistent`` and
+    ``temporary`` are the parts of its memory, and ``turn_offset`` the head-room before them, where
+    tasks take turns.
     """
 
     gpus: int | str | None = None
     memory: int | None = None
     priority_class: str | None = None
+    persistent: int | None = None
+    temporary: int | None = None
+    turn_offset: int | None = None
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """What it says of the parts of its memory, as a call has it."""
+        said = (
+            ("persistent", self.persistent),
+            ("temporary", self.temporary),
+            ("turn_offset", self.turn_offset),
+        )
+        return {name: size for name, size in said if size is not None}
 
     def over(self, weaker: Ask) -> Ask:
         """This, with what it leaves open taken from ``weaker``."""
@@ -51,6 +69,9 @@ class Ask(NamedTuple):
             self.gpus if self.gpus is not None else weaker.gpus,
             self.memory if self.memory is not None else weaker.memory,
             self.priority_class or weaker.priority_class,
+            self.persistent if self.persistent is not None else weaker.persistent,
+            self.temporary if self.temporary is not None else weaker.temporary,
+            self.turn_offset if self.turn_offset is not None else weaker.turn_offset,
         )
 
 

@@ -25,13 +25,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
 from ..._version import __version__
 from ...policy.words.versions import RELEASES
 from . import usage
-from .usage import UsageDay, UsageRow
+from .usage import UsageDay, UsageRow, Use
 
 __all__ = [
     "JSON",
@@ -46,6 +46,8 @@ __all__ = [
     "StoppedLedger",
     "UsageDay",
     "UsageRow",
+    "Use",
+    "Uses",
 ]
 
 JSON = None | bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"]
@@ -125,6 +127,14 @@ class Record:
     data: Mapping[str, JSON]
 
 
+class Uses(NamedTuple):
+    """What leases have from boot time ``at`` on, ``wall`` in unix seconds (:func:`.usage.use`)."""
+
+    at: float
+    wall: float
+    leases: Sequence[tuple[str, Use]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Toggle:
     """The run of activity records that ends a lease's records: its start, the last one's number."""
@@ -167,6 +177,7 @@ def _version_2(connection: sqlite3.Connection) -> None:
     """Usage is added up as records come in, so that it outlives their pruning."""
     for statement in usage.SCHEMA:
         connection.execute(statement)
+    usage.widen(connection)
     usage.rebuild(connection)
 
 
@@ -238,6 +249,10 @@ def _migrate(connection: sqlite3.Connection, wall: float) -> None:
                 )
             MIGRATIONS[number - 1](connection)
             connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, wall))
+    if usage.lacks(connection):
+        # An older release can still use the file: to it these columns have their defaults.
+        with _transaction(connection):
+            usage.widen(connection)
 
 
 @contextlib.contextmanager
@@ -299,7 +314,7 @@ class Reads(ABC):
     def usage(
         self, since_wall: float, until_wall: float, environment: str | None
     ) -> list[UsageRow]:
-        """GPU-seconds between two unix times, one row an environment (or only ``environment``).
+        """What was used between two unix times, one row an environment (or only ``environment``).
 
         Exact for the last two days (of who makes very many changes, less);
         before that an hour, and beyond the history a day, that is only partly
@@ -311,7 +326,7 @@ class Reads(ABC):
     def usage_leaves(
         self, since_wall: float, until_wall: float, environment: str, seconds: float
     ) -> float | None:
-        """Seconds until this many GPU-seconds have left the window, if no GPU is held until then.
+        """Seconds until this many charged GPU-seconds have left the window, if none are added.
 
         ``None``: the window has fewer. As exact as :meth:`usage`.
         """
@@ -492,8 +507,10 @@ class Ledger(Reads):
             raise
         return ledger
 
-    def append(self, records: Sequence[Record]) -> int:
+    def append(self, records: Sequence[Record], used: Uses | None = None) -> int:
         """Write the records durably, all or none; return the number of the last one.
+
+        ``used`` are leases that began or ceased to rest, or have other memory, after them.
 
         Raises :class:`LedgerFull`, :class:`LedgerReadOnly` or
         :class:`LedgerFailed`, with nothing written, and ``ValueError`` for a
@@ -527,6 +544,9 @@ class Ledger(Reads):
                         record.lease,
                         record.data,
                     )
+            if used is not None:
+                for name, now in used.leases:
+                    usage.use(connection, name, now, used.at, used.wall)
             _raise_floor(connection, max(map(_version, records), default=1))
         for lease, latest in toggles.items():
             if latest is None:

@@ -1,9 +1,15 @@
-"""GPU-seconds held and busy by environment: a read-model in the ledger, beside its records.
+"""GPU-seconds held, busy and charged by environment, and memory reserved meanwhile.
+
+It is a read-model in the ledger, beside its records.
 
 A running lease has one row in ``usage_open``; each time its GPUs or its activity change, the time
 since the last change becomes a *span*. Spans are exact; two days later, or sooner where one
 environment makes very many, they are rolled up into hours, and beyond the history into days, so
 that a year of them stays small and quick to add up.
+
+Where tasks take turns on a GPU, a task that has no turn *rests*: it holds its GPUs, and their time
+is not charged to it. Rest and reserved memory follow the node manager's state, not the records,
+because turns end without one: :func:`use` brings them in.
 
 How long something lasted is counted by boot time, which no clock setting can change; *when* it was
 is wall time. The ledger opens the transactions, so that a record and its effect on usage are
@@ -16,7 +22,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 #: Spans stay exact for this long (seconds), or until an environment has so many newer ones.
@@ -62,35 +68,73 @@ SCHEMA = (
     """,
 )
 
+#: Columns that came after 0.1.0, which may write to these tables too: to it nobody rests.
+_WIDER = (
+    ("usage_open", "rests INTEGER NOT NULL DEFAULT 0"),
+    ("usage_open", "memory REAL NOT NULL DEFAULT 0"),
+    ("usage_spans", "rests INTEGER NOT NULL DEFAULT 0"),
+    ("usage_spans", "memory REAL NOT NULL DEFAULT 0"),
+    ("usage_buckets", "rested REAL NOT NULL DEFAULT 0"),
+    ("usage_buckets", "resident REAL NOT NULL DEFAULT 0"),
+)
+
+
+def lacks(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+    """The columns that the file lacks, each with its table."""
+    known = {
+        (table, row[1])
+        for table in {table for table, _column in _WIDER}
+        for row in connection.execute(f"PRAGMA table_info({table})")
+    }
+    return [(table, column) for table, column in _WIDER if (table, column.split()[0]) not in known]
+
+
+def widen(connection: sqlite3.Connection) -> None:
+    """Add the columns that an older release's file lacks."""
+    for table, column in lacks(connection):
+        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+
+
 #: The kinds of record that change usage; the ledger passes on no others.
 KINDS = frozenset({"LeaseGranted", "LeaseParked", "ActivityChanged", "LeaseEnded"})
 
 _ADD_TO_BUCKET = """
-    INSERT INTO usage_buckets (start_wall, length, environment, held, busy, leases)
-    VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO usage_buckets
+        (start_wall, length, environment, held, busy, leases, rested, resident)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (start_wall, length, environment) DO UPDATE SET
         held = held + excluded.held,
         busy = busy + excluded.busy,
-        leases = leases + excluded.leases
+        leases = leases + excluded.leases,
+        rested = rested + excluded.rested,
+        resident = resident + excluded.resident
 """
 
 _SUM = """
-    SELECT environment, SUM(held), SUM(busy), COUNT(DISTINCT lease), SUM(leases) FROM (
+    SELECT environment, SUM(held), SUM(busy), COUNT(DISTINCT lease), SUM(leases),
+           SUM(rested), SUM(resident)
+      FROM (
         SELECT environment, lease, 0 AS leases,
                gpus * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS held,
-               busy * gpus * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS busy
+               busy * gpus * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS busy,
+               rests * gpus * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS rested,
+               memory * (MIN(end_wall, :until) - MAX(start_wall, :since)) AS resident
           FROM usage_spans
          WHERE end_wall >= :since AND start_wall < :until
            AND (end_wall > :since OR start_wall = :since)
         UNION ALL
         SELECT environment, lease, 0,
                gpus * MAX(0, :until - MAX(since_wall, :since)),
-               busy * gpus * MAX(0, :until - MAX(since_wall, :since))
+               busy * gpus * MAX(0, :until - MAX(since_wall, :since)),
+               rests * gpus * MAX(0, :until - MAX(since_wall, :since)),
+               memory * MAX(0, :until - MAX(since_wall, :since))
           FROM usage_open WHERE since_wall < :until
         UNION ALL
         SELECT environment, NULL, leases,
                held * (MIN(start_wall + length, :until) - MAX(start_wall, :since)) / length,
-               busy * (MIN(start_wall + length, :until) - MAX(start_wall, :since)) / length
+               busy * (MIN(start_wall + length, :until) - MAX(start_wall, :since)) / length,
+               rested * (MIN(start_wall + length, :until) - MAX(start_wall, :since)) / length,
+               resident * (MIN(start_wall + length, :until) - MAX(start_wall, :since)) / length
           FROM usage_buckets
          WHERE start_wall > :since - length AND start_wall < :until
     )
@@ -143,23 +187,104 @@ _DAYS = """
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """The use of one environment in a window; ``leases`` is how many leases held a GPU in it."""
+    """The use of one environment in a window; ``leases`` is how many leases held a GPU in it.
+
+    ``gpu_seconds_rested`` are those held in which its tasks had no turn; ``resident_bytes`` are
+    byte-seconds of reserved memory.
+    """
 
     environment: str
     gpu_seconds_held: float
     gpu_seconds_busy: float
     leases: int
+    gpu_seconds_rested: float = 0.0
+    resident_bytes: float = 0.0
+
+    @property
+    def gpu_seconds_charged(self) -> float:
+        """What counts towards a budget: turns, and time held where nobody takes turns."""
+        return max(0.0, self.gpu_seconds_held - self.gpu_seconds_rested)
+
+    @property
+    def resident_gib_seconds(self) -> float:
+        """Reserved memory, in GiB times seconds."""
+        return self.resident_bytes / 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a lease has now, beside what its records say: whether it rests, reserved bytes."""
+
+    rests: bool = False
+    memory: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A running lease since its last change; ``gpus`` is 0 while it is parked."""
+    """A running lease since its last change; ``gpus`` is 0 while it is parked or takes none."""
 
     environment: str
     gpus: int
     busy: bool
     since_wall: float
     since_at: float
+    use: Use
+
+
+def _open(connection: sqlite3.Connection, lease: str) -> _Open | None:
+    row = connection.execute(
+        "SELECT environment, gpus, busy, since_wall, since_at, rests, memory FROM usage_open"
+        " WHERE lease = ?",
+        (lease,),
+    ).fetchone()
+    if row is None:
+        return None
+    return _Open(row[0], row[1], bool(row[2]), row[3], row[4], Use(bool(row[5]), row[6]))
+
+
+def use(connection: sqlite3.Connection, lease: str, now: Use, at: float, wall: float) -> None:
+    """A lease begins or ceases to rest, or has other memory, from boot time ``at`` on."""
+    before = _open(connection, lease)
+    if before is None or before.use == now:
+        return
+    at = max(at, before.since_at)  # a record was later: what lasts no time is no span
+    (least,) = connection.execute(
+        "SELECT MIN(0, COALESCE(MIN(seq), 0)) FROM usage_spans"
+    ).fetchone()
+    _close(connection, lease, before, before.since_wall + (at - before.since_at), least - 1)
+    _put(connection, lease, replace(before, since_wall=wall, since_at=at, use=now))
+
+
+def _close(
+    connection: sqlite3.Connection,
+    lease: str,
+    before: _Open,
+    end: float,
+    seq: int,
+    *,
+    last: bool = False,
+) -> None:
+    """Keep the time since the last change as a span; ``seq`` tells spans of the same end apart."""
+    if last or ((before.gpus or before.use.memory) and end > before.since_wall):
+        connection.execute(
+            "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy,"
+            " start_wall, last, rests, memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(end, seq, lease, before.environment, before.gpus, before.busy),
+                *(before.since_wall, last, before.use.rests, before.use.memory),
+            ),
+        )
+
+
+def _put(connection: sqlite3.Connection, lease: str, now: _Open) -> None:
+    connection.execute(
+        "INSERT OR REPLACE INTO usage_open (lease, environment, gpus, busy, since_wall, since_at,"
+        " rests, memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(lease, now.environment, now.gpus, now.busy, now.since_wall, now.since_at),
+            *(now.use.rests, now.use.memory),
+        ),
+    )
 
 
 def apply(
@@ -175,11 +300,7 @@ def apply(
     """Bring one record (number ``seq``) into the usage tables."""
     if lease is None:
         return
-    row = connection.execute(
-        "SELECT environment, gpus, busy, since_wall, since_at FROM usage_open WHERE lease = ?",
-        (lease,),
-    ).fetchone()
-    before = None if row is None else _Open(row[0], row[1], bool(row[2]), row[3], row[4])
+    before = _open(connection, lease)
     if kind == "LeaseGranted":
         owner = environment
         if owner is None and before is not None:
@@ -193,45 +314,27 @@ def apply(
             data.get("activity", "busy") == "busy",
             wall,
             at,
+            Use(memory=0.0 if before is None else before.use.memory),
         )
     elif before is None:
         return  # it never held a GPU
     elif kind == "LeaseEnded":
         after = None
     elif kind == "LeaseParked":
-        after = _Open(before.environment, 0, before.busy, wall, at)
+        after = replace(before, gpus=0, since_wall=wall, since_at=at)
     else:
         busy = data.get("activity") == "busy"
         if busy == before.busy:
             return
-        after = _Open(before.environment, before.gpus, busy, wall, at)
+        after = replace(before, busy=busy, since_wall=wall, since_at=at)
 
     if before is not None:
         end = _end(connection, before, at, wall, rebooted=data.get("reason") == "rebooted")
-        last = after is None
-        if last or (before.gpus and end > before.since_wall):
-            connection.execute(
-                "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy,"
-                " start_wall, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    end,
-                    seq,
-                    lease,
-                    before.environment,
-                    before.gpus,
-                    before.busy,
-                    before.since_wall,
-                    last,
-                ),
-            )
+        _close(connection, lease, before, end, seq, last=after is None)
     if after is None:
         connection.execute("DELETE FROM usage_open WHERE lease = ?", (lease,))
     else:
-        connection.execute(
-            "INSERT OR REPLACE INTO usage_open"
-            " (lease, environment, gpus, busy, since_wall, since_at) VALUES (?, ?, ?, ?, ?, ?)",
-            (lease, after.environment, after.gpus, after.busy, after.since_wall, after.since_at),
-        )
+        _put(connection, lease, after)
 
 
 def _end(
@@ -259,20 +362,27 @@ def summarise(
     """Usage between two wall times (unix seconds), one row an environment, sorted by name."""
     rows = connection.execute(_SUM, {"since": since, "until": until, "environment": environment})
     return [
-        UsageRow(name, float(held), float(busy), int(spans) + int(buckets))
-        for name, held, busy, spans, buckets in rows
+        UsageRow(
+            name,
+            float(held),
+            float(busy),
+            int(spans) + int(buckets),
+            float(rested),
+            float(resident),
+        )
+        for name, held, busy, spans, buckets, rested, resident in rows
     ]
 
 
-#: A part of the window in which one environment held GPUs: from, to, and how many on average.
-_HELD = """
-    SELECT MAX(start_wall, :since), MIN(end_wall, :until), gpus FROM usage_spans
+#: A part of the window in which GPUs were charged: from, to, and how many on average.
+_CHARGED = """
+    SELECT MAX(start_wall, :since), MIN(end_wall, :until), gpus * (1 - rests) FROM usage_spans
      WHERE environment = :environment AND end_wall > :since AND start_wall < :until
     UNION ALL
-    SELECT MAX(since_wall, :since), :until, gpus FROM usage_open
+    SELECT MAX(since_wall, :since), :until, gpus * (1 - rests) FROM usage_open
      WHERE environment = :environment AND since_wall < :until
     UNION ALL
-    SELECT MAX(start_wall, :since), MIN(start_wall + length, :until), held / length
+    SELECT MAX(start_wall, :since), MIN(start_wall + length, :until), (held - rested) / length
       FROM usage_buckets
      WHERE environment = :environment AND start_wall > :since - length AND start_wall < :until
 """
@@ -281,12 +391,12 @@ _HELD = """
 def leaves(
     connection: sqlite3.Connection, since: float, until: float, environment: str, seconds: float
 ) -> float | None:
-    """Seconds until this many GPU-seconds of an environment have left a window that moves on.
+    """Seconds until this many charged GPU-seconds have left a window that moves on.
 
     ``since`` and ``until`` (unix seconds) are the window now. ``None``: the window has fewer.
     """
     rows = connection.execute(
-        _HELD, {"since": since, "until": until, "environment": environment}
+        _CHARGED, {"since": since, "until": until, "environment": environment}
     ).fetchall()
     edges = [(start, gpus) for start, _end, gpus in rows]
     edges += [(end, -gpus) for _start, end, gpus in rows]
@@ -366,20 +476,21 @@ def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: 
     Returns whether there is more to do.
     """
     spans = connection.execute(
-        "SELECT end_wall, seq, environment, gpus, busy, start_wall, last FROM usage_spans"
+        "SELECT end_wall, seq, environment, gpus, busy, start_wall, last, rests, memory"
+        " FROM usage_spans"
         " WHERE end_wall < ? ORDER BY end_wall, seq LIMIT ?",
         (wall - EXACT, limit),
     ).fetchall()
     _into_hours(connection, spans)
     oldest_hour = math.floor((wall - history) / DAY) * DAY
     hours = connection.execute(
-        "SELECT start_wall, environment, held, busy, leases FROM usage_buckets"
+        "SELECT start_wall, environment, held, busy, leases, rested, resident FROM usage_buckets"
         " WHERE length = ? AND start_wall < ? ORDER BY start_wall LIMIT ?",
         (HOUR, oldest_hour, limit),
     ).fetchall()
-    for start, environment, held, busy, leases in hours:
+    for start, environment, *sums in hours:
         day = math.floor(start / DAY) * DAY
-        connection.execute(_ADD_TO_BUCKET, (day, DAY, environment, held, busy, leases))
+        connection.execute(_ADD_TO_BUCKET, (day, DAY, environment, *sums))
         connection.execute(
             "DELETE FROM usage_buckets WHERE start_wall = ? AND length = ? AND environment = ?",
             (start, HOUR, environment),
@@ -388,8 +499,8 @@ def roll_up(connection: sqlite3.Connection, wall: float, history: float, limit: 
 
 
 def _into_hours(connection: sqlite3.Connection, spans: Sequence[tuple[Any, ...]]) -> None:
-    for end, seq, environment, gpus, busy, start, last in spans:
-        _spread(connection, environment, gpus, bool(busy), start, end, bool(last))
+    for end, seq, environment, gpus, busy, start, last, *use_then in spans:
+        _spread(connection, environment, gpus, bool(busy), start, end, bool(last), Use(*use_then))
         connection.execute("DELETE FROM usage_spans WHERE end_wall = ? AND seq = ?", (end, seq))
 
 
@@ -412,7 +523,8 @@ def fold(connection: sqlite3.Connection, environment: str, limit: int) -> bool:
     ).fetchone()
     most = min(limit, max(0, count - MOST_SPANS))
     spans = connection.execute(
-        "SELECT end_wall, seq, environment, gpus, busy, start_wall, last FROM usage_spans"
+        "SELECT end_wall, seq, environment, gpus, busy, start_wall, last, rests, memory"
+        " FROM usage_spans"
         " WHERE environment = ? ORDER BY end_wall, seq LIMIT ?",
         (environment, most),
     ).fetchall()
@@ -428,18 +540,19 @@ def _spread(
     start: float,
     end: float,
     last: bool,
+    then: Use,
 ) -> None:
     """Add one span to the hours it touches. The lease is counted in the hour in which it ended."""
     final = math.floor(end / HOUR)
     for number in range(math.floor(start / HOUR), final + 1):
         hour = number * HOUR
-        held = gpus * max(0.0, min(end, hour + HOUR) - max(start, hour))
+        lasted = max(0.0, min(end, hour + HOUR) - max(start, hour))
+        held, resident = gpus * lasted, then.memory * lasted
         counted = int(last and number == final)
-        if held or counted:
-            connection.execute(
-                _ADD_TO_BUCKET,
-                (hour, HOUR, environment, held, held if busy else 0.0, counted),
-            )
+        if held or counted or resident:
+            rested = held if then.rests else 0.0
+            sums = (held, held if busy else 0.0, counted, rested, resident)
+            connection.execute(_ADD_TO_BUCKET, (hour, HOUR, environment, *sums))
 
 
 def rebuild(connection: sqlite3.Connection) -> None:

@@ -14,11 +14,29 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from ...policy.books import uses
 from ...policy.books.state import State
 from ...policy.words.model import Activity, EnvironmentName, LeasePhase
+from ..ledger import usage
 
 PREFIX: Final = "jupyter_gpushare_environment"
 OTHERS: Final = "(others)"
+
+_HELD, _BUSY = "gpu_seconds_held", "gpu_seconds_busy"
+_CHARGED, _RESIDENT = "gpu_seconds_charged", "resident_gib_seconds"
+#: What is added up over time: what it means, and by what the figures are divided.
+_SUMS: Final = {
+    _HELD: ("GPU-seconds held by an environment since the node manager started", 1),
+    _BUSY: ("Those of them in which code ran", 1),
+    _CHARGED: ("Those of them that count: on GPUs used by turns, the time of its turns", 1),
+    _RESIDENT: ("Memory reserved for an environment, GiB times seconds", 2**30),
+}
+#: The kinds of events after which these figures grow at another rate.
+CHANGES: Final = frozenset({*usage.KINDS, "TurnGiven", "TurnMoved", "TurnOverran"}) | {
+    "GpuShared",
+    "ReservationResized",
+    "ClaimMoved",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +65,30 @@ class EnvironmentMetrics:
         self._clock = clock
         self._labels: dict[EnvironmentName, str] = {}
         nothing = _Seconds(clock(), {}, Tally())
-        self._seconds = (nothing, nothing)
+        self._seconds = dict.fromkeys(_SUMS, nothing)
         self.changed(state, clock())
 
     def changed(self, state: State, at: float) -> None:
-        """A lease got or gave GPUs, or began or ceased to use them, at this boot time."""
-        held: Tally[str] = Tally()
-        busy: Tally[str] = Tally()
+        """A lease got or gave GPUs, memory or a turn, or began or ceased to use GPUs, at this boot
+        time.
+        """
+        now: dict[str, Tally[str]] = {word: Tally() for word in _SUMS}
+        memory = uses.memory(state)
         for lease in sorted(state.leases.values(), key=lambda lease: lease.order):
+            if lease.phase is not LeasePhase.HELD and lease.id not in memory:
+                continue
+            label = self._label(lease.environment)
+            now[_RESIDENT][label] += round(memory.get(lease.id, 0.0))
             if lease.phase is LeasePhase.HELD:
-                label, gpus = self._label(lease.environment), len(lease.allocations)
-                held[label] += gpus
-                busy[label] += gpus if lease.activity is Activity.BUSY else 0
-        before_held, before_busy = self._seconds
+                gpus = len(lease.allocations)
+                now[_HELD][label] += gpus
+                now[_BUSY][label] += gpus if lease.activity is Activity.BUSY else 0
+                now[_CHARGED][label] += 0 if uses.rests(state, lease.id) else gpus
         # Replaced as one: the exporter's thread reads them.
-        self._seconds = (
-            _Seconds(at, before_held.until(at), held),
-            _Seconds(at, before_busy.until(at), busy),
-        )
+        self._seconds = {
+            word: _Seconds(at, before.until(at), now[word])
+            for word, before in self._seconds.items()
+        }
 
     def collect(self, state: State) -> Iterator[Any]:
         """All of them, as they are now."""
@@ -77,8 +101,8 @@ class EnvironmentMetrics:
         for item in state.queue.waiting.values():
             waiting[self._label(item.environment)] += 1
         now = self._clock()
-        held, busy = (seconds.until(now) for seconds in self._seconds)
-        labels = sorted({*self._labels.values(), *held, *gpus, *waiting})
+        told = {word: seconds.until(now) for word, seconds in self._seconds.items()}
+        labels = sorted({*self._labels.values(), *told[_HELD], *gpus, *waiting})
         for word, text, figures in (
             ("gpus", "GPUs that an environment holds", gpus),
             ("reserved_bytes", "Memory promised to an environment, on all its GPUs", reserved),
@@ -88,15 +112,10 @@ class EnvironmentMetrics:
             for label in labels:
                 gauge.add_metric([label], float(figures[label]))
             yield gauge
-        for word, text, sums in (
-            ("held", "GPU-seconds held by an environment since the node manager started", held),
-            ("busy", "Those of them in which code ran", busy),
-        ):
-            counter = CounterMetricFamily(
-                f"{PREFIX}_gpu_seconds_{word}", text, labels=["environment"]
-            )
+        for word, (text, scale) in _SUMS.items():
+            counter = CounterMetricFamily(f"{PREFIX}_{word}", text, labels=["environment"])
             for label in labels:
-                counter.add_metric([label], sums.get(label, 0.0))
+                counter.add_metric([label], told[word].get(label, 0.0) / scale)
             yield counter
 
     def _label(self, environment: EnvironmentName) -> str:

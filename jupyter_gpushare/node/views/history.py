@@ -55,6 +55,8 @@ def _quota(data: Mapping[str, Any]) -> str:
         parts.append(f"idle time-out {format_duration(idle)}" if idle else "no idle time-out")
     if (burst := quota.get("burst_memory")) is not None:
         parts.append(f"limits lifted to {format_burst(burst)}" if burst else "no lifted limits")
+    if (offset := quota.get("turn_offset")) is not None:
+        parts.append(f"{size(offset)} before its parts in turns")
     return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
 
 

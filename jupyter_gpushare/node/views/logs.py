@@ -165,6 +165,7 @@ def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
         "per": quota.per,
         "idle_timeout": quota.idle_timeout,
         "burst_memory": quota.burst_memory,
+        "turn_offset": quota.turn_offset,
         "by": event.by,
     }
 

@@ -40,9 +40,8 @@ from ...policy.words.model import (
 from ...policy.words.recalls import Give, RecallPhase
 from ...protocol.errors import Reason
 from ..host.outcome import Outcome
-from ..ledger import usage
 from ..manager import Manager
-from .environment_metrics import EnvironmentMetrics
+from .environment_metrics import CHANGES, EnvironmentMetrics
 from .status import DisplayState, display_state
 
 PREFIX = "jupyter_gpushare"
@@ -134,7 +133,7 @@ class NodeMetrics(Collector):
             elif isinstance(event, HeartbeatLost):
                 self._stalls.inc()
             self._moves.heard(event, state)
-            if self._environments is not None and type(event).__name__ in usage.KINDS:
+            if self._environments is not None and type(event).__name__ in CHANGES:
                 self._environments.changed(state, event.at)
         (self._written if durable else self._unwritten).observe(outcome.seconds)
 

@@ -472,6 +472,7 @@ def environment_quota(
         "groups": list(state.quotas.groups_of.get(environment, ())),
         **quota_document(state, environment, config),
         "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
+        "turn_offset": state.quotas.resolve(environment)[0].turn_offset,
         "seen": seen,
     }
 
@@ -495,6 +496,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.Gr
         "idle_timeout": quota.idle_timeout,
         "burst_memory": burst,
         "own_burst_memory": quota.burst_memory,
+        "turn_offset": quota.turn_offset,
     }
 
 

@@ -49,7 +49,7 @@ class LedgerCalls:
         }
 
     def usage(self, guest: Guest, call: Call) -> None:
-        """GPU-seconds held and busy since some time, by environment."""
+        """GPU-seconds held, busy and charged since some time, by environment."""
         params: UsageParams = call.params
         until = self._clock.wall()
         since = until - params.since
@@ -62,6 +62,8 @@ class LedgerCalls:
                         "environment": row.environment,
                         "gpu_seconds_held": row.gpu_seconds_held,
                         "gpu_seconds_busy": row.gpu_seconds_busy,
+                        "gpu_seconds_charged": row.gpu_seconds_charged,
+                        "resident_gib_seconds": row.resident_gib_seconds,
                         "leases": row.leases,
                     }
                 )

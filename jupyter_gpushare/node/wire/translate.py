@@ -95,6 +95,10 @@ def _within(text: str, most: int) -> str:
     return text[:fits] + "…"
 
 
+def _bytes(size: int | None) -> Bytes | None:
+    return None if size is None else Bytes(size)
+
+
 def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId) -> cmd.Command:
     task = Task(
         process=who.process,
@@ -103,10 +107,18 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         kernel_id=params.task.kernel_id,
         path=None if params.task.path is None else _within(params.task.path, _LONGEST_PATH),
     )
-    memory = None if params.memory is None else Bytes(params.memory)
+    memory = _bytes(params.memory)
     priority_class = PriorityClass(params.priority_class)
     of_quota = params.gpus is None
-    request = Request(params.gpus or 0, memory, priority_class, params.request_id)
+    request = Request(
+        params.gpus or 0,
+        memory,
+        priority_class,
+        params.request_id,
+        _bytes(params.persistent),
+        _bytes(params.temporary),
+        _bytes(params.turn_offset),
+    )
     return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait, of_quota)
 
 

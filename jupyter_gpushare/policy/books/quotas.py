@@ -120,4 +120,8 @@ def best(quotas: Iterable[Quota]) -> Quota:
         # share.
         burst_memory=max(bursts, default=None),
         per=per,
+        # The most head-room: whose part grows harms nobody.
+        turn_offset=max(
+            (q.turn_offset for q in several if q.turn_offset is not None), default=None
+        ),
     )

@@ -1,15 +1,16 @@
 """Persistent and temporary memory: what a GPU has promised when its tasks take turns.
 
 The rule is the source document S2's: on a GPU whose tasks take turns the sum of what each keeps
-across its steps, plus the most that any one of them needs for a step, plus an offset, is at most
-the capacity. Otherwise it is the plain sum of the reservations. The choice between the two is made
-for each environment on each GPU, and turns are chosen only if they make room for a request.
+across its steps, plus an offset before each but the first one's part, plus the most that any one
+of them needs for a step, is at most the capacity. Otherwise it is the plain sum of the
+reservations. The choice between the two is made for each environment on each GPU, and turns are
+chosen only if they make room for a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
 from ..words.config import PolicyConfig
 from ..words.model import Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
@@ -19,33 +20,58 @@ from .demand import ranks
 from .placement import GpuRoom
 from .state import Reservation, State
 
+T = TypeVar("T")
+
 #: A task's figures are believed from this many steps on: the first one makes the optimizer's state.
 KNOWN_AFTER: Final = 2
 
 
-def promised(shares: Iterable[Share], offset: int) -> int:
-    """S2's left side: bytes that tasks need which compute one at a time."""
+def promised(shares: Iterable[Share], offsets: int) -> int:
+    """S2's left side: bytes that tasks need which compute one at a time.
+
+    ``offsets`` is the head-room of them all, from :func:`offsets`.
+    """
     kept, largest, some = 0, 0, False
     for share in shares:
         kept += share.persistent
         largest = max(largest, share.temporary)
         some = True
-    return kept + largest + offset if some else 0
+    return kept + largest + offsets if some else 0
+
+
+def offsets(state: State, config: PolicyConfig, gpu: GpuUuid, shares: Iterable[Share]) -> int:
+    """Bytes of head-room: before each later task's persistent part, so n - 1 for n tasks."""
+    later = sorted((share.lease for share in shares), key=lambda name: state.leases[name].order)[1:]
+    return sum(_offset(state, config, gpu, lease) for lease in later)
+
+
+def _offset(state: State, config: PolicyConfig, gpu: GpuUuid, lease: LeaseId) -> int:
+    """Bytes of head-room before the part of one task, if it is not the first.
+
+    The head-room is for others, if this task's part grows: so its request may only name more than
+    the administrator did.
+    """
+    found = state.leases[lease]
+    own = state.quotas.resolve(found.environment)[0].turn_offset
+    if own is None:
+        by_gpu = _by_gpu(config.turn_offsets, state.gpus[gpu].gpu)
+        own = Bytes(config.turn_offset if by_gpu is None else by_gpu)
+    return max(own, found.request.turn_offset or 0)
 
 
 def mode(config: PolicyConfig, gpu: Gpu) -> ShareMode:
-    """How the tasks of this GPU share it; a mode for its UUID overrides one for its name."""
-    if not config.share_modes:
-        return config.share_mode
-    by_uuid = {part.lower(): how for part, how in config.share_modes}
-    found = by_uuid.get(gpu.uuid.lower())
-    if found is not None:
-        return found
-    name = gpu.name.lower()
-    for part, how in config.share_modes:
-        if part.lower() in name:
-            return how
-    return config.share_mode
+    """How the tasks of this GPU share it."""
+    found = _by_gpu(config.share_modes, gpu)
+    return config.share_mode if found is None else found
+
+
+def _by_gpu(values: Iterable[tuple[str, T]], gpu: Gpu) -> T | None:
+    """What is said of this GPU; a value for its UUID overrides one for its name."""
+    if not values:
+        return None
+    by_part = {part.lower(): value for part, value in values}
+    named = (value for part, value in by_part.items() if part in gpu.name.lower())
+    return by_part.get(gpu.uuid.lower(), next(named, None))
 
 
 def in_time(state: State, config: PolicyConfig, gpu: GpuUuid) -> bool:
@@ -73,18 +99,43 @@ def bounded(state: State, lease: LeaseId, figures: Iterable[Figures]) -> Iterato
         yield Figures(told.gpu, Bytes(persistent), Bytes(temporary), Bytes(cache))
 
 
-def has_changed(known: Figures | None, told: Figures, grain: int) -> bool:
+def has_changed(before: Figures | None, told: Figures, grain: int) -> bool:
     """Whether new figures differ enough for an event."""
-    if known is None:
+    if before is None:
         return True
     return any(
         abs(old - new) >= grain
         for old, new in (
-            (known.persistent, told.persistent),
-            (known.temporary, told.temporary),
-            (known.cache, told.cache),
+            (before.persistent, told.persistent),
+            (before.temporary, told.temporary),
+            (before.cache, told.cache),
         )
     )
+
+
+def at_least(before: Figures | None, told: Figures) -> Figures:
+    """New figures, of which no part is less than before."""
+    if before is None:
+        return told
+    persistent = max(before.persistent, told.persistent)
+    return Figures(told.gpu, persistent, max(before.temporary, told.temporary), told.cache)
+
+
+def known(state: State, lease: LeaseId, gpu: GpuUuid) -> Figures | None:
+    """A task's figures once they can be relied on: from its request, then from its steps.
+
+    Until its steps have shown that it named its temporary part right, that part is all that it may
+    use beyond its persistent one: what others are promised must not depend on its word.
+    """
+    told = state.figures.get((lease, gpu))
+    if told is None or state.steps.get(lease, 0) >= KNOWN_AFTER:
+        return told
+    found = state.leases[lease]
+    if found.request.parts is None:
+        return None
+    may = sum(part.memory for part in found.allocations if part.gpu == gpu)
+    temporary = max(told.temporary, may - told.persistent)
+    return Figures(gpu, told.persistent, Bytes(temporary), told.cache)
 
 
 def counted(
@@ -95,9 +146,9 @@ def counted(
     It never gets more than ``full``, its environment's reservation.
     """
     key = (lease, gpu)
-    figures = state.figures.get(key)
+    figures = known(state, lease, gpu)
     # Its report alone is not enough: it may keep a cache that it does not report.
-    if figures is None or key not in state.measured or state.steps.get(lease, 0) < KNOWN_AFTER:
+    if figures is None or key not in state.measured:
         return None
     temporary = min(int(figures.temporary), max(0, full - 1))
     persistent = figures.persistent + config.turn_context
@@ -112,17 +163,29 @@ def counted(
 def _may_share(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
     """Whether a task may newly be counted by its turns.
 
-    It may not while it may still compute without a turn: the common region is for one at a time.
+    It may not while it may still compute without a turn: the common region is for one at a time. So
+    naming its parts is not enough: they are promised as a sum until its client has said, at a gate
+    that it came to, that it can take turns. Nobody could end the turn of a task that has no gate,
+    and the others' steps would not have their memory.
     """
     found = state.leases[lease]
     return (
         found.phase is LeasePhase.HELD
         and not found.stalled
-        # Children that share the lease compute without being gated.
-        and len(found.members) == 1
+        and computes_alone(state, lease, gpu)
         and state.takers.get(lease) is False
         and (lease, gpu) not in state.left
     )
+
+
+def computes_alone(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
+    """Whether only the task's own process computes on this GPU, which is the one that is gated.
+
+    What counts is which processes the driver shows there: a data loader's worker that imports a
+    framework joins the lease and never uses the GPU. Where it is unknown, all are taken to be.
+    """
+    others = state.others.get((lease, gpu))
+    return len(state.leases[lease].members) == 1 if others is None else not others
 
 
 def _claims_on(state: State, gpu: GpuUuid) -> dict[EnvironmentName, list[LeaseId]]:
@@ -160,7 +223,7 @@ def squeezed(
             continue  # what is lifted comes back first
         held = state.reservations[(environment, gpu)]
         result += _shares_of(state, config, gpu, held, sorted(leases)) or ()
-    return tuple(result)
+    return tuple(sorted(result, key=lambda share: share.lease))
 
 
 def current(
@@ -174,7 +237,7 @@ def current(
     )
 
 
-def free_with(state: State, gpu: GpuUuid, shares: Iterable[Share], offset: int) -> int:
+def free_with(state: State, config: PolicyConfig, gpu: GpuUuid, shares: Iterable[Share]) -> int:
     """Bytes that may still be promised on a GPU if ``shares`` were all that take turns there."""
     shares = tuple(shares)
     books = state.gpus[gpu]
@@ -184,7 +247,8 @@ def free_with(state: State, gpu: GpuUuid, shares: Iterable[Share], offset: int) 
         held = state.reservations[(environment, gpu)]
         if environment not in taking:
             plain += held.memory if held.full is None else held.full
-    return int(books.gpu.memory) - books.unleased - plain - promised(shares, offset)
+    by_turns = promised(shares, offsets(state, config, gpu, shares))
+    return int(books.gpu.memory) - books.unleased - plain - by_turns
 
 
 def _choices(
@@ -225,9 +289,9 @@ def _room(
     if own_full is None and not (squeeze and in_time(state, config, room.uuid)):
         return room
     now, by_turns = _choices(state, config, room.uuid, environment)
-    free = free_with(state, room.uuid, now, config.turn_offset)
+    free = free_with(state, config, room.uuid, now)
     if squeeze and in_time(state, config, room.uuid):
-        free = max(free, free_with(state, room.uuid, by_turns, config.turn_offset))
+        free = max(free, free_with(state, config, room.uuid, by_turns))
     if own_full is None:
         return replace(room, free=max(free, room.free))
     # One more task of an environment that takes turns here needs its whole reservation again.
@@ -249,7 +313,7 @@ def make_room(
         return None
     before = current(state, gpu)
     for shares in _choices(state, config, gpu, environment):
-        if free_with(state, gpu, shares, config.turn_offset) >= grows:
+        if free_with(state, config, gpu, shares) >= grows:
             return None if shares == before else shares
         if not in_time(state, config, gpu):
             break

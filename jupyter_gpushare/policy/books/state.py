@@ -47,8 +47,8 @@ class GpuState:
     """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
 
     ``tasks`` counts the leases with a claim here, without parked ones that only left something
-    behind. ``shared`` is the region that tasks use by turns, with its head-room ``offset``; 0 where
-    no tasks take turns.
+    behind. ``shared`` is the region that tasks use by turns, with the head-room of their own parts,
+    ``offset``; 0 where no tasks take turns.
     """
 
     gpu: Gpu
@@ -262,6 +262,10 @@ class State:
     #: ``None``: the measurement gave no figure. A task that joined the turns later has no entry
     #: yet.
     measured: Map[ClaimKey, Bytes | None] = Map()
+    #: Whether another process of the lease than its task's own was measured there. No entry: not
+    #: known since a process joined, which was at boot time ``joined``.
+    others: Map[ClaimKey, bool] = Map()
+    joined: Map[LeaseId, float] = Map()
     shares: Map[ClaimKey, Share] = Map()
     takers: Map[LeaseId, bool] = Map()
     turns: Map[LeaseId, Turn] = Map()

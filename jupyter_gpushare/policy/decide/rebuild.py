@@ -15,6 +15,7 @@ from typing import Final
 from ..books import shares
 from ..books.state import Lease, State
 from ..say import texts
+from ..turns import arranging
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.config import PolicyConfig
@@ -65,8 +66,8 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
 def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes]]:
     gated = lease.phase is LeasePhase.HELD and state.takers.get(lease.id) is False
     for part in lease.allocations if gated else ():
-        told = state.figures.get((lease.id, part.gpu))
-        if told is not None and state.steps.get(lease.id, 0) >= shares.KNOWN_AFTER:
+        told = shares.known(state, lease.id, part.gpu)
+        if told is not None:
             yield part.gpu, told.persistent, told.temporary
 
 
@@ -185,15 +186,15 @@ def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
     for part in parts:
         held = trial.state.reservations.get((command.environment, part.gpu))
         if held is not None and held.full is not None:  # as for any newcomer
-            trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, ()))
+            trial.emit(arranging.arranged(trial.state, config, trial.at, part.gpu, ()))
     ledger = trial.state
     for event in _again(ledger, command, config, dict(_beyond(before, command))):
         trial.emit(event)
     for part in parts:
         if _fits(trial.state, ledger, command.voucher, part.gpu):
             continue
-        arranged = shares.squeezed(trial.state, config, part.gpu)
-        trial.emit(ev.GpuShared(trial.at, part.gpu, config.turn_offset, arranged))
+        by_turns = shares.squeezed(trial.state, config, part.gpu)
+        trial.emit(arranging.arranged(trial.state, config, trial.at, part.gpu, by_turns))
         if not _fits(trial.state, ledger, command.voucher, part.gpu):
             return texts.PRESENTED_TAKEN
     return None

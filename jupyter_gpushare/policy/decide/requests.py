@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..books.placement import Granted, NoRoom, refusal
+from ..books.placement import Granted, NoRoom, refusal, wanted
 from ..books.state import Lease, State
 from ..recall import patience
 from ..say import texts
@@ -12,6 +12,7 @@ from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
     BudgetLevel,
+    Bytes,
     EnvironmentName,
     LeaseId,
     LeasePhase,
@@ -43,6 +44,7 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
     if command.of_quota:
         command = _of_quota(draft.state, command)
+    command = _of_parts(draft, command)
     refuse = _refuse_now(draft, command)
     if refuse is not None:
         draft.emit(
@@ -75,11 +77,28 @@ def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
     return replace(command, request=replace(command.request, gpus=count))
 
 
+def _of_parts(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
+    """The same request; if it names its parts and no memory, that is their sum with CUDA's own.
+
+    It is not more than it would have without a size, as long as its parts fit there.
+    """
+    request = command.request
+    if request.parts is None or request.memory is not None:
+        return command
+    quota, _source = draft.state.quotas.resolve(command.environment)
+    largest = max((books.gpu.memory for books in draft.state.gpus.values()), default=Bytes(0))
+    parts = sum(request.parts)
+    memory = min(parts + draft.config.turn_context, wanted(quota, None, largest))
+    return replace(command, request=replace(request, memory=Bytes(max(parts, memory))))
+
+
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     state, request = draft.state, command.request
     never = _never(state, command.environment, request)
     if never is not None:
         return never
+    if request.memory is not None and sum(request.parts or ()) > request.memory:
+        return Refuse(RefusalReason.BAD_REQUEST, texts.parts_text(request))
     if state.problem is not None:
         return unavailable(state.problem)
     limit = draft.config.max_waiting_per_environment

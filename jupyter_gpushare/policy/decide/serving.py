@@ -70,11 +70,10 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
     for part in granted.allocations:
         if not draft.state.takers and not draft.state.shares:
             break
-        arranged = shares.make_room(
-            draft.state, draft.config, part.gpu, item.environment, part.memory
-        )
-        if arranged is not None:
-            draft.emit(ev.GpuShared(draft.at, part.gpu, draft.config.turn_offset, arranged))
+        state, config = draft.state, draft.config
+        room_for_it = shares.make_room(state, config, part.gpu, item.environment, part.memory)
+        if room_for_it is not None:
+            draft.emit(arranging.arranged(state, config, draft.at, part.gpu, room_for_it))
     parked = draft.state.leases[item.lease].parked
     # A task that had not started CUDA has nothing to bring back.
     if parked is not None and parked.rung is Rung.RELEASE:

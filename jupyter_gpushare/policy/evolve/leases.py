@@ -27,7 +27,7 @@ from ..words.model import (
     PriorityClass,
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
-from . import lifts, recalls, turns
+from . import lifts, recalls, shares, turns
 from .registry import evolves
 from .steps import (
     books_of,
@@ -206,6 +206,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
             lease.id, max(event.at, state.last_seen.get(lease.id, event.at))
         ),
     )
+    state = shares.name_figures(state, lease)
     for part in event.gpus:
         key = (event.environment, part.gpu)
         state = lifts.forget(state, event.lease, part.gpu)
@@ -220,8 +221,13 @@ def _member_joined(state: State, event: ev.MemberJoined) -> State:
     if event.process in lease.members:
         return state
     lease = replace(lease, members=lease.members | {event.process})
+    others = state.others
+    for part in lease.allocations:
+        others = drop(others, (lease.id, part.gpu))
     return replace(
         state,
+        others=others,
+        joined=state.joined.set(lease.id, event.at),
         leases=state.leases.set(lease.id, lease),
         by_process=with_id(state.by_process, event.process, lease.id),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.state import State
+from ..books.state import Lease, State
 from ..books.table import Map
 from ..words import events as ev
 from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId
 from ..words.moves import InvariantBroken
+from ..words.turns import Figures
 from .registry import evolves
 
 
@@ -36,21 +37,33 @@ def arrange(state: State, event: ev.GpuShared) -> State:
 
 
 def tally(state: State, gpu: GpuUuid, offset: int) -> State:
-    """Add up what is promised on a GPU."""
+    """Add up what is promised on a GPU; the first task there needs no head-room before its part."""
     books = state.gpus[gpu]
     reserved = sum(held.memory for key, held in state.reservations.items() if key[1] == gpu)
-    region = max(
-        (share.temporary + offset for key, share in state.shares.items() if key[1] == gpu),
-        default=0,
-    )
-    books = replace(books, reserved=reserved, shared=region, offset=offset if region else 0)
+    steps = [share.temporary for key, share in state.shares.items() if key[1] == gpu]
+    offset = offset if len(steps) > 1 else 0
+    region = max(steps, default=0) + offset
+    books = replace(books, reserved=reserved, shared=region, offset=offset)
     return replace(state, gpus=state.gpus.set(gpu, books))
+
+
+def name_figures(state: State, lease: Lease) -> State:
+    """What a request named of its memory is known from the grant on, until it is measured."""
+    parts = lease.request.parts
+    if parts is None:
+        return state
+    figures = {
+        (lease.id, part.gpu): Figures(part.gpu, *parts, cache=Bytes(0))
+        for part in lease.allocations
+        if (lease.id, part.gpu) not in state.figures
+    }
+    return replace(state, figures=state.figures.update(figures))
 
 
 def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
     """Nothing of a task is on a GPU any more: its figures, and its share if it had one."""
     key = (lease, gpu)
-    for name in ("figures", "measured", "left"):
+    for name in ("figures", "measured", "others", "left"):
         index = getattr(state, name)
         if key in index:
             state = replace(state, **{name: index.delete(key)})

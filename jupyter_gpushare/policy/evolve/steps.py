@@ -66,6 +66,7 @@ def forget_lease(state: State, lease: Lease) -> State:
         by_process=by_process,
         lease_counts=counted(state, lease.environment, -1),
         steps=drop(state.steps, lease.id),
+        joined=drop(state.joined, lease.id),
     )
 
 

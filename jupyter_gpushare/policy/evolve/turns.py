@@ -25,7 +25,9 @@ def memory_reported(state: State, event: ev.MemoryReported) -> State:
 @evolves(ev.ClaimMeasured)
 def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
     key = (event.lease, event.gpu)
-    return replace(state, measured=state.measured.set(key, event.memory))
+    others = state.others
+    others = drop(others, key) if event.others is None else others.set(key, event.others)
+    return replace(state, measured=state.measured.set(key, event.memory), others=others)
 
 
 @evolves(ev.TurnsJoined)

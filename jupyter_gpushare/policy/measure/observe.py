@@ -323,19 +323,32 @@ def _takers(
             if state.claims[key].phase is ClaimPhase.DRAINING:
                 continue
             used = parts.by_lease.get(name)
+            others = _others_compute(state, name, parts, at)
             known = state.measured.get(key)
             grain = config.measure_granularity
             if used is not None and known is not None:
                 changed = abs(used - known) >= grain
             else:
                 changed = key not in state.measured or used is not known
-            if changed:
-                yield ev.ClaimMeasured(at, name, part.gpu, None if used is None else Bytes(used))
+            if changed or others is not state.others.get(key):
+                size = None if used is None else Bytes(used)
+                yield ev.ClaimMeasured(at, name, part.gpu, size, others)
             share = state.shares.get(key)
             is_there = name in parts.present or parts.opaque
             cleared = share is not None and used is not None and used <= share.persistent
             if state.left.get(key, at) < at and (cleared or not is_there):
                 yield ev.LeftGone(at, name, part.gpu)
+
+
+def _others_compute(state: State, name: LeaseId, parts: _Sorted, at: float) -> bool | None:
+    """Whether a process of the lease that is not the task's own has something on this GPU.
+
+    ``None``: unknown, also where a process joined after the measurement began.
+    """
+    if parts.opaque or state.joined.get(name, -math.inf) >= at:
+        return None
+    own = state.leases[name].task.process
+    return any(lease == name and process != own for process, lease in parts.owner.items())
 
 
 def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:

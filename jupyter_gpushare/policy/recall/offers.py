@@ -61,11 +61,13 @@ def cached_on(state: State, config: PolicyConfig, name: LeaseId) -> Iterator[Gpu
     can = (
         state.takers.get(name) is False
         and lease.phase is LeasePhase.HELD
-        and lease.can_be_asked
-        and state.steps.get(name, 0) >= shares.KNOWN_AFTER
+        and not lease.stalled
+        and not lease.is_resuming
     )
     for part in lease.allocations if can else ():
-        told = state.figures.get((name, part.gpu))
+        if not shares.computes_alone(state, name, part.gpu):
+            continue  # the others' caches stay
+        told = shares.known(state, name, part.gpu)
         used = state.measured.get((name, part.gpu))
         if told is None or used is None or not shares.in_time(state, config, part.gpu):
             continue

@@ -58,10 +58,12 @@ def _shares(state: State) -> None:
     kept: Counter[tuple[str, str]] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
     largest: dict[str, int] = {}
+    here: Counter[str] = Counter()
     for (name, gpu), share in state.shares.items():
         key = (state.leases[name].environment, gpu)
         kept[key] += share.persistent
         counts[key] += 1
+        here[gpu] += 1
         largest[gpu] = max(largest.get(gpu, 0), share.temporary)
     for key, held in state.reservations.items():
         by_turns = held.full is not None
@@ -69,7 +71,8 @@ def _shares(state: State) -> None:
         _require(not by_turns or held.memory == kept[key], f"shares of {key} do not add up")
         _require(held.full is None or held.memory <= held.full, f"{key} keeps more than is its")
     for uuid, books in state.gpus.items():
-        region = largest[uuid] + books.offset if uuid in largest else 0
+        _require(here[uuid] > 1 or not books.offset, f"GPU {uuid}: head-room before nobody's part")
+        region = largest.get(uuid, 0) + books.offset
         _require(books.shared == region, f"GPU {uuid}: the common region does not add up")
 
 
@@ -83,7 +86,7 @@ def _turns(state: State) -> None:
     _require(all(count == 1 for count in computing.values()), "two tasks have one GPU's turn")
     held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
     _require(set(state.takers) <= held, "a task takes turns that has ended")
-    keys = {*state.figures, *state.measured, *state.left, *state.shares}
+    keys = {*state.figures, *state.measured, *state.others, *state.left, *state.shares}
     _require(keys <= set(state.claims), "figures of a claim that is gone")
 
 

@@ -7,7 +7,16 @@ from typing import Final
 
 from ..books.placement import NoRoom, Refused, Shortage
 from ..words.config import PolicyConfig
-from ..words.model import MONTH, WEEK, BudgetLevel, HolderAction, Period, Quota, RefusalReason
+from ..words.model import (
+    MONTH,
+    WEEK,
+    BudgetLevel,
+    HolderAction,
+    Period,
+    Quota,
+    RefusalReason,
+    Request,
+)
 from ..words.recalls import Why
 
 GIB = 1024**3
@@ -59,6 +68,15 @@ def refusal_text(refused: Refused) -> str:
     return (
         f"A request needs at least 1 GPU and a positive memory size; this one asked for "
         f"{asked} GPUs and {n.get('asked_memory')} bytes."
+    )
+
+
+def parts_text(request: Request) -> str:
+    """Why a request whose parts are more than its memory is refused."""
+    return (
+        f"You asked for {size(request.memory)} on each GPU, but its parts are more: "
+        f"{size(request.persistent)} persistent and {size(request.temporary)} temporary. Ask for "
+        "at least their sum, or leave the memory out."
     )
 
 

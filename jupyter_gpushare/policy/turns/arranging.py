@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..books.shares import counted, current, free_with
+from ..books.shares import counted, current, free_with, offsets
 from ..books.state import State
 from ..words import events as ev
 from ..words.config import PolicyConfig
@@ -12,16 +12,24 @@ from ..words.model import Bytes, GpuUuid
 from ..words.turns import Share
 
 
+def arranged(
+    state: State, config: PolicyConfig, at: float, gpu: GpuUuid, shares: tuple[Share, ...]
+) -> ev.GpuShared:
+    """The event that these tasks share a GPU by turns, and no others do."""
+    return ev.GpuShared(at, gpu, offsets(state, config, gpu, shares), shares)
+
+
 def settle(state: State, config: PolicyConfig, at: float) -> Iterator[ev.GpuShared]:
     """Go back to plain reservations where they fit, and follow tasks that need more than before."""
     for gpu in sorted({uuid for _lease, uuid in state.shares}):
         now = current(state, gpu)
-        if free_with(state, gpu, (), config.turn_offset) >= 0:
-            yield ev.GpuShared(at, gpu, config.turn_offset, ())
+        if free_with(state, config, gpu, ()) >= 0:
+            yield arranged(state, config, at, gpu, ())
             continue
         wanted = tuple(_grown(state, config, gpu, share) for share in now)
-        if wanted != now and free_with(state, gpu, wanted, config.turn_offset) >= 0:
-            yield ev.GpuShared(at, gpu, config.turn_offset, wanted)
+        is_news = wanted != now or offsets(state, config, gpu, now) != state.gpus[gpu].offset
+        if is_news and free_with(state, config, gpu, wanted) >= 0:
+            yield arranged(state, config, at, gpu, wanted)
 
 
 def _grown(state: State, config: PolicyConfig, gpu: GpuUuid, share: Share) -> Share:

@@ -305,7 +305,15 @@ class PolicyConfig:
     turn_offset: int = setting(
         100_000_000,
         Unit.BYTES,
-        "Bytes of head-room on a GPU whose tasks take turns.",
+        "Bytes of head-room before the persistent part of each later task on a GPU whose tasks "
+        "take turns: n - 1 of them for n tasks. A quota's own turn_offset goes before this; a "
+        "request may name more.",
+    )
+    turn_offsets: tuple[tuple[str, int], ...] = setting(
+        (),
+        Unit.BYTES,
+        'The same by GPU: its UUID, or a part of its name, like {"H200": "1GiB"}.',
+        by_gpu=True,
     )
     turn_context: int = setting(
         512 * MIB,

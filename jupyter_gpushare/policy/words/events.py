@@ -490,18 +490,22 @@ class MemoryReported(AboutLease):
 
 @dataclass(frozen=True, slots=True)
 class ClaimMeasured(AboutLease):
-    """Bytes that a task which can take turns was measured with on a GPU; ``None``: unknown."""
+    """Bytes that a task which can take turns was measured with on a GPU; ``None``: unknown.
+
+    ``others``: another process than the task's own has something there; ``None``: unknown.
+    """
 
     DURABLE: ClassVar[bool] = False
     gpu: GpuUuid
     memory: Bytes | None
+    others: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuShared(Event):
     """These tasks share a GPU by turns, with these parts. None: all have plain reservations again.
 
-    ``offset`` is the head-room in bytes.
+    ``offset`` is the head-room in bytes, of all these tasks together.
     """
 
     gpu: GpuUuid

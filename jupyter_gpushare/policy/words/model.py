@@ -254,7 +254,7 @@ class Quota:
     in the rolling window). ``idle_timeout`` (seconds; 0 = never) replaces the node's own; ``None``:
     the node's holds. ``burst_memory`` replaces the node's in the same way: a limit is lifted up to
     it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
-    is lifted.
+    is lifted. ``turn_offset`` (bytes) replaces the node's in the same way.
     """
 
     gpus: int
@@ -264,6 +264,7 @@ class Quota:
     idle_timeout: float | None = None
     burst_memory: float | None = None
     per: Period | None = None
+    turn_offset: Bytes | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,17 +280,33 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a task asks for. ``memory`` in bytes on each GPU; ``None``: what the quota gives."""
+    """What a task asks for. Sizes are bytes on each GPU.
+
+    ``memory`` ``None``: what the quota gives. ``persistent`` and ``temporary`` are the parts that
+    it names of its memory (:class:`.turns.Figures`); they are known before it is placed, if both
+    are named. ``turn_offset`` is the head-room before its persistent part where it takes turns, if
+    that is more than the administrator's.
+    """
 
     gpus: int = 1
     memory: Bytes | None = None
     priority_class: PriorityClass = PriorityClass.INTERACTIVE
     request_id: str | None = None
+    persistent: Bytes | None = since(3, None)
+    temporary: Bytes | None = since(3, None)
+    turn_offset: Bytes | None = since(3, None)
 
     @property
     def named(self) -> int:
         """Bytes that it asks for by itself; 0: it leaves that to the quota."""
         return self.memory or 0
+
+    @property
+    def parts(self) -> tuple[Bytes, Bytes] | None:
+        """Its persistent and its temporary part, if it names both."""
+        if self.persistent is None or self.temporary is None:
+            return None
+        return self.persistent, self.temporary
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Final, get_args, get_type_hints
 
 #: The release that brought each version of the durable events, version 1 first. Append only.
-RELEASES: Final = ("0.1.0.dev0", "0.1.0")
+RELEASES: Final = ("0.1.0.dev0", "0.1.0", "0.2.0")
 
 _SINCE: Final = "since"
 

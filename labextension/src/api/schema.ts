@@ -389,6 +389,8 @@ export interface components {
             per?: ("week" | "month" | null) | string;
             /** @enum {unknown} */
             source?: "configuration" | "override";
+            /** @description the quota's own turn_offset, bytes; null: the node's holds */
+            turn_offset?: number | null;
             /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
             warnings?: string[];
             weight: number;
@@ -651,6 +653,8 @@ export interface components {
             seen?: boolean;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
+            /** @description the quota's own turn_offset, bytes; null: the node's holds */
+            turn_offset?: number | null;
             used_gpus: number;
             /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
             warnings?: string[];
@@ -668,6 +672,8 @@ export interface components {
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
+            /** @description bytes of head-room before the part of each later task where tasks take turns; null is the node's own */
+            turn_offset?: number | null;
             weight?: number;
         };
         Quotas: {
@@ -821,9 +827,13 @@ export interface components {
                 environment: string;
                 /** @description seconds */
                 gpu_seconds_busy: number;
+                /** @description what counts towards a budget: the time of its turns on GPUs that are used by turns, elsewhere the time held */
+                gpu_seconds_charged?: number;
                 /** @description seconds */
                 gpu_seconds_held: number;
                 leases: number;
+                /** @description memory that was reserved for it, GiB times seconds */
+                resident_gib_seconds?: number;
             }[];
             /** @description Unix time, seconds */
             since: number;

@@ -167,8 +167,8 @@ def ignore_the_disk() -> None:
     """What the ledger refused is granted all the same."""
     original = manager.Manager._append
 
-    async def append(self, events):
-        await original(self, events)
+    async def append(self, events, *more):
+        await original(self, events, *more)
 
     manager.Manager._append = append
 
@@ -177,8 +177,8 @@ def answer_before_it_is_written() -> None:
     """Grants are answered at once, and written somewhat later."""
     original = manager.Manager._append
 
-    async def append(self, events):
-        write = lambda: asyncio.ensure_future(original(self, events))  # noqa: E731
+    async def append(self, events, *more):
+        write = lambda: asyncio.ensure_future(original(self, events, *more))  # noqa: E731
         asyncio.get_running_loop().call_later(0.3, write)
 
     manager.Manager._append = append

@@ -1,0 +1,254 @@
+"""On GPUs by turns the turns' time is charged, and reserved memory is counted beside it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.policy_turns import CONFIG, Actor, TurnWorld
+from support.policy_world import GIB, gpu
+
+from jupyter_gpushare.node.ledger.codec import to_record
+from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record, UsageRow, Use, Uses
+from jupyter_gpushare.node.ledger.uses import LeaseUses
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import uses
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.words.turns import TurnPhase
+
+MIDNIGHT = 1_699_920_000.0
+HOUR, DAY = 3600.0, 86400.0
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    opened = Ledger.open(tmp_path / "ledger", history=30 * DAY, wall=MIDNIGHT)
+    yield opened
+    opened.close()
+
+
+def granted(at: float, lease: str, who: str, gpus: int = 1) -> Record:
+    parts: JSON = [{"gpu": f"GPU-{number}", "memory": 12 * GIB} for number in range(gpus)]
+    data: dict[str, JSON] = {"gpus": parts, "activity": "busy"}
+    return Record("LeaseGranted", at, MIDNIGHT + at, who, lease, data)
+
+
+def ended(at: float, lease: str, who: str) -> Record:
+    data: dict[str, JSON] = {"reason": "released", "detail": ""}
+    return Record("LeaseEnded", at, MIDNIGHT + at, who, lease, data)
+
+
+def now(at: float, **leases: Use) -> Uses:
+    return Uses(at, MIDNIGHT + at, tuple(leases.items()))
+
+
+def two_by_turns(ledger: Ledger) -> None:
+    """Both hold the GPU from 0 to 60 min. Alice has 40 min of turns and keeps 4 GiB, bob 20 and 8.
+
+    In the first 10 minutes each still has a reservation of 12 GiB and computes.
+    """
+    plain, kept = Use(False, 12 * GIB), 4.0 * GIB
+    ledger.append(
+        [granted(0.0, "A", "alice"), granted(0.0, "B", "bob")], now(0.0, A=plain, B=plain)
+    )
+    ledger.append([], now(600.0, A=Use(False, kept), B=Use(True, 2 * kept)))
+    ledger.append([], now(2400.0, A=Use(True, kept), B=Use(False, 2 * kept)))
+    ledger.append([], now(3000.0, A=Use(False, kept), B=Use(True, 2 * kept)))
+    ledger.append([ended(3600.0, "A", "alice"), ended(3600.0, "B", "bob")])
+
+
+def rows(ledger: Ledger, since: float, until: float) -> dict[str, UsageRow]:
+    found = ledger.usage(MIDNIGHT + since, MIDNIGHT + until, None)
+    return {row.environment: row for row in found}
+
+
+def test_turns_are_charged_and_memory_is_counted_beside(ledger: Ledger) -> None:
+    """Alice: 10 + 30 + 10 min; bob: 10 + 10. GiB-hours: 12 / 6 + 4 * 5 / 6, and with 8."""
+    two_by_turns(ledger)
+    found = rows(ledger, 0.0, HOUR)
+    assert {name: row.gpu_seconds_held for name, row in found.items()} == {
+        "alice": HOUR,
+        "bob": HOUR,
+    }
+    assert found["alice"].gpu_seconds_charged == 50 * 60
+    assert found["bob"].gpu_seconds_charged == 20 * 60
+    assert found["alice"].resident_gib_seconds / HOUR == pytest.approx(12 / 6 + 4 * 5 / 6)
+    assert found["bob"].resident_gib_seconds / HOUR == pytest.approx(12 / 6 + 8 * 5 / 6)
+    assert found["bob"].leases == 1
+    part = rows(ledger, 2400.0, 3000.0)
+    assert (part["alice"].gpu_seconds_charged, part["bob"].gpu_seconds_charged) == (0.0, 600.0)
+
+
+@pytest.mark.parametrize("days", [3.0, 60.0])
+def test_hours_and_days_keep_both(ledger: Ledger, days: float) -> None:
+    two_by_turns(ledger)
+    before = rows(ledger, 0.0, DAY)
+    while ledger.prune(MIDNIGHT + days * DAY):
+        pass
+    ledger.prune(MIDNIGHT + days * DAY)
+    after = rows(ledger, 0.0, DAY)
+    for name, row in before.items():
+        assert after[name].gpu_seconds_charged == pytest.approx(row.gpu_seconds_charged)
+        assert after[name].resident_bytes == pytest.approx(row.resident_bytes)
+
+
+def test_a_running_lease_counts_until_now_and_over_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
+    ledger.append([granted(0.0, "A", "alice", 2)], now(0.0, A=Use(False, GIB)))
+    ledger.append([], now(100.0, A=Use(True, GIB)))
+    ledger.close()
+    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
+    (row,) = rows(ledger, 0.0, 300.0).values()
+    assert (row.gpu_seconds_held, row.gpu_seconds_charged) == (600.0, 200.0)
+    assert row.resident_gib_seconds == pytest.approx(300.0)
+    ledger.append([ended(300.0, "A", "alice")])
+    (row,) = rows(ledger, 0.0, 900.0).values()
+    assert (row.gpu_seconds_held, row.gpu_seconds_charged) == (600.0, 200.0)
+    ledger.close()
+
+
+def test_a_budget_is_free_again_when_turns_have_left_the_window(ledger: Ledger) -> None:
+    """Of bob's 1200 charged seconds 600 leave with the first 600 s; then none for 1800 s."""
+    two_by_turns(ledger)
+    since, until = MIDNIGHT, MIDNIGHT + 2 * HOUR
+    assert ledger.usage_leaves(since, until, "bob", 600.0) == pytest.approx(600.0)
+    assert ledger.usage_leaves(since, until, "bob", 700.0) == pytest.approx(2500.0)
+    assert ledger.usage_leaves(since, until, "bob", 1201.0) is None
+
+
+def test_a_ledger_of_the_release_before_is_charged_as_held(tmp_path: Path) -> None:
+    """And that release can go on with the file: to it nobody rests."""
+    path = tmp_path / "ledger"
+    connection = sqlite3.connect(path)
+    connection.executescript((Path(__file__).parent / "ledger_before.sql").read_text())
+    connection.execute(
+        "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy, start_wall, last)"
+        " VALUES (?, 1, 'A', 'alice', 2, 1, ?, 1)",
+        (MIDNIGHT + 100.0, MIDNIGHT),
+    )
+    connection.commit()
+    connection.close()
+    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
+    row = rows(ledger, 0.0, 100.0)["alice"]
+    assert (row.gpu_seconds_charged, row.resident_bytes) == (200.0, 0.0)
+    ledger.close()
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy, start_wall, last)"
+        " VALUES (?, 2, 'B', 'alice', 1, 1, ?, 1)",
+        (MIDNIGHT + 200.0, MIDNIGHT + 100.0),
+    )
+    connection.commit()
+    connection.close()
+    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
+    assert rows(ledger, 0.0, 200.0)["alice"].gpu_seconds_charged == 300.0
+    ledger.close()
+
+
+# -- from the state ----------------------------------------------------------------------------
+
+
+class Accounted(TurnWorld):
+    """A world whose events and uses are written as the node manager does it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(CONFIG)
+        self.ledger, self.used = ledger, LeaseUses()
+
+    def run(self, command: cmd.Command) -> core.Decision:
+        before = len(self.history)
+        decision = super().run(command)
+        records = [to_record(e, MIDNIGHT + e.at) for e in self.history[before:] if e.DURABLE]
+        changed = self.used.changes(self.state)
+        if records or changed:
+            at = max((event.at for event in self.history[before:]), default=self.at)
+            self.ledger.append(records, Uses(at, MIDNIGHT + at, tuple(changed.items())))
+            self.used.are_written(changed)
+        return decision
+
+
+def come(at: TurnWorld, who: str, pid: int, kept: int, step: int, gib: int) -> Actor:
+    at.observe()
+    decision = at.request(who, pid, Request(1, Bytes(gib * GIB)), wait=False)
+    assert isinstance(decision, core.Grant), decision
+    actor = Actor(pid, who, decision.lease, kept * GIB, step * GIB, gated=True)
+    at.actors[decision.lease] = actor
+    return actor
+
+
+def test_what_is_charged_is_what_was_computed_in_turns(ledger: Ledger) -> None:
+    at = Accounted(ledger)
+    at.start([gpu(0)], Quota(2, None))
+    begin = at.at
+    actors = [come(at, "alice", 1, 2, 8, 12), come(at, "bob", 2, 2, 6, 12)]
+    had = dict.fromkeys(("alice", "bob"), 0.0)
+    for _ in range(120):
+        for actor in actors:
+            at.train(actor, 1)
+        for actor in actors:
+            had[actor.who] += not uses.rests(at.state, actor.lease)
+        at.second()
+    found = rows(ledger, begin, at.at)
+    lasted = at.at - begin
+    for name, row in found.items():
+        assert row.gpu_seconds_held == pytest.approx(lasted)
+        assert row.gpu_seconds_charged == pytest.approx(had[name], abs=1.0)
+        assert row.resident_gib_seconds == pytest.approx(12 * lasted)
+    both = sum(row.gpu_seconds_charged for row in found.values())
+    assert lasted <= both <= lasted + 5.0, "one at a time, but for the first steps"
+    # Bob's cell ends: nobody else wants the turn, and alice has it for as long as it lasts.
+    who = (actors[1].lease, EnvironmentName("bob"), at.who(actors[1])[2])
+    at.run(cmd.EndTurn(at.at, *who))
+    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+    quiet = at.at
+    for _ in range(30):
+        at.train(actors[0], 1)
+        at.second()
+    found = rows(ledger, quiet, at.at)
+    assert found["bob"].gpu_seconds_held == pytest.approx(30.0)
+    assert found["bob"].gpu_seconds_charged == 0.0
+    assert found["alice"].gpu_seconds_charged == pytest.approx(30.0, abs=1.0)
+
+
+def test_a_restarted_node_manager_goes_on_with_the_sums(ledger: Ledger) -> None:
+    at = Accounted(ledger)
+    at.start([gpu(0)], Quota(2, None))
+    actors = [come(at, "alice", 1, 2, 8, 12), come(at, "bob", 2, 2, 6, 12)]
+    for _ in range(40):
+        for actor in actors:
+            at.train(actor, 1)
+        at.second()
+    state = State()
+    for event in core.summarise(at.state):
+        state = core.evolve(state, event)
+    rested = [name for name, turn in at.state.turns.items() if turn.phase is not TurnPhase.HOLDS]
+    at.used = LeaseUses()  # of the new process
+    assert at.used.changes(at.state)
+    at.used = LeaseUses()
+    again = at.used.changes(state)
+    assert {name: one.memory for name, one in again.items()} == {
+        LeaseId(actor.lease): 12.0 * GIB for actor in actors
+    }
+    assert rested
+    assert not again[rested[0]].rests, "until it waits again, which it says at once"
+
+
+def test_parts_of_a_shared_reservation_and_of_turns() -> None:
+    at = TurnWorld(CONFIG)
+    at.start([gpu(0)], Quota(2, Bytes(10 * GIB)))
+    for pid in (1, 2):
+        assert isinstance(at.request("alice", pid), core.Grant)
+    assert list(uses.memory(at.state).values()) == [5.0 * GIB, 5.0 * GIB], "one reservation of two"
+    assert not any(uses.rests(at.state, name) for name in at.state.leases)

@@ -1,0 +1,327 @@
+"""Source S2 to the letter: parts that a request names, an offset before each later task's part."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from support.policy_turns import CONFIG, Actor, TurnWorld
+from support.policy_world import GIB, gpu, process
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import shares
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
+    GpuReading,
+    LeasePhase,
+    ProcessReading,
+    Quota,
+    RefusalReason,
+    Request,
+)
+from jupyter_gpushare.policy.words.turns import Figures
+
+UUID = gpu(0).uuid
+
+
+def world(config: PolicyConfig = CONFIG, **users: Quota) -> TurnWorld:
+    made = TurnWorld(config)
+    made.start([gpu(0)], Quota(2, None), **users)
+    return made
+
+
+def come(
+    at: TurnWorld, who: str, pid: int, kept: int, step: int, gib: int | None, **named: Any
+) -> Actor:
+    """Somebody is granted a GPU, just measured. Sizes in GiB; ``named`` are the request's parts."""
+    at.observe()
+    request = Request(1, None if gib is None else Bytes(gib * GIB))
+    parts = {name: Bytes(size * GIB) for name, size in named.items()}
+    decision = at.request(who, pid, dataclasses.replace(request, **parts), wait=False)
+    assert isinstance(decision, core.Grant), decision
+    actor = Actor(pid, who, decision.lease, kept * GIB, step * GIB, gated=True)
+    at.actors[decision.lease] = actor
+    return actor
+
+
+def refused(at: TurnWorld, pid: int, gib: int) -> core.Refuse:
+    decision = at.request("zoe", pid, Request(1, Bytes(gib * GIB)), wait=False)
+    assert isinstance(decision, core.Refuse)
+    return decision
+
+
+# -- named parts ---------------------------------------------------------------------------
+
+
+def test_a_task_that_names_its_parts_is_placed_by_them_at_once() -> None:
+    """Without them it would have the whole GPU: its quota names no size."""
+    at = world()
+    come(at, "alice", 1, 4, 8, None, persistent=4, temporary=8)
+    assert at.state.gpus[UUID].reserved == 12 * GIB
+    come(at, "bob", 2, 4, 8, None, persistent=4, temporary=8)
+    assert at.state.gpus[UUID].reserved == 24 * GIB
+
+
+def test_what_cuda_takes_is_added_and_no_quota_is_exceeded_by_it() -> None:
+    config = dataclasses.replace(CONFIG, turn_context=GIB)
+    at = world(config, bob=Quota(1, Bytes(12 * GIB)))
+    come(at, "alice", 1, 4, 4, None, persistent=4, temporary=4)
+    assert at.state.gpus[UUID].reserved == 9 * GIB
+    come(at, "bob", 2, 4, 8, None, persistent=4, temporary=8)
+    assert at.state.gpus[UUID].reserved == (9 + 12) * GIB
+
+
+def test_it_is_counted_by_the_rule_after_its_first_gate_not_before() -> None:
+    """Its client has said that it stops there; until then the parts are promised as a sum."""
+    at = world()
+    alice = come(at, "alice", 1, 2, 8, None, persistent=2, temporary=8)
+    bob = come(at, "bob", 2, 2, 6, 12, persistent=2, temporary=6)
+    at.begin_step(alice)
+    at.observe()
+    refused(at, 3, 8)
+    at.end_step(alice)
+    at.train(bob, 1)
+    assert at.state.steps[bob.lease] == 1
+    refused(at, 4, 8)  # their word is not enough
+    at.observe()
+    come(at, "carol", 5, 1, 1, 8)
+    share = at.state.shares[(alice.lease, UUID)]
+    assert (share.persistent, share.temporary) == (2 * GIB, 8 * GIB)
+    # He named 8 GiB of his 12, and no second step has shown that he needs no more.
+    share = at.state.shares[(bob.lease, UUID)]
+    assert (share.persistent, share.temporary) == (2 * GIB, 10 * GIB)
+
+
+def test_one_that_names_nothing_needs_a_second_step() -> None:
+    at = world()
+    alice = come(at, "alice", 1, 2, 8, 14)
+    at.train(alice, 1)
+    at.observe()
+    refused(at, 2, 12)
+    at.train(alice, 1)
+    at.observe()
+    come(at, "bob", 3, 1, 1, 12)
+
+
+def test_later_figures_correct_what_was_named_in_both_directions() -> None:
+    at = world()
+    alice = come(at, "alice", 1, 3, 5, 14, persistent=6, temporary=2)
+    at.train(alice, 1)
+    told = at.state.figures[(alice.lease, UUID)]
+    assert (told.persistent, told.temporary) == (6 * GIB, 5 * GIB), "never less before two steps"
+    at.train(alice, 1)
+    told = at.state.figures[(alice.lease, UUID)]
+    assert (told.persistent, told.temporary) == (3 * GIB, 5 * GIB)
+
+
+def test_who_names_too_little_frees_nothing_that_it_uses() -> None:
+    at = world()
+    alice = come(at, "alice", 1, 9, 4, 14, persistent=0, temporary=1)
+    at.train(alice, 1)
+    assert at.memory[(1, UUID)] == 13 * GIB
+    at.observe()
+    refused(at, 2, 12)
+
+
+def test_parts_that_exceed_the_memory_are_refused() -> None:
+    at = world(alice=Quota(1, Bytes(8 * GIB)))
+    request = Request(1, Bytes(6 * GIB), persistent=Bytes(4 * GIB), temporary=Bytes(4 * GIB))
+    decision = at.request("alice", 1, request, wait=False)
+    assert isinstance(decision, core.Refuse)
+    assert decision.reason is RefusalReason.BAD_REQUEST
+    assert "4 GiB persistent and 4 GiB temporary" in decision.message
+    too_much = dataclasses.replace(request, memory=None, temporary=Bytes(5 * GIB))
+    decision = at.request("alice", 1, too_much, wait=False)
+    assert isinstance(decision, core.Refuse)
+    assert decision.reason is RefusalReason.OVER_QUOTA
+
+
+def test_what_was_named_is_known_after_a_restart() -> None:
+    at = world()
+    alice = come(at, "alice", 1, 4, 8, None, persistent=4, temporary=8)
+    state = State()
+    for event in core.summarise(at.state):
+        state = core.evolve(state, event)
+    assert state.leases[alice.lease].request.parts == (4 * GIB, 8 * GIB)
+    assert state.figures[(alice.lease, UUID)] == Figures(
+        UUID, Bytes(4 * GIB), Bytes(8 * GIB), Bytes(0)
+    )
+
+
+# -- offsets -------------------------------------------------------------------------------
+
+
+def three_by_turns(config: PolicyConfig = CONFIG, **users: Quota) -> tuple[TurnWorld, list[Actor]]:
+    """Three tasks that keep 2 GiB each and need 8 for a step, on a GPU of 24 GiB."""
+    at = world(config, **users)
+    actors = []
+    for pid, who in enumerate(("alice", "bob", "carol"), 1):
+        actors.append(come(at, who, pid, 2, 8, 10))
+        for _ in range(30):
+            for actor in actors:
+                at.train(actor, 1)
+            at.second()
+    at.observe()
+    # A fourth: then the other three are counted by the rule, and the fourth needs 8 plainly.
+    actors.append(come(at, "dave", 4, 1, 1, 8))
+    return at, actors
+
+
+def test_two_offsets_before_the_parts_of_three_tasks() -> None:
+    """2 + 2 + 2 kept, 8 for a step and 2 offsets of 0.1 GiB: 14.2 of 24; one would be 14.1."""
+    at, _actors = three_by_turns()
+    books = at.state.gpus[UUID]
+    assert books.offset == 2 * CONFIG.turn_offset
+    assert books.shared == 8 * GIB + 2 * CONFIG.turn_offset
+    shared = [event for event in at.history if isinstance(event, ev.GpuShared) and event.shares]
+    assert shared[-1].offset == (len(shared[-1].shares) - 1) * CONFIG.turn_offset
+
+
+def test_an_offset_goes_with_its_task() -> None:
+    at, actors = three_by_turns()
+    at.release(actors[1].lease, "bob")
+    at.die(2)
+    del at.actors[actors[1].lease]
+    at.observe()
+    assert at.state.gpus[UUID].offset in (0, CONFIG.turn_offset), "two tasks, or plain again"
+
+
+def test_a_quota_a_gpu_and_a_request_say_their_own_offset() -> None:
+    config = dataclasses.replace(CONFIG, turn_offsets=(("pretend", 2 * GIB),))
+    at = world(config, bob=Quota(1, None, turn_offset=Bytes(GIB)))
+    leases = [
+        come(at, "alice", 1, 1, 2, 6).lease,
+        come(at, "bob", 2, 1, 2, 6).lease,
+        come(at, "carol", 3, 1, 2, 6, turn_offset=3).lease,
+        come(at, "dave", 4, 1, 2, 6, turn_offset=1).lease,
+    ]
+
+    def offsets(*names: Any) -> int:
+        given = [shares.Share(name, Bytes(GIB), Bytes(GIB)) for name in names]
+        return shares.offsets(at.state, config, UUID, given)
+
+    alice, bob, carol, dave = leases
+    assert offsets(alice) == 0, "the first one's part needs none"
+    assert offsets(alice, bob) == GIB, "her quota's goes before the GPU's"
+    assert offsets(bob, alice) == GIB, "the first is who came first"
+    assert offsets(alice, carol) == 3 * GIB, "a request may name more"
+    assert offsets(alice, dave) == 2 * GIB, "and not less than the administrator"
+    assert offsets(*leases) == (1 + 3 + 2) * GIB
+    plain = dataclasses.replace(config, turn_offsets=())
+    one = shares.Share(alice, Bytes(GIB), Bytes(GIB)), shares.Share(dave, Bytes(GIB), Bytes(GIB))
+    assert shares.offsets(at.state, plain, UUID, one) == GIB
+
+
+def test_an_offset_that_does_not_fit_bars_the_turns() -> None:
+    config = dataclasses.replace(CONFIG, turn_offset=3 * GIB)
+    at = world(config)
+    alice, bob = come(at, "alice", 1, 2, 6, 12), come(at, "bob", 2, 2, 6, 12)
+    for _ in range(30):
+        at.train(alice, 1)
+        at.train(bob, 1)
+        at.second()
+    at.observe()
+    refused(at, 3, 12)  # 2 + 2 + 6 + 3 leave 11
+    come(at, "carol", 4, 1, 1, 11)
+
+
+def test_an_arrangement_of_an_older_ledger_is_read_and_then_renewed() -> None:
+    """Version 0.1.0 had one offset for a GPU, whether one task or three took turns there."""
+    at, _actors = three_by_turns()
+    old = CONFIG.turn_offset
+    current = shares.current(at.state, UUID)
+    state = core.evolve(at.state, ev.GpuShared(at.at, UUID, old, current))
+    core.check(state)
+    assert state.gpus[UUID].offset == old
+    alone = core.evolve(at.state, ev.GpuShared(at.at, UUID, old, current[:1]))
+    assert alone.gpus[UUID].offset == 0
+    at.state = state
+    at.second()
+    assert at.state.gpus[UUID].offset == 2 * CONFIG.turn_offset
+
+
+# -- processes of one lease ----------------------------------------------------------------
+
+
+def ready() -> tuple[TurnWorld, Actor]:
+    """Alice would be counted by the rule, so that bob's 12 GiB fit."""
+    at = world()
+    alice = come(at, "alice", 1, 2, 8, 14)
+    at.train(alice, 3)
+    at.observe()
+    return at, alice
+
+
+def join(at: TurnWorld, actor: Actor, pid: int) -> None:
+    at.run(cmd.Attach(at.at, actor.lease, EnvironmentName(actor.who), process(pid)))
+
+
+def test_a_worker_that_never_uses_the_gpu_excludes_nobody_from_turns() -> None:
+    at, alice = ready()
+    join(at, alice, 7)
+    refused(at, 2, 12)  # it may use the GPU: nobody has looked since it joined
+    at.at += 1.0
+    at.observe()
+    come(at, "bob", 3, 1, 1, 12)
+    assert len(at.state.leases[alice.lease].members) == 2
+
+
+def test_a_worker_that_uses_the_gpu_excludes_its_lease() -> None:
+    at, alice = ready()
+    join(at, alice, 7)
+    at.memory[(1, UUID)] -= GIB
+    at.memory[(7, UUID)] = GIB
+    at.at += 1.0
+    at.observe()
+    refused(at, 2, 12)
+    at.die(7)
+    at.at += 1.0
+    at.observe()
+    come(at, "bob", 3, 1, 1, 12)
+
+
+def test_a_measurement_that_began_before_a_worker_joined_shows_nothing_of_it() -> None:
+    at, alice = ready()
+    began = at.at
+    at.at += 1.0
+    join(at, alice, 7)
+    alone = ProcessReading((process(1),), Bytes(at.memory[(1, UUID)]))
+    reading = GpuReading(UUID, None, alone.memory, (alone,))
+    at.run(cmd.Observe(began, (reading,), at.at))
+    refused(at, 2, 12)
+
+
+def test_where_processes_cannot_be_told_apart_all_members_count() -> None:
+    at, alice = ready()
+    join(at, alice, 7)
+    at.at += 1.0
+    stranger = dataclasses.replace(process(99), start_time=0)  # of another pid namespace
+    mine = ProcessReading((process(1),), Bytes(at.memory[(1, UUID)]))
+    reading = GpuReading(UUID, None, mine.memory, (mine, ProcessReading((stranger,), Bytes(0))))
+    at.run(cmd.Observe(at.at, (reading,), at.at))
+    refused(at, 2, 12)
+    assert at.state.leases[alice.lease].phase is LeasePhase.HELD
+
+
+@pytest.mark.parametrize("bug", ["any member", "one step is enough"])
+def test_planted_bugs_are_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bug == "any member":
+        monkeypatch.setattr(shares, "computes_alone", lambda *_: True)
+    else:
+        monkeypatch.setattr(
+            shares,
+            "known",
+            lambda state, lease, gpu: state.figures.get((lease, gpu)),
+        )
+    stories = {
+        "any member": test_a_worker_that_uses_the_gpu_excludes_its_lease,
+        "one step is enough": test_one_that_names_nothing_needs_a_second_step,
+    }
+    with pytest.raises(AssertionError):
+        stories[bug]()
