@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.room import comes_back
 from jupyter_gpushare.policy.books.state import ClaimKey, State
+from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -23,6 +24,7 @@ from jupyter_gpushare.policy.words.model import (
     Allocation,
     Bytes,
     EnvironmentName,
+    Estimate,
     GpuReading,
     LeaseId,
     LeasePhase,
@@ -30,6 +32,7 @@ from jupyter_gpushare.policy.words.model import (
     PriorityClass,
     Quota,
     Request,
+    Reserve,
     Rung,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
@@ -484,6 +487,69 @@ class Histories(RuleBasedStateMachine):
                 for who, size in used.items()
             )
             assert books.unleased == strangers + excess
+
+
+class Following(Histories):
+    """The same where reservations follow the measurement, and earlier runs are known."""
+
+    @initialize(
+        gpus=st.lists(st.integers(4, 24), min_size=1, max_size=3),
+        burst=st.sampled_from([0.0, 0.9]),
+        reserve=st.sampled_from([Reserve.QUOTA, Reserve.ESTIMATE]),
+    )
+    def begin(self, gpus: list[int], burst: float, reserve: Reserve) -> None:
+        Histories.begin(self, gpus, burst)
+        config = dataclasses.replace(
+            self.world.config, reserve=reserve, reserve_headroom_least=GIB // 2
+        )
+        self.world.config = config
+
+    @rule(
+        who=st.sampled_from(PEOPLE),
+        gib=st.none() | st.integers(1, 9),
+        named=st.sampled_from([None, None, None, 2, 5]),
+        reserve=st.sampled_from([None, None, *Reserve]),
+        live=st.sampled_from([True, True, None, False]),
+    )
+    def ask_for_known_code(
+        self,
+        who: str,
+        gib: int | None,
+        named: int | None,
+        reserve: Reserve | None,
+        live: bool | None,
+    ) -> None:
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        self.alive[pid] = who
+        estimate = None if gib is None else Estimate(Bytes(gib * GIB), 3)
+        memory = None if named is None else Bytes(named * GIB)
+        self.world.request(
+            who, pid, Request(1, memory, reserve=reserve, live=live, estimate=estimate)
+        )
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(data=st.data(), gib=st.integers(1, 9), live=st.booleans())
+    def run_a_cell(self, data: st.DataObject, gib: int, live: bool) -> None:
+        """Within its limit, as frameworks keep it; then the cell ends and is measured."""
+        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
+        who = (lease.id, lease.environment, lease.task.process)
+        if lease.task.process not in lease.members:
+            return
+        self.world.run(cmd.ConfirmLimit(self.world.at, *who, (), live))
+        part = data.draw(st.sampled_from(lease.allocations))
+        limit = lifts.limit(self.world.state, lease, part)
+        used = sum(
+            size
+            for (pid, where), size in self.world.memory.items()
+            if where == part.gpu and pid != lease.task.process.pid
+        )
+        size = min(gib * GIB, limit, self.world.state.gpus[part.gpu].gpu.memory - used)
+        if size > 0:
+            self.world.memory[(lease.task.process.pid, part.gpu)] = size
+        self.world.at += 1.0
+        self.world.observe()
+        self.world.run(cmd.SetActivity(self.world.at, *who, Activity.IDLE))
+        self.look_again(2.0)
 
 
 class Crowd(RuleBasedStateMachine):

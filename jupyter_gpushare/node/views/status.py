@@ -279,7 +279,7 @@ class Sheet:
             "gpus": self._gpus_of(lease),
             "asked": {
                 "gpus": lease.request.gpus,
-                "memory": outlook_status.asked_memory(state, lease, self._largest),
+                "memory": outlook_status.asked_memory(state, lease, self._largest, config),
             },
             "priority_class": lease.request.priority_class.value,
             "requested": lease.requested_at + offset,
@@ -316,7 +316,7 @@ class Sheet:
             "environment": lease.environment if known else None,
             "priority_class": lease.request.priority_class.value,
             "gpus": lease.request.gpus,
-            "memory": outlook_status.asked_memory(state, lease, self._largest),
+            "memory": outlook_status.asked_memory(state, lease, self._largest, config),
             "waiting": max(0.0, boot - lease.requested_at),
             "ahead": place.ahead,
             "reason": why.reason.value if why else None,

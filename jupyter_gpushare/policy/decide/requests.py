@@ -18,6 +18,7 @@ from ..words.model import (
     PriorityClass,
     RefusalReason,
     Request,
+    Reserve,
 )
 from . import bounds, out_of_service, quotas
 from .draft import Decision, Draft, Grant, Refuse, Wait
@@ -43,6 +44,7 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
     if command.of_quota:
         command = _of_quota(draft.state, command)
+    command = _with_reserve(draft, command)
     refuse = _refuse_now(draft, command)
     if refuse is not None:
         draft.emit(
@@ -73,6 +75,20 @@ def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
     )
     count = max(1, min(quota.gpus, fit_for_it))
     return replace(command, request=replace(command.request, gpus=count))
+
+
+def _with_reserve(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
+    """The same request with the reserve that holds for it: its own, its quota's or the node's.
+
+    ``None`` stands for the whole: so older releases read it.
+    """
+    request = command.request
+    quota, _source = draft.state.quotas.resolve(command.environment)
+    reserve: Reserve | None = request.reserve or quota.reserve or draft.config.reserve
+    if request.memory is not None or reserve is Reserve.WHOLE:
+        reserve = None
+    estimate = request.estimate if reserve is Reserve.ESTIMATE else None
+    return replace(command, request=replace(request, reserve=reserve, estimate=estimate))
 
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:

@@ -141,6 +141,19 @@ class RefusalReason(Enum):
     UNAVAILABLE = "unavailable"
 
 
+class Reserve(Enum):
+    """How much of a GPU is reserved for a request that names no memory.
+
+    ``WHOLE``: what the quota gives, all the time. ``QUOTA``: the same, until the task is measured;
+    from then on the reservation follows the measurement. ``ESTIMATE``: what earlier runs of the
+    same code needed, where they are known, else as ``QUOTA``.
+    """
+
+    WHOLE = "whole"
+    QUOTA = "quota"
+    ESTIMATE = "estimate"
+
+
 class FlagKind(Enum):
     """The reason for which the audit flags a process."""
 
@@ -254,7 +267,7 @@ class Quota:
     in the rolling window). ``idle_timeout`` (seconds; 0 = never) replaces the node's own; ``None``:
     the node's holds. ``burst_memory`` replaces the node's in the same way: a limit is lifted up to
     it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
-    is lifted.
+    is lifted. ``reserve`` replaces the node's, too.
     """
 
     gpus: int
@@ -264,6 +277,7 @@ class Quota:
     idle_timeout: float | None = None
     burst_memory: float | None = None
     per: Period | None = None
+    reserve: Reserve | None = since(2, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,18 +292,40 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes that a task is expected to need on each GPU, after ``runs`` measured runs."""
+
+    memory: Bytes
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """What a task asks for. ``memory`` in bytes on each GPU; ``None``: what the quota gives."""
+    """What a task asks for. ``memory`` in bytes on each GPU; ``None``: what the quota gives.
+
+    Once it is decided, ``reserve`` says how much that reserves; ``None``: all that the quota gives.
+    ``live``: its frameworks' limits can change while they run (``None``: not known yet). ``code``
+    names the code that runs, for :class:`Estimate`, which only the node manager makes.
+    """
 
     gpus: int = 1
     memory: Bytes | None = None
     priority_class: PriorityClass = PriorityClass.INTERACTIVE
     request_id: str | None = None
+    reserve: Reserve | None = since(2, None)
+    live: bool | None = since(2, None)
+    code: str | None = since(2, None)
+    estimate: Estimate | None = since(2, None)
 
     @property
     def named(self) -> int:
         """Bytes that it asks for by itself; 0: it leaves that to the quota."""
         return self.memory or 0
+
+    @property
+    def follows(self) -> bool:
+        """Whether what is reserved for it follows what it is measured to use."""
+        return self.memory is None and self.reserve in (Reserve.QUOTA, Reserve.ESTIMATE)
 
 
 @dataclass(frozen=True, slots=True)
