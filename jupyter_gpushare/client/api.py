@@ -11,19 +11,21 @@ from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
 from .words.grant import Grant
-from .words.settings import Ask, parse_class
+from .words.settings import Ask, parse_class, parse_reserve
 
 
 def make_ask(
     gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
+    reserve: str | None = None,
 ) -> Ask:
     """Checked needs; ``memory`` in bytes or like ``"8GiB"``. Raises :class:`ValueError`."""
     return Ask(
         None if gpus is None else parse_gpus(gpus),
         None if memory is None else parse_size(memory),
         None if priority_class is None else parse_class(priority_class),
+        None if reserve is None else parse_reserve(reserve),
     )
 
 
@@ -32,6 +34,7 @@ def request(
     memory: int | str | None = None,
     priority_class: str | None = None,
     *,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Grant:
@@ -45,7 +48,7 @@ def request(
     Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs
     on other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
-    ask = make_ask(gpus, memory, priority_class)
+    ask = make_ask(gpus, memory, priority_class, reserve)
     grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
     broker().wishes.set_ask(ask)
     return grant
@@ -66,6 +69,7 @@ def lease(
     memory: int | str | None = None,
     priority_class: str | None = None,
     *,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Iterator[Grant]:
@@ -75,7 +79,7 @@ def lease(
     after the block. Blocks that run at the same time hold one together, and the
     last one gives it back.
     """
-    with hold(Needs(make_ask(gpus, memory, priority_class), wait, wait_timeout)) as grant:
+    with hold(Needs(make_ask(gpus, memory, priority_class, reserve), wait, wait_timeout)) as grant:
         yield grant
 
 

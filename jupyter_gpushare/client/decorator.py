@@ -26,6 +26,7 @@ def gpu(
     gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Callable[[Function], Function]: ...
@@ -36,6 +37,7 @@ def gpu(
     gpus: int | str | None = None,
     memory: int | str | None = None,
     priority_class: str | None = None,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Any:
@@ -44,7 +46,7 @@ def gpu(
     Also for ``async`` functions, whose event loop goes on while they wait, and for
     generators, which hold it from their first item to their end.
     """
-    needs = Needs(make_ask(gpus, memory, priority_class), wait, wait_timeout)
+    needs = Needs(make_ask(gpus, memory, priority_class, reserve), wait, wait_timeout)
     decorate = functools.partial(_decorate, needs)
     return decorate if function is None else decorate(function)
 

@@ -33,6 +33,7 @@ from .messages import (
     Method,
     is_id,
 )
+from .names import RESERVES
 from .reading import BadParameter, reader
 from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
 from .sizes import MOST_GPUS
@@ -94,6 +95,21 @@ class RequestParams:
     ] = None
     priority_class: Annotated[str, words("interactive", "batch")] = "interactive"
     wait: Annotated[bool, "false: now or never"] = True
+    reserve: Annotated[
+        str | None,
+        words(*RESERVES),
+        "how much to reserve where `memory` is null; null: as the quota, or the node, has it",
+    ] = None
+    live: Annotated[
+        bool | None,
+        "whether the limits of its frameworks can change while it runs; null: not known yet",
+    ] = None
+    code: Annotated[
+        str | None,
+        Text(IDENTIFIER),
+        "a hash of the path and content of the code that runs: by it the node manager knows what "
+        "earlier runs needed",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +370,15 @@ class QuotaParams:
             str | None,
             Period(),
             "'week', 'month', or the first day of a term; null: the rolling window",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
+    reserve: (
+        Annotated[
+            str | None,
+            words(*RESERVES),
+            "how much a request reserves that names no memory: what the quota gives, the same "
+            "until the task is measured, or what earlier runs needed; null is the node's own",
         ]
         | LeftOut
     ) = LeftOut.KEEP

@@ -139,7 +139,9 @@ Incoming = Answer | ErrorAnswer | Notification
 
 #: Parameters of which null is not the same as leaving them out.
 NULL_SAYS: Final = {
-    Method.QUOTA_SET: frozenset({"memory", "gpu_hours", "per", "idle_timeout", "burst_memory"})
+    Method.QUOTA_SET: frozenset(
+        {"memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "reserve"}
+    )
 }
 
 _NOTICES: Final = {notice.value: notice for notice in Notice}

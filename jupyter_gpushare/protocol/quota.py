@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from .messages import MOST_GPU_HOURS, MOST_IDLE, MOST_MEMORY, WEIGHTS
+from .names import RESERVES
 from .periods import parse_period
 from .sizes import MOST_GPUS, parse_burst, parse_size
 from .times import parse_duration
@@ -51,6 +52,12 @@ def _burst(given: object) -> float:
     return burst
 
 
+def _reserve(given: object) -> str:
+    if given not in RESERVES:
+        raise ValueError(f"{given!r:.40} is none of {', '.join(RESERVES)}.")
+    return str(given)
+
+
 def _number(least: float, most: float = math.inf) -> Callable[[Any], float]:
     def read(given: Any) -> float:
         wrong = isinstance(given, bool) or not isinstance(given, int | float)
@@ -86,6 +93,13 @@ QUOTA: Final = {
         _burst,
         "Up to what its limits are lifted on a nearly empty GPU, such as 60GiB, or 0.9 of one; 0: "
         "not at all; default: the node's own.",
+        "default",
+    ),
+    "reserve": QuotaField(
+        _reserve,
+        "What a request reserves that names no memory: whole: all that the quota gives; quota: "
+        "that, until the task is measured; estimate: what earlier runs of its code needed; "
+        "default: the node's own.",
         "default",
     ),
 }

@@ -505,50 +505,52 @@ class Following(Histories):
         self.world.config = config
 
     @rule(
-        who=st.sampled_from(PEOPLE),
-        gib=st.none() | st.integers(1, 9),
-        named=st.sampled_from([None, None, None, 2, 5]),
-        reserve=st.sampled_from([None, None, *Reserve]),
-        live=st.sampled_from([True, True, None, False]),
+        asks=st.lists(
+            st.tuples(
+                st.sampled_from(PEOPLE),
+                st.none() | st.integers(1, 9),
+                st.sampled_from([None, None, None, 2, 5]),
+                st.sampled_from([None, None, *Reserve]),
+                st.sampled_from([True, True, None, False]),
+            ),
+            min_size=1,
+            max_size=3,
+        )
     )
     def ask_for_known_code(
-        self,
-        who: str,
-        gib: int | None,
-        named: int | None,
-        reserve: Reserve | None,
-        live: bool | None,
+        self, asks: list[tuple[str, int | None, int | None, Reserve | None, bool | None]]
     ) -> None:
-        pid, self.next_pid = self.next_pid, self.next_pid + 1
-        self.alive[pid] = who
-        estimate = None if gib is None else Estimate(Bytes(gib * GIB), 3)
-        memory = None if named is None else Bytes(named * GIB)
-        self.world.request(
-            who, pid, Request(1, memory, reserve=reserve, live=live, estimate=estimate)
-        )
+        """Code that was measured before, or not, by people who name their memory, or do not."""
+        for who, gib, named, reserve, live in asks:
+            pid, self.next_pid = self.next_pid, self.next_pid + 1
+            self.alive[pid] = who
+            estimate = None if gib is None else Estimate(Bytes(gib * GIB), 3)
+            memory = None if named is None else Bytes(named * GIB)
+            request = Request(1, memory, reserve=reserve, live=live, estimate=estimate)
+            self.world.request(who, pid, request)
 
     @precondition(lambda self: self._leases(LeasePhase.HELD))
-    @rule(data=st.data(), gib=st.integers(1, 9), live=st.booleans())
-    def run_a_cell(self, data: st.DataObject, gib: int, live: bool) -> None:
-        """Within its limit, as frameworks keep it; then the cell ends and is measured."""
-        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
-        who = (lease.id, lease.environment, lease.task.process)
-        if lease.task.process not in lease.members:
-            return
-        self.world.run(cmd.ConfirmLimit(self.world.at, *who, (), live))
-        part = data.draw(st.sampled_from(lease.allocations))
-        limit = lifts.limit(self.world.state, lease, part)
-        used = sum(
-            size
-            for (pid, where), size in self.world.memory.items()
-            if where == part.gpu and pid != lease.task.process.pid
-        )
-        size = min(gib * GIB, limit, self.world.state.gpus[part.gpu].gpu.memory - used)
-        if size > 0:
-            self.world.memory[(lease.task.process.pid, part.gpu)] = size
-        self.world.at += 1.0
-        self.world.observe()
-        self.world.run(cmd.SetActivity(self.world.at, *who, Activity.IDLE))
+    @rule(sizes=st.lists(st.integers(1, 9), min_size=4, max_size=4), fixed=st.integers(0, 20))
+    def run_cells(self, sizes: list[int], fixed: int) -> None:
+        """Within their limits, as frameworks keep them; then the cells end and are measured."""
+        held = [self.world.state.leases[name] for name in self._leases(LeasePhase.HELD)]
+        held = [lease for lease in held if lease.task.process in lease.members]
+        for number, lease in enumerate(held):
+            who = (lease.id, lease.environment, lease.task.process)
+            self.world.run(cmd.ConfirmLimit(self.world.at, *who, (), number != fixed))
+        for lease, gib in zip(held, sizes, strict=False):
+            lease, mine = self.world.state.leases[lease.id], lease.task.process.pid
+            for part in lease.allocations[:1]:
+                limit = lifts.limit(self.world.state, lease, part)
+                here = self.world.memory.items()
+                used = sum(size for (pid, gpu), size in here if gpu == part.gpu and pid != mine)
+                free = self.world.state.gpus[part.gpu].gpu.memory - used
+                if min(gib * GIB, limit, free) > 0:
+                    self.world.memory[(mine, part.gpu)] = min(gib * GIB, limit, free)
+        self.look_again(2.0)
+        for lease in held:
+            who = (lease.id, lease.environment, lease.task.process)
+            self.world.run(cmd.SetActivity(self.world.at, *who, Activity.IDLE))
         self.look_again(2.0)
 
 

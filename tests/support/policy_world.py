@@ -258,9 +258,12 @@ class World:
             if where == event.gpu and (lease := after.leases[name]).environment == key[0]
         ]
         if event.memory < was:
-            used = sum(self.memory.get((x.task.process.pid, event.gpu), 0) for x in mine)
-            room = max(self.config.reserve_headroom * used, self.config.reserve_headroom_least)
-            assert event.memory >= min(most, used + room), "less than what is used and head-room"
+            need = 0.0
+            for lease in mine:
+                used = self.memory.get((lease.task.process.pid, event.gpu), 0)
+                room = max(self.config.reserve_headroom * used, self.config.reserve_headroom_least)
+                need += lease.request.named or used + room
+            assert event.memory >= min(most, need), "less than what is used and head-room"
             for lease in mine:
                 assert lease.phase is LeasePhase.HELD, "what ends or is parked is not known"
                 assert lease.request.named or lease.live_limits, "its limit cannot be lowered"

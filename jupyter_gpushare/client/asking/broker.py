@@ -165,6 +165,7 @@ class Broker:
             self._holding.visible.hide(children_may_ask=True)
             adapter.before(None)
         else:
+            self._frameworks.comes(module, adapter)
             adapter.before(self.ensure(f"import {module}"))
         if self.configured:
             self._frameworks.add(module, adapter)
@@ -181,6 +182,7 @@ class Broker:
             self._frameworks.arrive(module, adapter, loaded, self._getting.grant_for)
             if is_live(adapter):
                 self._limits.can_change()
+            self._getting.tell_live()
             if self.standing is Standing.HELD:
                 self._frameworks.gate_steps(self.turns)
 

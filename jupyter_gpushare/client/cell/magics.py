@@ -25,6 +25,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
+from ...protocol.names import RESERVES
 from ...traits import Size, Told, task_traits, word
 from ..acquire import broker, use_traits
 from ..words.tracebacks import stopped_waiting
@@ -38,6 +39,7 @@ OPTIONS = {
     "--gpus": ("1", "2", "4", "8", "quota"),
     "--memory": ("4GiB", "8GiB", "16GiB", "24GiB"),
     "--class": ("interactive", "batch"),
+    "--reserve": RESERVES,
 }
 """What can be asked for, and values worth offering."""
 
@@ -81,6 +83,11 @@ class GpuShare(Configurable):
         allow_none=True,
         help="interactive (a person waits) or batch (may wait longer).",
     ).tag(config=True)
+    reserve = word(
+        RESERVES,
+        allow_none=True,
+        help="What is reserved where no memory is named: whole, quota or estimate.",
+    ).tag(config=True)
 
     def settings(self) -> Settings:
         """As the weakest source of this process's settings."""
@@ -93,7 +100,7 @@ class GpuShare(Configurable):
             for name, *_ in names.SETTINGS
             if (value := getattr(self, name)) is not None
         }
-        return Settings(ask=Ask(self.gpus, self.memory, self.priority_class), **said)
+        return Settings(ask=Ask(self.gpus, self.memory, self.priority_class, self.reserve), **said)
 
 
 def read_traits(shell: Any) -> GpuShare:
@@ -360,13 +367,14 @@ def _asking(prog: str) -> _Parser:
     parser.add_argument("--gpus")
     parser.add_argument("--memory")
     parser.add_argument("--class", dest="priority_class")
+    parser.add_argument("--reserve")
     return parser
 
 
 def _ask(prog: str, options: argparse.Namespace) -> Ask:
     """Checked needs. Raises ``UsageError``."""
     from ...protocol.sizes import parse_gpus, parse_size
-    from ..words.settings import Ask, parse_class
+    from ..words.settings import Ask, parse_class, parse_reserve
 
     def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
         try:
@@ -381,6 +389,7 @@ def _ask(prog: str, options: argparse.Namespace) -> Ask:
         gpus,
         read("--memory", parse_size, options.memory),
         read("--class", parse_class, options.priority_class),
+        read("--reserve", parse_reserve, options.reserve),
     )
 
 

@@ -72,6 +72,10 @@ class Limits:
         if grant is not None and refused:
             self._answer(grant.lease, {}, True)
 
+    def say(self, grant: Grant, live: bool) -> None:
+        """Whether limits can change here at all."""
+        self._answer(grant.lease, {}, live)
+
     def _run(self) -> None:
         while True:
             with self._lock:

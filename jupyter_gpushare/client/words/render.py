@@ -571,10 +571,28 @@ def _short(lease: object) -> str:
 
 def _shares(lease: Document, status: Document) -> str:
     whose = "your " if lease.get("mine") else ""
-    return ", ".join(
+    shares = ", ".join(
         " ".join(filter(None, (_share(gpu), shared_text(_own_sharers(lease, gpu, status), whose))))
         for gpu in lease.get("gpus") or ()
     )
+    why = reserve_words(lease)
+    return f"{shares} ({why})" if shares and why else shares
+
+
+def reserve_words(lease: Document) -> str:
+    """Why so much is reserved for a lease; empty where it is just what the quota gives."""
+    reserve = lease.get("reserve") or {}
+    why = reserve.get("why")
+    if why == "named":
+        return "as it asked"
+    if why == "estimate":
+        return f"expected after {count(reserve.get('runs'), 'run')}"
+    if why == "measured":
+        peaks = [_number(gpu.get("peak")) for gpu in lease.get("gpus") or ()]
+        return f"its peak of {size(max(peaks, default=0))} and head-room"
+    if why == "fixed":
+        return "by quota, as its framework cannot change its limit"
+    return "by quota until it is measured" if reserve.get("follows") else ""
 
 
 def _own_sharers(lease: Document, gpu: Document, status: Document) -> list[str]:

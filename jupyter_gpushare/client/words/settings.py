@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ...protocol import names
 from ...protocol.address import Found, is_administrators
+from ...protocol.names import RESERVES
 from ...protocol.notebook import Notebook
 from ...protocol.sizes import parse_gpus, parse_size
 
@@ -38,12 +39,14 @@ class Acquire(Enum):
 class Ask(NamedTuple):
     """A task's wishes; ``None`` leaves one to the next weaker source. ``memory`` is in bytes.
 
-    ``gpus`` is a number, or ``"quota"`` for as many as the quota allows.
+    ``gpus`` is a number, or ``"quota"`` for as many as the quota allows. ``reserve`` says how much
+    is reserved where no ``memory`` is named.
     """
 
     gpus: int | str | None = None
     memory: int | None = None
     priority_class: str | None = None
+    reserve: str | None = None
 
     def over(self, weaker: Ask) -> Ask:
         """This, with what it leaves open taken from ``weaker``."""
@@ -51,6 +54,7 @@ class Ask(NamedTuple):
             self.gpus if self.gpus is not None else weaker.gpus,
             self.memory if self.memory is not None else weaker.memory,
             self.priority_class or weaker.priority_class,
+            self.reserve or weaker.reserve,
         )
 
 
@@ -76,6 +80,13 @@ def parse_class(text: Any) -> str:
     """A priority class. Raises :class:`ValueError`."""
     if text not in ("interactive", "batch"):
         raise ValueError("it is not a priority class: write interactive or batch.")
+    return str(text)
+
+
+def parse_reserve(text: Any) -> str:
+    """How much to reserve where no memory is named. Raises :class:`ValueError`."""
+    if text not in RESERVES:
+        raise ValueError("it is none of whole, quota and estimate.")
     return str(text)
 
 
@@ -135,7 +146,12 @@ def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
     return parse
 
 
-_KEYS: Final = {"gpus": names.GPUS, "memory": names.MEMORY, "class": names.CLASS}
+_KEYS: Final = {
+    "gpus": names.GPUS,
+    "memory": names.MEMORY,
+    "class": names.CLASS,
+    "reserve": names.RESERVE,
+}
 
 
 def _parse_memory(text: Any) -> int:
@@ -150,6 +166,7 @@ _ASKED: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "gpus": ("gpus", parse_gpus),
     "memory": ("memory", _parse_memory),
     "class": ("priority_class", parse_class),
+    "reserve": ("reserve", parse_reserve),
 }
 
 

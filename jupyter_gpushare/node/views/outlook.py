@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...policy.books import placement
-from ...policy.books.state import Lease, State
 from ...policy.books.room import expected
+from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Idle, Outlook
 from ...policy.words.config import PolicyConfig
 from ...protocol import documents as doc

@@ -242,6 +242,7 @@ class Sheet:
                 "pin_limit": config.pin_limit,
                 "keep_for": config.keep_for,
                 "quantum": config.quantum,
+                "reserve": config.reserve.value,
             },
             "environment": viewer.environment,
             "admin": viewer.admin,
@@ -290,6 +291,7 @@ class Sheet:
             "reason": lease.end_reason.value if lease.end_reason else None,
             "kept": None if recall is None else recall.said,
             "live_limits": lease.live_limits,
+            "reserve": sharing.reserve_of(state, lease),
             "over_limit": self._over_limit(lease),
             "stall": self._stall(lease),
             **_parking(lease, recall, offset, config),
@@ -372,6 +374,7 @@ class Sheet:
                 "memory": part.memory,
                 "limit": lifts.limit(state, lease, part),
                 "measured": self._measured.get((lease.id, part.gpu)),
+                "peak": (lease.peak(part.gpu) or None) if lease.request.follows else None,
                 **sharing.of_claim(state, lease, part.gpu),
             }
             for part in sorted(here, key=lambda part: state.gpus[part.gpu].gpu.index)
@@ -453,6 +456,7 @@ def quota_document(
         },
         "idle_timeout": quota.idle_timeout,
         "burst_memory": lifts.burst_memory(state, config, environment),
+        "reserve": quota.reserve and quota.reserve.value,
         "budget": _budget(state, environment, quota, config),
     }
 
@@ -489,6 +493,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.Gr
         "idle_timeout": quota.idle_timeout,
         "burst_memory": burst,
         "own_burst_memory": quota.burst_memory,
+        "reserve": quota.reserve and quota.reserve.value,
     }
 
 
@@ -533,6 +538,7 @@ def granted_gpus(state: State, lease: Lease) -> list[doc.GrantedGpu]:
             "index": state.gpus[part.gpu].gpu.index,
             "name": state.gpus[part.gpu].gpu.name,
             "memory": part.memory,
+            "limit": lifts.limit(state, lease, part),
             "capacity": state.gpus[part.gpu].gpu.memory,
             "shared_with": [
                 other.task.name

@@ -30,6 +30,7 @@ from ...policy.words.model import (
     Quota,
     RefusalReason,
     Request,
+    Reserve,
     Rung,
     Task,
     TaskKind,
@@ -106,7 +107,15 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
     memory = None if params.memory is None else Bytes(params.memory)
     priority_class = PriorityClass(params.priority_class)
     of_quota = params.gpus is None
-    request = Request(params.gpus or 0, memory, priority_class, params.request_id)
+    request = Request(
+        params.gpus or 0,
+        memory,
+        priority_class,
+        params.request_id,
+        None if params.reserve is None else Reserve(params.reserve),
+        params.live,
+        params.code,
+    )
     return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait, of_quota)
 
 
@@ -121,6 +130,8 @@ def quota_set(
     """An edit of a quota. ``groups`` are given for an environment that has never connected."""
     told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
     parts = {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
+    if parts.get("reserve") is not None:
+        parts["reserve"] = Reserve(parts["reserve"])
     quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
     if params.whose.environment is None:
         return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
@@ -277,6 +288,7 @@ def lease_result(state: State, lease: Lease, key: bytes) -> doc.Granted:
         "secret": secret_of(key, lease.id),
         "gpus": granted_gpus(state, lease),
         "state": lease.phase.value,
+        "follows": lease.request.follows,
         **voucher(state, lease, key),
     }
 
