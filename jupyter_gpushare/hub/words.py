@@ -125,6 +125,16 @@ def burst_text(burst: float | None) -> str:
     return f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted"
 
 
+def reserve_text(reserve: str | None) -> str:
+    """How much a request reserves that names no memory."""
+    return {
+        None: "reserves as the node does",
+        "whole": "reserves all that the quota gives",
+        "quota": "reserves what is measured",
+        "estimate": "reserves what earlier runs needed",
+    }.get(reserve, str(reserve))
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """``1 GPU``, ``2 GPUs``."""
     return f"{count} {one if count == 1 else many or one + 's'}"

@@ -31,7 +31,7 @@ def listed(root: NodeClient) -> dict[str, Any]:
     answer = root.call(Method.QUOTA_LIST)
     more = {"gpu_hours": None, "per": None, "when": None}
     more |= {"idle_timeout": None, "burst_memory": 0.0, "own_burst_memory": None}
-    more |= {"source": "configuration"}
+    more |= {"source": "configuration", "reserve": None}
     assert answer["default"] == {**DEFAULT, **more, "group": None, "members": None}
     (team,) = answer["groups"]
     assert team == {**TEAM, **more, "group": "team", "members": 1}

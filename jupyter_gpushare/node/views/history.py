@@ -55,6 +55,8 @@ def _quota(data: Mapping[str, Any]) -> str:
         parts.append(f"idle time-out {format_duration(idle)}" if idle else "no idle time-out")
     if (burst := quota.get("burst_memory")) is not None:
         parts.append(f"limits lifted to {format_burst(burst)}" if burst else "no lifted limits")
+    if quota.get("reserve") is not None:
+        parts.append(f"reserve {quota['reserve']}")
     return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
 
 
@@ -169,6 +171,12 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "ReservationResized": (
         "reservation changed",
         lambda d: f"its reservation on {d['gpu']} is {size(d['memory'])} now",
+    ),
+    "ReservationFollowed": (
+        "reservation follows what is measured",
+        lambda d: (
+            f"of {size(d['reserved'])} that are reserved on {d['gpu']} it needs {size(d['memory'])}"
+        ),
     ),
     "LimitTold": (
         "memory limit",

@@ -364,6 +364,11 @@ export interface components {
             own_burst_memory?: number | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
+            /**
+             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             /** @enum {unknown} */
             source?: "configuration" | "override";
             /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
@@ -396,6 +401,11 @@ export interface components {
                     uuid: string;
                 }[];
             };
+            /**
+             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
@@ -444,6 +454,8 @@ export interface components {
                 measured: number | null;
                 /** @description bytes granted to this lease */
                 memory: number;
+                /** @description the most bytes that it was measured to use, where its reservation follows that; null: it does not, or it was not measured yet */
+                peak?: number | null;
                 /** @description bytes it keeps across its steps; null: unknown */
                 persistent: number | null;
                 /** @description bytes that a step needs beyond those */
@@ -499,6 +511,18 @@ export interface components {
             reason: string | null;
             /** @description Unix time, seconds */
             requested: number;
+            /** @description why so much is reserved for it; null: it holds no GPU, or not yours to know */
+            reserve?: {
+                /** @description whether the reservation follows what is measured: not where memory is named, where the whole is reserved, or where the framework cannot change its limit while it runs */
+                follows: boolean;
+                /** @description the runs that the estimate is made of; null: none is */
+                runs: number | null;
+                /**
+                 * @description the request named it; the quota gives so much; the quota gives whole GPUs; earlier runs of the same code needed it; it was measured to need it; the quota gives it, and its framework cannot change its limit while it runs
+                 * @enum {unknown}
+                 */
+                why: "named" | "quota" | "whole" | "estimate" | "measured" | "fixed";
+            } | null;
             /**
              * @description how a parked or resuming task gave its GPUs back
              * @enum {unknown}
@@ -605,6 +629,11 @@ export interface components {
                     uuid: string;
                 }[];
             };
+            /**
+             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             /** @description whether it was ever here */
             seen?: boolean;
             /** @enum {unknown} */
@@ -626,6 +655,11 @@ export interface components {
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
+            /**
+             * @description how much a request reserves that names no memory: what the quota gives, the same until the task is measured, or what earlier runs needed; null is the node's own
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             weight?: number;
         };
         Quotas: {
@@ -685,6 +719,11 @@ export interface components {
                 quantum: number;
                 /** @description when JupyterHub, which is away, told its groups' quotas */
                 quotas_as_of?: number | null;
+                /**
+                 * @description how much a request reserves that names no memory, where no quota says it
+                 * @enum {unknown}
+                 */
+                reserve?: "whole" | "quota" | "estimate";
                 simulated: boolean;
                 /** @description Unix time, seconds */
                 started: number;
@@ -722,6 +761,11 @@ export interface components {
                         uuid: string;
                     }[];
                 };
+                /**
+                 * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+                 * @enum {unknown}
+                 */
+                reserve?: "whole" | "quota" | "estimate" | null;
                 /** @enum {unknown} */
                 source: "default" | "group" | "user" | "override";
                 used_gpus: number;
