@@ -38,6 +38,7 @@ def listed(root: NodeClient) -> dict[str, Any]:
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
     assert {row.pop("own_burst_memory") for row in answer["quotas"]} == {None}
+    assert {row.pop("reserve") for row in answer["quotas"]} == {None}
     for row in answer["quotas"]:
         row["remaining"] = left(row)
     return {row.pop("environment"): row for row in answer["quotas"]}

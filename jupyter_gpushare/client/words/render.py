@@ -852,9 +852,10 @@ HELP: Final = (
     ("%gpushare quota", "what you may hold, hold now, and have used lately"),
     (
         "%gpushare request --gpus 2 --memory 8GiB --class batch",
-        "take GPUs for this kernel now; each option may be left out. --no-wait: do not wait in "
-        "the queue. --later: only remember the request for the next framework import. Later "
-        "requests of this kernel use the same options",
+        "take GPUs for this kernel now; each option may be left out. --reserve estimate: without "
+        "a size, what earlier runs of this notebook needed. --no-wait: do not wait in the "
+        "queue. --later: only remember the request for the next framework import. Later requests "
+        "of this kernel use the same options",
     ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
     (
