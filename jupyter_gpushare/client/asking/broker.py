@@ -67,7 +67,12 @@ class Broker:
         self._holding = Holding(environ)
         self._frameworks = Frameworks(self._say)
         self._worker = Worker()
-        self._limits = Limits(self._worker, self._frameworks.limit, self._answer_limits)
+        self._limits = Limits(
+            self._worker,
+            self._frameworks.limit,
+            self._answer_limits,
+            lambda: self._frameworks.live is True,
+        )
         self._aside = SetAside(self._holding, self._frameworks, environ, self._say)
         self._giving = GivingBack(
             self._holding,

@@ -317,6 +317,8 @@ class Getting:
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
     enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
+    if grant.follows and ask.memory is None and ask.reserve == "whole":
+        return False
     if isinstance(ask.gpus, str):
         return enough and grant.of_quota
     return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from ..books import shares
-from ..books.lifts import entitled, followers_on
+from ..books.lifts import entitled, followers_on, tasks_on
 from ..books.placement import wanted
 from ..books.state import Lease, ReservationKey, State
 from ..recall import lifts
@@ -89,19 +89,14 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> int:
     most = int(wanted(quota, None, state.gpus[gpu].gpu.memory))
     named = state.reservations[key].named
     need = 0
-    for lease in _tasks_on(state, key):
+    for lease in tasks_on(state, key):
+        if lease.has_residue:
+            continue
         size = lease.request.named or _size(lease, gpu, config)
         if size is None:
             return max(most, named)
         need += size
     return max(named, min(most, need))
-
-
-def _tasks_on(state: State, key: ReservationKey) -> Iterator[Lease]:
-    for name, gpu in sorted(state.claims):
-        lease = state.leases[name]
-        if gpu == key[1] and lease.environment == key[0] and not lease.has_residue:
-            yield lease
 
 
 def _size(lease: Lease, gpu: GpuUuid, config: PolicyConfig) -> int | None:
@@ -114,12 +109,10 @@ def _size(lease: Lease, gpu: GpuUuid, config: PolicyConfig) -> int | None:
 
 def _may_shrink(state: State, key: ReservationKey) -> bool:
     """Whether all who share the reservation can be told a lower limit when others need it."""
-    claims = [name for name, gpu in state.claims if gpu == key[1]]
-    mine = [x for x in map(state.leases.__getitem__, claims) if x.environment == key[0]]
     return all(
         lease.phase is LeasePhase.HELD
         and (bool(lease.request.named) or (lease.can_be_asked and lease.live_limits is True))
-        for lease in mine
+        for lease in tasks_on(state, key)
     )
 
 
