@@ -131,6 +131,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             }
             # As each of them is told.
             status = holder.call(Method.STATUS)["quota"]
+            assert status.pop("reserve") is None
             told = {"groups": [], "seen": True, "remaining": left(status)}
             assert {**status, **told} == rows["holder"]
             of_member = member.call(Method.STATUS)["quota"]
