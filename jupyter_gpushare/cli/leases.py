@@ -111,7 +111,7 @@ def gpus(lease: doc.Lease) -> str:
 
 def memory(lease: doc.Lease, leases: list[doc.Lease]) -> str:
     """Bytes on each GPU, granted or asked; with whom they are shared; limits that are otherwise."""
-    from ..client.words.render import limit_words
+    from ..client.words.render import limit_words, reserve_words
 
     if not lease["gpus"]:
         asked = lease["asked"]["memory"]
@@ -120,4 +120,4 @@ def memory(lease: doc.Lease, leases: list[doc.Lease]) -> str:
     others = {name for gpu in lease["gpus"] for name in sharers(leases, lease, gpu["uuid"])}
     shared = shared_text([clipped(name) for name in sorted(others)], "")
     limits = sorted({limit for gpu in lease["gpus"] if (limit := limit_words(gpu))})
-    return ", ".join(filter(None, (each_text(sizes), shared, *limits)))
+    return ", ".join(filter(None, (each_text(sizes), reserve_words(lease), shared, *limits)))

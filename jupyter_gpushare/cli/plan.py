@@ -11,12 +11,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..policy.books.placement import GpuRoom, Granted, NoRoom, place, shortage
+from ..policy.books.room import expected
 from ..policy.say.texts import no_room_text, refusal_text
-from ..policy.words.model import Bytes, GpuUuid, Quota
+from ..policy.words.config import PolicyConfig
+from ..policy.words.model import Bytes, Estimate, GpuUuid, Quota, Request, Reserve
 from .verb import Verb
 
 #: Integers beyond this are no GPU's memory and no count.
@@ -48,6 +50,9 @@ class PlanApp(Verb):
       {"decision": "grant", "gpus": ["GPU-a"]}
       {"decision": "wait", "reason": "no_resources", "message": "..."}
       {"decision": "refuse", "reason": "over_quota", "message": "..."}
+
+    With "estimate": BYTES in a request that names no memory, it is placed as one whose earlier runs
+    needed so much on each GPU: it wants that and head-room, but no more than its quota gives.
 
     A line that is not understood gives "refuse" with "bad_request" (and the exit code is still 0:
     it is an answer).
@@ -113,6 +118,11 @@ def _plan(value: object) -> dict[str, Any]:
 
     rooms, quota = _rooms(capacities, quotas, leases, environment), quotas[environment]
     asked = None if memory is None else Bytes(memory)
+    estimate = _optional_integer(request.get("estimate"), "request.estimate", least=1)
+    if estimate is not None and asked is None:
+        known = Request(reserve=Reserve.ESTIMATE, estimate=Estimate(Bytes(estimate), 2))
+        needs = expected(known, PolicyConfig())
+        rooms = [replace(room, expected=needs) for room in rooms]
     placement = place(rooms, quota, count, asked, most_tasks)
     if isinstance(placement, Granted):
         return {"decision": "grant", "gpus": [chosen.gpu for chosen in placement.allocations]}

@@ -189,7 +189,7 @@ def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
     return table(
         (
             *("ENVIRONMENT", "GPUS", "MEMORY ON EACH", "WEIGHT", "GPU-HOURS"),
-            *("IDLE TIME-OUT", "LIFTED TO", "FROM"),
+            *("IDLE TIME-OUT", "LIFTED TO", "RESERVES", "FROM"),
         ),
         [
             (
@@ -200,6 +200,7 @@ def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
                 _hours(quota),
                 _idle(quota.get("idle_timeout")),
                 None if (to := quota.get("burst_memory")) is None else format_burst(to),
+                quota.get("reserve") or "the node's",
                 _source(quota),
             )
             for name, quota in rows

@@ -31,6 +31,7 @@ from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
+from ..protocol.names import RESERVES
 from ..protocol.sizes import parse_gpus, parse_size
 from ..protocol.times import parse_duration
 from .node import NOT_SET_UP, PATIENCE, NodeSilent
@@ -100,6 +101,13 @@ class UnderLease(Verb):
         parse_size,
         name="turn-offset",
     )
+    reserve: str | None = option(
+        None,
+        "Without a memory: whole (all that the quota gives), quota (that, until it is measured) or "
+        "estimate (what earlier runs needed). Default: as the administrator has it.",
+        choices=RESERVES,
+        variable=names.RESERVE,
+    )
     wait = flag("Fail at once when nothing is free.", name="no-wait", default=True)
     timeout: float | None = option(
         None,
@@ -128,6 +136,7 @@ class UnderLease(Verb):
                         "gpus": self.gpus,
                         "memory": self.memory,
                         "priority_class": self.priority_class,
+                        "reserve": self.reserve,
                         "wait": self.wait,
                         **Ask(
                             persistent=self.persistent,

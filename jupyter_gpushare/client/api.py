@@ -11,7 +11,7 @@ from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
 from .words.grant import Grant
-from .words.settings import ONE_PART, Ask, parse_class
+from .words.settings import ONE_PART, Ask, parse_class, parse_reserve
 
 
 def make_ask(
@@ -21,6 +21,7 @@ def make_ask(
     persistent: int | str | None = None,
     temporary: int | str | None = None,
     turn_offset: int | str | None = None,
+    reserve: str | None = None,
 ) -> Ask:
     """Checked needs; sizes in bytes or like ``"8GiB"``. Raises :class:`ValueError`."""
     if (persistent is None) != (temporary is None):
@@ -32,6 +33,7 @@ def make_ask(
         None if persistent is None else parse_size(persistent),
         None if temporary is None else parse_size(temporary),
         None if turn_offset is None else parse_size(turn_offset),
+        None if reserve is None else parse_reserve(reserve),
     )
 
 
@@ -43,6 +45,7 @@ def request(
     persistent: int | str | None = None,
     temporary: int | str | None = None,
     turn_offset: int | str | None = None,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Grant:
@@ -61,7 +64,7 @@ def request(
     Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs
     on other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
-    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset)
+    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
     grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
     broker().wishes.set_ask(ask)
     return grant
@@ -85,6 +88,7 @@ def lease(
     persistent: int | str | None = None,
     temporary: int | str | None = None,
     turn_offset: int | str | None = None,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Iterator[Grant]:
@@ -94,7 +98,7 @@ def lease(
     after the block. Blocks that run at the same time hold one together, and the
     last one gives it back.
     """
-    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset)
+    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
     with hold(Needs(ask, wait, wait_timeout)) as grant:
         yield grant
 

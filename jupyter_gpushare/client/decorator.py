@@ -29,6 +29,7 @@ def gpu(
     persistent: int | str | None = None,
     temporary: int | str | None = None,
     turn_offset: int | str | None = None,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Callable[[Function], Function]: ...
@@ -42,6 +43,7 @@ def gpu(
     persistent: int | str | None = None,
     temporary: int | str | None = None,
     turn_offset: int | str | None = None,
+    reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
 ) -> Any:
@@ -50,7 +52,7 @@ def gpu(
     Also for ``async`` functions, whose event loop goes on while they wait, and for
     generators, which hold it from their first item to their end.
     """
-    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset)
+    ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
     needs = Needs(ask, wait, wait_timeout)
     decorate = functools.partial(_decorate, needs)
     return decorate if function is None else decorate(function)

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.names import RESERVES
 from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
 from jupyter_gpushare.protocol.quota import QUOTA, read_field
 from jupyter_gpushare.protocol.sizes import MOST_GPUS, format_size, parse_size
@@ -192,6 +193,11 @@ def _offset(texts: Mapping[str, str]) -> dict[str, Any]:
     return {"turn_offset": _read("turn_offset", texts["offset"] or None, wanted)}
 
 
+def _reserve(texts: Mapping[str, str]) -> dict[str, Any]:
+    wanted = f"One of {', '.join(RESERVES)}; empty: as on the node."
+    return {"reserve": _read("reserve", texts["reserve"].lower() or None, wanted)}
+
+
 def _show(name: str, wished: str, text: Callable[[Any], str]) -> Shows:
     """Show a field of a wish as ``text`` of it; empty without it."""
     return lambda wish: {name: "" if wish.get(wished) is None else text(wish[wished])}
@@ -348,6 +354,15 @@ PARTS: Final = (
         _offset,
         lambda wish: words.offset_text(wish["turn_offset"]),
         of="turn_offset",
+    ),
+    Part(
+        "reserve",
+        "What a request reserves without a size",
+        "whole: all that the quota gives. quota: that, until it is measured. estimate: what "
+        "earlier runs of the same code needed. Empty: as on the node.",
+        _show("reserve", "reserve", str),
+        _reserve,
+        lambda wish: words.reserve_text(wish["reserve"]),
         empty="as on the node",
         keyboard="text",
     ),

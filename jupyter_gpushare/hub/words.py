@@ -129,6 +129,16 @@ def offset_text(offset: int | None) -> str:
     return "head-room as on the node" if offset is None else f"{format_size(offset)} head-room"
 
 
+def reserve_text(reserve: str | None) -> str:
+    """How much a request reserves that names no memory."""
+    return {
+        None: "reserves as the node does",
+        "whole": "reserves all that the quota gives",
+        "quota": "reserves what is measured",
+        "estimate": "reserves what earlier runs needed",
+    }.get(reserve, str(reserve))
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """``1 GPU``, ``2 GPUs``."""
     return f"{count} {one if count == 1 else many or one + 's'}"

@@ -33,6 +33,7 @@ from .messages import (
     Method,
     is_id,
 )
+from .names import RESERVES
 from .reading import BadParameter, reader
 from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
 from .sizes import MOST_GPUS
@@ -100,6 +101,21 @@ class RequestParams:
     temporary: Annotated[Whole | None, "bytes that a step needs beyond `persistent`"] = None
     turn_offset: Annotated[
         Whole | None, "bytes of head-room before its part where tasks take turns; null: the node's"
+    ] = None
+    reserve: Annotated[
+        str | None,
+        words(*RESERVES),
+        "how much to reserve where `memory` is null; null: as the quota, or the node, has it",
+    ] = None
+    live: Annotated[
+        bool | None,
+        "whether the limits of its frameworks can change while it runs; null: not known yet",
+    ] = None
+    code: Annotated[
+        str | None,
+        Text(IDENTIFIER),
+        "a hash of the path and content of the code that runs: by it the node manager knows what "
+        "earlier runs needed",
     ] = None
 
     def mistake(self) -> str:
@@ -382,6 +398,15 @@ class QuotaParams:
             Range(0, MOST_MEMORY),
             "bytes of head-room before the part of each later task where tasks take turns; null is "
             "the node's own",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
+    reserve: (
+        Annotated[
+            str | None,
+            words(*RESERVES),
+            "how much a request reserves that names no memory: what the quota gives, the same "
+            "until the task is measured, or what earlier runs needed; null is the node's own",
         ]
         | LeftOut
     ) = LeftOut.KEEP

@@ -10,6 +10,7 @@ leave a ``NotRequired`` field out.
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from .messages import GIVES, RUNGS, Method, Notice
+from .names import RESERVES
 from .shapes import Period, Private, Range, words
 
 Count = Annotated[int, Range(0)]
@@ -45,6 +46,11 @@ OwnOffset = Annotated[
     int | None, Range(0), "the quota's own turn_offset, bytes; null: the node's holds"
 ]
 OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
+OwnReserve = Annotated[
+    str | None,
+    words(*RESERVES),
+    "the quota's own word for how much a request reserves that names no memory; null: the node's",
+]
 Warnings = Annotated[
     list[str],
     "what an administrator may not have meant by a quota that was set (more than any GPU or this "
@@ -109,6 +115,7 @@ class HeldQuota(QuotaNumbers):
     ]
     idle_timeout: NotRequired[IdleTimeout]
     burst_memory: NotRequired[Burst]
+    reserve: NotRequired[OwnReserve]
     budget: GpuHours
 
 
@@ -148,6 +155,7 @@ class GroupQuota(QuotaNumbers):
     burst_memory: NotRequired[Burst]
     own_burst_memory: NotRequired[OwnBurst]
     turn_offset: NotRequired[OwnOffset]
+    reserve: NotRequired[OwnReserve]
     warnings: NotRequired[Warnings]
 
 
@@ -186,6 +194,13 @@ class Node(TypedDict):
     pin_limit: Annotated[Seconds, "the most for which an idle task keeps its GPUs"]
     keep_for: Annotated[Seconds, "the usual time of a pin"]
     quantum: Annotated[Seconds, "that a task computes before one that had as much takes its turn"]
+    reserve: NotRequired[
+        Annotated[
+            str,
+            words(*RESERVES),
+            "how much a request reserves that names no memory, where no quota says it",
+        ]
+    ]
 
 
 class OutOfService(TypedDict):
@@ -269,6 +284,31 @@ class LeaseGpu(Figures):
             "since when it has memory there, or a reservation for it, or since when it drains: "
             "Unix time, seconds; null: it has none there now",
         ]
+    ]
+    peak: NotRequired[
+        Annotated[
+            int | None,
+            "the most bytes that it was measured to use, where its reservation follows that; "
+            "null: it does not, or it was not measured yet",
+        ]
+    ]
+
+
+class LeaseReserve(TypedDict):
+    """Why so much is reserved for a lease."""
+
+    why: Annotated[
+        str,
+        words("named", "quota", "whole", "estimate", "measured", "fixed"),
+        "the request named it; the quota gives so much; the quota gives whole GPUs; earlier runs "
+        "of the same code needed it; it was measured to need it; the quota gives it, and its "
+        "framework cannot change its limit while it runs",
+    ]
+    runs: Annotated[int | None, Range(0), "the runs that the estimate is made of; null: none is"]
+    follows: Annotated[
+        bool,
+        "whether the reservation follows what is measured: not where memory is named, where the "
+        "whole is reserved, or where the framework cannot change its limit while it runs",
     ]
 
 
@@ -421,6 +461,13 @@ class Lease(LeaseParking, LeaseTurn):
     live_limits: Annotated[
         bool | None,
         "whether its frameworks' memory limits can change while it runs; null: not tried yet",
+    ]
+    reserve: NotRequired[
+        Annotated[
+            LeaseReserve | None,
+            Private(),
+            "why so much is reserved for it; null: it holds no GPU, or not yours to know",
+        ]
     ]
     may_be_taken_at: NotRequired[
         Annotated[
@@ -814,6 +861,7 @@ class GrantedGpu(TypedDict):
     index: int
     name: str
     memory: Annotated[Bytes, "bytes granted"]
+    limit: NotRequired[Annotated[Bytes, "bytes it may use now: more while it is lifted"]]
     capacity: Annotated[Bytes, "bytes of the whole GPU"]
     shared_with: NotRequired[Annotated[list[str], "your other tasks that share the memory there"]]
 
@@ -830,6 +878,13 @@ class Held(NewVoucher):
     lease: str
     gpus: list[GrantedGpu]
     state: str
+    follows: NotRequired[
+        Annotated[
+            bool,
+            "what is reserved follows what is measured: it is to say, by `limited`, whether its "
+            "limits can change while it runs",
+        ]
+    ]
 
 
 class Granted(Held):

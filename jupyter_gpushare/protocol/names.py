@@ -22,6 +22,7 @@ NOTEBOOK_SOCKET: Final = "JUPYTER_GPUSHARE_NOTEBOOK_SOCKET"
 GPUS: Final = "JUPYTER_GPUSHARE_GPUS"
 MEMORY: Final = "JUPYTER_GPUSHARE_MEMORY"
 CLASS: Final = "JUPYTER_GPUSHARE_CLASS"
+RESERVE: Final = "JUPYTER_GPUSHARE_RESERVE"
 FALLBACK: Final = "JUPYTER_GPUSHARE_FALLBACK"
 ACQUIRE: Final = "JUPYTER_GPUSHARE_ACQUIRE"
 SHOW_GRANT: Final = "JUPYTER_GPUSHARE_SHOW_GRANT"
@@ -31,11 +32,20 @@ OUTAGE_TIMEOUT: Final = "JUPYTER_GPUSHARE_OUTAGE_TIMEOUT"
 FRAMEWORKS: Final = "JUPYTER_GPUSHARE_FRAMEWORKS"
 HIDDEN: Final = "JUPYTER_GPUSHARE_HIDDEN"
 
+#: How much is reserved for a request that names no memory.
+RESERVES: Final = ("whole", "quota", "estimate")
+
 #: Settings of a task's request: the setting, its variable, its meaning.
 ASKS: Final = (
     ("gpus", GPUS, "How many GPUs to ask for; `0`: run on the CPU; `quota`: all of the quota."),
     ("memory", MEMORY, "Memory on each GPU, like `8GiB`. Not set: what the quota allows."),
     ("priority_class", CLASS, "`interactive` (a person waits) or `batch` (may wait longer)."),
+    (
+        "reserve",
+        RESERVE,
+        "What is reserved where no memory is named: `whole`, `quota` or `estimate`. Not set: as "
+        "the administrator has it.",
+    ),
 )
 
 #: Settings of a task's behaviour: the setting, its variable, its default, its words or its bounds

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from .messages import MOST_GPU_HOURS, MOST_IDLE, MOST_MEMORY, WEIGHTS
+from .names import RESERVES
 from .periods import parse_period
 from .sizes import MOST_GPUS, parse_burst, parse_size
 from .times import parse_duration
@@ -55,6 +56,12 @@ def _burst(given: object) -> float:
     return burst
 
 
+def _reserve(given: object) -> str:
+    if given not in RESERVES:
+        raise ValueError(f"{given!r:.40} is none of {', '.join(RESERVES)}.")
+    return str(given)
+
+
 def _number(least: float, most: float = math.inf) -> Callable[[Any], float]:
     def read(given: Any) -> float:
         wrong = isinstance(given, bool) or not isinstance(given, int | float)
@@ -96,6 +103,13 @@ QUOTA: Final = {
         _offset,
         "Head-room before its tasks' parts of a GPU that is used by turns, such as 1GiB; default: "
         "the node's own.",
+        "default",
+    ),
+    "reserve": QuotaField(
+        _reserve,
+        "What a request reserves that names no memory: whole: all that the quota gives; quota: "
+        "that, until the task is measured; estimate: what earlier runs of its code needed; "
+        "default: the node's own.",
         "default",
     ),
 }

@@ -38,7 +38,7 @@ from jupyter_core.utils import ensure_async
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.notebook import Notebook
 
-NOTEBOOK_KEYS = ("gpus", "memory", "class")
+NOTEBOOK_KEYS = ("gpus", "memory", "class", "reserve")
 """The keys of a notebook's ``gpushare`` metadata that are passed on."""
 
 _READ_TIMEOUT = 2.0  # seconds a kernel's start may wait for the notebook's metadata

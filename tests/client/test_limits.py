@@ -180,3 +180,31 @@ def test_limits_that_make_no_sense_change_nothing() -> None:
         assert limits_of(read_needs({"gpus": nonsense})) == {}
     assert with_limits(grant, {"GPU-2": 5}) == grant
     assert with_limits(grant, {"GPU-1": 90 * GIB}).gpus[0].memory == 24 * GIB
+
+
+def test_a_limit_told_during_an_import_waits_for_the_framework() -> None:
+    """It is not refused: who is imported is told the limits in force."""
+    grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
+    frameworks, answers = Frameworks(print), Queue[tuple[Mapping[str, int], bool]]()
+    limits = Limits(
+        Worker(),
+        frameworks.limit,
+        lambda _lease, told, live: answers.put((told, live)),
+        lambda: frameworks.live is True,
+    )
+    told: list[int] = []
+    adapter: Any = SimpleNamespace(
+        live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
+    )
+    assert frameworks.live is None
+    limits.changed(grant, {"GPU-1": 20 * GIB})
+    assert answers.get(timeout=WITHIN) == ({}, False), "nothing here has a limit"
+    limits.forget()
+    frameworks.comes("pretend", adapter)
+    limits.changed(grant, {"GPU-1": 20 * GIB})
+    assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
+    frameworks.arrive("pretend", adapter, SimpleNamespace(), lambda _adapter: limits.of(grant))  # type: ignore[arg-type]
+    assert told == [20 * GIB]
+    fixed: Any = SimpleNamespace(live_limits=False)
+    frameworks.comes("fixed", fixed)
+    assert frameworks.live is False

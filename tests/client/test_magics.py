@@ -439,16 +439,17 @@ def test_tab_offers_what_fits_and_nothing_else(kernel: Kernel, jedi: bool) -> No
     assert kernel.complete("%gpushare ")[:4] == ["status", "quota", "request", "release"]
     assert kernel.complete("%gpushare request --g") == ["--gpus"]
     options = ["--gpus", "--memory", "--class", "--persistent", "--temporary", "--turn-offset"]
-    options += ["--no-wait", "--later"]
+    options += ["--reserve", "--no-wait", "--later"]
     for typed in ("", "-", "--"):
         assert kernel.complete(f"%gpushare request {typed}") == options
-    assert kernel.complete("%%gpushare --") == options[:6]
+    assert kernel.complete("%%gpushare --") == options[:7]
     assert kernel.complete("%gpushare request --memory ") == ["4GiB", "8GiB", "16GiB", "24GiB"]
     assert kernel.complete("%gpushare request --nothing-so") == ["--nothing-so"]
     assert kernel.complete("%gpushare status ") == [""], "and no names of Python's"
     assert kernel.complete("%gpush") == ["%gpushare", "%%gpushare"]
     assert kernel.complete("%%gpushare --gpus 1\nimpo") == ["import"]
     assert kernel.complete("%gpushare request --class b") == ["batch"]
+    assert kernel.complete("%gpushare request --reserve e") == ["estimate"]
     assert "--gpus" not in kernel.complete("%gpushare request --gpus 1 --")
     assert "8GiB" in kernel.complete("%gpushare request --memory ")
     assert kernel.complete("x = 1\n%gpushare hi") == ["history"]

@@ -658,16 +658,20 @@ def test_a_period_that_makes_no_sense(fields: dict[str, str], where: str) -> Non
     assert forms.read_quota({"hours": "20", **fields})[0].mistakes.keys() == {where}
 
 
-def test_idle_time_and_lifted_limits() -> None:
-    fields = {"idle": "7,5", "burst": "60GiB"}
+def test_idle_time_lifted_limits_and_what_is_reserved() -> None:
+    fields = {"idle": "7,5", "burst": "60GiB", "reserve": "Estimate"}
     _form, wish = forms.read_quota(fields)
-    assert wish == {"idle_timeout": 450.0, "burst_memory": 60.0 * GIB}
-    assert forms.wish_text(wish) == "idle GPUs taken after 8 min, limits lifted to 60 GiB"
-    own = {"idle_timeout": 450.0, "own_burst_memory": 60.0 * GIB}
+    assert wish == {"idle_timeout": 450.0, "burst_memory": 60.0 * GIB, "reserve": "estimate"}
+    assert forms.wish_text(wish) == (
+        "idle GPUs taken after 8 min, limits lifted to 60 GiB, reserves what earlier runs needed"
+    )
+    own = {"idle_timeout": 450.0, "own_burst_memory": 60.0 * GIB, "reserve": "estimate"}
     shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, **own})
-    assert (shown.texts["idle"], shown.texts["burst"]) == ("7.5", "60GiB")
-    empty = forms.read_quota({"idle": "", "burst": ""})[1]
-    assert empty == {"idle_timeout": None, "burst_memory": None}
+    texts = (shown.texts["idle"], shown.texts["burst"], shown.texts["reserve"])
+    assert texts == ("7.5", "60GiB", "estimate")
+    empty = forms.read_quota({"idle": "", "burst": "", "reserve": ""})[1]
+    assert empty == {"idle_timeout": None, "burst_memory": None, "reserve": None}
+    assert forms.read_quota({"reserve": "most"})[0].mistakes.keys() == {"reserve"}
 
 
 def test_of_several_only_what_is_ticked_is_changed() -> None:

@@ -31,13 +31,13 @@ def listed(root: NodeClient) -> dict[str, Any]:
     answer = root.call(Method.QUOTA_LIST)
     more = {"gpu_hours": None, "per": None, "when": None}
     more |= {"idle_timeout": None, "burst_memory": 0.0, "own_burst_memory": None}
-    more |= {"source": "configuration", "turn_offset": None}
+    more |= {"source": "configuration", "turn_offset": None, "reserve": None}
     assert answer["default"] == {**DEFAULT, **more, "group": None, "members": None}
     (team,) = answer["groups"]
     assert team == {**TEAM, **more, "group": "team", "members": 1}
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
-    for own in ("own_burst_memory", "turn_offset"):
+    for own in ("own_burst_memory", "turn_offset", "reserve"):
         assert {row.pop(own) for row in answer["quotas"]} == {None}
     for row in answer["quotas"]:
         row["remaining"] = left(row)
@@ -131,11 +131,12 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             }
             # As each of them is told.
             status = holder.call(Method.STATUS)["quota"]
+            assert status.pop("reserve") is None
             told = {"groups": [], "seen": True, "remaining": left(status)}
             assert {**status, **told} == rows["holder"]
             of_member = member.call(Method.STATUS)["quota"]
             told = {"groups": TEAM_OF_ONE["groups"], "seen": True, "remaining": left(of_member)}
-            assert {**of_member, **told} == rows["member"]
+            assert {**of_member, **told} == {**rows["member"], "reserve": None}
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.
         with node.client("root-token") as root:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support.policy_histories import Crowd, Histories
+from support.policy_histories import Crowd, Following, Histories
 
 # Long on a busy machine, and never hanging: each step is a pure function.
 pytestmark = pytest.mark.timeout(900)
@@ -19,3 +19,12 @@ TestHistories.settings = settings(
 
 TestCrowd = Crowd.TestCase
 TestCrowd.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+
+# Reservations that follow what is measured, beside those that do not.
+TestFollowing = Following.TestCase
+TestFollowing.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

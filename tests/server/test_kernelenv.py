@@ -193,7 +193,7 @@ json_values = st.recursive(
 
 
 @given(
-    st.dictionaries(st.sampled_from(["gpus", "memory", "class", "other"]), json_values)
+    st.dictionaries(st.sampled_from(["gpus", "memory", "class", "reserve", "other"]), json_values)
     | json_values
 )
 def test_any_metadata_gives_a_small_json_object_or_nothing(gpushare: Any) -> None:
@@ -202,6 +202,6 @@ def test_any_metadata_gives_a_small_json_object_or_nothing(gpushare: Any) -> Non
         return
     assert len(text) < 4096
     wishes = json.loads(text, parse_constant=pytest.fail)
-    assert set(wishes) <= {"gpus", "memory", "class"}
+    assert set(wishes) <= {"gpus", "memory", "class", "reserve"}
     assert all(isinstance(v, int | float | str) for v in wishes.values())
     assert not any(isinstance(v, bool) for v in wishes.values())

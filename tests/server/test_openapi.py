@@ -95,6 +95,7 @@ def test_bad_input_of_every_kind(served: Server) -> None:
         b'{"gpus": 1, "idle_timeout": "10m"}',
         b'{"gpus": 1, "burst_memory": 1.5}',
         b'{"gpus": 1, "burst_memory": true}',
+        b'{"gpus": 1, "reserve": "most"}',
         b'{"gpus": 1, "burst_memory": "much"}',
         b'{"gpus": 1, "burst_memory": 1e17}',
         b'{"gpus": ' + b"[" * 100_000,
@@ -117,7 +118,7 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         set_now = put.json()
         assert set_now.pop("budget")["hours"] == 20
         assert set_now.pop("burst_memory") == 0
-        assert set_now.pop("idle_timeout") is None
+        assert (set_now.pop("idle_timeout"), set_now.pop("reserve")) == (None, None)
         assert set_now.pop("remaining") == {"gpus": 1, "memory": []}
         assert set_now.pop("own_burst_memory") is None
         assert (set_now.pop("from_groups"), set_now.pop("seen")) == ([], False)
@@ -128,15 +129,16 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         assert got.status_code == 200, got.text
         assert wish.items() <= got.json().items()
         assert name in [q["environment"] for q in served.gpushare("quotas")["quotas"]]
-        more = {"gpus": 1, "idle_timeout": 600, "burst_memory": "60GiB"}
+        more = {"gpus": 1, "idle_timeout": 600, "burst_memory": "60GiB", "reserve": "estimate"}
         assert served.api.put(path, json=more).json()["idle_timeout"] == 600
         kept = served.api.put(path, json={"gpus": 2})
         assert kept.json()["budget"]["hours"] == 20, "left out: as it is"
-        left = ("memory", "weight", "idle_timeout", "burst_memory")
-        assert [kept.json()[part] for part in left] == [8 * 2**30, 2.0, 600.0, 60.0 * 2**30]
-        back = {"gpus": 2, "memory": None, "idle_timeout": None, "burst_memory": None}
+        left = ("memory", "weight", "idle_timeout", "burst_memory", "reserve")
+        own = [8 * 2**30, 2.0, 600.0, 60.0 * 2**30, "estimate"]
+        assert [kept.json()[part] for part in left] == own
+        back = {"gpus": 2, **dict.fromkeys(left), "weight": 2.0}
         node = served.api.put(path, json=back).json()
-        assert [node[part] for part in left] == [None, 2.0, None, 0]
+        assert [node[part] for part in left] == [None, 2.0, None, 0, None]
         lifted = served.api.put(path, json={"gpus": 2, "gpu_hours": None})
         assert lifted.json()["budget"] is None, "null: no budget"
         assert served.api.delete(path).status_code == 200

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.room import comes_back
 from jupyter_gpushare.policy.books.state import ClaimKey, State
+from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -23,6 +24,7 @@ from jupyter_gpushare.policy.words.model import (
     Allocation,
     Bytes,
     EnvironmentName,
+    Estimate,
     GpuReading,
     LeaseId,
     LeasePhase,
@@ -30,6 +32,7 @@ from jupyter_gpushare.policy.words.model import (
     PriorityClass,
     Quota,
     Request,
+    Reserve,
     Rung,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
@@ -484,6 +487,71 @@ class Histories(RuleBasedStateMachine):
                 for who, size in used.items()
             )
             assert books.unleased == strangers + excess
+
+
+class Following(Histories):
+    """The same where reservations follow the measurement, and earlier runs are known."""
+
+    @initialize(
+        gpus=st.lists(st.integers(4, 24), min_size=1, max_size=3),
+        burst=st.sampled_from([0.0, 0.9]),
+        reserve=st.sampled_from([Reserve.QUOTA, Reserve.ESTIMATE]),
+    )
+    def begin(self, gpus: list[int], burst: float, reserve: Reserve) -> None:
+        Histories.begin(self, gpus, burst)
+        config = dataclasses.replace(
+            self.world.config, reserve=reserve, reserve_headroom_least=GIB // 2
+        )
+        self.world.config = config
+
+    @rule(
+        asks=st.lists(
+            st.tuples(
+                st.sampled_from(PEOPLE),
+                st.none() | st.integers(1, 9),
+                st.sampled_from([None, None, None, 2, 5]),
+                st.sampled_from([None, None, *Reserve]),
+                st.sampled_from([True, True, None, False]),
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    def ask_for_known_code(
+        self, asks: list[tuple[str, int | None, int | None, Reserve | None, bool | None]]
+    ) -> None:
+        """Code that was measured before, or not, by people who name their memory, or do not."""
+        for who, gib, named, reserve, live in asks:
+            pid, self.next_pid = self.next_pid, self.next_pid + 1
+            self.alive[pid] = who
+            estimate = None if gib is None else Estimate(Bytes(gib * GIB), 3)
+            memory = None if named is None else Bytes(named * GIB)
+            request = Request(1, memory, reserve=reserve, live=live, estimate=estimate)
+            self.world.request(who, pid, request)
+
+    @precondition(lambda self: self._leases(LeasePhase.HELD))
+    @rule(sizes=st.lists(st.integers(1, 9), min_size=4, max_size=4), fixed=st.integers(0, 20))
+    def run_cells(self, sizes: list[int], fixed: int) -> None:
+        """Within their limits, as frameworks keep them; then the cells end and are measured."""
+        held = [self.world.state.leases[name] for name in self._leases(LeasePhase.HELD)]
+        held = [lease for lease in held if lease.task.process in lease.members]
+        for number, lease in enumerate(held):
+            who = (lease.id, lease.environment, lease.task.process)
+            self.world.run(cmd.ConfirmLimit(self.world.at, *who, (), number != fixed))
+        for lease, gib in zip(held, sizes, strict=False):
+            lease, mine = self.world.state.leases[lease.id], lease.task.process.pid
+            for part in lease.allocations[:1]:
+                limit = lifts.limit(self.world.state, lease, part)
+                here = self.world.memory.items()
+                used = sum(size for (pid, gpu), size in here if gpu == part.gpu and pid != mine)
+                free = self.world.state.gpus[part.gpu].gpu.memory - used
+                if min(gib * GIB, limit, free) > 0:
+                    self.world.memory[(mine, part.gpu)] = min(gib * GIB, limit, free)
+        self.look_again(2.0)
+        for lease in held:
+            who = (lease.id, lease.environment, lease.task.process)
+            self.world.run(cmd.SetActivity(self.world.at, *who, Activity.IDLE))
+        self.look_again(2.0)
 
 
 class Crowd(RuleBasedStateMachine):

@@ -30,6 +30,7 @@ from jupyter_gpushare.policy.words.model import (
     GpuReading,
     GpuUuid,
     LeaseId,
+    LeasePhase,
     ProcessId,
     ProcessReading,
     Quota,
@@ -150,6 +151,8 @@ class World:
                 self.lifts_nobody_elses(earlier, replayed, event)
             if isinstance(event, ev.LimitTold):
                 self.reserved_before_it_is_told(replayed, event)
+            if isinstance(event, ev.ReservationFollowed):
+                self.follows_fairly(earlier, replayed, event)
         assert replayed == result.state, "events and state disagree"
         assert core.step(before, command, self.config) == result, "not deterministic"
         core.check(result.state)
@@ -233,6 +236,37 @@ class World:
             if where == event.gpu and not self.owned(after, pid, where)
         )
         assert gpu.reserved + left <= gpu.gpu.memory, "memory that is still in use was given away"
+
+    def follows_fairly(self, before: State, after: State, event: ev.ReservationFollowed) -> None:
+        """An entitlement leaves room above what is used, and grows into free memory only.
+
+        No limit is below what a task is entitled to, and nothing is taken from anybody.
+        """
+        key = (event.environment, event.gpu)
+        held, gpu = before.reservations[key], after.gpus[event.gpu]
+        assert event.reserved >= held.memory, "it was taken before anybody was told"
+        grew = event.reserved > held.memory
+        assert not grew or gpu.free >= 0, "it grew into memory that is not free"
+        assert not grew or event.gpu not in after.out, "it grew on a GPU out of service"
+        quota = after.quotas.resolve(event.environment)[0].memory
+        most = gpu.gpu.memory if quota is None else min(quota, gpu.gpu.memory)
+        was = held.memory - before.bursts.get(key, 0)
+        assert event.memory <= max(most, held.named, was), "it is more than the quota gives"
+        mine = [
+            lease
+            for name, where in after.claims
+            if where == event.gpu and (lease := after.leases[name]).environment == key[0]
+        ]
+        if event.memory < was:
+            need = 0.0
+            for lease in mine:
+                used = self.memory.get((lease.task.process.pid, event.gpu), 0)
+                room = max(self.config.reserve_headroom * used, self.config.reserve_headroom_least)
+                need += lease.request.named or used + room
+            assert event.memory >= min(most, need), "less than what is used and head-room"
+            for lease in mine:
+                assert lease.phase is LeasePhase.HELD, "what ends or is parked is not known"
+                assert lease.request.named or lease.live_limits, "its limit cannot be lowered"
 
     @staticmethod
     def owned(state: State, pid: int, uuid: GpuUuid) -> bool:

@@ -66,7 +66,12 @@ class Broker:
         self._holding = Holding(environ)
         self._frameworks = Frameworks(self._say)
         self._worker = Worker()
-        self._limits = Limits(self._worker, self._frameworks.limit, self._answer_limits)
+        self._limits = Limits(
+            self._worker,
+            self._frameworks.limit,
+            self._answer_limits,
+            lambda: self._frameworks.live is True,
+        )
         self._aside = SetAside(self._holding, self._frameworks, environ, self._say)
         self._giving = GivingBack(
             self._holding,
@@ -165,6 +170,7 @@ class Broker:
             self._holding.visible.hide(children_may_ask=True)
             adapter.before(None)
         else:
+            self._frameworks.comes(module, adapter)
             adapter.before(self.ensure(f"import {module}"))
         if self.configured:
             self._frameworks.add(module, adapter)
@@ -181,6 +187,7 @@ class Broker:
             self._frameworks.arrive(module, adapter, loaded, self._getting.grant_for)
             if is_live(adapter):
                 self._limits.can_change()
+            self._getting.tell_live()
             if self.standing is Standing.HELD:
                 self._frameworks.gate_steps(self.turns, self._giving.runs_here)
 

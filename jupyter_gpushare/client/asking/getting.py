@@ -17,13 +17,14 @@ from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.setaside import SetAside
+from ..session.code import code_of
 from ..session.holding import Holding, Standing
 from ..session.interrupts import deaf_to_interrupts
 from ..session.session import Session
 from ..session.task import describe_task
 from ..session.visible import cuda_started
 from ..words import display
-from ..words.grant import Grant, read_grant
+from ..words.grant import Grant, limits_now, read_grant
 from ..words.settings import Ask
 from ..words.tracebacks import stopped_waiting
 from .again import AskingAgain
@@ -75,6 +76,7 @@ class Getting:
         self.cancelled: Callable[[], bool] | None = None
         #: Whether a grant is still to be told of: once a process.
         self.announces = True
+        self._told_live: tuple[str, bool] | None = None
         # Our parent's marks; without them this process asks for itself.
         self._parent_lease = environ.get(names.LEASE) if environ.get(names.SECRET) else None
         self._parent_secret = environ.get(names.SECRET)
@@ -128,6 +130,9 @@ class Getting:
             "priority_class": ask.priority_class,
             "wait": wait,
             **ask.parts,
+            "reserve": ask.reserve,
+            "live": self._frameworks.live,
+            "code": code_of(self._wishes.told_environ()),
         }
         bound = self._wishes.settings.wait_timeout if wait_timeout is None else wait_timeout
 
@@ -237,6 +242,9 @@ class Getting:
             session.let_go(before.lease)
             if was is not Standing.JOINED:
                 session.tell_surely(Method.RELEASE, lease=before.lease)
+        limits = limits_now(result)
+        if limits:  # the node manager lifts a task at once that got less than its quota gives
+            self._limits.changed(grant, limits)
         self._aside.granted(session)
         if replaced is not None:
             more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
@@ -294,8 +302,18 @@ class Getting:
     def tell_frameworks(self) -> None:
         """The frameworks of this process hear what they may use now."""
         self._frameworks.tell(self.grant_for)
+        self.tell_live()
         if self._holding.standing is Standing.HELD:
             self._frameworks.gate_steps(self._turns, self._giving.runs_here)
+
+    def tell_live(self) -> None:
+        """Whether limits can change here, where the node manager lets a reservation follow."""
+        grant, live = self._holding.grant, self._frameworks.live
+        if grant is None or not grant.follows or live is None:
+            return
+        if self._told_live != (grant.lease, live) and self._holding.standing is Standing.HELD:
+            self._told_live = (grant.lease, live)
+            self._limits.say(grant, live)
 
     def grant_for(self, adapter: registry.Adapter) -> Grant | None:
         """The grant for one framework: its lifted limit counts only if it can be lowered again."""
@@ -304,6 +322,8 @@ class Getting:
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
     enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
+    if grant.follows and ask.memory is None and ask.reserve == "whole":
+        return False
     if isinstance(ask.gpus, str):
         return enough and grant.of_quota
     return enough and len(grant.gpus) == (1 if ask.gpus is None else ask.gpus)

@@ -25,6 +25,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
+from ...protocol.names import RESERVES
 from ...traits import Size, Told, task_traits, word
 from ..acquire import broker, use_traits
 from ..words.tracebacks import stopped_waiting
@@ -41,6 +42,7 @@ OPTIONS = {
     "--persistent": ("2GiB", "4GiB", "8GiB"),
     "--temporary": ("4GiB", "8GiB", "16GiB"),
     "--turn-offset": ("512MiB", "1GiB", "2GiB"),
+    "--reserve": RESERVES,
 }
 """What can be asked for, and values worth offering."""
 
@@ -84,6 +86,11 @@ class GpuShare(Configurable):
         allow_none=True,
         help="interactive (a person waits) or batch (may wait longer).",
     ).tag(config=True)
+    reserve = word(
+        RESERVES,
+        allow_none=True,
+        help="What is reserved where no memory is named: whole, quota or estimate.",
+    ).tag(config=True)
 
     def settings(self) -> Settings:
         """As the weakest source of this process's settings."""
@@ -96,7 +103,7 @@ class GpuShare(Configurable):
             for name, *_ in names.SETTINGS
             if (value := getattr(self, name)) is not None
         }
-        return Settings(ask=Ask(self.gpus, self.memory, self.priority_class), **said)
+        return Settings(ask=Ask(self.gpus, self.memory, self.priority_class, self.reserve), **said)
 
 
 def read_traits(shell: Any) -> GpuShare:
@@ -365,13 +372,14 @@ def _asking(prog: str) -> _Parser:
     parser.add_argument("--class", dest="priority_class")
     for part in ("--persistent", "--temporary", "--turn-offset"):
         parser.add_argument(part)
+    parser.add_argument("--reserve")
     return parser
 
 
 def _ask(prog: str, options: argparse.Namespace) -> Ask:
     """Checked needs. Raises ``UsageError``."""
     from ...protocol.sizes import parse_gpus, parse_size
-    from ..words.settings import ONE_PART, Ask, parse_class
+    from ..words.settings import ONE_PART, Ask, parse_class, parse_reserve
 
     def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
         try:
@@ -391,6 +399,7 @@ def _ask(prog: str, options: argparse.Namespace) -> Ask:
         read("--persistent", parse_size, options.persistent),
         read("--temporary", parse_size, options.temporary),
         read("--turn-offset", parse_size, options.turn_offset),
+        read("--reserve", parse_reserve, options.reserve),
     )
 
 

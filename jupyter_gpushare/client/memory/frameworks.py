@@ -29,6 +29,7 @@ class Frameworks:
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
         # Looking up a limit and telling it must be one step; else an older limit may be told last.
         self._telling = threading.RLock()
+        self._live: dict[str, bool] = {}
 
     def find(self, module: str) -> registry.Adapter | None:
         """A new adapter; ``None`` if no adapter works."""
@@ -43,7 +44,20 @@ class Frameworks:
 
     def add(self, module: str, adapter: registry.Adapter, loaded: ModuleType | None = None) -> None:
         """A framework is known from now on, and loaded where that is given."""
+        self.comes(module, adapter)
         self._known[module] = (adapter, loaded)
+
+    def comes(self, module: str, adapter: registry.Adapter) -> None:
+        """A framework is about to be imported."""
+        self._live[module] = is_live(adapter)
+
+    @property
+    def live(self) -> bool | None:
+        """Whether the limits of all that are here, or about to come, can change while they run.
+
+        ``None``: there is none yet.
+        """
+        return all(self._live.values()) if self._live else None
 
     def arrive(
         self,
@@ -64,7 +78,7 @@ class Frameworks:
 
     def inherit(self, parent: Frameworks) -> None:
         """After a fork: what the parent had imported is imported here."""
-        self._known = parent._known
+        self._known, self._live = parent._known, dict(parent._live)
 
     def catch_first_use(
         self, acquire: Callable[[str], Grant | None], expected: Callable[[], int]

@@ -25,7 +25,8 @@ class Limits:
 
     ``carry_out(now)`` sets the limits of ``now()`` and says whether any framework could. It calls
     ``now`` only when it sets them, because other threads tell frameworks their limits, too.
-    ``answer(lease, limits, live)`` tells the node manager.
+    ``answer(lease, limits, live)`` tells the node manager. ``comes()``: a framework whose limit can
+    change is being imported, and will be told the limits in force.
     """
 
     def __init__(
@@ -33,8 +34,10 @@ class Limits:
         worker: Worker,
         carry_out: Callable[[Callable[[], Grant | None]], bool],
         answer: Callable[[str, Mapping[str, int], bool], None],
+        comes: Callable[[], bool] = lambda: False,
     ) -> None:
         self._worker = worker
+        self._comes = comes
         self._carry_out = carry_out
         self._answer = answer
         self._lock = threading.Lock()
@@ -71,6 +74,10 @@ class Limits:
         if grant is not None and refused:
             self._answer(grant.lease, {}, True)
 
+    def say(self, grant: Grant, live: bool) -> None:
+        """Whether limits can change here at all."""
+        self._answer(grant.lease, {}, live)
+
     def _run(self) -> None:
         while True:
             with self._lock:
@@ -78,7 +85,7 @@ class Limits:
                 if grant is None or not news:
                     return
             still = partial(self._still, grant)
-            if self._carry_out(still):
+            if self._carry_out(still) or self._comes():
                 if still() is not None:
                     self._answer(grant.lease, news, True)
             else:

@@ -39,7 +39,7 @@ def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:
     match = re.fullmatch(_CONNECTION_FILE, file)
     # Servers without our extension do not tell the kernel its id; its file's name does.
     kernel_id = environ.get(names.KERNEL_ID) or (match[1] if match else None)
-    path = environ.get(SESSION_NAME) or _vscode_path(app)
+    path = notebook_path(app, environ)
     name = os.path.basename(path) if path else "notebook"
     return {
         "name": _clean(name, _LONGEST_NAME) or "notebook",
@@ -47,6 +47,11 @@ def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:
         "kernel_id": _clean(kernel_id or "", 128) or None,
         "path": _clean(path or "", _LONGEST_PATH) or None,
     }
+
+
+def notebook_path(app: Any, environ: Mapping[str, str]) -> str | None:
+    """The path of a kernel's notebook, as its session or its editor names it."""
+    return environ.get(SESSION_NAME) or _vscode_path(app)
 
 
 def _vscode_path(app: Any) -> str | None:

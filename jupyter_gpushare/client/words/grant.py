@@ -44,12 +44,14 @@ class GrantedGpu(NamedTuple):
 class Grant(NamedTuple):
     """A held lease: its id and the GPUs in the order the framework will number them.
 
-    ``of_quota``: it was granted as many as the quota allowed then.
+    ``of_quota``: it was granted as many as the quota allowed then. ``follows``: what is reserved
+    for it follows what it is measured to use.
     """
 
     lease: str
     gpus: tuple[GrantedGpu, ...]
     of_quota: bool = False
+    follows: bool = False
 
     @property
     def visible_devices(self) -> str:
@@ -93,12 +95,19 @@ def read_grant(result: Mapping[str, Any]) -> Grant:
         lease = result["lease"]
         if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
             raise ValueError("no lease, or no GPUs")
-        return Grant(lease, gpus, result.get("of_quota") is True)
+        follows = result.get("follows") is True
+        return Grant(lease, gpus, result.get("of_quota") is True, follows)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NodeUnavailable(
             f"The node manager's grant cannot be read ({error!r}); are both of the same release?",
             Reason.UNAVAILABLE,
         ) from error
+
+
+def limits_now(result: Mapping[str, Any]) -> dict[str, int]:
+    """By UUID, the bytes that the task may use now where that is more than it was granted."""
+    gpus = [gpu for gpu in result["gpus"] if isinstance(gpu.get("limit"), int)]
+    return {gpu["uuid"]: gpu["limit"] for gpu in gpus if gpu["limit"] > gpu["memory"]}
 
 
 def _gpu(data: Mapping[str, Any]) -> GrantedGpu:

@@ -574,10 +574,28 @@ def _short(lease: object) -> str:
 
 def _shares(lease: Document, status: Document) -> str:
     whose = "your " if lease.get("mine") else ""
-    return ", ".join(
+    shares = ", ".join(
         " ".join(filter(None, (_share(gpu), shared_text(_own_sharers(lease, gpu, status), whose))))
         for gpu in lease.get("gpus") or ()
     )
+    why = reserve_words(lease)
+    return f"{shares} ({why})" if shares and why else shares
+
+
+def reserve_words(lease: Document) -> str:
+    """Why so much is reserved for a lease; empty where it is just what the quota gives."""
+    reserve = lease.get("reserve") or {}
+    why = reserve.get("why")
+    if why == "named":
+        return "as it asked"
+    if why == "estimate":
+        return f"expected after {count(reserve.get('runs'), 'run')}"
+    if why == "measured":
+        peaks = [_number(gpu.get("peak")) for gpu in lease.get("gpus") or ()]
+        return f"its peak of {size(max(peaks, default=0))} and head-room"
+    if why == "fixed":
+        return "by quota, as its framework cannot change its limit"
+    return "by quota until it is measured" if reserve.get("follows") else ""
 
 
 def _own_sharers(lease: Document, gpu: Document, status: Document) -> list[str]:
@@ -841,8 +859,9 @@ HELP: Final = (
     ("%gpushare quota", "what you may hold, hold now, and have used lately"),
     (
         "%gpushare request --gpus 2 --memory 8GiB --class batch",
-        "take GPUs for this kernel now; each option may be left out. --no-wait: do not wait in "
-        "the queue. --later: only remember the request for the next framework import. "
+        "take GPUs for this kernel now; each option may be left out. --reserve estimate: without "
+        "a size, what earlier runs of this notebook needed. --no-wait: do not wait in the "
+        "queue. --later: only remember the request for the next framework import. "
         "--persistent and --temporary: what it keeps across its steps and needs in one, where "
         "tasks take turns; --turn-offset: head-room before that. Later requests of this kernel "
         "use the same options",

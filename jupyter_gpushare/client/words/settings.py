@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ...protocol import names
 from ...protocol.address import Found, is_administrators
+from ...protocol.names import RESERVES
 from ...protocol.notebook import Notebook
 from ...protocol.sizes import parse_gpus, parse_size
 
@@ -43,7 +44,7 @@ class Ask(NamedTuple):
 
     ``gpus`` is a number, or ``"quota"`` for as many as the quota allows. ``persistent`` and
     ``temporary`` are the parts of its memory, and ``turn_offset`` the head-room before them, where
-    tasks take turns.
+    tasks take turns. ``reserve`` says how much is reserved where no ``memory`` is named.
     """
 
     gpus: int | str | None = None
@@ -52,6 +53,7 @@ class Ask(NamedTuple):
     persistent: int | None = None
     temporary: int | None = None
     turn_offset: int | None = None
+    reserve: str | None = None
 
     @property
     def parts(self) -> dict[str, int]:
@@ -72,6 +74,7 @@ class Ask(NamedTuple):
             self.persistent if self.persistent is not None else weaker.persistent,
             self.temporary if self.temporary is not None else weaker.temporary,
             self.turn_offset if self.turn_offset is not None else weaker.turn_offset,
+            self.reserve or weaker.reserve,
         )
 
 
@@ -97,6 +100,13 @@ def parse_class(text: Any) -> str:
     """A priority class. Raises :class:`ValueError`."""
     if text not in ("interactive", "batch"):
         raise ValueError("it is not a priority class: write interactive or batch.")
+    return str(text)
+
+
+def parse_reserve(text: Any) -> str:
+    """How much to reserve where no memory is named. Raises :class:`ValueError`."""
+    if text not in RESERVES:
+        raise ValueError("it is none of whole, quota and estimate.")
     return str(text)
 
 
@@ -156,7 +166,12 @@ def _parser(bounds: tuple[Any, ...], weaker: Any) -> Callable[[Any], Any]:
     return parse
 
 
-_KEYS: Final = {"gpus": names.GPUS, "memory": names.MEMORY, "class": names.CLASS}
+_KEYS: Final = {
+    "gpus": names.GPUS,
+    "memory": names.MEMORY,
+    "class": names.CLASS,
+    "reserve": names.RESERVE,
+}
 
 
 def _parse_memory(text: Any) -> int:
@@ -171,6 +186,7 @@ _ASKED: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "gpus": ("gpus", parse_gpus),
     "memory": ("memory", _parse_memory),
     "class": ("priority_class", parse_class),
+    "reserve": ("reserve", parse_reserve),
 }
 
 

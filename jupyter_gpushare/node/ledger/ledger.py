@@ -30,7 +30,7 @@ from urllib.parse import quote
 
 from ..._version import __version__
 from ...policy.words.versions import RELEASES
-from . import usage
+from . import runs, usage
 from .usage import UsageDay, UsageRow, Use
 
 __all__ = [
@@ -181,12 +181,20 @@ def _version_2(connection: sqlite3.Connection) -> None:
     usage.rebuild(connection)
 
 
+def _version_3(connection: sqlite3.Connection) -> None:
+    """What runs of the same code needed."""
+    for statement in runs.SCHEMA:
+        connection.execute(statement)
+
+
 #: The steps from version n to n + 1. Append only: a released step never changes.
-MIGRATIONS: tuple[Migration, ...] = (_version_1, _version_2)
+MIGRATIONS: tuple[Migration, ...] = (_version_1, _version_2, _version_3)
 
 
 #: The tables of a file of the newest version.
-TABLES = frozenset({"records", "snapshot", "meta", "usage_open", "usage_spans", "usage_buckets"})
+TABLES = frozenset(
+    {"records", "snapshot", "meta", "usage_open", "usage_spans", "usage_buckets", "runs"}
+)
 
 
 def _check_floor(connection: sqlite3.Connection) -> None:
@@ -343,6 +351,11 @@ class Reads(ABC):
         """
         with self._reading() as connection:
             return usage.daily(connection, now, days, utc_offset, environment)
+
+    def runs(self) -> list[runs.Run]:
+        """What runs of code needed, oldest first."""
+        with self._reading() as connection:
+            return runs.load(connection)
 
     def recollect(self, key: str) -> JSON:
         """The value that :meth:`remember` kept under ``key``; ``None`` if there is none to read."""
@@ -660,6 +673,11 @@ class Ledger(Reads):
         """Keep one small thing under ``key``, over restarts. Raises as :meth:`append` does."""
         with self._writing() as connection:
             connection.execute(_SET_META, (key, json.dumps(value, allow_nan=False)))
+
+    def record_runs(self, measured: Sequence[runs.Run]) -> None:
+        """Keep what these runs needed, and forget the oldest. Raises as :meth:`append` does."""
+        with self._writing() as connection:
+            runs.put(connection, measured)
 
     @property
     def is_restored(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...policy.words import commands as cmd
-from ...policy.words.model import Bytes, EnvironmentName, Gpu, Quota
+from ...policy.words.model import Bytes, EnvironmentName, Gpu, Quota, Reserve
 from ...protocol.quota import QUOTA, read_field
 from ...protocol.sizes import parse_share
 
@@ -52,6 +52,8 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
             raise ValueError(f"{where}: {name}: {error}") from error
     if read.get("per") is not None and read.get("gpu_hours") is None:
         raise ValueError(f"{where}: per says what gpu_hours are for, and there are none.")
+    if read.get("reserve") is not None:
+        read["reserve"] = Reserve(read["reserve"])
     return Quota(**read)
 
 

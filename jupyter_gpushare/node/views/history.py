@@ -57,6 +57,8 @@ def _quota(data: Mapping[str, Any]) -> str:
         parts.append(f"limits lifted to {format_burst(burst)}" if burst else "no lifted limits")
     if (offset := quota.get("turn_offset")) is not None:
         parts.append(f"{size(offset)} before its parts in turns")
+    if quota.get("reserve") is not None:
+        parts.append(f"reserve {quota['reserve']}")
     return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
 
 
@@ -171,6 +173,12 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "ReservationResized": (
         "reservation changed",
         lambda d: f"its reservation on {d['gpu']} is {size(d['memory'])} now",
+    ),
+    "ReservationFollowed": (
+        "reservation follows what is measured",
+        lambda d: (
+            f"of {size(d['reserved'])} that are reserved on {d['gpu']} it needs {size(d['memory'])}"
+        ),
     ),
     "LimitTold": (
         "memory limit",

@@ -143,6 +143,8 @@ def _asked(event: Any) -> Fields:
         "environment": event.environment,
         "gpus": request.gpus,
         "memory": request.memory,
+        "reserve": request.reserve and request.reserve.value,
+        "expected": request.estimate and request.estimate.memory,
         "priority_class": request.priority_class.value,
         "pid": event.task.process.pid,
     }
@@ -166,6 +168,7 @@ def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
         "idle_timeout": quota.idle_timeout,
         "burst_memory": quota.burst_memory,
         "turn_offset": quota.turn_offset,
+        "reserve": quota.reserve and quota.reserve.value,
         "by": event.by,
     }
 
@@ -289,6 +292,16 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
         _DEBUG,
         "reservation",
         lambda e: {"environment": e.environment, "gpu": e.gpu, "memory": e.memory},
+    ),
+    ev.ReservationFollowed: (
+        _DEBUG,
+        "reservation.follows",
+        lambda e: {
+            "environment": e.environment,
+            "gpu": e.gpu,
+            "memory": e.memory,
+            "reserved": e.reserved,
+        },
     ),
     ev.ClaimMoved: (
         _DEBUG,

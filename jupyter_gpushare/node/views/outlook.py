@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ...policy.books import placement
+from ...policy.books.room import expected
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Idle, Outlook
+from ...policy.words.config import PolicyConfig
 from ...protocol import documents as doc
 from .viewer import Viewer
 
@@ -36,10 +38,11 @@ def _idle(state: State, idle: Idle, viewer: Viewer) -> doc.IdleKernel:
     }
 
 
-def asked_memory(state: State, lease: Lease, largest: int) -> int | None:
-    """Bytes that a request takes on each GPU, named or by the quota; ``None``: whole GPUs.
+def asked_memory(state: State, lease: Lease, largest: int, config: PolicyConfig) -> int | None:
+    """Bytes that a request takes on each GPU: named, expected, by the quota; ``None``: whole GPUs.
 
     ``largest`` is the memory of the node's largest GPU.
     """
     quota, _source = state.quotas.resolve(lease.environment)
-    return placement.asked_each(largest, quota, lease.request.memory)
+    expects = expected(lease.request, config)
+    return placement.asked_each(largest, quota, lease.request.memory, expects)

@@ -53,3 +53,25 @@ def of_lease(
         "turn_place": order.place(state, config, lease.id, at) if waits else None,
         "overran": bool(state.takers.get(lease.id, False)),
     }
+
+
+def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:
+    """Why so much is reserved for a lease; ``None``: it holds no GPU."""
+    if not lease.allocations:
+        return None
+    request, estimate = lease.request, lease.request.estimate
+    quota, _source = state.quotas.resolve(lease.environment)
+    why = "whole" if quota.memory is None else "quota"
+    if request.named:
+        why = "named"
+    elif request.follows and lease.live_limits is False:
+        why = "fixed"
+    elif estimate and max((p.memory for p in lease.peaks), default=0) <= estimate.memory:
+        why = "estimate"
+    elif request.follows and lease.full:
+        why = "measured"
+    return {
+        "why": why,
+        "runs": None if estimate is None else estimate.runs,
+        "follows": request.follows and lease.live_limits is not False,
+    }

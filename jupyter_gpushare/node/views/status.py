@@ -244,6 +244,7 @@ class Sheet:
                 "pin_limit": config.pin_limit,
                 "keep_for": config.keep_for,
                 "quantum": config.quantum,
+                "reserve": config.reserve.value,
             },
             "environment": viewer.environment,
             "admin": viewer.admin,
@@ -281,7 +282,7 @@ class Sheet:
             "gpus": self._gpus_of(lease),
             "asked": {
                 "gpus": lease.request.gpus,
-                "memory": outlook_status.asked_memory(state, lease, self._largest),
+                "memory": outlook_status.asked_memory(state, lease, self._largest, config),
             },
             "priority_class": lease.request.priority_class.value,
             "requested": lease.requested_at + offset,
@@ -292,6 +293,7 @@ class Sheet:
             "reason": lease.end_reason.value if lease.end_reason else None,
             "kept": None if recall is None else recall.said,
             "live_limits": lease.live_limits,
+            "reserve": sharing.reserve_of(state, lease),
             "over_limit": self._over_limit(lease),
             "stall": self._stall(lease),
             **_parking(lease, recall, offset, config),
@@ -319,7 +321,7 @@ class Sheet:
             "environment": lease.environment if known else None,
             "priority_class": lease.request.priority_class.value,
             "gpus": lease.request.gpus,
-            "memory": outlook_status.asked_memory(state, lease, self._largest),
+            "memory": outlook_status.asked_memory(state, lease, self._largest, config),
             "waiting": max(0.0, boot - lease.requested_at),
             "ahead": place.ahead,
             "reason": why.reason.value if why else None,
@@ -378,6 +380,7 @@ class Sheet:
                 "there_since": claim.since + self._offset
                 if (claim := state.claims.get((lease.id, part.gpu)))
                 else None,
+                "peak": (lease.peak(part.gpu) or None) if lease.request.follows else None,
                 **sharing.of_claim(state, lease, part.gpu),
             }
             for part in sorted(here, key=lambda part: state.gpus[part.gpu].gpu.index)
@@ -459,6 +462,7 @@ def quota_document(
         },
         "idle_timeout": quota.idle_timeout,
         "burst_memory": lifts.burst_memory(state, config, environment),
+        "reserve": quota.reserve and quota.reserve.value,
         "budget": _budget(state, environment, quota, config),
     }
 
@@ -497,6 +501,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.Gr
         "burst_memory": burst,
         "own_burst_memory": quota.burst_memory,
         "turn_offset": quota.turn_offset,
+        "reserve": quota.reserve and quota.reserve.value,
     }
 
 
@@ -541,6 +546,7 @@ def granted_gpus(state: State, lease: Lease) -> list[doc.GrantedGpu]:
             "index": state.gpus[part.gpu].gpu.index,
             "name": state.gpus[part.gpu].gpu.name,
             "memory": part.memory,
+            "limit": lifts.limit(state, lease, part),
             "capacity": state.gpus[part.gpu].gpu.memory,
             "shared_with": [
                 other.task.name

@@ -74,6 +74,7 @@ from . import recalls, translate, vouchers
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
 from .quotacalls import QuotaCalls
+from .runs import Runs
 from .statuses import Statuses
 from .translate import Caller
 
@@ -154,13 +155,15 @@ class Service:
             **ledger.calls,
             **self.quotas.calls,
         }
+        self._runs = Runs(manager, self._spawn, self._log)
         manager.listeners.append(self._heard)
 
     async def recall(self) -> None:
-        """Read the waits of the last hour from the ledger, for people.
+        """Read what runs needed from the ledger, and the waits of the last hour, for people.
 
-        If they cannot be read, waits are counted from now on: no grant depends on them.
+        If these cannot be read, waits are counted from now on: no grant depends on them.
         """
+        await self._runs.recall()
         reads = self._manager.reads
         try:
             records = await reads.ask("", lambda ledger: ledger.history(None, _RECALLED))
@@ -297,6 +300,8 @@ class Service:
         fresh = LeaseId(secrets.token_hex(16))
         make = translate.COMMANDS[call.method]
         command = make(self._clock.boot(), guest.who, call.params, fresh)
+        if isinstance(command, cmd.RequestLease):
+            command = self._runs.with_estimate(command)
         self._ask(guest, call, command, partial(self._answer, guest, call))
 
     def _ask(

@@ -30,6 +30,7 @@ from ...policy.words.model import (
     Quota,
     RefusalReason,
     Request,
+    Reserve,
     Rung,
     Task,
     TaskKind,
@@ -118,6 +119,9 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         _bytes(params.persistent),
         _bytes(params.temporary),
         _bytes(params.turn_offset),
+        None if params.reserve is None else Reserve(params.reserve),
+        params.live,
+        params.code,
     )
     return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait, of_quota)
 
@@ -133,6 +137,8 @@ def quota_set(
     """An edit of a quota. ``groups`` are given for an environment that has never connected."""
     told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
     parts = {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
+    if parts.get("reserve") is not None:
+        parts["reserve"] = Reserve(parts["reserve"])
     quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
     if params.whose.environment is None:
         return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
@@ -289,6 +295,7 @@ def lease_result(state: State, lease: Lease, key: bytes) -> doc.Granted:
         "secret": secret_of(key, lease.id),
         "gpus": granted_gpus(state, lease),
         "state": lease.phase.value,
+        "follows": lease.request.follows,
         **voucher(state, lease, key),
     }
 

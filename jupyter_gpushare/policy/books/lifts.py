@@ -28,6 +28,20 @@ def lifted_on(state: State, key: ReservationKey) -> list[Lease]:
     return [lease for lease in leases if lease.environment == key[0]]
 
 
+def tasks_on(state: State, key: ReservationKey) -> list[Lease]:
+    """The leases of an environment with a claim on a GPU."""
+    here = sorted(name for name, gpu in state.claims if gpu == key[1])
+    return [lease for name in here if (lease := state.leases[name]).environment == key[0]]
+
+
+def followers_on(state: State, key: ReservationKey) -> list[Lease]:
+    """The tasks of an environment that hold a GPU and whose needs its reservation there follows."""
+    if not state.reservations[key].following:
+        return []
+    found = (lease for lease in tasks_on(state, key) if lease.request.follows)
+    return [lease for lease in found if lease.phase is LeasePhase.HELD]
+
+
 def most_lifted(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
     return max((lifted_by(state, lease.id, gpu) for lease in lifted), default=0)
 

@@ -4,7 +4,7 @@ The rule as built (see "The allocation policy, exactly" in the docs): an environ
 first takes GPUs that it does not hold and that have fewer than ``max_tasks_per_gpu`` tasks, the
 emptiest first. If these are too few, it takes the least loaded GPUs of those it already holds.
 Tasks of one environment on one GPU share that environment's reservation. The reservation covers the
-sum of the memory that these tasks named in their requests.
+sum of the memory that these tasks named in their requests, or are expected to need.
 
 One call costs O(g log g) in the node's g GPUs and nothing else.
 """
@@ -25,8 +25,11 @@ class GpuRoom:
     by anyone without a lease, in bytes (negative when a squatter took more
     than was left). ``reservation`` is this environment's own there, ``None``
     when it does not hold the GPU, of which its tasks ``named`` bytes in their requests.
-    ``tasks`` counts everybody's tasks. ``rank`` is higher the later one more task would have its
-    turn there; 0 where none computes, and on GPUs that are not used by turns.
+    ``follows``: it follows what its tasks there need, who use ``lifted`` bytes more than that, and
+    share them with one task more. ``tasks`` counts everybody's tasks. ``expected`` is what a
+    request that names no memory is expected to need here; ``None``: unknown. ``rank`` is higher the
+    later one more task would have its turn there; 0 where none computes, and on GPUs that are not
+    used by turns.
     """
 
     uuid: GpuUuid
@@ -38,6 +41,9 @@ class GpuRoom:
     usable: bool = True
     named: int = 0
     rank: int = 0
+    follows: bool = False
+    lifted: int = 0
+    expected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +118,17 @@ def place(
         return refused
 
     def want(room: GpuRoom) -> int:
-        return wanted(quota, memory, room.memory)
+        return wanted(quota, memory, room.memory, room.expected)
 
     def need(room: GpuRoom) -> int:
-        """Bytes that the reservation must have: at least the sum of what its tasks named."""
-        return want(room) if memory is None else room.named + memory
+        """Bytes that the reservation must have: at least the sum of what its tasks named.
+
+        Where it follows what they need, one more task needs its own beside that, in the quota.
+        """
+        beside = min(wanted(quota, None, room.memory), held(room) + want(room))
+        if memory is None:
+            return want(room) if room.expected is None else beside
+        return max(room.named + memory, beside if room.follows else 0)
 
     own = [room for room in rooms if room.reservation is not None]
     new = max(0, quota.gpus - len(own))
@@ -150,23 +162,31 @@ def place(
     return Granted(tuple(Allocation(room.uuid, Bytes(size)) for room, size in chosen))
 
 
-def wanted(quota: Quota, memory: Bytes | None, capacity: Bytes) -> Bytes:
+def wanted(
+    quota: Quota, memory: Bytes | None, capacity: Bytes, expected: int | None = None
+) -> Bytes:
     """Bytes that a request for ``memory`` takes on a GPU with ``capacity``.
 
     A request that names no memory takes as much as its quota allows, but at most the whole GPU: a
     quota is the most that an environment may hold, so a large quota never makes a GPU too small.
+    It takes no more than it is ``expected`` to need.
     """
     if memory is not None:
         return memory
-    return capacity if quota.memory is None else min(quota.memory, capacity)
+    most = capacity if quota.memory is None else min(quota.memory, capacity)
+    return most if expected is None else Bytes(min(most, expected))
 
 
-def asked_each(largest: int, quota: Quota, memory: Bytes | None) -> Bytes | None:
+def asked_each(
+    largest: int, quota: Quota, memory: Bytes | None, expected: int | None = None
+) -> Bytes | None:
     """Bytes that a request takes on each GPU, as people are told; ``None``: a whole GPU.
 
     ``largest`` is the largest GPU's memory; 0: the node has no GPU.
     """
     each = quota.memory if memory is None else memory
+    if memory is None and expected is not None:
+        each = Bytes(expected if each is None else min(each, expected))
     return None if each is not None and largest and each >= largest else each
 
 
@@ -191,15 +211,20 @@ def shortage(
     rooms: Sequence[GpuRoom], quota: Quota, memory: Bytes | None, max_tasks_per_gpu: int
 ) -> Shortage:
     """The facts that explain to a person why :func:`place` found no room for a request."""
+
+    def want(room: GpuRoom) -> int:
+        return wanted(quota, memory, room.memory, room.expected)
+
     largest = max((room.memory for room in rooms), default=Bytes(0))
+    expected = next((room.expected for room in rooms if room.expected is not None), None)
     own = [room for room in rooms if room.reservation is not None]
     others = [room for room in rooms if room.usable and room.reservation is None]
     if len(own) >= quota.gpus:
         others = []  # what others leave is of no use to it
-    enough = [room for room in others if room.free >= wanted(quota, memory, room.memory)]
+    enough = [room for room in others if room.free >= want(room)]
     partly = [room for room in others if room.free > 0 and room not in enough]
     return Shortage(
-        asked_each(largest, quota, memory),
+        asked_each(largest, quota, memory, expected),
         largest,
         tuple(sorted((r.index, r.free) for r in partly if r.tasks < max_tasks_per_gpu)),
         tuple(sorted(room.index for room in enough if room.tasks >= max_tasks_per_gpu)),
@@ -220,4 +245,4 @@ def held(room: GpuRoom) -> int:
 
 def growth(room: GpuRoom) -> int:
     """Bytes by which the environment's reservation here may grow."""
-    return max(0, room.free)
+    return max(0, room.free) + room.lifted

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ..words.model import EnvironmentName, Period, Quota
+from ..words.model import EnvironmentName, Period, Quota, Reserve
 from .table import Map
 
 
@@ -109,6 +109,7 @@ def best(quotas: Iterable[Quota]) -> Quota:
     hours, _, per = max(budgets) if len(budgets) == len(several) else (None, "", None)
     idle = [quota.idle_timeout for quota in several]
     bursts = [quota.burst_memory for quota in several if quota.burst_memory is not None]
+    reserves = [quota.reserve for quota in several if quota.reserve is not None]
     return Quota(
         gpus=max(quota.gpus for quota in several),
         memory=None if None in sizes else max(size for size in sizes if size is not None),
@@ -124,4 +125,5 @@ def best(quotas: Iterable[Quota]) -> Quota:
         turn_offset=max(
             (q.turn_offset for q in several if q.turn_offset is not None), default=None
         ),
+        reserve=min(reserves, key=tuple(Reserve).index, default=None),
     )

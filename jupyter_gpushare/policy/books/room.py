@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
 
 from ..words.config import PolicyConfig
-from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, LeasePhase
+from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, LeasePhase, Request
+from . import shares
 from .copies import replace
 from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
@@ -33,7 +34,7 @@ def unlifted(
     for key, burst in state.bursts.items():
         if state.reservations[key].claims > gone[key]:
             back[key[1]] += burst
-    return tuple(replace(room, free=room.free + back[room.uuid]) for room in rooms)
+    return tuple(replace(room, free=room.free + back[room.uuid], lifted=0) for room in rooms)
 
 
 def try_place(
@@ -50,19 +51,57 @@ def try_place(
     promised. ``see`` may change the rooms before the request is placed.
     """
     rooms = see(tuple(rooms_without(state, lease.environment, without)))
+    rooms = expecting(state, config, rooms, expected_of(lease, config))
     quota, _source = state.quotas.resolve(lease.environment)
+    request = lease.request
     if lease.phase is LeasePhase.PARKED:
         rooms = tuple(
-            _large_enough(lease, room, wanted(quota, lease.request.memory, room.memory), config)
+            _large_enough(
+                lease, room, wanted(quota, request.memory, room.memory, room.expected), config
+            )
             for room in rooms
         )
     result: Placement = NoRoom(0, 0)
     for some in suited(state, lease, rooms):
-        request = lease.request
         result = place(some, quota, request.gpus, request.memory, config.max_tasks_per_gpu)
         if not isinstance(result, NoRoom):
             break
     return result
+
+
+def expected(request: Request, config: PolicyConfig, peak: int = 0) -> int | None:
+    """Bytes that a request is expected to need on each GPU, head-room included; ``None``: unknown.
+
+    ``peak`` is what its task was measured to use before, if that is known. Nothing is expected of a
+    task whose limits cannot change: it would never get more.
+    """
+    if not request.follows or request.live is False:
+        return None
+    known = max(peak, request.estimate.memory if request.estimate else 0)
+    return config.with_headroom(known) if known else None
+
+
+def expected_of(lease: Lease, config: PolicyConfig) -> int | None:
+    """The same of a lease that waits: a parked task is known by its own measurement."""
+    if lease.live_limits is False:
+        return None
+    sizes = (part.memory for part in lease.peaks if lease.full)
+    return expected(lease.request, config, max(sizes, default=0))
+
+
+def expecting(
+    state: State, config: PolicyConfig, rooms: tuple[GpuRoom, ...], expected: int | None
+) -> tuple[GpuRoom, ...]:
+    """The rooms as a request sees them that is expected to need so much.
+
+    Where tasks take turns it needs all that its quota gives: there shares say what each has.
+    """
+    if expected is None:
+        return rooms
+    return tuple(
+        room if shares.in_time(state, config, room.uuid) else replace(room, expected=expected)
+        for room in rooms
+    )
 
 
 def suited(state: State, lease: Lease, rooms: tuple[GpuRoom, ...]) -> Iterator[tuple[GpuRoom, ...]]:
@@ -121,7 +160,14 @@ def _emptied(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
     return tuple(
         room
         if room.reservation is None
-        else replace(room, free=room.free + room.reservation, reservation=None, named=0)
+        else replace(
+            room,
+            free=room.free + room.reservation + room.lifted,
+            reservation=None,
+            named=0,
+            follows=False,
+            lifted=0,
+        )
         for room in rooms
     )
 
@@ -160,4 +206,6 @@ def rooms_without(
             reservation=Bytes(own.memory - state.bursts.get(key, 0)) if own else None,
             usable=books.problem is None and uuid not in state.out,
             named=own.named - named[uuid] if own else 0,
+            follows=own is not None and own.following > 0,
+            lifted=state.bursts.get(key, 0) if own and own.following else 0,
         )

@@ -33,6 +33,7 @@ from ..words.model import (
 )
 from ..words.recalls import Give, Recall, RecallKey
 from ..words.turns import Figures, Share, Turn, TurnPhase
+from .copies import replace
 from .queue import Account, Queue
 from .quotas import QuotaBook
 from .table import Map
@@ -74,7 +75,9 @@ class Lease:
     ``pinned_until`` is until when its people keep the GPUs; ``worked_at`` when the GPUs
     were last seen at work for it. ``parked`` stays until all is back in place.
     ``ability`` is the highest rung it says it can take, and why no higher one.
-    ``live_limits`` says whether its frameworks' memory limits can change while it runs.
+    ``live_limits`` says whether its frameworks' memory limits can change while it runs. ``peaks``
+    are the most that it was measured to use on each GPU, where its reservation follows that;
+    ``full``: it has ended a step or a cell since it was first measured to use any.
     """
 
     id: LeaseId
@@ -96,6 +99,13 @@ class Lease:
     parked: Parked | None = None
     ability: tuple[Rung, str] | None = None
     live_limits: bool | None = None
+    peaks: tuple[Allocation, ...] = ()
+    full: bool = False
+
+    def peak(self, gpu: GpuUuid) -> int:
+        """The most bytes it was measured to use on ``gpu``, else on any GPU; 0: not measured."""
+        sizes = {part.gpu: part.memory for part in self.peaks}
+        return sizes.get(gpu) or max(sizes.values(), default=0)
 
     @property
     def has_residue(self) -> bool:
@@ -134,14 +144,23 @@ class Reservation:
 
     ``full`` is set where it takes turns: ``memory`` is then what its tasks keep across their steps,
     and ``full`` is the plain reservation that it has without turns. ``named`` is the sum of the
-    bytes that its tasks named in their requests; parked tasks that only left something behind do
-    not count.
+    bytes that its tasks named in their requests, and ``following`` counts the tasks whose needs it
+    follows; parked tasks that only left something behind do not count.
     """
 
     memory: Bytes
     claims: int
     full: Bytes | None = None
     named: int = 0
+    following: int = 0
+
+    def with_task(self, request: Request, count: int) -> Reservation:
+        """The same with ``count`` tasks more that asked for this."""
+        return replace(
+            self,
+            named=self.named + count * request.named,
+            following=self.following + count * request.follows,
+        )
 
 
 @dataclass(frozen=True, slots=True)

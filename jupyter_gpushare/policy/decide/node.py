@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..measure.observe import observe, used_by_environment
+from ..measure import following
+from ..measure.observe import observe, used_by_environment, used_by_lease
 from ..recall import lifts, plan
 from ..say import texts
 from ..words import commands as cmd
@@ -13,6 +14,7 @@ from ..words.model import (
     ClaimPhase,
     EndReason,
     Gpu,
+    GpuReading,
     LeaseId,
     LeasePhase,
 )
@@ -91,6 +93,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     vitals = dict(command.vitals)
     for event in observe(draft.state, command.readings, draft.at, draft.config, vitals):
         draft.emit(event)
+    _follow(draft, command.readings)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
     for done in tuple(plan.gave(draft.state, draft.config, command.at, seen_gpus)):
         draft.emit(done)
@@ -116,6 +119,19 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
         draft.emit(fixed)
     set_limits(draft, may_lift=draft.state.rebuild is None, used=used)
     return Done()
+
+
+def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
+    """Let reservations follow what their tasks use, where they do."""
+    if not following.follows_any(draft.state):
+        return
+    used = used_by_lease(draft.state, readings, draft.config)
+    for seen in tuple(following.peaks(draft.state, used, draft.at, draft.config)):
+        draft.emit(seen)
+    for followed in tuple(following.follow(draft.state, used, draft.at, draft.config)):
+        draft.emit(followed)
+    for told in tuple(following.told(draft.state, used, draft.at)):
+        draft.emit(told)
 
 
 def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:

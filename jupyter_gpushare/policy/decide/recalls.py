@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..books.state import Lease, State
+from ..measure import following
 from ..recall import lifts, plan, sources
 from ..say import texts
 from ..words import commands as cmd
@@ -142,6 +145,30 @@ def set_limits(
         for grown in lifts.growth(draft.state, told):
             draft.emit(grown)
         draft.emit(told)
+
+
+def settle_newcomers(draft: Draft) -> None:
+    """After grants: who shares a reservation that follows has its part of it.
+
+    Tasks that were granted less than their quota gives are lifted at once, where nobody needs it:
+    the first thing that such a task does may need more than it is expected to.
+    """
+    granted = [event for event in draft.events if isinstance(event, ev.LeaseGranted)]
+    if not granted or not following.follows_any(draft.state):
+        return
+    for event in granted:
+        if event.lease in draft.state.leases:
+            for followed in tuple(following.again(draft.state, event)):
+                draft.emit(replace(followed, at=draft.at))
+            gpus = {part.gpu for part in event.gpus}
+            for told in tuple(following.told(draft.state, gpus, draft.at)):
+                draft.emit(told)
+    if draft.state.rebuild is None and any(
+        held.request.follows
+        for event in granted
+        if (held := draft.state.leases.get(event.lease)) and held.phase is LeasePhase.HELD
+    ):
+        set_limits(draft, may_lift=True)
 
 
 @of_task(cmd.ConfirmLimit)

@@ -19,6 +19,7 @@ from ..words.model import (
     PriorityClass,
     RefusalReason,
     Request,
+    Reserve,
 )
 from . import bounds, out_of_service, quotas
 from .draft import Decision, Draft, Grant, Refuse, Wait
@@ -45,6 +46,7 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     if command.of_quota:
         command = _of_quota(draft.state, command)
     command = _of_parts(draft, command)
+    command = _with_reserve(draft, command)
     refuse = _refuse_now(draft, command)
     if refuse is not None:
         draft.emit(
@@ -90,6 +92,20 @@ def _of_parts(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
     parts = sum(request.parts)
     memory = min(parts + draft.config.turn_context, wanted(quota, None, largest))
     return replace(command, request=replace(request, memory=Bytes(max(parts, memory))))
+
+
+def _with_reserve(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
+    """The same request with the reserve that holds for it: its own, its quota's or the node's.
+
+    ``None`` stands for the whole: so older releases read it.
+    """
+    request = command.request
+    quota, _source = draft.state.quotas.resolve(command.environment)
+    reserve: Reserve | None = request.reserve or quota.reserve or draft.config.reserve
+    if request.memory is not None or reserve is Reserve.WHOLE:
+        reserve = None
+    estimate = request.estimate if reserve is Reserve.ESTIMATE else None
+    return replace(command, request=replace(request, reserve=reserve, estimate=estimate))
 
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:

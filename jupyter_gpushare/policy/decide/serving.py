@@ -41,6 +41,8 @@ def fit_newly(
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
     for see in _views(draft, environment):
         seen = see(rooms(draft.state, environment))
+        expected = room.expected(request, draft.config)
+        seen = room.expecting(draft.state, draft.config, seen, expected)
         result = place(seen, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
         if not isinstance(result, NoRoom):
             break

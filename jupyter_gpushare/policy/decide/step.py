@@ -26,6 +26,7 @@ def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     """Decide ``command`` and return the state after its events."""
     draft = Draft(state, config, command.at)
     decision = ANSWERS[type(command)](draft, command)
+    recalls.settle_newcomers(draft)
     settle_sharing(draft)
     return Step(decision, tuple(draft.events), draft.state)
 

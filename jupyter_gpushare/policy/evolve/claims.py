@@ -63,7 +63,7 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     held = state.reservations[key]
     if held.claims > 1:
         state = put_books(state, replace(books, tasks=books.tasks - 1))
-        kept = replace(held, claims=held.claims - 1, named=held.named - lease.request.named)
+        kept = replace(held, claims=held.claims - 1).with_task(lease.request, -1)
         state = replace(state, reservations=state.reservations.set(key, kept))
     else:
         reserved = books.reserved - held.memory

@@ -61,6 +61,7 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
         requested_at=event.at,
         changed_at=event.at,
         members=frozenset({process}),
+        live_limits=event.request.live if event.request.follows else None,
     )
     waiting = Waiting(
         event.lease,
@@ -188,8 +189,8 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         grown = size - old.memory
         # A parked task that left something here has a claim already.
         more = (event.lease, part.gpu) not in state.claims
-        named = old.named + more * before.request.named
-        reservations[key] = Reservation(Bytes(size), old.claims + more, named=named)
+        held = replace(old, memory=Bytes(size), claims=old.claims + more, full=None)
+        reservations[key] = held.with_task(before.request, more)
         gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + more)
         if more:
             claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.index import drop
-from ..books.lifts import answers, lifted_by, lifted_on
+from ..books.index import drop, lease_of
+from ..books.lifts import answers, followers_on, lifted_by, lifted_on
 from ..books.state import Lease, Lift, ReservationKey, State
 from ..words import events as ev
-from ..words.model import GpuUuid, LeaseId, LeasePhase
+from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallKey, RecallPhase
 from . import recalls
 from .registry import evolves
+from .steps import books_of, changed, put_books
 
 
 @evolves(ev.LimitTold)
@@ -33,6 +34,51 @@ def told(state: State, event: ev.LimitTold) -> State:
         if before is not None and part.memory < before.memory:
             state = replace(state, lowered_at=state.lowered_at.set(part.gpu, event.at))
     return state
+
+
+@evolves(ev.PeakSeen)
+def peak_seen(state: State, event: ev.PeakSeen) -> State:
+    """The state after a task was measured to use more than ever, or a first step or cell ended."""
+    return changed(state, event.lease, peaks=event.peaks, full=event.full)
+
+
+@evolves(ev.ReservationFollowed)
+def followed(state: State, event: ev.ReservationFollowed) -> State:
+    """The state after an environment's entitlement followed the measurement.
+
+    Its tasks go on with the limits that they have: what is above the entitlement is lifted. Nobody
+    tells them.
+    """
+    key = (event.environment, event.gpu)
+    held, books = state.reservations[key], books_of(state, event.gpu)
+    state = put_books(state, replace(books, reserved=books.reserved - held.memory + event.reserved))
+    held = replace(held, memory=event.reserved)
+    state = replace(state, reservations=state.reservations.set(key, held))
+    for name, peak in event.peaks:
+        lease = lease_of(state, name)
+        peaks = {part.gpu: part for part in lease.peaks}
+        if peak > lease.peak(event.gpu) or event.gpu not in peaks:
+            peaks[event.gpu] = Allocation(event.gpu, peak)
+        state = changed(state, name, peaks=tuple(peaks.values()), full=True)
+    burst = event.reserved - event.memory
+    bursts = state.bursts.set(key, burst) if burst else drop(state.bursts, key)
+    state = replace(state, bursts=bursts)
+    for lease in followers_on(state, key):
+        state = _entitled(state, lease, event.gpu, event.memory, event.at)
+    return state
+
+
+def _entitled(state: State, lease: Lease, gpu: GpuUuid, memory: Bytes, at: float) -> State:
+    """The task's part of a GPU is ``memory`` now, and its limit stays where it was."""
+    lift = state.lifts.get((lease.id, gpu))
+    before = next(part.memory for part in lease.allocations if part.gpu == gpu)
+    limit = before if lift is None else lift.memory
+    parts = tuple(Allocation(gpu, memory) if p.gpu == gpu else p for p in lease.allocations)
+    state = changed(state, lease.id, allocations=parts)
+    if limit == memory:
+        return forget(state, lease.id, gpu)
+    told = replace(lift, memory=limit) if lift else Lift(limit, at)
+    return replace(state, lifts=state.lifts.set((lease.id, gpu), told))
 
 
 @evolves(ev.LimitConfirmed)

@@ -45,8 +45,7 @@ def put_lease(state: State, before: Lease, lease: Lease) -> State:
             books = books_of(state, part.gpu)
             state = put_books(state, replace(books, tasks=books.tasks + change))
             key = (lease.environment, part.gpu)
-            held = state.reservations[key]
-            held = replace(held, named=held.named + change * lease.request.named)
+            held = state.reservations[key].with_task(lease.request, change)
             state = replace(state, reservations=state.reservations.set(key, held))
     return state
 

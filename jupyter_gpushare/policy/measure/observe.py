@@ -164,6 +164,21 @@ def used_by_environment(
     return result
 
 
+def used_by_lease(
+    state: State, readings: Iterable[GpuReading], config: PolicyConfig
+) -> dict[GpuUuid, dict[LeaseId, int | None]]:
+    """Bytes that each lease uses on each GPU that was measured; ``None``: not all is known.
+
+    A GPU with processes that cannot be traced is left out.
+    """
+    sorted_out = (
+        (reading.uuid, _sort(state, reading, config))
+        for reading in readings
+        if reading.uuid in state.gpus and reading.problem is None
+    )
+    return {gpu: parts.by_lease for gpu, parts in sorted_out if not parts.opaque}
+
+
 def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
     return shares.entitled(state, environment, gpu)
 

@@ -22,8 +22,16 @@ from typing import Final
 
 from ..books import shares
 from ..books.copies import replace
-from ..books.lifts import answers, entitled, lifted_by, lifted_on, most_lifted, part_on
-from ..books.placement import GpuRoom, Granted
+from ..books.lifts import (
+    answers,
+    entitled,
+    followers_on,
+    lifted_by,
+    lifted_on,
+    most_lifted,
+    part_on,
+)
+from ..books.placement import GpuRoom, Granted, wanted
 from ..books.room import try_place, unlifted
 from ..books.state import ClaimKey, Lease, ReservationKey, State
 from ..words import events as ev
@@ -78,8 +86,9 @@ def adjust(
     used: Used = NOTHING_MEASURED,
 ) -> Iterator[ev.LimitTold]:
     """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
+    follows = frozenset(key[1] for key, held in state.reservations.items() if held.following)
     if state.problem is not None or not (
-        config.burst_memory or state.lifts or state.quotas.has_bursts
+        config.burst_memory or state.lifts or state.quotas.has_bursts or follows
     ):
         return
     line = state.has_line
@@ -91,6 +100,9 @@ def adjust(
         spare = books.free + sum(size for key, size in state.bursts.items() if key[1] == uuid)
         kept_free = headroom(config, books.gpu)
         room = spare - kept_free
+        keeps = uuid in follows and not line
+        if keeps:  # nobody gives back what nobody else needs, for the head-room's sake alone
+            room = spare - min(books.free, kept_free)
         if demand.get(uuid):
             room = min(room, room + freed.get(uuid, 0) - demand[uuid])
         late = uuid in demand and _is_late(state, config, uuid, at)
@@ -100,6 +112,9 @@ def adjust(
         now_free = max(0, books.free - kept_free)
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
         fair = _share(max(0, room), wishes)
+        for name in tuple(fair):  # those who share a reservation that follows share its lift
+            for other in _sharers(state, state.leases[name], uuid):
+                fair[other.id] = fair[name]
         lifted = [name for name, gpu in state.lifts if gpu == uuid]
         if late and any(fair.get(name, 0) < lifted_by(state, name, uuid) for name in lifted):
             fair = {}  # one step was not enough: the next is the last
@@ -109,15 +124,17 @@ def adjust(
             if part is None:
                 continue
             now = lifted_by(state, lease, uuid)
-            wanted = fair.get(lease, 0)
-            if wanted > now:
-                wanted = min(wanted, now + now_free)
-                if not may_lift or line or rests or wanted < now + STEP:
+            most = fair.get(lease, 0)
+            if most > now:
+                most = min(most, now + now_free)
+                if not may_lift or line or rests or most < now + STEP:
                     continue
-                now_free -= wanted - now
-            if wanted != now:
+                now_free -= most - now
+            elif keeps and now - most < STEP:
+                continue
+            if most != now:
                 limits = told.setdefault(lease, [])
-                limits.append(Allocation(uuid, Bytes(part.memory + wanted)))
+                limits.append(Allocation(uuid, Bytes(part.memory + most)))
     for lease, parts in sorted(told.items()):
         yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
 
@@ -156,15 +173,31 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
         if uuid != gpu:
             continue
         lease, part = state.leases[name], part_on(state, name, gpu)
-        alone = state.reservations[(lease.environment, gpu)].claims == 1
-        # Children have limits of their own in mind, and who shares a reservation has its task.
-        if part is None or not alone or not lease.can_be_asked:
+        held = state.reservations[(lease.environment, gpu)]
+        if part is None:
             continue
+        can = lease.can_be_asked and lease.live_limits is not False
         burst = burst_memory(state, config, lease.environment)
         ceiling = int(_part_of(state.gpus[gpu].gpu, burst))
-        if lease.live_limits is False or part.memory >= ceiling:
+        if lease.request.follows:
+            if _sharers(state, lease, gpu)[0] is not lease:
+                continue  # it gets what the first one gets
+            quota, _source = state.quotas.resolve(lease.environment)
+            ceiling = max(ceiling, wanted(quota, None, state.gpus[gpu].gpu.memory))
+            if not can or held.claims > held.following:  # what it has may stay, and no more
+                ceiling = min(ceiling, limit(state, lease, part))
+        # Children have limits of their own in mind, and who shares a reservation has its task.
+        elif not can or held.claims > 1:
             continue
-        yield (name, gpu), ceiling - part.memory
+        if part.memory < ceiling:
+            yield (name, gpu), ceiling - part.memory
+
+
+def _sharers(state: State, lease: Lease, gpu: GpuUuid) -> list[Lease]:
+    """The tasks that share with this one a reservation that follows; alone where it does not."""
+    if not lease.request.follows:
+        return [lease]
+    return followers_on(state, (lease.environment, gpu))
 
 
 def _share(room: int, wishes: Mapping[LeaseId, int]) -> dict[LeaseId, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..books.lifts import entitled, followers_on
 from ..books.state import State
 from ..words.model import BudgetLevel, ClaimPhase, LeasePhase
 from ..words.moves import InvariantBroken
@@ -17,6 +18,7 @@ def check(state: State) -> None:
     _leases(state)
     _recalls(state)
     _lifts(state)
+    _following(state)
     _queue(state)
     _budgets(state)
     _turns(state)
@@ -31,16 +33,19 @@ def _books(state: State) -> None:
     claims = Counter((state.leases[lease].environment, gpu) for lease, gpu in state.claims)
     tasks: Counter[str] = Counter()
     named: Counter[tuple[str, str]] = Counter()
+    following: Counter[tuple[str, str]] = Counter()
     for name, gpu in state.claims:
         if not (lease := state.leases[name]).has_residue:
             tasks[gpu] += 1
             named[(lease.environment, gpu)] += lease.request.named
+            following[(lease.environment, gpu)] += lease.request.follows
     _require(set(claims) == set(state.reservations), "reservations and claims disagree")
     reserved: Counter[str] = Counter()
     for key, held in state.reservations.items():
         _require(held.claims == claims[key], f"reservation {key} counts its claims wrong")
         _require(held.memory > 0, f"reservation {key} is empty")
         _require(held.named == named[key], f"reservation {key} counts wrong what tasks named")
+        _require(held.following == following[key], f"reservation {key} counts followers wrong")
         reserved[key[1]] += held.memory
     _shares(state)
     for uuid, books in state.gpus.items():
@@ -151,6 +156,15 @@ def _lifts(state: State) -> None:
             continue  # it may not use the GPU now
         held = state.reservations[(lease.environment, gpu)]
         _require(lift.memory <= held.memory, f"{name} may use more of {gpu} than is reserved")
+
+
+def _following(state: State) -> None:
+    """Tasks whose reservation follows what they use share what it is entitled to."""
+    for key, held in state.reservations.items():
+        for lease in followers_on(state, key) if held.full is None else ():
+            part = next(part for part in lease.allocations if part.gpu == key[1])
+            now = entitled(state, key)
+            _require(part.memory == now, f"{lease.id} has {part.memory} of {now} bytes of {key}")
 
 
 def _queue(state: State) -> None:

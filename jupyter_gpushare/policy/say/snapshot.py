@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..books.lifts import entitled, followers_on
 from ..books.queue import Waiting
 from ..books.state import Lease, State
 from ..words import events as ev
@@ -12,6 +13,7 @@ from ..words.model import (
     Activity,
     Allocation,
     BudgetLevel,
+    Bytes,
     ClaimPhase,
     EndReason,
     EnvironmentName,
@@ -54,6 +56,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield ev.BooksRestored(
         at, state.grants, state.arrivals, state.settled_at, accounts, reservations, bursts
     )
+    yield from _followed(state)
     yield from _lifts(state)
     yield from _sharing(state)
     # After the number of grants is known: what is held up counts from it.
@@ -81,6 +84,15 @@ def _summary(state: State) -> Iterator[ev.Event]:
         if budget.level is not BudgetLevel.OK:
             hours = state.quotas.resolve(environment)[0].gpu_hours
             yield ev.BudgetChanged(at, environment, budget.level, budget.spent, hours)
+
+
+def _followed(state: State) -> Iterator[ev.Event]:
+    """What tasks were measured to use, whose reservations follow that."""
+    for key, held in sorted(state.reservations.items()):
+        peaks = tuple((x.id, Bytes(x.peak(key[1]))) for x in followers_on(state, key) if x.full)
+        if peaks and held.full is None:
+            now = Bytes(entitled(state, key))
+            yield ev.ReservationFollowed(state.settled_at, *key, now, held.memory, peaks)
 
 
 def _lifts(state: State) -> Iterator[ev.Event]:

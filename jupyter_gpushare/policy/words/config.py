@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from .model import HolderAction, ParkWhen, PriorityClass
+from .model import HolderAction, ParkWhen, PriorityClass, Reserve
 from .settings import Unit, setting
 from .turns import Moving, ShareMode
 
@@ -269,6 +270,26 @@ class PolicyConfig:
         "After that it is over its limit.",
         least=1.0,
     )
+    reserve: Reserve = setting(
+        Reserve.WHOLE,
+        Unit.WORD,
+        "What a request that names no memory reserves. whole: what its quota gives (a quota "
+        "without memory gives whole GPUs), all the time. quota: the same until the task is "
+        "measured, then the measured peak and head-room; it may go on using the rest while "
+        "nobody needs it. estimate: what earlier runs of the same code by the same people "
+        "needed and head-room, where two are known. A quota's own reserve goes before this, "
+        "and a request's before both.",
+    )
+    reserve_headroom: float = setting(
+        0.2,
+        Unit.NUMBER,
+        "Head-room above a measured peak or an estimate, as a share of it.",
+    )
+    reserve_headroom_least: int = setting(
+        512 * MIB,
+        Unit.BYTES,
+        "The least head-room, in bytes.",
+    )
     share_mode: ShareMode = setting(
         ShareMode.SPACE,
         Unit.WORD,
@@ -324,6 +345,12 @@ class PolicyConfig:
 
     #: ``None``: no task is moved while it computes.
     moving: Moving | None = None
+
+    def with_headroom(self, memory: int) -> int:
+        """Bytes to reserve for a task that was measured, or is expected, to use ``memory``."""
+        room = max(math.ceil(memory * self.reserve_headroom), self.reserve_headroom_least)
+        grain = self.measure_granularity
+        return -(-(memory + room) // grain) * grain
 
     def overtakes(self, priority_class: PriorityClass) -> int:
         """How many later requests may be served before one of this class."""

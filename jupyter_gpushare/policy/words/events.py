@@ -432,6 +432,34 @@ class ReservationResized(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class PeakSeen(AboutLease):
+    """The most that a task was measured to use so far, on each of its GPUs.
+
+    ``full``: it has ended a step or a cell with that.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    peaks: tuple[Allocation, ...]
+    full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationFollowed(Event):
+    """What an environment is entitled to on a GPU follows what its tasks were measured to use.
+
+    Of ``reserved`` bytes it is entitled to ``memory``; the rest is lifted. ``peaks`` are the most
+    that its tasks there were measured to use.
+    """
+
+    SINCE: ClassVar[int] = 2
+    environment: EnvironmentName
+    gpu: GpuUuid
+    memory: Bytes
+    reserved: Bytes
+    peaks: tuple[tuple[LeaseId, Bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LimitTold(OfLease):
     """A task may use so much on these GPUs from now on; the others stay as they are."""
 

@@ -141,6 +141,19 @@ class RefusalReason(Enum):
     UNAVAILABLE = "unavailable"
 
 
+class Reserve(Enum):
+    """How much of a GPU is reserved for a request that names no memory.
+
+    ``WHOLE``: what the quota gives, all the time. ``QUOTA``: the same, until the task is measured;
+    from then on the reservation follows the measurement. ``ESTIMATE``: what earlier runs of the
+    same code needed, where they are known, else as ``QUOTA``.
+    """
+
+    WHOLE = "whole"
+    QUOTA = "quota"
+    ESTIMATE = "estimate"
+
+
 class FlagKind(Enum):
     """The reason for which the audit flags a process."""
 
@@ -254,7 +267,7 @@ class Quota:
     in the rolling window). ``idle_timeout`` (seconds; 0 = never) replaces the node's own; ``None``:
     the node's holds. ``burst_memory`` replaces the node's in the same way: a limit is lifted up to
     it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
-    is lifted. ``turn_offset`` (bytes) replaces the node's in the same way.
+    is lifted. ``turn_offset`` (bytes) and ``reserve`` replace the node's in the same way.
     """
 
     gpus: int
@@ -265,6 +278,7 @@ class Quota:
     burst_memory: float | None = None
     per: Period | None = None
     turn_offset: Bytes | None = since(3, None)
+    reserve: Reserve | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +293,14 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes that a task is expected to need on each GPU, after ``runs`` measured runs."""
+
+    memory: Bytes
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What a task asks for. Sizes are bytes on each GPU.
 
@@ -286,6 +308,11 @@ class Request:
     it names of its memory (:class:`.turns.Figures`); they are known before it is placed, if both
     are named. ``turn_offset`` is the head-room before its persistent part where it takes turns, if
     that is more than the administrator's.
+
+    Once it is decided, ``reserve`` says how much it reserves where no ``memory`` is named;
+    ``None``: all that the quota gives. ``live``: its frameworks' limits can change while they run
+    (``None``: not known yet). ``code`` names the code that runs, for :class:`Estimate`, which only
+    the node manager makes.
     """
 
     gpus: int = 1
@@ -295,6 +322,10 @@ class Request:
     persistent: Bytes | None = since(3, None)
     temporary: Bytes | None = since(3, None)
     turn_offset: Bytes | None = since(3, None)
+    reserve: Reserve | None = since(3, None)
+    live: bool | None = since(3, None)
+    code: str | None = since(3, None)
+    estimate: Estimate | None = since(3, None)
 
     @property
     def named(self) -> int:
@@ -307,6 +338,11 @@ class Request:
         if self.persistent is None or self.temporary is None:
             return None
         return self.persistent, self.temporary
+
+    @property
+    def follows(self) -> bool:
+        """Whether what is reserved for it follows what it is measured to use."""
+        return self.memory is None and self.reserve in (Reserve.QUOTA, Reserve.ESTIMATE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,8 @@ describe('readDraft', () => {
     hours: '20',
     per: '',
     idle: '',
-    burst: ''
+    burst: '',
+    reserve: ''
   };
 
   it('reads what is right', () => {
@@ -113,7 +114,8 @@ describe('readDraft', () => {
       gpu_hours: 20,
       per: null,
       idle_timeout: null,
-      burst_memory: null
+      burst_memory: null,
+      reserve: null
     });
     const own = { ...good, per: 'month', idle: '7,5', burst: '60GiB' };
     expect(readDraft(own).wish).toMatchObject({
@@ -141,6 +143,7 @@ describe('readDraft', () => {
     ['idle', '-1'],
     ['burst', '1.5'],
     ['burst', 'much'],
+    ['reserve', 'most'],
     ['gpus', ''],
     ['gpus', '1.5'],
     ['gpus', '-1'],
@@ -172,15 +175,17 @@ describe('readDraft', () => {
           ['2026-10-01', 450, 0.9],
           ['month', 60, 60 * GIB]
         ] as const) {
+          const reserve = idle === null ? null : 'estimate';
           const quota = { gpus: 3, memory, weight: 2.5 };
-          const own = { hours, per, idle, burst };
+          const own = { hours, per, idle, burst, reserve } as const;
           const draft = draftOf({ environment: 'a', ...own, ...quota });
           expect(readDraft(draft).wish).toEqual({
             ...quota,
             gpu_hours: hours,
             ...(hours === null ? {} : { per }),
             idle_timeout: idle,
-            burst_memory: burst
+            burst_memory: burst,
+            reserve
           });
         }
       }
@@ -194,7 +199,8 @@ it('undoes to the override that was, or to none', () => {
     memory: 8 * GIB,
     weight: 1,
     idle_timeout: null,
-    burst_memory: null
+    burst_memory: null,
+    reserve: null
   };
   expect(undoOf('alice', QUOTAS)).toEqual({ ...before, gpu_hours: null });
   const budget = {
@@ -286,7 +292,8 @@ describe('AdminView', () => {
           weight: 1,
           gpu_hours: null,
           idle_timeout: null,
-          burst_memory: null
+          burst_memory: null,
+          reserve: null
         }
       }
     ]);

@@ -387,6 +387,11 @@ export interface components {
             own_burst_memory?: number | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
+            /**
+             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             /** @enum {unknown} */
             source?: "configuration" | "override";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
@@ -421,6 +426,11 @@ export interface components {
                     uuid: string;
                 }[];
             };
+            /**
+             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             used_gpus: number;
@@ -480,6 +490,8 @@ export interface components {
                 measured: number | null;
                 /** @description bytes granted to this lease */
                 memory: number;
+                /** @description the most bytes that it was measured to use, where its reservation follows that; null: it does not, or it was not measured yet */
+                peak?: number | null;
                 /** @description bytes it keeps across its steps; null: unknown */
                 persistent: number | null;
                 /** @description bytes that a step needs beyond those */
@@ -543,6 +555,18 @@ export interface components {
             reason: string | null;
             /** @description Unix time, seconds */
             requested: number;
+            /** @description why so much is reserved for it; null: it holds no GPU, or not yours to know */
+            reserve?: {
+                /** @description whether the reservation follows what is measured: not where memory is named, where the whole is reserved, or where the framework cannot change its limit while it runs */
+                follows: boolean;
+                /** @description the runs that the estimate is made of; null: none is */
+                runs: number | null;
+                /**
+                 * @description the request named it; the quota gives so much; the quota gives whole GPUs; earlier runs of the same code needed it; it was measured to need it; the quota gives it, and its framework cannot change its limit while it runs
+                 * @enum {unknown}
+                 */
+                why: "named" | "quota" | "whole" | "estimate" | "measured" | "fixed";
+            } | null;
             /**
              * @description how a parked or resuming task gave its GPUs back
              * @enum {unknown}
@@ -649,6 +673,11 @@ export interface components {
                     uuid: string;
                 }[];
             };
+            /**
+             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             /** @description whether it was ever here */
             seen?: boolean;
             /** @enum {unknown} */
@@ -672,6 +701,11 @@ export interface components {
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
+            /**
+             * @description how much a request reserves that names no memory: what the quota gives, the same until the task is measured, or what earlier runs needed; null is the node's own
+             * @enum {unknown}
+             */
+            reserve?: "whole" | "quota" | "estimate" | null;
             /** @description bytes of head-room before the part of each later task where tasks take turns; null is the node's own */
             turn_offset?: number | null;
             weight?: number;
@@ -755,6 +789,11 @@ export interface components {
                 quantum: number;
                 /** @description when JupyterHub, which is away, told its groups' quotas */
                 quotas_as_of?: number | null;
+                /**
+                 * @description how much a request reserves that names no memory, where no quota says it
+                 * @enum {unknown}
+                 */
+                reserve?: "whole" | "quota" | "estimate";
                 simulated: boolean;
                 /** @description Unix time, seconds */
                 started: number;
@@ -792,6 +831,11 @@ export interface components {
                         uuid: string;
                     }[];
                 };
+                /**
+                 * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+                 * @enum {unknown}
+                 */
+                reserve?: "whole" | "quota" | "estimate" | null;
                 /** @enum {unknown} */
                 source: "default" | "group" | "user" | "override";
                 used_gpus: number;

@@ -10,6 +10,8 @@ import type {
 } from '../api/types';
 import { formatBytes, parseBytes } from '../text/format';
 
+export type Reserve = NonNullable<QuotaWish['reserve']>;
+
 /** One environment with everything that is known of it. */
 export interface IEnvironmentRow {
   readonly environment: string;
@@ -25,6 +27,8 @@ export interface IEnvironmentRow {
   readonly idle: number | null;
   /** Up to what limits are lifted, a share up to 1 or bytes; `null`: the node's own. */
   readonly burst: number | null;
+  /** What a request reserves that names no memory; `null`: as on the node. */
+  readonly reserve: Reserve | null;
   /** GPU-hours spent of those; `null` where nothing is counted. */
   readonly spent: number | null;
   /** Whether all of them are spent: new requests wait. */
@@ -73,6 +77,7 @@ export function environmentRows(
       per: (quota ? quota.budget?.per : quotas.default.per) ?? null,
       idle: (quota ?? quotas.default).idle_timeout ?? null,
       burst: quota?.own_burst_memory ?? null,
+      reserve: (quota ?? quotas.default).reserve ?? null,
       spent: quota?.budget?.spent ?? null,
       isSpent: quota?.budget?.level === 'spent',
       source: quota?.source ?? 'default',
@@ -100,6 +105,8 @@ export interface IQuotaDraft {
   readonly idle: string;
   /** A size, or a share of a GPU; empty: the node's own. */
   readonly burst: string;
+  /** `whole`, `quota` or `estimate`; empty: as on the node. */
+  readonly reserve: string;
 }
 
 export type DraftField = keyof IQuotaDraft;
@@ -109,16 +116,18 @@ const {
   gpus: GPUS,
   weight: WEIGHT,
   gpu_hours: HOURS,
-  idle_timeout: IDLE
+  idle_timeout: IDLE,
+  reserve: RESERVE
 } = schemas.components.schemas.QuotaWish.properties;
 export const MOST_GPUS = GPUS.maximum;
+export const RESERVES = RESERVE.enum.filter(word => word !== null);
 const LONGEST_NAME = 256;
 
 export type Drafted = Pick<
   IEnvironmentRow,
   'environment' | 'gpus' | 'memory' | 'weight' | 'hours'
 > &
-  Partial<Pick<IEnvironmentRow, 'per' | 'idle' | 'burst'>>;
+  Partial<Pick<IEnvironmentRow, 'per' | 'idle' | 'burst' | 'reserve'>>;
 
 export function draftOf(row: Drafted): IQuotaDraft {
   const { idle = null, burst = null } = row;
@@ -130,7 +139,8 @@ export function draftOf(row: Drafted): IQuotaDraft {
     hours: row.hours === null ? '' : String(row.hours),
     per: row.per ?? '',
     idle: idle === null ? '' : String(idle / 60),
-    burst: burst === null ? '' : burst <= 1 ? String(burst) : exactSize(burst)
+    burst: burst === null ? '' : burst <= 1 ? String(burst) : exactSize(burst),
+    reserve: row.reserve ?? ''
   };
 }
 
@@ -179,6 +189,8 @@ export function readDraft(
   check('idle', !Number.isNaN(minutes));
   const burst = readBurst(draft.burst);
   check('burst', !Number.isNaN(burst));
+  const reserve = draft.reserve.trim() || null;
+  check('reserve', reserve === null || isReserve(reserve));
   return mistakes.length
     ? { wish: null, mistakes }
     : {
@@ -189,10 +201,15 @@ export function readDraft(
           gpu_hours: hours,
           ...(hours === null ? {} : { per }),
           idle_timeout: minutes === null ? null : minutes * 60,
-          burst_memory: burst
+          burst_memory: burst,
+          reserve: reserve as Reserve | null
         },
         mistakes: null
       };
+}
+
+function isReserve(word: string): word is Reserve {
+  return (RESERVES as readonly string[]).includes(word);
 }
 
 /** A number as it is typed, with a point or a comma; `null`: nothing; NaN: no number up to `most`. */
@@ -225,7 +242,8 @@ export function undoOf(
         gpu_hours: quota.budget?.hours ?? null,
         ...(quota.budget ? { per: quota.budget.per ?? null } : {}),
         idle_timeout: quota.idle_timeout ?? null,
-        burst_memory: quota.own_burst_memory ?? null
+        burst_memory: quota.own_burst_memory ?? null,
+        reserve: quota.reserve ?? null
       }
     : null;
 }

@@ -34,7 +34,7 @@ import { FetchNote, IconButton } from './parts';
 
 const HOUR = 3600;
 /** The inputs in the column of GPU-hours and rules. */
-const RULES = ['hours', 'per', 'idle', 'burst'] as const;
+const RULES = ['hours', 'per', 'idle', 'burst', 'reserve'] as const;
 const WINDOWS = [HOUR, 24 * HOUR, 7 * 24 * HOUR, 30 * 24 * HOUR];
 
 /** A change that was made, and how to take it back. */
@@ -211,7 +211,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
         ) : (
           <>
             <span data-over={row.isSpent}>{budgetText(row, trans)}</span>
-            <div>{ownText(row.idle, row.burst, units, trans)}</div>
+            <div>{ownText(row, units, trans)}</div>
           </>
         ),
       sort: number(row => row.hours ?? Infinity)
@@ -465,6 +465,13 @@ function draftInputs(
       wanted: trans.__(
         "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty is the node's own."
       )
+    },
+    reserve: {
+      label: trans.__('What a request reserves without a size'),
+      placeholder: trans.__('whole, quota or estimate, as on the node'),
+      wanted: trans.__(
+        'whole: all that the quota gives; quota: that, until it is measured; estimate: what earlier runs needed; empty is as on the node.'
+      )
     }
   };
 }
@@ -494,14 +501,14 @@ function wishText(
       : quota;
   const burst =
     typeof wish.burst_memory === 'number' ? wish.burst_memory : null;
-  const own = ownText(wish.idle_timeout ?? null, burst, units, trans);
+  const { idle_timeout: idle = null, reserve = null } = wish;
+  const own = ownText({ idle, burst, reserve }, units, trans);
   return own ? trans.__('%1, %2', budget, own) : budget;
 }
 
-/** A quota's own rules for idle GPUs and lifted limits; empty if it leaves them to the node. */
+/** A quota's own rules for what the node decides otherwise; empty if it leaves all to the node. */
 function ownText(
-  idle: number | null,
-  burst: number | null,
+  { idle, burst, reserve }: Pick<IEnvironmentRow, 'idle' | 'burst' | 'reserve'>,
   units: Units,
   trans: TranslationBundle
 ): string {
@@ -521,6 +528,9 @@ function ownText(
         ? trans.__('limits lifted to %1', most)
         : trans.__('limits not lifted')
     );
+  }
+  if (reserve !== null) {
+    rules.push(trans.__('reserve %1', reserve));
   }
   return rules.join(', ');
 }

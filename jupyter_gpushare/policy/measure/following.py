@@ -1,0 +1,149 @@
+"""Reservations that follow what their tasks are measured to use.
+
+A request that names no memory may reserve less than its quota gives
+(:class:`~..words.model.Reserve`). What its environment is entitled to on a GPU becomes the sum of
+what its tasks there need: the most that each was measured to use, or is expected to use by earlier
+runs, and head-room. It is never more than the quota gives, and its tasks share it.
+
+*Down*: nobody is told. What is reserved above the new entitlement counts as lifted: the tasks go on
+using it until others need it, and then it is recalled like any lift (:mod:`..recall.lifts`). *Up*:
+less is lifted, or the reservation grows where the GPU has room.
+
+An entitlement goes down only when each of its tasks ended a step or a cell with memory in use, and
+only for tasks whose limits can change while they run. GPUs whose tasks take turns are left alone
+(:mod:`..books.shares`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+from ..books import shares
+from ..books.lifts import entitled, followers_on, tasks_on
+from ..books.placement import wanted
+from ..books.state import Lease, ReservationKey, State
+from ..recall import lifts
+from ..words import events as ev
+from ..words.config import PolicyConfig
+from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
+from ..words.recalls import Give
+
+#: Bytes by GPU that was measured and lease; ``None``: unknown. A lease that uses none is left out.
+Used = Mapping[GpuUuid, Mapping[LeaseId, int | None]]
+
+
+def follows_any(state: State) -> bool:
+    """Whether any reservation follows what its tasks use. O(reservations)."""
+    return any(held.following for held in state.reservations.values())
+
+
+def peaks(state: State, used: Used, at: float, config: PolicyConfig) -> Iterator[ev.PeakSeen]:
+    """Tasks that use more than ever, or have ended a step or a cell for the first time."""
+    seen: dict[LeaseId, Lease] = {}
+    for key, held in sorted(state.reservations.items()):
+        if held.following and key[1] in used:
+            seen.update((lease.id, lease) for lease in followers_on(state, key))
+    for name, lease in sorted(seen.items()):
+        known = {part.gpu: part.memory for part in lease.peaks}
+        now = dict(known)
+        for part in lease.allocations:
+            size = used.get(part.gpu, {}).get(name)
+            if size and size >= known.get(part.gpu, 0) + config.measure_granularity:
+                now[part.gpu] = Bytes(size)
+        ended = state.steps.get(name, 0) >= shares.KNOWN_AFTER or lease.activity is Activity.IDLE
+        full = lease.full or bool(now and ended)
+        if now != known or full is not lease.full:
+            parts = tuple(Allocation(gpu, size) for gpu, size in sorted(now.items()))
+            yield ev.PeakSeen(at, name, parts, full)
+
+
+def follow(
+    state: State, gpus: Iterable[GpuUuid], at: float, config: PolicyConfig
+) -> Iterator[ev.ReservationFollowed]:
+    """Entitlements that follow, on GPUs that were just measured."""
+    if state.problem is not None or state.rebuild is not None:
+        return
+    measured = frozenset(gpus)
+    for key, held in sorted(state.reservations.items()):
+        environment, gpu = key
+        if not held.following or gpu not in measured or shares.in_time(state, config, gpu):
+            continue
+        now, need = entitled(state, key), _need(state, key, config)
+        reserved = held.memory
+        if need > now:
+            books = state.gpus[gpu]
+            grows = 0 if gpu in state.out else max(0, books.free)
+            need = min(need, max(now, reserved + grows))
+            reserved = Bytes(max(reserved, need))
+        elif now - need < lifts.STEP or not _may_shrink(state, key):
+            continue
+        if need != now:
+            known = tuple((x.id, Bytes(x.peak(gpu))) for x in followers_on(state, key) if x.full)
+            yield ev.ReservationFollowed(at, environment, gpu, Bytes(need), reserved, known)
+
+
+def _need(state: State, key: ReservationKey, config: PolicyConfig) -> int:
+    """Bytes that an environment's tasks on a GPU need together, as far as its quota gives them."""
+    environment, gpu = key
+    quota, _source = state.quotas.resolve(environment)
+    most = int(wanted(quota, None, state.gpus[gpu].gpu.memory))
+    named = state.reservations[key].named
+    need = 0
+    for lease in tasks_on(state, key):
+        if lease.has_residue:
+            continue
+        size = lease.request.named or _size(lease, gpu, config)
+        if size is None:
+            return max(most, named)
+        need += size
+    return max(named, min(most, need))
+
+
+def _size(lease: Lease, gpu: GpuUuid, config: PolicyConfig) -> int | None:
+    """Bytes that a task needs on a GPU; ``None``: what the quota gives, as it is not known."""
+    estimate = lease.request.estimate
+    if not lease.request.follows or lease.live_limits is False or not (estimate or lease.full):
+        return None
+    return config.with_headroom(max(lease.peak(gpu), estimate.memory if estimate else 0))
+
+
+def _may_shrink(state: State, key: ReservationKey) -> bool:
+    """Whether all who share the reservation can be told a lower limit when others need it."""
+    return all(
+        lease.phase is LeasePhase.HELD
+        and (bool(lease.request.named) or (lease.can_be_asked and lease.live_limits is True))
+        for lease in tasks_on(state, key)
+    )
+
+
+def again(state: State, granted: ev.LeaseGranted) -> Iterator[ev.ReservationFollowed]:
+    """After a grant: tasks that share its reservations are entitled to as much as it is."""
+    for part in granted.gpus:
+        key = (granted.environment, part.gpu)
+        held, now = state.reservations[key], entitled(state, key)
+        if held.full is None and any(
+            p.memory != now
+            for x in followers_on(state, key)
+            for p in x.allocations
+            if p.gpu == part.gpu
+        ):
+            at, who = granted.at, granted.environment
+            yield ev.ReservationFollowed(at, who, part.gpu, Bytes(now), held.memory, ())
+
+
+def told(state: State, gpus: Container[GpuUuid], at: float) -> Iterator[ev.LimitTold]:
+    """Limits to tell after entitlements followed.
+
+    A task may not have less than it is entitled to. Where a task was told less than is reserved,
+    it is told again, so that its answer shows what can be taken back.
+    """
+    for key, held in sorted(state.reservations.items()):
+        if not held.following or held.full is not None or key[1] not in gpus:
+            continue
+        for lease in followers_on(state, key):
+            part = next(part for part in lease.allocations if part.gpu == key[1])
+            limit = lifts.limit(state, lease, part)
+            recall = state.recall(lease.id, Give.LIFT, part.gpu)
+            if limit < part.memory or (limit < held.memory and recall is None):
+                most = Allocation(part.gpu, Bytes(max(limit, part.memory)))
+                yield ev.LimitTold(at, lease.id, lease.environment, (most,))

@@ -1,0 +1,390 @@
+"""Reservations by estimate and by measurement: stories with a known end, and planted bugs."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from support.policy_histories import Following
+from support.policy_moves import given, idle, phase, plan, restarted, resume, stories_of
+from support.policy_world import GIB, World, gpu, plain_config
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import lifts as book
+from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
+from jupyter_gpushare.policy.books.quotas import best
+from jupyter_gpushare.policy.measure import following
+from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import MIB
+from jupyter_gpushare.policy.words.model import (
+    Allocation,
+    Bytes,
+    EnvironmentName,
+    Estimate,
+    LeaseId,
+    Quota,
+    Request,
+    Reserve,
+    Rung,
+)
+from jupyter_gpushare.policy.words.moves import InvariantBroken
+from jupyter_gpushare.policy.words.turns import Figures
+
+ZERO = gpu(0).uuid
+LIVE = Request(live=True)
+
+
+def expects(gib: float, runs: int = 2) -> Request:
+    """A request of code that needed ``gib`` GiB so far."""
+    return Request(live=True, estimate=Estimate(Bytes(int(gib * GIB)), runs))
+
+
+def world(reserve: Reserve = Reserve.ESTIMATE, quota: int | None = None, **more: Any) -> World:
+    """One GPU of 24 GiB; head-room is a quarter of a peak, 1 GiB at least."""
+    parts = {"reserve_headroom": 0.25, "reserve_headroom_least": GIB, "measure_granularity": MIB}
+    config = plain_config(reserve=reserve, heartbeat_timeout=1e6, **parts, **more)
+    most = None if quota is None else Bytes(quota * GIB)
+    return World(config).start([gpu(0)], Quota(1, most))
+
+
+def books(world: World, who: str = "alice") -> tuple[float, float]:
+    """GiB that an environment is entitled to, and that are reserved for it."""
+    key = (EnvironmentName(who), ZERO)
+    return book.entitled(world.state, key) / GIB, world.state.reservations[key].memory / GIB
+
+
+def limit(world: World, lease: str = "L1") -> float:
+    found = world.state.leases[LeaseId(lease)]
+    return lifts.limit(world.state, found, found.allocations[0]) / GIB
+
+
+def look(world: World, seconds: float = 2.0) -> None:
+    world.at += seconds
+    world.observe()
+
+
+def uses(world: World, pid: int, gib: float) -> None:
+    world.memory[(pid, ZERO)] = int(gib * GIB)
+    look(world)
+
+
+def answers(world: World, lease: str) -> None:
+    found = world.state.leases[LeaseId(lease)]
+    world.at += 0.1
+    gpus = (Allocation(ZERO, world.state.lifts[(found.id, ZERO)].memory),)
+    who = (found.id, found.environment, found.task.process)
+    world.run(cmd.ConfirmLimit(world.at, *who, gpus, live=True))
+
+
+def told(world: World) -> list[ev.LimitTold]:
+    return [event for event in world.history if isinstance(event, ev.LimitTold)]
+
+
+def test_a_whole_reservation_stays_as_it_is() -> None:
+    """The default; an estimate changes nothing, nor does the measurement."""
+    one = world(Reserve.WHOLE)
+    one.request("alice", 1, expects(4))
+    uses(one, 1, 2)
+    idle(one, "L1")
+    look(one)
+    assert books(one) == (24, 24)
+    assert isinstance(one.request("bob", 2), core.Wait)
+    assert not told(one)
+
+
+def test_a_request_that_names_its_memory_is_as_ever() -> None:
+    one = world()
+    one.request("alice", 1, replace(expects(4), memory=Bytes(20 * GIB)))
+    uses(one, 1, 2)
+    idle(one, "L1")
+    look(one)
+    assert books(one) == (20, 20)
+    assert one.state.leases[LeaseId("L1")].request.reserve is None
+
+
+def test_nothing_is_lowered_before_the_first_cell_ends_and_nobody_is_told_then() -> None:
+    for reserve in (Reserve.QUOTA, Reserve.ESTIMATE):
+        one = world(reserve)
+        one.request("alice", 1, LIVE)
+        uses(one, 1, 8)
+        assert books(one) == (24, 24), "its first cell may need more yet"
+        idle(one, "L1")
+        look(one)
+        assert books(one) == (10, 24), "a peak of 8 and a quarter of it"
+        assert limit(one) == 24
+        assert not told(one)
+        uses(one, 1, 3)
+        assert books(one) == (10, 24), "the peak counts"
+        uses(one, 1, 12)
+        assert books(one) == (15, 24), "it grows within what is reserved"
+        assert not told(one)
+
+
+def test_a_step_is_as_good_as_a_cell() -> None:
+    one = world(Reserve.QUOTA)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 8)
+    found = one.state.leases[LeaseId("L1")]
+    who = (found.id, found.environment, found.task.process)
+    figures = (Figures(ZERO, Bytes(4 * GIB), Bytes(4 * GIB), Bytes(0)),)
+    one.run(cmd.ReportMemory(one.at, *who, figures, 1))
+    look(one)
+    assert books(one) == (24, 24), "the first step makes the optimizer's state"
+    one.run(cmd.ReportMemory(one.at, *who, figures, 2))
+    look(one)
+    assert books(one) == (10, 24)
+
+
+def test_the_least_head_room_holds_for_small_tasks_and_steps_are_large() -> None:
+    one = world(Reserve.QUOTA)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 1)
+    idle(one, "L1")
+    look(one)
+    assert books(one) == (2, 24)
+    small = world(Reserve.QUOTA, quota=2)
+    small.request("alice", 1, LIVE)
+    uses(small, 1, 1)
+    idle(small, "L1")
+    look(small)
+    assert books(small) == (2, 2), "never more than the quota gives"
+
+
+def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
+    """Never below what is used and head-room; and the other's part of the rest is shared."""
+    one = world(Reserve.QUOTA, quota=12, burst_headroom=0.0)
+    one.run(cmd.SetQuota(one.at, EnvironmentName("alice"), Quota(1), EnvironmentName("root")))
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 8)
+    idle(one, "L1")
+    look(one)
+    assert isinstance(one.request("bob", 2, LIVE), core.Wait)
+    assert limit(one) == 12, "told at once"
+    look(one)
+    assert books(one) == (10, 24), "and nothing is taken before it answered"
+    answers(one, "L1")
+    look(one)
+    assert (phase(one, "L2"), books(one)) == ("held", (10, 12))
+    assert isinstance(one.request("carol", 3, LIVE), core.Wait)
+    answers(one, "L1") if limit(one) < 12 else None
+    for _ in range(30):
+        look(one)
+    assert books(one)[0] == 10, "what it uses and head-room are never asked"
+    assert limit(one) >= 10
+
+
+def test_one_framework_whose_limit_is_fixed_keeps_a_plain_reservation() -> None:
+    for live in (False, None):
+        one = world()
+        one.request("alice", 1, replace(expects(4), live=live))
+        if live is None:
+            found = one.state.leases[LeaseId("L1")]
+            who = (found.id, found.environment, found.task.process)
+            assert books(one)[0] == 5
+            one.run(cmd.ConfirmLimit(one.at, *who, (), live=False))
+        uses(one, 1, 2)
+        idle(one, "L1")
+        look(one)
+        assert books(one) == (24, 24)
+
+
+def test_an_estimate_is_granted_with_head_room_and_lifted_at_once() -> None:
+    one = world()
+    one.request("alice", 1, expects(8))
+    assert books(one)[0] == 10
+    assert limit(one) == pytest.approx(24 - 2.4, abs=0.3), "all but the head-room of lifts"
+    assert isinstance(one.request("bob", 2, expects(4)), core.Wait)
+    answers(one, "L1")
+    look(one)
+    assert phase(one, "L2") == "held"
+    assert books(one, "bob")[0] == 5
+    assert books(one)[0] == 10, "an estimate is not lowered by a measurement"
+    uses(one, 1, 2)
+    idle(one, "L1")
+    look(one)
+    assert books(one)[0] == 10
+
+
+def test_without_an_estimate_the_quota_holds() -> None:
+    one = world(quota=16)
+    one.request("alice", 1, LIVE)
+    assert books(one) == (16, 16)
+    other = world(quota=16)
+    other.request("alice", 1, expects(15))
+    assert books(other) == (16, 16), "an estimate is cut to the quota"
+
+
+def test_one_that_grows_beyond_its_estimate_grows_where_there_is_room() -> None:
+    one = world(quota=20, burst_headroom=1.0)
+    one.request("alice", 1, expects(4))
+    assert (books(one), limit(one)) == ((5, 5), 5), "the head-room is the whole GPU: no lifts"
+    uses(one, 1, 5)
+    assert (books(one), limit(one)) == ((6.25, 6.25), 6.25)
+    one.request("bob", 2, replace(LIVE, memory=Bytes(16 * GIB)))
+    uses(one, 1, 6.25)
+    assert (books(one), limit(one)) == ((7.8125, 7.8125), 7.8125)
+    uses(one, 1, 7.75)
+    assert (books(one), limit(one)) == ((8, 8), 8), "as far as there is room"
+
+
+def test_the_sum_of_an_environments_tasks_is_covered() -> None:
+    """Estimates add up to the quota at most, and what is named beside them has its own."""
+    one = world(quota=16, burst_headroom=1.0)
+    one.request("alice", 1, expects(4))
+    one.request("alice", 2, expects(4))
+    assert books(one) == (10, 10)
+    assert (limit(one, "L1"), limit(one, "L2")) == (10, 10), "they share it, as tasks always do"
+    one.request("alice", 3, Request(memory=Bytes(4 * GIB)))
+    assert books(one) == (14, 14)
+    one.request("alice", 4, expects(8))
+    assert books(one) == (16, 16), "the quota bounds them together"
+    assert restarted(one).reservations == one.state.reservations
+    one.die(4)
+    look(one)
+    assert books(one)[0] == 14
+    one.die(3)
+    look(one)
+    assert books(one)[0] == 10
+
+
+def test_a_second_task_without_estimate_has_what_the_quota_gives() -> None:
+    one = world(quota=16)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 4)
+    idle(one, "L1")
+    look(one)
+    assert books(one) == (5, 16)
+    one.request("alice", 2, LIVE)
+    assert books(one) == (16, 16)
+    assert (limit(one, "L1"), limit(one, "L2")) == (16, 16)
+
+
+def test_a_parked_task_comes_back_with_what_it_was_measured_to_need() -> None:
+    one = world(Reserve.QUOTA, idle_timeout=5.0)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 8)
+    idle(one, "L1")
+    look(one)
+    plan(one, "L1", 8 * GIB)
+    given(one, "L1", Rung.DRIVER, 8 * GIB)
+    one.memory.clear()
+    look(one)
+    one.request("bob", 2, Request(memory=Bytes(12 * GIB)))
+    resume(one, "L1")
+    assert (phase(one, "L1"), books(one)[0]) == ("held", 10)
+
+
+def test_what_was_measured_survives_a_restart() -> None:
+    one = world(Reserve.QUOTA)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 8)
+    idle(one, "L1")
+    look(one)
+    again = restarted(one)
+    core.check(again)
+    was, now = one.state.leases[LeaseId("L1")], again.leases[LeaseId("L1")]
+    assert (now.allocations, now.peaks, now.full) == (was.allocations, was.peaks, was.full)
+    assert (again.bursts, again.lifts) == (one.state.bursts, one.state.lifts)
+    one.state = again
+    one.run(cmd.ConfigureQuotas(one.at, Quota(1)))
+    uses(one, 1, 2)
+    assert books(one) == (10, 24)
+
+
+def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
+    one = world(Reserve.WHOLE)
+    admin, alice = EnvironmentName("root"), EnvironmentName("alice")
+    one.run(cmd.SetQuota(one.at, alice, Quota(1, reserve=Reserve.ESTIMATE), admin))
+    one.request("alice", 1, expects(4))
+    assert books(one)[0] == 5
+    one.die(1)
+    look(one)
+    one.request("alice", 2, replace(expects(4), reserve=Reserve.WHOLE))
+    assert books(one) == (24, 24)
+    several = [Quota(1), Quota(1, reserve=Reserve.ESTIMATE), Quota(1, reserve=Reserve.QUOTA)]
+    assert best(several).reserve is Reserve.QUOTA
+    assert best(several[:1]).reserve is None
+
+
+def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:
+    room = GpuRoom(ZERO, 0, Bytes(24 * GIB), 8 * GIB, 1, expected=6 * GIB)
+    granted = place([room], Quota(1, Bytes(10 * GIB)), 1, None, 4)
+    assert granted == Granted((Allocation(ZERO, Bytes(6 * GIB)),))
+    assert isinstance(place([replace(room, expected=None)], Quota(1, None), 1, None, 4), NoRoom)
+    named = place([room], Quota(1, None), 1, Bytes(9 * GIB), 4)
+    assert isinstance(named, NoRoom), "what is named is what is wanted"
+
+
+pytestmark = pytest.mark.timeout(600)
+
+QUICK = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def run_everything() -> None:
+    for story in stories_of(sys.modules[__name__]):
+        story()
+    run_state_machine_as_test(Following, settings=QUICK)
+
+
+def _shrink_before_it_is_told(monkeypatch):
+    """What is above the measurement is free at once."""
+    original = following.follow
+
+    def follow(state, gpus, at, config):
+        return (replace(x, reserved=x.memory) for x in original(state, gpus, at, config))
+
+    monkeypatch.setattr(following, "follow", follow)
+
+
+def _forget_the_peak(monkeypatch):
+    """What is used now counts, not the most that was."""
+    monkeypatch.setattr(following, "_size", lambda lease, gpu, config: config.with_headroom(0))
+
+
+def _lower_those_who_cannot(monkeypatch):
+    monkeypatch.setattr(following, "_may_shrink", lambda state, key: True)
+
+
+def _grow_without_room(monkeypatch):
+    original = following.follow
+
+    def follow(state, gpus, at, config):
+        roomy = {uuid: replace(x, unleased=0, reserved=0) for uuid, x in state.gpus.items()}
+        return original(replace(state, gpus=state.gpus.update(roomy)), gpus, at, config)
+
+    monkeypatch.setattr(following, "follow", follow)
+
+
+def _tell_nobody_of_more(monkeypatch):
+    monkeypatch.setattr(following, "told", lambda *state: iter(()))
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _shrink_before_it_is_told,
+        _forget_the_peak,
+        _lower_those_who_cannot,
+        _grow_without_room,
+        _tell_nobody_of_more,
+    ],
+    ids=lambda plant: plant.__name__.strip("_"),
+)
+def test_a_planted_bug_is_caught(plant, monkeypatch):
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, InvariantBroken)):
+        run_everything()
