@@ -182,20 +182,6 @@ def test_turns_go_on_when_the_node_manager_was_killed(node: RunningNode, tmp_pat
         assert "overran" in leases(node)["alice"]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("point", ["before-append", "after-append", "before-reply"])
-def test_turns_go_on_wherever_the_node_manager_dies_in_a_hand_over(
-    node: RunningNode, tmp_path: Path, point: str
-) -> None:
-    with by_turns(node, tmp_path) as (alice, bob, since):
-        for count in (7, 12):
-            node.restart(JUPYTER_GPUSHARE_FAILPOINT=f"{point}:{count}")
-            node.wait_dead()
-        node.start()
-        both(node, alice, bob)
-        assert overlaps(alice.steps, bob.steps, since) == [], "also while it was away"
-
-
 def test_a_holder_that_is_killed_at_a_gate_leaves_its_turn_to_the_other(tmp_path: Path) -> None:
     """It has stopped, and has not said so yet; only its death ends the turn."""
     patient = CONFIG.replace("turn_bound = 2.0", "turn_bound = 1000.0")
