@@ -107,6 +107,7 @@ class Turns:
         self._cleared = False  # since the gate closed
         self._told: tuple[tuple[str, int, int, int], ...] = ()
         self._told_at = 0.0
+        self._told_steps = 0
         self._told_in: object = None  # the greeting of the session it was told in
         self._named_in: object = None  # the same of the user's own gates
         self._shown = _Shown(say)
@@ -184,7 +185,7 @@ class Turns:
             return
         now = time.monotonic()
         # It may have forgotten, or relies on figures from this step on.
-        again = session.hello is not self._told_in or use.steps == KNOWN_AFTER
+        again = session.hello is not self._told_in or self._told_steps < KNOWN_AFTER <= use.steps
         soon = self._gate is Gate.CLOSED
         if not again and not soon and now < self._told_at + GROWTH_EVERY:
             return
@@ -195,6 +196,7 @@ class Turns:
         if waits and not again and not _is_growth(self._told, figures):
             return
         self._told, self._told_at, self._told_in = figures, now, session.hello
+        self._told_steps = use.steps
         session.tell(
             Method.MEMORY,
             lease=grant.lease,
