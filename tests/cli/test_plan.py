@@ -163,6 +163,30 @@ def test_refusals_and_waits(plan: dict[str, Any], decision: str, reason: str) ->
     assert len(answer["message"]) > 20
 
 
+@pytest.mark.parametrize(
+    ("estimate", "named", "quota", "decision"),
+    [
+        (None, None, None, "wait"),
+        (10, None, None, "grant"),
+        (11, None, None, "wait"),
+        (10, 13, None, "wait"),
+        (20, None, 12, "grant"),
+    ],
+)
+def test_an_estimate_is_wanted_with_head_room_and_within_the_quota(
+    estimate: int | None, named: int | None, quota: int | None, decision: str
+) -> None:
+    """Half of the GPU is free; 10 GiB and a fifth of it fit, 11 do not. A named size holds."""
+    plan = line(
+        gpus=1,
+        memory=quota and quota * GIB,
+        leases=[("bob", [0])],
+        others={"bob": {"gpus": 1, "memory": 12 * GIB}},
+        request={"estimate": estimate and estimate * GIB, "memory": named and named * GIB},
+    )
+    assert decide(plan)["decision"] == decision
+
+
 @pytest.mark.parametrize(("asks", "decision"), [(2, "grant"), (3, "wait"), (None, "grant")])
 def test_sizes_that_leases_name_add_up(asks: int | None, decision: str) -> None:
     plan = line(gpus=1, quota=1, memory=8 * GIB, leases=[("alice", [0])])

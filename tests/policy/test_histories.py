@@ -23,7 +23,7 @@ TestCrowd.settings = settings(max_examples=150, stateful_step_count=60, deadline
 # Reservations that follow what is measured, beside those that do not.
 TestFollowing = Following.TestCase
 TestFollowing.settings = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
