@@ -29,7 +29,7 @@ from jupyter_gpushare.policy.decide.serving import serve
 from jupyter_gpushare.policy.evolve import leases
 from jupyter_gpushare.policy.evolve.registry import CHANGES
 from jupyter_gpushare.policy.measure import observe
-from jupyter_gpushare.policy.recall import offers
+from jupyter_gpushare.policy.recall import offers, sources
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import ClaimPhase, EndReason
@@ -158,7 +158,7 @@ def _ask_the_busy(monkeypatch):
                 order = (one.changed_at, one.order)
                 yield offers.Offer(one.id, Give.TENSORS, Why.IDLE, 0.0, False, order)
 
-    monkeypatch.setattr(offers, "SOURCES", (busy,))
+    monkeypatch.setattr(sources, "SOURCES", (busy,))
 
 
 def _believe_who_says_idle(monkeypatch):

@@ -451,7 +451,7 @@ class ReservationFollowed(Event):
     that its tasks there were measured to use.
     """
 
-    SINCE: ClassVar[int] = 2
+    SINCE: ClassVar[int] = 3
     environment: EnvironmentName
     gpu: GpuUuid
     memory: Bytes
