@@ -22,20 +22,20 @@ test('memory and time of a GPU are two things, with live plots', async ({
   const notebook = await open('computes.ipynb', [TAKE, COMPUTE]);
   await notebook.result(0);
   const bobs = await labOf(gpushare.bob);
-  const secret = await openOf(gpushare.bob, bobs, 'secret.ipynb', [
+  const diary = await openOf(gpushare.bob, bobs, 'bobs-diary.ipynb', [
     '%gpushare request --memory 4GiB'
   ]);
-  await secret.result(0);
+  await diary.result(0);
   await notebook.run(1);
 
   // Who is there, and who computes.
   const gpu = panel.gpu(0);
   await gpu.getByText('2 residents').click();
   await expect(gpu).toContainText(
-    /computes\.ipynb · 8 GiB, for \d+ s · Active/
+    /computes\.ipynb · 8 GiB, for \d+ (s|min) · Active/
   );
   await expect(gpu).toContainText(
-    /Someone else's notebook · 4 GiB, for \d+ s · Idle/
+    /Someone else's notebook · 4 GiB, for \d+ (s|min) · Idle/
   );
   await expect(gpu).toContainText('No turns: computes.ipynb computes');
 
@@ -65,7 +65,7 @@ test('memory and time of a GPU are two things, with live plots', async ({
     /^M.*Z$/
   );
   await expect(gpu).toContainText('Memory as reserved');
-  expect(await page.content()).not.toContain('secret');
+  expect(await page.content()).not.toContain('bobs-diary');
 
   for (const [theme, name] of [
     ['JupyterLab Light', 'plots'],
