@@ -15,7 +15,7 @@ export default defineConfig({
     { name: 'hub', testMatch: '**/hub.spec.ts' },
     { name: 'lab', testIgnore: ['**/parking.spec.ts', '**/hub.spec.ts'] }
   ],
-  timeout: 150_000,
+  timeout: 300_000,
   expect: { timeout: 20_000 },
   use: {
     browserName: 'chromium',
