@@ -20,10 +20,11 @@ import sys
 import tempfile
 import threading
 import time
+from array import array
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ from demo import Story, Watcher, wait_until
 from turns_picture import Band, Span, paint
 
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.replay.behaviour import Options, PolicyName, TurnCost, behaviour
+from jupyter_gpushare.replay.node import VirtualNode
+from jupyter_gpushare.replay.tally import Window
+from jupyter_gpushare.replay.trace import Session
 
 PEOPLE = ("alice", "bob", "carol")
 SHORT = ("bob", "carol", "bob", "carol")  # whose cells, one after the other
@@ -297,6 +302,19 @@ def overlaps(steps: dict[str, list[Span]]) -> list[tuple[str, str]]:
     ]
 
 
+def turns_had(steps: dict[str, list[Span]]) -> list[tuple[str, Span]]:
+    """Who computed after whom, from the first step of a turn to the end of its last."""
+    every = sorted((begin, end, name) for name, spans in steps.items() for begin, end in spans)
+    groups = [(name, list(group)) for name, group in groupby(every, key=lambda one: one[2])]
+    return [(name, (group[0][0], group[-1][1])) for name, group in groups]
+
+
+def _had(cell: Cell, turns: list[tuple[str, Span]]) -> float:
+    """Seconds that a cell had the turn."""
+    own = [span for name, span in turns if name == cell.owner]
+    return sum(lengths([span for span in own if cell.sent <= span[0] <= cell.ended]))
+
+
 class Play:
     """The story, on a GPU with this ``quantum``. Every fact in it is checked.
 
@@ -399,6 +417,15 @@ class Play:
         steps = {name: one.steps(training.sent) for name, one in self.people.items()}
         clashes = overlaps(steps)
         self.story.check(not clashes, f"at no time did two compute{clashes or ''}")
+        turns = turns_had(steps)
+        order, replayed = [name for name, _span in turns], self._replayed(training, turns)
+        said = f"the replay of these cells has the same order of turns: {', '.join(order)}"
+        # A cell that had nearly a quantum might, or might not, have been asked for its turn.
+        nearly = [cell for cell in self.cells if 0.6 < _had(cell, turns) / self.quantum < 1.4]
+        if order == replayed or not nearly:
+            self.story.check(order == replayed, f"{said} (replay: {', '.join(replayed)})")
+        else:
+            self.story.tell(nearly[0].owner, "had nearly a quantum: a replay may go another way")
         mine = sum(lengths(steps["alice"]))
         others = sum(sum(lengths(steps[name])) for name in ("bob", "carol"))
         took = training.ended - training.sent
@@ -413,6 +440,28 @@ class Play:
             "a program",
             f"took {alone:.1f} s; a step took {theirs:.0f} ms there, {ours:.0f} ms in her notebook",
         )
+
+    def _replayed(self, training: Cell, turns: list[tuple[str, Span]]) -> list[str]:
+        """Who computes after whom if the same cells are replayed through the policy."""
+        cost = TurnCost(step=self._step, hand_over=0.05)
+        kind = behaviour(PolicyName.TURNS, Options(turns=cost, moves=False))
+        kind = replace(kind, config=replace(kind.config, quantum=self.quantum))
+        end = training.ended - training.sent + 60.0
+        found: list[str] = []
+        node = VirtualNode(
+            1, kind, Window(0.0, end), on_compute=lambda _at, name: found.append(name)
+        )
+        for name in PEOPLE:
+            cells = [cell for cell in self.cells if cell.owner == name]
+            node.add(
+                Session(
+                    *(name, name, 1, None, 2**30, 0.0, end),
+                    array("d", [cell.sent - training.sent for cell in cells]),
+                    array("d", [_had(cell, turns) for cell in cells]),
+                )
+            )
+        node.finish()
+        return [name for name, _group in groupby(found)]
 
     def closing(self) -> None:
         """Everybody closes the notebook."""

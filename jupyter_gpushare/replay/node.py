@@ -118,6 +118,8 @@ class VirtualNode:
     window: Window
     memory: Bytes = GPU_MEMORY
     on_grant: Callable[[Grant], None] | None = None
+    #: Told the time and the session's name whenever a cell begins to compute, or goes on.
+    on_compute: Callable[[float, str], None] | None = None
     #: Send every tick that the policy asks for, also those that can change nothing.
     every_tick: bool = False
     state: State = field(default_factory=State)
@@ -421,6 +423,8 @@ class VirtualNode:
     def _go_on(self, run: _Run) -> None:
         run.phase = _Phase.COMPUTING
         run.since = self.at
+        if self.on_compute is not None:
+            self.on_compute(self.at, run.session.name)
         if run.first is None:
             run.first = self.at - run.sent
         self._compute(run, 1)

@@ -60,10 +60,15 @@ def task_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
     return max(own, environment_level(state, config, lease))
 
 
-def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int, int]:
-    """The key of the order of turns, the least first: class, level, arrival."""
+def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int, int, int]:
+    """The key of the order of turns, the least first: class, level, its own level, arrival.
+
+    Where environments make two tasks equal, the one that had less goes first: the other one would
+    be asked for its turn at once (:func:`due`).
+    """
     turn = state.turns[lease]
-    return is_batch(state, lease), task_level(state, config, lease), turn.order
+    own = level(turn.had, config.quantum)
+    return is_batch(state, lease), task_level(state, config, lease), own, turn.order
 
 
 def owed(state: State, config: PolicyConfig, lease: LeaseId) -> float:

@@ -71,7 +71,7 @@ def _waiting(state: State) -> Iterator[LeaseId]:
 def _line(state: State, config: PolicyConfig, shared: Sharers, at: float) -> list[LeaseId]:
     """Who waits, in order: first those that are owed a turn, the longest first."""
 
-    def key(name: LeaseId) -> tuple[bool, float, tuple[bool, int, int]]:
+    def key(name: LeaseId) -> tuple[bool, float, tuple[bool, int, int, int]]:
         waits_on = at < owed_at(state, config, shared, name)
         since = math.inf if waits_on else _wants_since(state, name)
         return waits_on, since, levels.rank(state, config, name)
