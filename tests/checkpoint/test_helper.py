@@ -323,7 +323,8 @@ def test_a_driver_that_does_not_even_tell_the_state(
     outcome = driver.park(0.3, 0.1)
     assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.TIMEOUT)
     assert driver.state(0.3) is None
-    assert "NCCL" in driver.park(0.3, 0.1).message
+    # In this time a new worker also loads the driver.
+    assert "NCCL" in driver.park(5, 0.1).message
     program.info()
     cuda_world.heal()
     well(driver.park(10, 1))
