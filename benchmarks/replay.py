@@ -90,9 +90,9 @@ class Study:
 
 def studies(small: bool) -> list[Study]:
     """All of them."""
-    days = 2.0 if small else 12.0
-    hosts = 2 if small else 4
-    most = 12 if small else 40
+    days = 1.0 if small else 12.0
+    hosts = 1 if small else 4
+    most = 10 if small else 40
     one = Cluster(8 * hosts)
     return [
         Study(
@@ -142,7 +142,7 @@ def studies(small: bool) -> list[Study]:
             Population(0, days, PUBLISHED_GPUS),
             Cluster(8 * 2 * hosts),
             (TURNS, PARK_FREE, HELD, SESSION, IDEAL),
-            hosts // 2, 1, 2 * most,
+            max(1, hosts // 2), 1, 2 * most,
         ),
     ]  # fmt: skip
 

@@ -151,13 +151,18 @@ def test_what_was_asked_of_tasks_is_read_from_an_earlier_ledger(
 
 
 def apart_from_use(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """``events`` without what each environment has used.
+    """``events`` without what each environment has used, and without the head-room in turns.
 
     An earlier release counted all tasks of a GPU by turns; now the one that has the turn counts.
+    And it had one head-room for each GPU; now there is one before each later task.
     """
-    return [
-        replace(event, accounts=tuple((name, 0.0, 0, 0.0) for name, *_ in event.accounts))
-        if isinstance(event, ev.BooksRestored)
-        else event
-        for event in events
-    ]
+    plain: list[ev.Event] = []
+    for event in events:
+        if isinstance(event, ev.BooksRestored):
+            accounts = tuple((name, 0.0, 0, 0.0) for name, *_ in event.accounts)
+            plain.append(replace(event, accounts=accounts))
+        elif isinstance(event, ev.GpuShared):
+            plain.append(replace(event, offset=0))
+        else:
+            plain.append(event)
+    return plain

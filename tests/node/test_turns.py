@@ -25,7 +25,8 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
-    "c.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\nc.Policy.turn_bound = 2.0\n"
+    "c.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\nc.Policy.owed_most = 0\n"
+    "c.Policy.turn_bound = 2.0\n"
     "c.Policy.turn_patience = 2.0\nc.Policy.turn_context = 0\n"
     "c.Policy.heartbeat_interval = 0.3\nc.Policy.heartbeat_timeout = 4.0\n"
     "c.Policy.restart_grace = 5.0\n"

@@ -476,7 +476,8 @@ class NobodyStarves(TakingTurns):
         state, config = self.world.state, self.config
         n = len(state.takers) + 1
         had = (demand.attained(state, name, self.world.at) for name in state.turns)
-        most = max((demand.owed(one, config.quantum) for one in had), default=config.quantum)
+        owed = (demand.owed(one, config.quantum, config.owed_most) for one in had)
+        most = max(owed, default=config.quantum)
         turns = n * (10 * most + config.turn_bound + 3.0)
         return (config.turn_patience + turns) / (1 - demand.OWED_PART)
 

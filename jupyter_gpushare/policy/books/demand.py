@@ -24,15 +24,14 @@ def attained(state: State, name: LeaseId, at: float) -> float:
     return had + max(0.0, at - max(until, lease.changed_at)) * len(lease.allocations)
 
 
-#: A task that had much is owed this part of it, up to so many seconds, instead of a quantum: the
-#: same share of the GPU in longer pieces, so that it does not interrupt short cells all the time.
+#: A task that had much is owed this part of it instead of a quantum: the same share of the GPU in
+#: longer pieces, so that it does not interrupt short cells all the time.
 OWED_PART: Final = 0.25
-OWED_MOST: Final = 600.0
 
 
-def owed(had: float, quantum: float) -> float:
+def owed(had: float, quantum: float, most: float) -> float:
     """Seconds of a turn that a task is owed once it has waited for long, after ``had`` of them."""
-    return max(quantum, min(OWED_PART * had, OWED_MOST))
+    return max(quantum, min(OWED_PART * had, most))
 
 
 def computes(lease: Lease) -> bool:

@@ -264,6 +264,7 @@ class State:
     budgets: Map[EnvironmentName, Budget] = Map()
     usage_half_life: float = 3600.0
     quantum: float = 10.0
+    owed_most: float = 600.0
     problem: str | None = None
     #: Not ``None`` while leases are presented again; nothing is granted then.
     rebuild: Rebuild | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..words.model import LeaseId
 from ..words.turns import TurnPhase
-from .state import State
+from .state import ReservationKey, State
 
 
 def rests(state: State, lease: LeaseId) -> bool:
@@ -16,10 +16,10 @@ def rests(state: State, lease: LeaseId) -> bool:
 
 
 def memory(state: State) -> dict[LeaseId, float]:
-    """Bytes reserved for each lease. Leases that share a reservation have equal parts of it.
+    """Bytes reserved for each lease. Of leases that share a reservation the oldest has all of it.
 
-    What limits are lifted by does not count, and where tasks take turns what they keep does.
-    O(claims).
+    (With equal parts, each lease that comes or goes would change those of all the others.) What
+    limits are lifted by does not count, and where tasks take turns what they keep does. O(claims).
     """
     found: dict[LeaseId, float] = {}
     for name, size in _parts(state):
@@ -28,11 +28,15 @@ def memory(state: State) -> dict[LeaseId, float]:
 
 
 def _parts(state: State) -> Iterator[tuple[LeaseId, float]]:
+    oldest: dict[ReservationKey, LeaseId] = {}
     for name, gpu in state.claims:
-        key = (state.leases[name].environment, gpu)
-        share = state.shares.get((name, gpu))
-        held = state.reservations[key]
+        lease, share = state.leases[name], state.shares.get((name, gpu))
+        key = (lease.environment, gpu)
         if share is not None:
             yield name, float(share.persistent)
-        else:
-            yield name, (held.memory - state.bursts.get(key, 0)) / held.claims
+            continue
+        yield name, 0.0
+        if key not in oldest or lease.order < state.leases[oldest[key]].order:
+            oldest[key] = name
+    for key, name in oldest.items():
+        yield name, float(state.reservations[key].memory - state.bursts.get(key, 0))

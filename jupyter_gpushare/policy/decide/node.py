@@ -29,7 +29,8 @@ from .serving import serve
 def _start(draft: Draft, command: cmd.Start) -> Decision:
     rebooted = draft.state.boot_id not in ("", command.boot_id)
     config = draft.config
-    draft.emit(ev.BootSeen(draft.at, command.boot_id, config.usage_half_life, config.quantum))
+    half_life, quantum = config.usage_half_life, config.quantum
+    draft.emit(ev.BootSeen(draft.at, command.boot_id, half_life, quantum, config.owed_most))
     if rebooted:
         for lease in tuple(draft.state.leases.values()):
             if lease.phase is not LeasePhase.ENDED:

@@ -34,6 +34,7 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
         boot_id=event.boot_id,
         usage_half_life=event.usage_half_life,
         quantum=event.quantum,
+        owed_most=event.owed_most,
         started_at=event.at,
     )
 

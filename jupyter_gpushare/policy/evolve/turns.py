@@ -42,7 +42,7 @@ def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
         return Turn(TurnPhase.REST, at, state.asks, had=had)
     if turn.phase is not TurnPhase.HOLDS:
         return turn
-    lasted, due = at - turn.since, owed(turn.had, state.quantum)
+    lasted, due = at - turn.since, owed(turn.had, state.quantum, state.owed_most)
     turn = replace(turn, had=had, wants=None if lasted >= due else turn.wants)
     return replace(turn, served=at) if lasted >= state.quantum else turn
 

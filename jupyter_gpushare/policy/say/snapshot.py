@@ -33,7 +33,8 @@ def summarise(state: State) -> tuple[ev.Event, ...]:
 
 def _summary(state: State) -> Iterator[ev.Event]:
     at = state.settled_at
-    yield ev.BootSeen(at, state.boot_id, state.usage_half_life, state.quantum)
+    half_life, quantum = state.usage_half_life, state.quantum
+    yield ev.BootSeen(at, state.boot_id, half_life, quantum, state.owed_most)
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
         yield ev.GpuFound(at, gpu.gpu)
     for environment, quota in sorted(state.quotas.overrides.items()):

@@ -73,7 +73,7 @@ def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int,
 
 def owed(state: State, config: PolicyConfig, lease: LeaseId) -> float:
     """Seconds of a turn that a task is owed once it has waited for long enough."""
-    return demand.owed(state.turns[lease].had, config.quantum)
+    return demand.owed(state.turns[lease].had, config.quantum, config.owed_most)
 
 
 def rate(turn: Turn) -> int:

@@ -310,6 +310,12 @@ class PolicyConfig:
         "level of attained service; the levels after it double.",
         least=0.01,
     )
+    owed_most: float = setting(
+        600.0,
+        Unit.SECONDS,
+        "Seconds: a task that waited long for its turn is owed a quantum, or a quarter of what it "
+        "had computed, but no more than this. 0: a quantum, however much it had.",
+    )
     turn_bound: float = setting(
         60.0,
         Unit.SECONDS,

@@ -80,6 +80,7 @@ class BootSeen(Event):
     boot_id: str
     usage_half_life: float
     quantum: float = since(2, 10.0)
+    owed_most: float = since(3, 600.0)
 
 
 @dataclass(frozen=True, slots=True)
