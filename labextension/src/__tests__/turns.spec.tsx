@@ -108,7 +108,7 @@ describe('a GPU in turns', () => {
     const idle = aLease('a', { state: 'idle' });
     const bob = aLease('b', { mine: false, environment: 'bob' });
     expect(text()).toBe('');
-    expect(text(idle, idle)).toBe('No turns: nobody computes now');
+    expect(text(idle, idle)).toBe('');
     expect(text(idle, bob)).toBe('No turns: bob: train.ipynb computes');
     expect(text(bob, aLease('a'), bob)).toBe(
       'No turns: train.ipynb and 2 more compute'

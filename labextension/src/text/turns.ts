@@ -137,14 +137,14 @@ export function gpuTimeText(
   return words.join('; ');
 }
 
-/** The same where there are no turns. */
+/** The same where there are no turns; empty where nobody computes. */
 function freeTimeText(
   leases: readonly Lease[],
   trans: TranslationBundle
 ): string {
   const busy = leases.filter(({ state }) => state === 'active');
   if (!busy.length) {
-    return trans.__('No turns: nobody computes now');
+    return '';
   }
   const first = busy.find(({ mine }) => mine) ?? busy[0];
   return busy.length > 1

@@ -183,24 +183,24 @@ function GpuCard(props: IGpuCard): JSX.Element {
       <div className="jp-gpushare-card-facts">
         <h4>{trans.__('Memory')}</h4>
         <span>{trans.__('%1 of %2 tasks', gpu.tasks, props.most)}</span>
+        {props.leases.length > 0 && (
+          <details className="jp-gpushare-residents">
+            <summary>
+              {trans._n('%1 resident', '%1 residents', props.leases.length)}
+            </summary>
+            <ul>
+              {props.leases.map((lease, place) => (
+                <li key={lease.id ?? `other-${place}`}>
+                  {residentLine(lease, gpu, until, units, trans)}
+                </li>
+              ))}
+            </ul>
+          </details>
+        )}
       </div>
       <MemoryBar gpu={gpu} units={units} trans={trans} />
       {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
       {kinds && <div>{kinds}</div>}
-      {props.leases.length > 0 && (
-        <details className="jp-gpushare-residents">
-          <summary>
-            {trans._n('%1 resident', '%1 residents', props.leases.length)}
-          </summary>
-          <ul>
-            {props.leases.map((lease, place) => (
-              <li key={lease.id ?? `other-${place}`}>
-                {residentLine(lease, gpu, until, units, trans)}
-              </li>
-            ))}
-          </ul>
-        </details>
-      )}
       <div className="jp-gpushare-card-facts">
         <h4>{trans.__('Time')}</h4>
         <span>
