@@ -116,6 +116,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
   const { gpu, samples, until, units, trans } = props;
   const lost = gpu.health !== 'ok';
   const kinds = gpuKindsText(gpu, units, trans);
+  const tasks = trans.__('%1 of %2 tasks', gpu.tasks, props.most);
   const turn = gpuTimeText(props.leases, until, trans);
   const lifted = gpuLiftedText(gpu, units, trans);
   const [showsPlots, setShowsPlots] = React.useState(false);
@@ -182,12 +183,11 @@ function GpuCard(props: IGpuCard): JSX.Element {
       )}
       <div className="jp-gpushare-card-facts">
         <h4>{trans.__('Memory')}</h4>
-        <span>{trans.__('%1 of %2 tasks', gpu.tasks, props.most)}</span>
-        {props.leases.length > 0 && (
+        {props.leases.length === 0 ? (
+          <span>{tasks}</span>
+        ) : (
           <details className="jp-gpushare-residents">
-            <summary>
-              {trans._n('%1 resident', '%1 residents', props.leases.length)}
-            </summary>
+            <summary>{tasks}</summary>
             <ul>
               {props.leases.map((lease, place) => (
                 <li key={lease.id ?? `other-${place}`}>
