@@ -37,6 +37,8 @@ HERE = Path(__file__).resolve().parent
 PINNED = ParkingCost(0.02, 0.02)
 #: Soon enough for a GPU that costs nothing to give back.
 AT_ONCE = 1.0
+#: For a JSON file that is older than a study.
+NOT_MEASURED = "Not measured when this page was made."
 #: GPUs that sessions ask for, for each there is, beyond which turns are not tried.
 OVERLOAD = 3.9
 #: The product's own idle time-out where somebody waits for the memory.
@@ -382,6 +384,8 @@ def people(part: dict[str, Any], variant: Variant) -> float:
 
 def aims(results: dict[str, Any]) -> str:
     """Whether what was aimed at is reached, by the figures."""
+    if not {"seed2", "seed3", "wide"} <= results.keys():
+        return NOT_MEASURED
     one, mixed = results["one"], results["mixed"]
     found, free = people(one, TURNS), people(one, TURNS_FREE)
     base = people(mixed, SESSION)
@@ -406,6 +410,8 @@ def aims(results: dict[str, Any]) -> str:
 
 def sensitive_table(results: dict[str, Any]) -> str:
     """What the figure depends on."""
+    if "sensitive" not in results:
+        return NOT_MEASURED
     rows = [("nothing else", results["sensitive"], TURNS)]
     rows += [("nobody moved in a cell", results["sensitive"], STILL)]
     rows += [
