@@ -447,6 +447,12 @@ class Play:
         kind = behaviour(PolicyName.TURNS, Options(turns=cost, moves=False))
         kind = replace(kind, config=replace(kind.config, quantum=self.quantum))
         end = training.ended - training.sent + 60.0
+
+        def work(cell: Cell) -> float:
+            # Alice trains until everybody else is served, however long that takes.
+            took = training.ended - training.sent
+            return took if cell is training else _had(cell, turns)
+
         found: list[str] = []
         node = VirtualNode(
             1, kind, Window(0.0, end), on_compute=lambda _at, name: found.append(name)
@@ -457,7 +463,7 @@ class Play:
                 Session(
                     *(name, name, 1, None, 2**30, 0.0, end),
                     array("d", [cell.sent - training.sent for cell in cells]),
-                    array("d", [_had(cell, turns) for cell in cells]),
+                    array("d", [work(cell) for cell in cells]),
                 )
             )
         node.finish()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from ..policy.books.state import State
 from ..policy.say.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.words import commands as cmd
 from ..policy.words.config import PolicyConfig
-from ..policy.words.events import Event, GrantingChanged
+from ..policy.words.events import AboutLease, Event, GrantingChanged
 from ..policy.words.model import (
     EnvironmentName,
     Gpu,
@@ -383,7 +384,10 @@ class Manager:
         self._failpoint(Failpoint.BEFORE_APPEND)
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._ledger_thread, self.ledger.append, records, uses)
+            # A loss of power ends every lease; what else is recorded has to outlive it.
+            flush = not all(isinstance(event, AboutLease) for event in events)
+            append = functools.partial(self.ledger.append, records, uses, flush=flush)
+            await loop.run_in_executor(self._ledger_thread, append)
         except LedgerError as error:
             self._ledger_trouble.came(f"The ledger refused new records: {error}")
             return error

@@ -8,8 +8,10 @@ The GPUs are simulated; everything else is real. To look around by hand: ``pytho
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -20,7 +22,6 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -285,11 +286,14 @@ def wait_for(predicate: Callable[[], str | None], what: str) -> str:
 def free_port() -> int:
     """One that nobody has now; a server that finds it taken tries others.
 
-    With 0 older servers do not say which one they found.
+    With 0 older servers do not say which one they found. It is none that the system gives to
+    somebody who asks for any, as kernels do.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def tail(log: Path, lines: int = 40) -> str:
@@ -300,7 +304,7 @@ def say(answer: dict[str, Any]) -> None:
     print(json.dumps(answer), flush=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def stopping(place: Place) -> Iterator[None]:
     """Stop everything at the end, whatever ends it."""
 

@@ -54,7 +54,8 @@ def test_short_cells_hardly_wait_for_a_training_and_leave_no_trace_in_it(tmp_pat
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONG" not in done.stdout
-    assert done.stdout.count("   ok  ") == 8
+    # A replay of cells that had nearly a quantum may go another way, which is told.
+    assert done.stdout.count("   ok  ") == 9 - done.stdout.count("had nearly a quantum")
     assert "Everything as promised." in done.stdout
     words = {text for text in ElementTree.parse(picture).getroot().itertext()}
     assert {"Alice", "Bob", "Carol", "the GPU"} <= {word.strip() for word in words}

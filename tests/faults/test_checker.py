@@ -509,6 +509,17 @@ def test_a_request_is_one_lease_however_often_it_is_sent(second: str, stopped: b
     assert history.broken() == ({Property.AGAIN} if found else set())
 
 
+@pytest.mark.parametrize("reason", ["refused", "heartbeat_lost"])
+def test_a_request_that_was_refused_while_nothing_reached_it_may_ask_anew(reason: str) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.see("who", Saw.ASKED, request="r", gpus=1, memory=1, **{"class": "batch"})
+    history.see("who", Saw.QUEUED, request="r", lease="one")
+    history.record("LeaseEnded", "who", "one", reason=reason)
+    history.see("who", Saw.QUEUED, request="r", lease="two")
+    assert history.broken() == (set() if reason == "refused" else {Property.AGAIN})
+
+
 @pytest.mark.parametrize("why", [None, "node manager killed", "client killed", "stopped"])
 def test_who_asks_is_answered_unless_something_is_in_the_way(why: str | None) -> None:
     history = History(random.Random(0))

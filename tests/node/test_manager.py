@@ -64,11 +64,15 @@ class FlakyLedger:
     def __init__(self, path: Path) -> None:
         self.real = Ledger.open(path, history=1e6, wall=CLOCK.wall())
         self.full: deque[bool] = deque()  # of the next appends; then it is well
+        self.flushed: list[tuple[set[str], bool]] = []  # kinds of records, and whether flushed
 
-    def append(self, records: Sequence[Record], used: Uses | None = None) -> int:
+    def append(
+        self, records: Sequence[Record], used: Uses | None = None, *, flush: bool = True
+    ) -> int:
         if self.full and self.full.popleft():
             raise LedgerFull("The disk is full.")
-        return self.real.append(records, used)
+        self.flushed.append(({record.kind for record in records}, flush))
+        return self.real.append(records, used, flush=flush)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -271,6 +275,19 @@ def test_an_order_that_cannot_be_written_is_refused_and_nothing_changes(tmp_path
     asyncio.run(story())
 
 
+def test_orders_outlive_a_loss_of_power_which_no_lease_does(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with managing(tmp_path / "ledger.sqlite") as manager:
+            assert isinstance(await manager.submit(ask(1)), core.Grant)
+            assert ({"LeaseQueued", "LeaseGranted"}, False) in disk(manager).flushed
+            for order in orders(manager):
+                del disk(manager).flushed[:]
+                await manager.submit(order)
+                assert disk(manager).flushed[0][1], order
+
+    asyncio.run(story())
+
+
 def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,7 +414,7 @@ def test_a_ledger_that_breaks_is_no_observer(
         async with managing(tmp_path / "ledger.sqlite") as manager:
             told: list[object] = []
 
-            def bug(*_: object) -> None:
+            def bug(*_: object, **_more: object) -> None:
                 raise ZeroDivisionError("a bug in the ledger")
 
             monkeypatch.setattr(FlakyLedger, "append", bug)

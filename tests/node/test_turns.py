@@ -193,7 +193,6 @@ def test_a_holder_that_is_killed_at_a_gate_leaves_its_turn_to_the_other(tmp_path
     ):
         alice.trains(5)
         with Trainer(tmp_path, node.socket, "bob") as bob:
-            bob.trains(3)
             until(lambda: alice.lines("dropped"), "alice is at a gate")
             until(lambda: phases(node) == ["waits", "yields"], "bob waits for her")
             before = len(bob.steps)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import urllib.request
 
 import pytest
 
 from jupyter_gpushare.node.views.metrics import PREFIX
+
+from .hub import free_ports
 
 
 def samples(port: int) -> dict[str, float]:
@@ -22,7 +23,4 @@ def samples(port: int) -> dict[str, float]:
 @pytest.fixture
 def port() -> int:
     """One that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
+    return free_ports(1)[0]

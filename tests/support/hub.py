@@ -7,8 +7,10 @@ OS user but each in PID and mount namespaces of its own, as containers are.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -17,7 +19,6 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -160,15 +161,19 @@ setup(c, socket={socket!r}, **{setup!r})
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now, all different."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Ports that nobody has now, all different.
+
+    None that the system gives to somebody who asks for any: a kernel that starts meanwhile would
+    get it before the server does that it is for.
+    """
+    with contextlib.ExitStack() as stack:
+        found: list[int] = []
+        while len(found) < count:
+            probe, port = stack.enter_context(socket.socket()), random.randrange(10_000, 32_000)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                found.append(port)
+        return found
 
 
 class Person:
@@ -254,7 +259,7 @@ class RunningHub:
     clients: list[httpx.Client] = field(default_factory=list)
 
     @classmethod
-    @contextmanager
+    @contextlib.contextmanager
     def make(
         cls,
         spawning: Spawning = Spawning.ONE_USER,

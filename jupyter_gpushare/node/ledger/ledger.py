@@ -2,8 +2,9 @@
 
 It does not know the policy: a record has a kind, two times, the environment and lease that it
 concerns, and JSON with a version that says which releases can read it. :meth:`Ledger.append`
-returns when the records are on the disk (write-ahead log, ``synchronous=FULL``), all of them or
-none.
+returns when the records are written (write-ahead log), all of them or none: whatever kills the
+process afterwards, they stay. It also waits until the disk has them (``synchronous=FULL``) if they
+must outlive a loss of power; what happens to leases need not, for no lease outlives the boot.
 
 Every method blocks: call them from one executor thread, never from an event loop. A failed append
 changes nothing and the next one may succeed, so a full disk only stops new leases.
@@ -520,10 +521,14 @@ class Ledger(Reads):
             raise
         return ledger
 
-    def append(self, records: Sequence[Record], used: Uses | None = None) -> int:
+    def append(
+        self, records: Sequence[Record], used: Uses | None = None, *, flush: bool = True
+    ) -> int:
         """Write the records durably, all or none; return the number of the last one.
 
-        ``used`` are leases that began or ceased to rest, or have other memory, after them.
+        ``used`` are leases that began or ceased to rest, or have other memory, after them. Without
+        ``flush`` the operating system may still have them in memory: a loss of power can undo them,
+        and all that was written since the last flush, in one piece. Nothing else can.
 
         Raises :class:`LedgerFull`, :class:`LedgerReadOnly` or
         :class:`LedgerFailed`, with nothing written, and ``ValueError`` for a
@@ -531,7 +536,7 @@ class Ledger(Reads):
         """
         rows = [_encode(record) for record in records]
         toggles: dict[str, _Toggle | None] = {}
-        with self._writing() as connection:
+        with self._writing(flush) as connection:
             seq = 0 if rows else self._last_seq(connection)
             for record, row in zip(records, rows, strict=True):
                 inserted = connection.execute(
@@ -789,12 +794,13 @@ class Ledger(Reads):
             raise self.translate(error) from error
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
+    def _writing(self, flush: bool = True) -> Iterator[sqlite3.Connection]:
         if self._only_reads:
             self._open_to_write()
         try:
             with self._reading() as connection:
                 self._check_place()
+                connection.execute(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
                 with _transaction(connection):
                     yield connection
         except LedgerReadOnly:

@@ -174,7 +174,7 @@ def check(
     findings += _turns(clients.values(), harness, rules)
     findings += _caches(clients, harness)
     findings += _memory(seen, clients, harness)
-    findings += _again(clients.values(), harness, rules)
+    findings += _again(clients.values(), harness, rules, ledger or ())
     findings += _silent(clients.values(), harness, rules)
     if ledger is not None:
         findings += _ledger(seen, holds, clients, harness, rules, ledger)
@@ -735,13 +735,20 @@ def _silent(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list
     return findings
 
 
-def _again(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[Finding]:
+def _again(
+    clients: Iterable[_Client],
+    harness: _Harness,
+    rules: Rules,
+    ledger: Sequence[LedgerRecord],
+) -> list[Finding]:
     """A request that waits under one lease is granted by that one, however often it is sent.
 
-    One that was stopped for long has left the queue, and may ask anew.
+    One that was stopped for long has left the queue, and may ask anew. So may one that was refused
+    (its GPU went away) while no answer could reach it.
     """
     findings = []
     long = 0.7 * rules.heartbeat_timeout
+    ends = {str(one.lease): one for one in ledger if one.kind == "LeaseEnded"}
     for client in clients:
         if any(stop - start >= long for start, stop in harness.stops[client.who]):
             continue
@@ -752,14 +759,21 @@ def _again(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[
                 waits.pop(name, None)
             elif line.saw in (Saw.QUEUED, Saw.GRANTED) and name is not None:
                 lease = line.data["lease"]
-                if lease != waits.setdefault(name, lease) and name != "cell":
-                    findings.append(
-                        Finding(
-                            Property.AGAIN,
-                            f"{client.who} was told at {line.t1:.3f} that its request {name} is "
-                            f"lease {lease}; before it was {waits[name]}",
-                        )
+                before = waits.setdefault(name, lease)
+                if lease == before or name == "cell":
+                    continue
+                end = ends.get(before)
+                if end is not None and end.at <= line.t1 and end.data["reason"] == "refused":
+                    waits[name] = lease
+                    continue
+                why = "goes on" if end is None else f"ended at {end.at:.3f}: {end.data['reason']}"
+                findings.append(
+                    Finding(
+                        Property.AGAIN,
+                        f"{client.who} was told at {line.t1:.3f} that its request {name} is "
+                        f"lease {lease}; before it was {before}, which by the ledger {why}",
                     )
+                )
     return findings
 
 
