@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +139,19 @@ def wait_until(what: str, fact: Callable[[], Any], within: float = 30.0) -> Any:
     return answer
 
 
-def start_node(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """A node manager with two simulated GPUs that tells people apart by their tokens."""
+def start_node(
+    folder: Path, config: str, people: Iterable[str], *which: str
+) -> tuple[subprocess.Popen[str], str]:
+    """A node manager that tells people apart by their tokens. ``which``: arguments for its GPUs."""
     tokens = folder / "tokens.json"
     tokens.touch(0o600)
-    people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]
-    people.append({"token": "admin-token", "environment": "admin", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
-    (folder / "node_config.py").write_text(CONFIG)
+    known = [{"token": f"{name}-token", "environment": name} for name in people]
+    admin = {"token": "admin-token", "environment": "admin", "admin": True}
+    tokens.write_text(json.dumps({"tokens": [*known, admin]}))
+    (folder / "node_config.py").write_text(config)
     socket = str(folder / "node.sock")
     command = [
-        *(sys.executable, "-m", "jupyter_gpushare.node", "--simulate", "2x24GiB"),
+        *(sys.executable, "-m", "jupyter_gpushare.node", *which),
         *("--socket", socket, "--ledger", str(folder / "ledger.sqlite")),
         *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
         "--log-level=WARN",
@@ -248,7 +250,8 @@ def main() -> int:
     story = Story()
     notebooks: list[Notebook] = []
     with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
-        node, socket = start_node(Path(folder))
+        gpus = ("--simulate", "2x24GiB")
+        node, socket = start_node(Path(folder), CONFIG, ("alice", "bob"), *gpus)
         try:
             play(story, socket, notebooks)
         except RuntimeError as error:

@@ -12,10 +12,8 @@ tensors that a kernel keeps while it has none.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from demo import Notebook, Story, Watcher, wait_until
+from demo import Notebook, Story, Watcher, start_node, wait_until
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.sizes import format_size
@@ -77,29 +75,6 @@ class Person:
         return int(self.notebook.result(90.0)) == int(self._weights.sum())
 
 
-def start_node(folder: Path) -> tuple[subprocess.Popen[str], str]:
-    """A node manager with one GPU: this machine's first, or a simulated one."""
-    tokens = folder / "tokens.json"
-    tokens.touch(0o600)
-    people = [{"token": f"{name}-token", "environment": name} for name in PEOPLE]
-    people.append({"token": "admin-token", "environment": "admin", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
-    (folder / "node_config.py").write_text(CONFIG)
-    socket = str(folder / "node.sock")
-    which = ["--NodeManagerApp.gpus=0"] if REAL else ["--simulate", "1x24GiB"]
-    command = [
-        *(sys.executable, "-m", "jupyter_gpushare.node", *which),
-        *("--socket", socket, "--ledger", str(folder / "ledger.sqlite")),
-        *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
-        "--log-level=WARN",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    if not process.stdout.readline().startswith("ready"):
-        raise RuntimeError("the node manager did not start")
-    return process, socket
-
-
 def play(story: Story, socket: str, people: list[Person]) -> None:
     """The day. Every sum is checked."""
     node = Watcher(socket)
@@ -146,7 +121,8 @@ def main() -> int:
     story = Story()
     people: list[Person] = []
     with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
-        node, socket = start_node(Path(folder))
+        gpu = ["--NodeManagerApp.gpus=0"] if REAL else ["--simulate", "1x24GiB"]
+        node, socket = start_node(Path(folder), CONFIG, PEOPLE, *gpu)
         try:
             play(story, socket, people)
         except RuntimeError as error:

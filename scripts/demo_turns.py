@@ -26,11 +26,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
 
 import httpx
 import websocket
-from demo import Story, Watcher, wait_until
+from demo import Story, Watcher, start_node, wait_until
 from turns_picture import Band, Span, paint
 
 from jupyter_gpushare.protocol.messages import Method
@@ -242,30 +241,6 @@ class Person:
         except subprocess.TimeoutExpired:
             self._server.kill()
             self._server.wait()
-
-
-def start_node(folder: Path, quantum: float) -> tuple[subprocess.Popen[str], str]:
-    """A node manager with one simulated GPU that tasks use by turns."""
-    tokens = folder / "tokens.json"
-    tokens.touch(0o600)
-    known: list[dict[str, Any]] = [
-        {"token": f"{name}-token", "environment": name} for name in PEOPLE
-    ]
-    known.append({"token": "admin-token", "environment": "admin", "admin": True})
-    tokens.write_text(json.dumps({"tokens": known}))
-    (folder / "node_config.py").write_text(CONFIG.format(quantum=quantum))
-    socket = str(folder / "node.sock")
-    command = [
-        *(sys.executable, "-m", "jupyter_gpushare.node", "--simulate", "1x24GiB"),
-        *("--socket", socket, "--ledger", str(folder / "ledger.sqlite")),
-        *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
-        "--log-level=WARN",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    if not process.stdout.readline().startswith("ready"):
-        raise RuntimeError("the node manager did not start")
-    return process, socket
 
 
 def read_steps(log: Path) -> list[Span]:
@@ -490,7 +465,8 @@ def main() -> int:
     story = Story()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
-        process, socket = start_node(folder, options.quantum)
+        config = CONFIG.format(quantum=options.quantum)
+        process, socket = start_node(folder, config, PEOPLE, "--simulate", "1x24GiB")
         stack.callback(process.wait, 20)
         stack.callback(process.terminate)
         node = Watcher(socket)
