@@ -280,5 +280,6 @@ churn: $(VENV)/.dev
 	$(BIN)/python benchmarks/churn.py --minutes $(CHURN_MINUTES) --json build/churn.json
 
 # ARGS=--scale also replays a million cells on a thousand GPUs.
+# It may be stopped: ARGS=--missing goes on with what docs/replay.json lacks, ARGS=--page only makes the page.
 replay: $(VENV)/.dev
 	$(BIN)/python benchmarks/replay.py --json docs/replay.json --markdown docs/replay.md --svg docs/replay.svg $(ARGS)

@@ -3,8 +3,12 @@
 ``python benchmarks/replay.py --json FILE --markdown FILE --svg FILE`` (``make replay``). Every
 figure comes from made-up sessions with published distributions (jupyter_gpushare/replay/generate.py
 names the sources), replayed through the product's own policy. ``--small`` does little of it, to see
-that it works; ``--scale`` also replays a million cells on a thousand GPUs. ``--page`` only writes
-the page and the picture anew from the JSON file.
+that it works; ``--scale`` also replays a million cells on a thousand GPUs.
+
+The JSON file is written whenever one number of people was replayed; a search that is finished
+replaces the one that the file had. So a run may be stopped at any time: ``--missing`` goes on, and
+makes only the searches that the file does not have. ``--only NAMES`` makes those of some studies or
+policies. ``--page`` only writes the page and the picture, from what the JSON file has.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from machine import machine, said
@@ -30,7 +35,15 @@ from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, Policy
 from jupyter_gpushare.replay.generate import CELL, DAY, GAP, ONE_GPU, PUBLISHED_GPUS, Population
 from jupyter_gpushare.replay.plots import plot_sweep
 from jupyter_gpushare.replay.report import figures, span
-from jupyter_gpushare.replay.run import WARM_UP, Cluster, Crew, Source, Variant, search
+from jupyter_gpushare.replay.run import (
+    WARM_UP,
+    Cluster,
+    Crew,
+    Source,
+    Variant,
+    following,
+    replay_people,
+)
 from jupyter_gpushare.replay.tally import Window
 
 HERE = Path(__file__).resolve().parent
@@ -149,72 +162,139 @@ def studies(small: bool) -> list[Study]:
     ]  # fmt: skip
 
 
-def look(study: Study, variant: Variant) -> list[dict[str, Any]]:
-    """Search with one policy; the figures of every number of people that was tried."""
-    high = study.high
-    if variant.policy is PolicyName.TURNS:  # an overloaded host takes turns without end
-        high = min(
-            high, int(OVERLOAD * study.cluster.gpus / study.step / study.population.mean_gpus)
-        )
-    found = search(variant, study.population, study.cluster, study.step, study.low, high)
-    points = []
-    for people, tally in sorted(found.items()):
-        mean = tally.asked / people / (tally.capacity / tally.gpus)
-        figure = figures(variant, tally)
-        points.append(
-            {
-                **figure,
-                "people": people,
-                "people_per_gpu": people / study.cluster.gpus,
-                "asked_gpus_per_gpu": people * study.population.mean_gpus / study.cluster.gpus,
-                "gpus_computing_per_person": mean,
-            }
-        )
-    return points
+@dataclass
+class Search:
+    """One policy of a study, and what is known of it: figures by number of people."""
+
+    study: Study
+    variant: Variant
+    points: list[dict[str, Any]]
+
+    def following(self) -> int | None:
+        """With how many people it goes on; ``None``: it is finished."""
+        study, high = self.study, self.study.high
+        if self.variant.policy is PolicyName.TURNS:  # an overloaded host takes turns without end
+            most = OVERLOAD * study.cluster.gpus / study.step / study.population.mean_gpus
+            high = min(high, int(most))
+        works = {point["people"] // study.step: point["works_out"] for point in self.points}
+        count = following(works, study.low, high)
+        return None if count is None else study.step * count
 
 
-def run(studied: Sequence[Study], workers: int) -> dict[str, Any]:
-    """Everything, a policy at a time in each worker."""
-    results: dict[str, Any] = {}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(look, study, variant): (study, variant)
-            for study in studied
-            for variant in study.variants
-        }
-        for future in as_completed(waiting):
-            study, variant = waiting[future]
-            part = results.setdefault(
-                study.name,
-                {
-                    "title": study.title,
-                    "gpus": study.cluster.gpus,
-                    "node_gpus": study.cluster.node_gpus,
-                    "days": study.population.days,
-                    "seed": study.population.seed,
-                    "policies": {},
-                },
-            )
-            part["policies"][variant.label] = future.result()
-            print(f"{study.name}: {variant.label}", file=sys.stderr, flush=True)
-    return results
+def look(study: Study, variant: Variant, people: int) -> dict[str, Any]:
+    """The figures of one policy with so many people."""
+    tally = replay_people(variant, study.population, study.cluster, people)
+    return {
+        **figures(variant, tally),
+        "people": people,
+        "people_per_gpu": people / study.cluster.gpus,
+        "asked_gpus_per_gpu": people * study.population.mean_gpus / study.cluster.gpus,
+        "gpus_computing_per_person": tally.asked / people / (tally.capacity / tally.gpus),
+    }
 
 
-def replayed(studied: Sequence[Study], workers: int, options: argparse.Namespace) -> dict[str, Any]:
-    """All studies, or those named with ``--only`` beside what the JSON file has."""
-    if not options.only:
-        return {"machine": machine(), **run(studied, workers)}
-    results: dict[str, Any] = json.loads(options.json.read_text("utf-8"))
-    chosen = []
+def read(path: Path) -> dict[str, Any]:
+    """The figures that there are."""
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return found
+
+
+def write(path: Path, results: dict[str, Any]) -> None:
+    """All figures at once: whoever stops this finds the old ones or the new ones."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+    draft.replace(path)
+
+
+def part_of(results: dict[str, Any], study: Study) -> dict[str, Any]:
+    """What the figures say of a study, empty where they are of another one of that name."""
+    head = {
+        "title": study.title,
+        "gpus": study.cluster.gpus,
+        "node_gpus": study.cluster.node_gpus,
+        "days": study.population.days,
+        "seed": study.population.seed,
+    }
+    known = results.get(study.name, {})
+    if any(known.get(name) != value for name, value in head.items()):
+        known = {}
+    return {"policies": {}, "unfinished": {}, **known, **head}
+
+
+def keep(path: Path, found: Search, where: dict[str, Any]) -> None:
+    """Put into the file what is known of a search. Policies are those that are searched out."""
+    results = read(path)
+    part = results[found.study.name] = part_of(results, found.study)
+    label = found.variant.label
+    part["unfinished"].pop(label, None)
+    done = found.following() is None
+    points = sorted(found.points, key=lambda point: point["people"])
+    part["policies" if done else "unfinished"][label] = points
+    if done:
+        results["machine"] = where
+    write(path, results)
+
+
+def chosen(studied: Sequence[Study], options: argparse.Namespace) -> list[Search]:
+    """The searches to make: all, those of ``--only``, without those that ``--missing`` finds."""
+    unknown = set(options.only) - {study.name for study in studied}
+    unknown -= {variant.label for study in studied for variant in study.variants}
+    if unknown:
+        raise SystemExit(f"--only: no study or policy is named {', '.join(sorted(unknown))}")
+    results = read(options.json)
+    found = []
     for study in studied:
-        whole = study.name in options.only
-        variants = [v for v in study.variants if whole or v.label in options.only]
-        if variants:
-            chosen.append(replace(study, variants=variants))
-    for name, part in run(chosen, workers).items():
-        known = results.setdefault(name, {"policies": {}})["policies"]
-        results[name] = {**part, "policies": {**known, **part["policies"]}}
-    return {**results, "machine": machine()}
+        part = part_of(results, study)
+        for variant in study.variants:
+            if options.only and not {study.name, variant.label} & set(options.only):
+                continue
+            if options.missing and variant.label in part["policies"]:
+                continue
+            points = part["unfinished"].get(variant.label, []) if options.missing else []
+            found.append(Search(study, variant, points))
+    return found
+
+
+def end_with_parent() -> None:
+    """A worker would compute on for hours after the process that was killed."""
+
+    def watch() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def run(searches: Sequence[Search], path: Path, workers: int) -> None:
+    """Make the searches, one in each worker, and keep each number of people as it is known."""
+    where = machine()
+    waiting = list(reversed(searches))
+    active: dict[Future[dict[str, Any]], Search] = {}
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool:
+
+        def go_on(one: Search) -> None:
+            people = one.following()
+            if people is not None:
+                active[pool.submit(look, one.study, one.variant, people)] = one
+
+        while waiting or active:
+            while waiting and len(active) < workers:
+                go_on(waiting.pop())
+            for future in wait(active, return_when=FIRST_COMPLETED).done:
+                one = active.pop(future)
+                point = {**future.result(), "commit": where["commit"]}
+                one.points.append(point)
+                keep(path, one, where)
+                print(
+                    f"{one.study.name}: {one.variant.label}: {point['people']} people: "
+                    f"{'works out' if point['works_out'] else why(point)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                go_on(one)
 
 
 def scale(workers: int, small: bool) -> dict[str, Any]:
@@ -244,6 +324,12 @@ def scale(workers: int, small: bool) -> dict[str, Any]:
 # -- the page ---------------------------------------------------------------------------------
 
 
+def points_of(results: dict[str, Any], name: str, variant: Variant) -> list[dict[str, Any]]:
+    """The figures of a study's policy; empty: its search was not finished."""
+    found: list[dict[str, Any]] = results.get(name, {}).get("policies", {}).get(variant.label, [])
+    return found
+
+
 def best(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     """The most people that works out, if all fewer do."""
     good = None
@@ -254,25 +340,29 @@ def best(points: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return good
 
 
-def bound(part: dict[str, Any]) -> float:
+def bound(results: dict[str, Any], name: str) -> str:
     """People per GPU for whom no schedule can serve 95 % of the GPU time."""
-    last = [points[-1] for points in part["policies"].values()]
+    last = [points[-1] for points in results.get(name, {}).get("policies", {}).values()]
+    if not last:
+        return "(not measured)"
     each = max(last, key=lambda point: point["people"])["gpus_computing_per_person"]
-    return float(1 / (0.95 * each))
+    return f"{1 / (0.95 * each):.2f}"
 
 
-def main_table(part: dict[str, Any], order: Sequence[Variant]) -> str:
+def main_table(results: dict[str, Any], name: str) -> str:
     """People per GPU by policy."""
-    base = best(part["policies"][SESSION.label])
-    ideal = best(part["policies"][IDEAL.label])
+    if not any(points_of(results, name, variant) for variant in ORDER):
+        return NOT_MEASURED
+    base = best(points_of(results, name, SESSION))
+    ideal = best(points_of(results, name, IDEAL))
     lines = [
         "| policy | open sessions per GPU | x bound for the session | of clairvoyant | "
         "utilisation there | GPU-hours bound / busy | fails at | because | by p95 delay alone |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for variant in order:
-        points = part["policies"].get(variant.label)
-        if points is None:
+    for variant in ORDER:
+        points = points_of(results, name, variant)
+        if not points:
             continue
         good = best(points)
         bad = next((point for point in points if not point["works_out"]), None)
@@ -322,15 +412,15 @@ def why(point: dict[str, Any]) -> str:
     return ", ".join(reasons) or "a request was refused"
 
 
-def delay_table(part: dict[str, Any], people: int, order: Sequence[Variant]) -> str:
+def delay_table(results: dict[str, Any], name: str, people: int) -> str:
     """All policies with as many people."""
     lines = [
         "| policy | GPU-hours bound | busy | utilisation | delay p50 | p95 | p99 | prompt | "
         "parked, mean | peak of a host |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for variant in order:
-        for point in part["policies"].get(variant.label, ()):
+    for variant in ORDER:
+        for point in points_of(results, name, variant):
             if point["people"] == people:
                 delay = point["delay"]
                 lines.append(
@@ -350,16 +440,17 @@ ORDER = (SESSION, BATCH, NO_START, HELD, ALWAYS, PARK, PARK_FAST, PARK_FREE, STI
 
 def page(results: dict[str, Any]) -> str:
     """The docs page: the frame with the figures put in."""
-    one, mixed = results["one"], results["mixed"]
+    shapes = {study.name: part_of({}, study) for study in studies(small=False)}
+    one, mixed = (results.get(name, shapes[name]) for name in ("one", "mixed"))
     text = (HERE / "replay_page.md").read_text("utf-8")
     facts: dict[str, str] = {
-        "one": main_table(one, ORDER),
-        "one_bound": f"{bound(one):.2f}",
+        "one": main_table(results, "one"),
+        "one_bound": bound(results, "one"),
         "one_gpus": str(one["gpus"]),
         "days": f"{one['days']:g}",
-        "at_two": delay_table(one, 2 * one["gpus"], ORDER),
-        "mixed": main_table(mixed, ORDER),
-        "mixed_bound": f"{bound(mixed):.2f}",
+        "at_two": delay_table(results, "one", 2 * one["gpus"]),
+        "mixed": main_table(results, "mixed"),
+        "mixed_bound": bound(results, "mixed"),
         "mixed_gpus": str(mixed["gpus"]),
         "sensitive": sensitive_table(results),
         "busy_share": f"{100 * CELL.mean / (CELL.mean + GAP.mean):.0f}",
@@ -369,67 +460,82 @@ def page(results: dict[str, Any]) -> str:
         "short_time": f"{100 * (1 - CELL.above(60)[1]):.0f}",
         "scale": scale_text(results.get("scale")),
         "aims": aims(results),
-        "machine": said(results["machine"]) if "machine" in results else "not recorded",
+        "machine": made(results),
     }
     for name, value in facts.items():
         text = text.replace("{{" + name + "}}", value)
     return text
 
 
-def people(part: dict[str, Any], variant: Variant) -> float:
-    """Open sessions per GPU for which it works out; 0 where it never does."""
-    good = best(part["policies"][variant.label])
-    return 0.0 if good is None else float(good["people_per_gpu"])
+def made(results: dict[str, Any]) -> str:
+    """Where the last search was made, and by which commits all of them."""
+    if "machine" not in results:
+        return "not recorded"
+    commits = {
+        point.get("commit", "not recorded")
+        for part in results.values()
+        for points in part.get("policies", {}).values()
+        for point in points
+    }
+    more = f"; commits of all searches: {', '.join(sorted(commits))}" if len(commits) > 1 else ""
+    return said(results["machine"]) + more
+
+
+def people(results: dict[str, Any], name: str, variant: Variant) -> float | None:
+    """Open sessions per GPU for which it works out, 0 where it never does; ``None``: unknown."""
+    points = points_of(results, name, variant)
+    good = best(points)
+    if good is None:
+        return 0.0 if points else None
+    return float(good["people_per_gpu"])
+
+
+def ratio(one: float | None, other: float | None) -> float | None:
+    """``one`` of ``other``, where both are known."""
+    return one / other if one is not None and other else None
 
 
 def aims(results: dict[str, Any]) -> str:
     """Whether what was aimed at is reached, by the figures."""
-    if not {"seed2", "seed3", "wide"} <= results.keys():
-        return NOT_MEASURED
-    one, mixed = results["one"], results["mixed"]
-    found, free = people(one, TURNS), people(one, TURNS_FREE)
-    base = people(mixed, SESSION)
+    found, free = people(results, "one", TURNS), people(results, "one", TURNS_FREE)
+    middle, mixed = people(results, "one", TURNS_MID), people(results, "mixed", TURNS)
     rows = [
-        (f"{people(part, TURNS):.2f}", people(part, TURNS) >= 3.25, f"3.25 or more, {name}")
-        for name, part in (
-            ("seed 1", one), ("seed 2", results["seed2"]), ("seed 3", results["seed3"]),
-        )
+        ("3.25 or more, seed 1", found, 3.25),
+        ("3.25 or more, seed 2", people(results, "seed2", TURNS), 3.25),
+        ("3.25 or more, seed 3", people(results, "seed3", TURNS), 3.25),
+        ("3.5 or more, seed 1", found, 3.5),
+        (f"0.97 of moving for free: {TURNS.label}", ratio(found, free), 0.97),
+        (f"0.97 of moving for free: {TURNS_MID.label}", ratio(middle, free), 0.97),
+        ("3.75 or more in hosts of 16", people(results, "wide", TURNS), 3.75),
+        ("2.5 x session binding, with 1, 4 or 8 GPUs",
+         ratio(mixed, people(results, "mixed", SESSION)), 2.5),
     ]  # fmt: skip
-    rows.append((f"{found:.2f}", found >= 3.5, "3.5 or more, seed 1"))
-    for variant in (TURNS, TURNS_MID):
-        share = people(one, variant) / free if free else 0.0
-        text = f"within 3 % of moving for free: {variant.label}"
-        rows.append((f"{100 * share:.0f} %", share >= 0.97, text))
-    wide = people(results["wide"], TURNS)
-    rows.append((f"{wide:.2f}", wide >= 3.75, "3.75 or more in hosts of 16"))
-    times = people(mixed, TURNS) / base if base else 0.0
-    rows.append((f"{times:.2f} x", times >= 2.5, "2.5 x session binding, with 1, 4 or 8 GPUs"))
-    lines = [f"| {aim} | {value} | {'met' if met else 'not met'} |" for value, met, aim in rows]
-    return "\n".join(["| turns and moves: the aim | found | |", "|---|---|---|", *lines])
+    if all(value is None for _aim, value, _least in rows):
+        return NOT_MEASURED
+    lines = ["| turns and moves: the aim | found | |", "|---|---|---|"]
+    for aim, value, least in rows:
+        if value is None:
+            lines.append(f"| {aim} | - | not measured |")
+        else:
+            lines.append(f"| {aim} | {value:.2f} | {'met' if value >= least else 'not met'} |")
+    return "\n".join(lines)
 
 
 def sensitive_table(results: dict[str, Any]) -> str:
     """What the figure depends on."""
-    if "sensitive" not in results:
+    rows = [("nothing else", "sensitive", TURNS), ("nobody moved in a cell", "sensitive", STILL)]
+    rows += [(variant.label, "sensitive", variant) for variant in SENSITIVE]
+    rows += [(f"GPUs of {size} GB instead of 80 GiB", f"memory{size}", TURNS) for size in (40, 140)]
+    if not any(points_of(results, name, variant) for _label, name, variant in rows):
         return NOT_MEASURED
-    rows = [("nothing else", results["sensitive"], TURNS)]
-    rows += [("nobody moved in a cell", results["sensitive"], STILL)]
-    rows += [
-        (variant.label, results["sensitive"], variant)
-        for variant in SENSITIVE
-        if variant.label in results["sensitive"]["policies"]
-    ]
-    rows += [
-        (f"GPUs of {size} GB instead of 80 GiB", results[f"memory{size}"], TURNS)
-        for size in (40, 140)
-        if f"memory{size}" in results
-    ]
     lines = ["| 0.2 s/GiB, but | open sessions per GPU | fails at | because |", "|---|---|---|---|"]
-    for label, part, variant in rows:
-        points = part["policies"][variant.label]
+    for label, name, variant in rows:
+        points = points_of(results, name, variant)
+        found = people(results, name, variant)
         bad = next((point for point in points if not point["works_out"]), None)
         tail = ("-", "-") if bad is None else (f"{bad['people_per_gpu']:.2f}", why(bad))
-        lines.append("| " + " | ".join([label, f"**{people(part, variant):.2f}**", *tail]) + " |")
+        each = "not measured" if found is None else f"**{found:.2f}**"
+        lines.append("| " + " | ".join([label, each, *tail]) + " |")
     return "\n".join(lines)
 
 
@@ -445,16 +551,16 @@ def scale_text(found: dict[str, Any] | None) -> str:
     )
 
 
-def curves(part: dict[str, Any]) -> dict[str, list[tuple[float, float, float]]]:
+def curves(results: dict[str, Any]) -> dict[str, list[tuple[float, float, float]]]:
     """What the picture shows."""
     return {
         variant.label: [
             (point["people_per_gpu"], point["cells_prompt"] / point["cells"], point["served"])
-            for point in part["policies"][variant.label]
+            for point in points
         ]
         for variant in ORDER
-        if variant.label in part["policies"]
-        and variant not in (NO_START, ALWAYS, PARK_FAST, TURNS_MID)
+        if variant not in (NO_START, ALWAYS, PARK_FAST, TURNS_MID)
+        and (points := points_of(results, "one", variant))
     }
 
 
@@ -468,20 +574,19 @@ def main() -> int:
     parser.add_argument("--only-scale", action="store_true", help="add them to the JSON file")
     parser.add_argument("--only", nargs="+", default=[], help="only these studies or policies")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
+    parser.add_argument("--missing", action="store_true", help="only what the JSON file lacks")
     options = parser.parse_args()
     workers = os.cpu_count() or 1
-    if options.page or options.only_scale:
-        results = json.loads(options.json.read_text("utf-8"))
-    else:
-        results = replayed(studies(options.small), workers, options)
+    if not (options.page or options.only_scale):
+        run(chosen(studies(options.small), options), options.json, workers)
     if options.scale or options.only_scale:
-        results["scale"] = scale(workers, options.small)
-    if not options.page:
-        options.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", "utf-8")
+        found = scale(workers, options.small)
+        write(options.json, {**read(options.json), "scale": found})
+    results = read(options.json)
     if options.markdown:
         options.markdown.write_text(page(results), "utf-8")
-    if options.svg:
-        plot_sweep(curves(results["one"]), options.svg)
+    if options.svg and curves(results):
+        plot_sweep(curves(results), options.svg)
     return 0
 
 

@@ -224,6 +224,19 @@ def beside(works: Mapping[int, bool], low: int, high: int) -> int | None:
     return next((count for count in around if low <= count <= high and count not in works), None)
 
 
+def following(works: Mapping[int, bool], low: int, high: int) -> int | None:
+    """The number that a search tries after those in ``works``; ``None``: it is finished."""
+    return next_try(works, low, high) or beside(works, low, high)
+
+
+def replay_people(variant: Variant, population: Population, cluster: Cluster, people: int) -> Tally:
+    """What is counted with so many people of a population."""
+    window = Window(min(WARM_UP, population.seconds / 2), population.seconds)
+    source = Source(replace(population, people=people))
+    with Crew() as crew:
+        return crew.replay(source, cluster, window, [variant])[0]
+
+
 def search(
     variant: Variant, population: Population, cluster: Cluster, step: int, low: int, high: int
 ) -> dict[int, Tally]:
@@ -233,15 +246,12 @@ def search(
     are the answer.
     """
     found: dict[int, Tally] = {}
-    window = Window(min(WARM_UP, population.seconds / 2), population.seconds)
-    while True:
-        known = {people // step: works_out(tally) for people, tally in found.items()}
-        count = next_try(known, low, high) or beside(known, low, high)
-        if count is None:
-            return found
-        source = Source(replace(population, people=step * count))
-        with Crew() as crew:
-            found[step * count] = crew.replay(source, cluster, window, [variant])[0]
+    works: dict[int, bool] = {}
+    while (count := following(works, low, high)) is not None:
+        people = step * count
+        found[people] = replay_people(variant, population, cluster, people)
+        works[count] = works_out(found[people])
+    return found
 
 
 def works_out(tally: Tally) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDY = [sys.executable, str(ROOT / "benchmarks" / "replay.py")]
+STUDY: list[str | Path] = [sys.executable, str(ROOT / "benchmarks" / "replay.py")]
 
 
 def test_the_page_is_made_from_the_figures(tmp_path: Path) -> None:
@@ -43,6 +43,51 @@ def test_no_policy_beats_what_is_proven() -> None:
         if point["works_out"]
     ]
     assert max(best) <= float(found[1]) + 0.13  # a step, as each size has its own people
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    """Each number of people is kept when it was replayed, and ``--missing`` goes on after it."""
+    target, made = tmp_path / "replay.json", tmp_path / "replay.md"
+    part = [*STUDY, "--small", "--json", target, "--only", "just in time, held"]
+    with subprocess.Popen(part, stderr=subprocess.PIPE, text=True) as study:
+        assert study.stderr is not None
+        first = study.stderr.readline()
+        study.kill()
+    people = re.search(r"(\d+) people", first)
+    assert people is not None, first
+    before = json.loads(target.read_text("utf-8"))
+    assert int(people[1]) in [
+        point["people"]
+        for each in before.values()
+        for points in each.get("unfinished", {}).values()
+        for point in points
+    ]
+    done = subprocess.run(
+        [*part, "--missing", "--markdown", made], check=True, capture_output=True, text=True
+    )
+    assert first not in done.stderr
+    after = json.loads(target.read_text("utf-8"))
+    assert {name for name in after if name != "machine"} == {"one", "mixed"}
+    for study_part in (after["one"], after["mixed"]):
+        assert not study_part["unfinished"]
+        (points,) = study_part["policies"].values()
+        assert points == sorted(points, key=lambda point: point["people"])
+    page = made.read_text("utf-8")
+    assert "{{" not in page
+    assert "| just in time, held | **" in page
+    assert "Not measured when this page was made." in page
+
+
+def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "replay.json"
+    done = subprocess.run(
+        [*STUDY, "--json", target, "--only", "everything"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "no study or policy is named everything" in done.stderr
+    assert not target.exists()
 
 
 @pytest.mark.slow
