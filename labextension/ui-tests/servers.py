@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
 import secrets
 import shutil
 import signal
@@ -290,7 +289,7 @@ def free_port() -> int:
     somebody who asks for any, as kernels do.
     """
     while True:
-        port = random.randrange(10_000, 32_000)
+        port = secrets.choice(range(10_000, 32_000))
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port

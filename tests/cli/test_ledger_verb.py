@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -281,23 +282,21 @@ def test_root_spoils_nothing_of_the_service_users(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_another_user_is_told_who_may(tmp_path: Path) -> None:
-    place = tmp_path / "ledger"
-    place.mkdir()
-    os.chown(place, SERVICE, SERVICE)
+def test_another_user_is_told_who_may() -> None:
     script = (
         "import os, sys, jupyter_gpushare.cli.ledger as ledger; from pathlib import Path;"
         "os.setegid(1); os.seteuid(1)\n"
         "try:\n    with ledger._as_owner_of(Path(sys.argv[1])): pass\n"
         "except ledger.Refused as error: print(error)"
     )
-    tmp_path.chmod(0o755)
-    for above in tmp_path.parents[:3]:
-        above.chmod(above.stat().st_mode | 0o011)
-    done = subprocess.run(
-        [CLI[0], "-c", script, str(place / "ledger.sqlite")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    # Not in `tmp_path`: each pytest that begins bars others from the folder above it.
+    with tempfile.TemporaryDirectory() as place:
+        os.chown(place, SERVICE, SERVICE)
+        os.chmod(place, 0o755)
+        done = subprocess.run(
+            [CLI[0], "-c", script, f"{place}/ledger.sqlite"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     assert f"is user {SERVICE}'s" in done.stdout

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from IPython.core.error import InputRejected
 from IPython.core.events import EventManager, available_events
+from IPython.core.interactiveshell import InteractiveShell
 from support.kernel import Kernel
 from support.node import NodeClient, RunningNode, until
 
@@ -142,6 +143,37 @@ def test_a_cell_in_every_thread_is_resumed_and_only_its_own_magics_pass() -> Non
     watch.cell_ends(None)
     with pytest.raises(InputRejected):
         watch.gate.visit("silent code after it")
+
+
+@pytest.mark.parametrize("where", ["tell", "code"])
+def test_an_interrupt_that_reaches_us_stops_the_cell_and_no_other(where: str) -> None:
+    """IPython prints a callback's Ctrl-C, and would run the cell."""
+
+    def interrupted(*what: object) -> None:
+        if now.pop(where, False) is True:
+            raise KeyboardInterrupt
+
+    shell = InteractiveShell()
+    now: dict[str, bool] = {}
+    tell = interrupted if where == "tell" else lambda busy: None
+    watch = CellWatch(tell, code=interrupted if where == "code" else lambda *what: None)
+    shell.ast_transformers.append(watch.gate)
+    for event, hook in (
+        ("pre_execute", watch.code_begins),
+        ("pre_run_cell", watch.cell_begins),
+        ("post_execute", watch.code_ends),
+        ("post_run_cell", watch.cell_ends),
+    ):
+        shell.events.register(event, hook)
+    for cell in ("x = 1", "x = 2"):
+        now[where] = True
+        result = shell.run_cell(cell, store_history=True)
+        assert isinstance(result.error_before_exec, InputRejected)
+        assert "interrupted" in str(result.error_before_exec)
+        assert "x" not in shell.user_ns
+        assert watch.running == 0
+    assert shell.run_cell("x = 3").success
+    assert shell.user_ns["x"] == 3
 
 
 def test_code_is_told_from_its_beginning_to_its_end() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import random
+import secrets
 import shutil
 import signal
 import socket
@@ -169,7 +169,9 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         found: list[int] = []
         while len(found) < count:
-            probe, port = stack.enter_context(socket.socket()), random.randrange(10_000, 32_000)
+            # Not `random`: tests seed it, and then each worker would try the same ports.
+            port = secrets.choice(range(10_000, 32_000))
+            probe = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 probe.bind(("127.0.0.1", port))
                 found.append(port)

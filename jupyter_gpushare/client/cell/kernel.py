@@ -26,10 +26,11 @@ _NO_HELP: Final = (
     "This kernel's GPU memory is in host memory, and showing this might need it. "
     "The next cell, or `%gpushare resume`, brings it back."
 )
+_INTERRUPTED: Final = "You interrupted this before it ran."
 
 
 class Gate:
-    """Stops a cell before it runs if its GPU memory lies in host memory.
+    """Stops a cell before it runs if its GPU memory lies in host memory, or if it was interrupted.
 
     It is an AST transformer, because IPython lets one refuse a cell; it never changes a cell.
     """
@@ -37,6 +38,16 @@ class Gate:
     def __init__(self, barred: Callable[[], str | None]) -> None:
         self._barred = barred
         self._open: set[int] = set()  # threads whose cell has only magics of ours
+        self._interrupted: set[int] = set()  # threads, by Ctrl-C in a callback of ours
+
+    def interrupt(self) -> None:
+        """What this thread is about to run does not: IPython drops a callback's Ctrl-C."""
+        self._interrupted.add(threading.get_ident())
+
+    def reset(self) -> None:
+        """Nothing of this thread runs any more."""
+        self._interrupted.discard(threading.get_ident())
+        self.set_open(False)
 
     def set_open(self, is_open: bool) -> None:
         """Whether what this thread runs now passes in any case."""
@@ -52,6 +63,8 @@ class Gate:
 
     def visit(self, node: Any) -> Any:
         """Raises IPython's ``InputRejected`` with the reason, where there is one."""
+        if threading.get_ident() in self._interrupted:
+            raise _rejected()(_INTERRUPTED)
         why = None if self.is_open else self._barred()
         if why is not None:
             raise _rejected()(why)
@@ -105,6 +118,12 @@ class CellWatch:
 
     def cell_begins(self, info: Any) -> None:
         """``pre_run_cell``."""
+        try:
+            self._cell_begins(info)
+        except KeyboardInterrupt:
+            self.gate.interrupt()
+
+    def _cell_begins(self, info: Any) -> None:
         me = threading.get_ident()
         # Our own magics must work while others have the GPU. (One that a cell runs by
         # `run_cell` is part of that cell.)
@@ -130,7 +149,7 @@ class CellWatch:
     def cell_ends(self, result: Any) -> None:
         """``post_run_cell``; also of the cell that loaded us, which we did not see begin."""
         me = threading.get_ident()
-        self.gate.set_open(False)
+        self.gate.reset()
         with self._lock:
             left = self._depth.pop(me, 0) - 1
             if left > 0:
@@ -144,11 +163,15 @@ class CellWatch:
         """``pre_execute``: a cell, silent code, or a widget's message."""
         try:
             self._code(True, self._is_refusable())
+        except KeyboardInterrupt:
+            self.gate.interrupt()
         except Exception:  # noqa: BLE001 - as below
             return
 
     def code_ends(self) -> None:
         """``post_execute``, silent or not: a lease that silent code has taken is idle after it."""
+        if threading.get_ident() not in self._depth:
+            self.gate.reset()
         self._no_more_code()
         with self._lock:
             if not self._depth:
