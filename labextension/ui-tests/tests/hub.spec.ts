@@ -149,6 +149,34 @@ test('a node manager that is away is said, and comes back by itself', async ({
   await expect(page.getByRole('alert')).toHaveCount(0);
 });
 
+test('a change that comes while a page is fetching is fetched, too', async ({
+  gpusOf,
+  hub
+}) => {
+  const page = await gpusOf('alice');
+  // Without the look that it takes now and then in any case.
+  await page.addInitScript(() => {
+    (window as any).setInterval = () => 0;
+  });
+  let told = 0;
+  page.on('websocket', socket => socket.on('framereceived', () => told++));
+  let first = true;
+  await page.route('**/*part=live*', async route => {
+    const response = await route.fetch();
+    if (first) {
+      first = false;
+      const before = told;
+      await hub.do({ do: 'kill_node' });
+      await expect.poll(() => told).toBeGreaterThan(before);
+    }
+    await route.fulfill({ response });
+  });
+  await page.reload();
+  await expect(page.getByRole('alert')).toContainText('cannot be asked');
+  await hub.do({ do: 'start_node' });
+  await expect(page.getByRole('alert')).toHaveCount(0);
+});
+
 test('it can be read on a phone and in the dark', async ({
   gpusOf,
   hub,
