@@ -30,7 +30,7 @@ from typing import Any
 from machine import machine, said
 
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import ParkWhen
+from jupyter_gpushare.policy.words.model import ParkWhen, Reserve
 from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName, TurnCost
 from jupyter_gpushare.replay.generate import CELL, DAY, GAP, ONE_GPU, PUBLISHED_GPUS, Population
 from jupyter_gpushare.replay.plots import plot_sweep
@@ -72,6 +72,11 @@ def turns(label: str, **options: Any) -> Variant:
     return Variant(label, PolicyName.TURNS, Options(**{"idle_timeout": IDLE, **options}))
 
 
+def parks(label: str, **options: Any) -> Variant:
+    """Parking, by the product's defaults but for ``options``."""
+    return Variant(label, PolicyName.PARK, Options(**options))
+
+
 TURNS = turns("turns and moves, 0.2 s/GiB")
 TURNS_MID = turns("turns and moves, 0.05 s/GiB", cost=ParkingCost(0.05, 0.05))
 TURNS_FREE = turns("turns and moves, free", cost=FREE)
@@ -85,13 +90,23 @@ SENSITIVE = (
     turns("a turn takes 2 s", turns=TurnCost(hand_over=2.0)),
     turns("half of the sessions can be stopped within a cell", gated=0.5),
     turns("half of the sessions can be moved", movable=0.5),
+    turns("estimates wrong by 2x: half of them too small, half too large", wrong=2.0),
+)
+#: The same count where nobody takes turns and reservations follow what is measured.
+FOLLOWING = (
+    parks("parking, reserve = quota", follows=Reserve.QUOTA),
+    parks("parking, reserve = estimate", follows=Reserve.ESTIMATE),
+    parks("parking, reserve = estimate, wrong by 2x", follows=Reserve.ESTIMATE, wrong=2.0),
 )
 IDEAL = Variant("clairvoyant", PolicyName.CLAIRVOYANT)
 
 
 @dataclass(frozen=True)
 class Study:
-    """One population and what is tried on it; people are tried in steps of ``step``."""
+    """One population and what is tried on it; people are tried in steps of ``step``.
+
+    ``group`` is another name by which ``--only`` finds it.
+    """
 
     name: str
     title: str
@@ -101,6 +116,7 @@ class Study:
     step: int
     low: int
     high: int
+    group: str = ""
 
 
 def studies(small: bool) -> list[Study]:
@@ -140,14 +156,17 @@ def studies(small: bool) -> list[Study]:
             "sensitive",
             "What the figure depends on",
             Population(0, days, ONE_GPU),
-            Cluster(8), (TURNS, STILL, *(SENSITIVE[:1] if small else SENSITIVE)), 1, 8, most,
+            Cluster(8),
+            (TURNS, STILL, PARK,
+             *((SENSITIVE[0], FOLLOWING[1]) if small else (*SENSITIVE, *FOLLOWING))),
+            1, 8, most,
         ),
         *(
             Study(
                 f"memory{size}",
                 f"GPUs of {size} GB",
                 Population(0, days, ONE_GPU),
-                Cluster(8, gpu_memory=size * 10**9), (TURNS,), 1, 8, most,
+                Cluster(8, gpu_memory=size * 10**9), (TURNS,), 1, 8, most, "sensitive",
             )
             for size in (() if small else (40, 140))
         ),
@@ -239,6 +258,7 @@ def chosen(studied: Sequence[Study], options: argparse.Namespace) -> list[Search
     """The searches to make: all, those of ``--only``, without those that ``--missing`` finds."""
     unknown = set(options.only) - {study.name for study in studied}
     unknown -= {variant.label for study in studied for variant in study.variants}
+    unknown -= {study.group for study in studied}
     if unknown:
         raise SystemExit(f"--only: no study or policy is named {', '.join(sorted(unknown))}")
     results = read(options.json)
@@ -246,7 +266,8 @@ def chosen(studied: Sequence[Study], options: argparse.Namespace) -> list[Search
     for study in studied:
         part = part_of(results, study)
         for variant in study.variants:
-            if options.only and not {study.name, variant.label} & set(options.only):
+            names = {study.name, study.group, variant.label}
+            if options.only and not names & set(options.only):
                 continue
             if options.missing and variant.label in part["policies"]:
                 continue
@@ -526,17 +547,29 @@ def sensitive_table(results: dict[str, Any]) -> str:
     rows = [("nothing else", "sensitive", TURNS), ("nobody moved in a cell", "sensitive", STILL)]
     rows += [(variant.label, "sensitive", variant) for variant in SENSITIVE]
     rows += [(f"GPUs of {size} GB instead of 80 GiB", f"memory{size}", TURNS) for size in (40, 140)]
+    rows += [(variant.label, "sensitive", variant) for variant in (PARK, *FOLLOWING)]
     if not any(points_of(results, name, variant) for _label, name, variant in rows):
         return NOT_MEASURED
-    lines = ["| 0.2 s/GiB, but | open sessions per GPU | fails at | because |", "|---|---|---|---|"]
+    lines = [
+        "| 0.2 s/GiB, but | open sessions per GPU | out-of-memory errors | fails at | because |",
+        "|---|---|---|---|---|",
+    ]
     for label, name, variant in rows:
         points = points_of(results, name, variant)
         found = people(results, name, variant)
         bad = next((point for point in points if not point["works_out"]), None)
         tail = ("-", "-") if bad is None else (f"{bad['people_per_gpu']:.2f}", why(bad))
         each = "not measured" if found is None else f"**{found:.2f}**"
-        lines.append("| " + " | ".join([label, each, *tail]) + " |")
+        lines.append("| " + " | ".join([label, each, errors(points), *tail]) + " |")
     return "\n".join(lines)
+
+
+def errors(points: Sequence[dict[str, Any]]) -> str:
+    """Out-of-memory errors with the most people that works out, or else with the fewest."""
+    point = best(points) or next(iter(points), {})
+    if "out_of_memory" not in point:
+        return "-"
+    return f"{point['out_of_memory']} in {point['cells']} cells"
 
 
 def scale_text(found: dict[str, Any] | None) -> str:

@@ -67,8 +67,9 @@ class AdviseApp(Verb):
             return 0
         print(f"{count} GPUs of {format_size(memory)}; moving memory takes {self.parking:g} s/GiB")
         print(f"out and as much in, a turn {self.hand_over:g} s (assumed, not measured here).\n")
-        headings = ("SHARE_MODE", self._measure(), "")
-        print(table(headings, [(one["label"], one["shown"], one["why"]) for one in found]))
+        headings = ("SHARE_MODE", self._measure(), "OUT OF MEMORY", "")
+        lines = [(x["label"], x["shown"], x["out_of_memory"], x["why"]) for x in found]
+        print(table(headings, lines))
         if better:
             print("\nTurns serve more people here: set share_mode to time (c.Policy.share_mode).")
         else:
@@ -120,14 +121,15 @@ class AdviseApp(Verb):
             tally = self._of_trace(variant, cluster)
             prompt = tally.prompt / tally.cells if tally.cells else 1.0
             shown = f"{100 * prompt:.0f} %, {100 * tally.served:.0f} %"
-            return _row(variant, min(prompt, tally.served), shown, "")
+            return _row(variant, min(prompt, tally.served), shown, "", tally.out_of_memory)
         step = max(1, cluster.gpus // 8)
         low, high = -(-cluster.gpus // step), MOST * cluster.gpus // step
         tried = search(variant, Population(0, self.days), cluster, step, low, high)
         fails = min((people for people, t in tried.items() if not works_out(t)), default=None)
         good = max((p for p in tried if fails is None or p < fails), default=0)
         why = "" if fails is None else f"fails at {fails / cluster.gpus:.2f}"
-        return _row(variant, good / cluster.gpus, f"{good / cluster.gpus:.2f}", why)
+        errors = tried[good or min(tried)].out_of_memory
+        return _row(variant, good / cluster.gpus, f"{good / cluster.gpus:.2f}", why, errors)
 
     def _of_trace(self, variant: Variant, cluster: Cluster) -> Tally:
         from ..replay.run import Crew, Scan, Source, window_of
@@ -138,5 +140,11 @@ class AdviseApp(Verb):
             return crew.replay(source, cluster, window, [variant])[0]
 
 
-def _row(variant: Variant, value: float, shown: str, why: str) -> dict[str, Any]:
-    return {"label": variant.label, "value": value, "shown": shown, "why": why}
+def _row(variant: Variant, value: float, shown: str, why: str, errors: int) -> dict[str, Any]:
+    return {
+        "label": variant.label,
+        "value": value,
+        "shown": shown,
+        "why": why,
+        "out_of_memory": errors,
+    }

@@ -67,6 +67,17 @@ class ReplayApp(Verb):
     parking = option(
         0.2, "Seconds to park, or to resume, each GiB. Default: 0.2.", number(0.0, 1e6)
     )
+    reserve = option(
+        "whole",
+        "park: what a session without memory of its own reserves: whole, quota or estimate. "
+        "Default: whole.",
+    )
+    estimate_error = option(
+        1.0,
+        "park, turns: the factor by which estimates of memory are wrong: too small for every other "
+        "session, too large for the rest. Default: 1, not wrong.",
+        number(1.0, 1000.0),
+    )
     warm_up: float | None = option(
         None,
         "Replay so long before anything counts. Default: 2 days of more than 4 that are made up, "
@@ -140,17 +151,22 @@ class ReplayApp(Verb):
         return 0
 
     def _variants(self) -> list[Variant]:
-        from ..policy.words.model import ParkWhen
+        from ..policy.words.model import ParkWhen, Reserve
         from ..replay.behaviour import Options, ParkingCost, PolicyName
         from ..replay.run import Variant
 
         if not self.idle_timeout:
             raise UsageError("--idle-timeout must be more than 0: 0 means never")
+        reserves = {one.value: one for one in Reserve}
+        if self.reserve not in reserves:
+            raise UsageError(f"--reserve: {self.reserve!r} is none of {', '.join(reserves)}")
         options = Options(
             start_up=self.start_up,
             idle_timeout=self.idle_timeout,
             park_when=ParkWhen.ALWAYS if self.always else ParkWhen.CONTENDED,
             cost=ParkingCost(self.parking, self.parking),
+            follows=reserves[self.reserve],
+            wrong=self.estimate_error,
         )
         names = {name.value: name for name in PolicyName}
         found = []

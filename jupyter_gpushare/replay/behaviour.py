@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from ..policy.words.config import PolicyConfig
-from ..policy.words.model import ParkWhen
+from ..policy.words.model import ParkWhen, Reserve
 from ..policy.words.turns import Moving, ShareMode
 
 
@@ -77,6 +77,10 @@ class Behaviour:
     GPU; 0: the whole GPU. ``turns``: tasks take turns where several are on a GPU. Of those the
     share ``gated`` can be stopped within a cell, and ``movable`` can be moved. ``resident`` scales
     what a trace's sessions keep.
+
+    ``follows``: what a request reserves that names no memory where ``reserve`` is 0.
+    ``wrong``: what is known of every other session's memory is too small by this factor, and too
+    large by it of all others'.
     """
 
     name: PolicyName
@@ -89,6 +93,8 @@ class Behaviour:
     gated: float = 1.0
     movable: float = 1.0
     resident: float = 1.0
+    follows: Reserve = Reserve.WHOLE
+    wrong: float = 1.0
 
     @property
     def parks(self) -> bool:
@@ -104,7 +110,8 @@ class Options:
     be asked for its GPUs.
     ``reserve`` is what a resident reserves, as a multiple of its memory; without ``moves`` none is
     moved while it computes. ``gated`` and ``movable`` are shares of the sessions, ``resident``
-    multiplies what they keep.
+    multiplies what they keep. ``follows`` is the product's ``reserve``, for sessions that may be
+    parked and take no turns. ``wrong`` is by how much estimates are wrong, in both directions.
     """
 
     start_up: float = 30.0
@@ -117,6 +124,8 @@ class Options:
     gated: float = 1.0
     movable: float = 1.0
     resident: float = 1.0
+    follows: Reserve = Reserve.WHOLE
+    wrong: float = 1.0
 
 
 #: The node is asked for nothing that needs a clock but what the policy under test does.
@@ -140,7 +149,14 @@ def behaviour(name: PolicyName, options: Options) -> Behaviour:
         case PolicyName.HELD:
             return Behaviour(name, Asks.AT_FIRST_CELL, _BASE)
         case PolicyName.PARK:
-            return Behaviour(name, Asks.AT_FIRST_CELL, parking, cost=options.cost)
+            return Behaviour(
+                name,
+                Asks.AT_FIRST_CELL,
+                parking,
+                cost=options.cost,
+                follows=options.follows,
+                wrong=options.wrong,
+            )
         case PolicyName.TURNS:
             per_gib = (options.cost.park + options.cost.resume) / 2
             config = replace(
@@ -161,6 +177,7 @@ def behaviour(name: PolicyName, options: Options) -> Behaviour:
                 gated=options.gated,
                 movable=options.movable,
                 resident=options.resident,
+                wrong=options.wrong,
             )
         case PolicyName.CLAIRVOYANT:
             raise ValueError("the clairvoyant schedule is no behaviour of tasks")

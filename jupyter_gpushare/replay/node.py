@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
 from ..policy import core
+from ..policy.books import shares
+from ..policy.books.lifts import tasks_on
 from ..policy.books.state import State
+from ..policy.recall.lifts import REST
 from ..policy.recall.offers import due
 from ..policy.recall.patience import ANSWER
 from ..policy.words import commands as cmd
@@ -27,14 +30,17 @@ from ..policy.words.model import (
     Bytes,
     ClaimPhase,
     EnvironmentName,
+    Estimate,
     Gpu,
     GpuReading,
     GpuUuid,
     LeaseId,
     ParkWhen,
     ProcessId,
+    ProcessReading,
     Quota,
     Request,
+    Reserve,
     Rung,
     Task,
     TaskKind,
@@ -42,12 +48,15 @@ from ..policy.words.model import (
 from ..policy.words.recalls import Give, RecallPhase
 from ..policy.words.turns import TurnPhase
 from .behaviour import Asks, Behaviour
+from .need import need
 from .tally import Due, Level, Tally, Window
 from .trace import Session
 
 BOOT: Final = "replay"
 #: Seconds between two ticks at least.
 RESOLUTION: Final = 0.001
+#: Seconds until a change of what is used is measured: as often as the product measures.
+MEASURE: Final = 2.0
 GPU_MEMORY: Final = Bytes(80 * 2**30)
 
 
@@ -64,6 +73,10 @@ class _Phase(Enum):
     PAUSED = "at a gate, in the midst of a cell"
 
 
+#: What a task does while its memory is on no GPU.
+_NOT_THERE: Final = (_Phase.AWAY, _Phase.WAITING, _Phase.PARKED)
+
+
 @dataclass(slots=True, eq=False)
 class _Run:
     """A session that is replayed."""
@@ -75,6 +88,8 @@ class _Run:
     process: ProcessId
     #: Bytes that it keeps on each GPU.
     resident: int = 0
+    #: Bytes that its cells have needed on each GPU so far.
+    uses: int = 0
     phase: _Phase = _Phase.AWAY
     lease: LeaseId | None = None
     gpus: tuple[Allocation, ...] = ()
@@ -131,6 +146,8 @@ class VirtualNode:
         self._serial = 0
         self._runs: dict[LeaseId, _Run] = {}
         self._open: dict[int, _Run] = {}
+        #: How much is used matters only where reservations follow it.
+        self._is_measured = self.behaviour.follows is not Reserve.WHOLE
         self._claims = [0] * self.gpus
         self._computing = [0] * self.gpus
         #: When the last transfer on each GPU's link ends.
@@ -236,12 +253,13 @@ class VirtualNode:
                 self._claim_moved(event)  # type: ignore[arg-type]
             elif kind is ev.RecallMoved and event.phase is RecallPhase.TOLD:  # type: ignore[attr-defined]
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
+            elif kind is ev.LimitTold:
+                self._after(0.0, self._told, event)
             elif kind is ev.TurnGiven or kind is ev.TurnMoved:
                 self._after(0.0, self._turn_moved, self._runs.get(event.lease))  # type: ignore[attr-defined]
         if self.state.draining:
             freed = dict.fromkeys(gpu for _lease, gpu in self.state.draining)
-            readings = tuple(self._readings[gpu] for gpu in freed)
-            self._submit(cmd.Observe(self.at, readings))
+            self._observe(freed)
         return step.decision
 
     def _keep_time(self) -> None:
@@ -341,16 +359,25 @@ class VirtualNode:
         run.phase = _Phase.WAITING
         self._runs[run.lease] = run
         task = Task(run.process, run.session.name, TaskKind.KERNEL)
-        memory = run.session.memory
-        if memory is None and self.behaviour.reserve:
-            memory = min(self.memory, max(1, int(run.resident * self.behaviour.reserve)))
-        request = Request(run.session.gpus, None if memory is None else Bytes(memory))
+        request = self._requested(run)
         who = EnvironmentName(run.session.environment)
         decision = self._submit(cmd.RequestLease(self.at, run.lease, who, task, request))
         if isinstance(decision, core.Refuse):
             self._runs.pop(run.lease)
             run.lease = None
             self.tally.refused += 1
+
+    def _requested(self, run: _Run) -> Request:
+        """What its client asks for."""
+        gpus, memory, behaviour = run.session.gpus, run.session.memory, self.behaviour
+        wrong = 1 / behaviour.wrong if _one_of(run.number, 0.5) else behaviour.wrong
+        known = int(run.resident * wrong)
+        if memory is None and behaviour.reserve:
+            memory = min(self.memory, max(1, int(known * behaviour.reserve)))
+        if memory is not None or behaviour.follows is Reserve.WHOLE:
+            return Request(gpus, None if memory is None else Bytes(memory))
+        estimate = Estimate(Bytes(max(1, known)), 2)
+        return Request(gpus, reserve=behaviour.follows, live=True, estimate=estimate)
 
     def _send(self, run: _Run) -> None:
         run.cell, run.sent = run.next_cell, self.at
@@ -413,6 +440,9 @@ class VirtualNode:
 
     def _start(self, run: _Run) -> None:
         """Compute, or wait for the turn."""
+        if run.in_memory and self._is_measured and run.lease is not None:
+            who = EnvironmentName(run.session.environment)
+            self._submit(cmd.Restored(self.at, run.lease, who, run.process))
         self._keep_in_memory(run, 0)
         if self._has_turn(run):
             self._go_on(run)
@@ -427,6 +457,7 @@ class VirtualNode:
             self.on_compute(self.at, run.session.name)
         if run.first is None:
             run.first = self.at - run.sent
+            self._take_memory(run)
         self._compute(run, 1)
         run.turn += 1
         self._after(run.left, self._end_cell, (run, run.turn))
@@ -467,6 +498,7 @@ class VirtualNode:
             self._leave(run)
         else:
             self._activity(run, Activity.IDLE)
+            self._measure_soon(run)
         self._pause(run)
 
     def _leave(self, run: _Run) -> None:
@@ -475,13 +507,79 @@ class VirtualNode:
             run.phase = _Phase.AWAY
             self._submit(cmd.ProcessGone(self.at, run.process))
             del self._runs[run.lease]
-            run.lease, run.gpus = None, ()
+            run.lease, run.gpus, run.uses = None, (), 0
 
     def _close(self, run: _Run) -> None:
         run.is_closed = True
         self._leave(run)
         self._keep_in_memory(run, 0)
         del self._open[run.number]
+
+    # -- memory -------------------------------------------------------------------
+
+    def _take_memory(self, run: _Run) -> None:
+        """Its cell takes the memory that it needs, or gets an out-of-memory error.
+
+        Such an error is counted where all that the quota gives would have been enough. The cell
+        computes on all the same.
+        """
+        assert run.lease is not None
+        size = max(run.uses, need(run.session, run.cell, run.resident))
+        lease = self.state.leases[run.lease]
+        limits = dict(shares.limits(self.state, lease.id))
+        may, whole = self.memory, self.memory
+        for part in lease.allocations:
+            lift = self.state.lifts.get((lease.id, part.gpu))
+            limit = limits[part.gpu] if lift is None else lift.memory
+            others = 0
+            if not lease.request.named:  # its environment's tasks there share what is reserved
+                sharing = tasks_on(self.state, (lease.environment, part.gpu))
+                mates = [self._runs.get(one.id) for one in sharing if one.id != lease.id]
+                others = sum(one.uses for one in mates if one and one.phase not in _NOT_THERE)
+            may = Bytes(min(may, max(0, limit - others)))
+            whole = Bytes(min(whole, max(0, self.memory - others)))
+        if size > may and run.session.memory is None:
+            is_counted = size <= whole and self.window.holds(run.session.submits[run.cell])
+            self.tally.out_of_memory += is_counted
+        size = min(size, may)
+        if size > run.uses:
+            run.uses = size
+            self._measure_soon(run)
+
+    def _measure_soon(self, run: _Run) -> None:
+        """What it uses is measured; and again when limits may be lifted again, if any are."""
+        if self._is_measured:
+            gpus = tuple(part.gpu for part in run.gpus)
+            self._after(MEASURE, self._observe, gpus)
+            self._after(REST + MEASURE, self._observe, gpus)
+
+    def _observe(self, gpus: Iterable[GpuUuid]) -> None:
+        self._submit(cmd.Observe(self.at, tuple(self._reading(gpu) for gpu in gpus)))
+
+    def _reading(self, gpu: GpuUuid) -> GpuReading:
+        """What is measured on a GPU."""
+        if not self._is_measured:
+            return self._readings[gpu]
+        runs = [
+            self._runs[name]
+            for name, uuid in self.state.claims
+            if uuid == gpu and name in self._runs
+        ]
+        there = tuple(
+            ProcessReading((run.process,), Bytes(run.uses), float(run.phase is _Phase.COMPUTING))
+            for run in runs
+            if run.uses and run.phase not in _NOT_THERE
+        )
+        return GpuReading(gpu, None, Bytes(sum(one.memory or 0 for one in there)), there)
+
+    def _told(self, event: ev.LimitTold) -> None:
+        """Its framework has the limit that it was told; that is measured."""
+        run = self._runs.get(event.lease)
+        if run is None or run.phase in _NOT_THERE:
+            return
+        who = EnvironmentName(run.session.environment)
+        self._submit(cmd.ConfirmLimit(self.at, event.lease, who, run.process, event.gpus, True))
+        self._measure_soon(run)
 
     # -- turns --------------------------------------------------------------------
 
@@ -565,6 +663,11 @@ class VirtualNode:
         self._keep_in_memory(run, run.resident * run.session.gpus)
         run.phase = _Phase.PARKED
         who = EnvironmentName(run.session.environment)
-        self._submit(cmd.Park(self.at, run.lease, who, run.process))
+        if run.uses and self._is_measured:  # what was seen there must be gone for others to come
+            memory = run.uses * run.session.gpus
+            park = cmd.Park(self.at, run.lease, who, run.process, Rung.DRIVER, memory)
+        else:
+            park = cmd.Park(self.at, run.lease, who, run.process)
+        self._submit(park)
         if run.cell >= 0:
             self._resume(run)

@@ -27,6 +27,7 @@ HEADINGS = (
     "PARKED GIB",
     "PEAK/NODE",
     "MOVED",
+    "OUT OF MEMORY",
 )
 
 
@@ -57,6 +58,7 @@ def figures(variant: Variant, tally: Tally) -> dict[str, Any]:
         "parks": tally.parks - tally.moves,
         "moves": tally.moves,
         "requests_refused": tally.refused,
+        "out_of_memory": tally.out_of_memory,
         "commands": tally.commands,
         "works_out": works_out(tally),
     }
@@ -86,6 +88,7 @@ def row(figure: dict[str, Any]) -> tuple[object, ...]:
         round(figure["parked_bytes_mean"] / GIB),
         round(figure["parked_bytes_peak_node"] / GIB),
         figure["moves"],
+        figure["out_of_memory"],
     )
 
 

@@ -41,6 +41,9 @@ class Tally:
     begun, or not ended, at the window's end is counted with ``inf`` where that is not known:
     it is never taken for one that did not wait. ``unreached`` cells were not even sent by then,
     because what comes before them in their session was late.
+
+    ``out_of_memory`` cells needed more memory than their task might use at that moment, though it
+    was within its quota: with all that the quota gives reserved they would have had it.
     """
 
     gpus: int = 0
@@ -59,6 +62,7 @@ class Tally:
     parked_mean: float = 0.0
     parked_peak: int = 0
     refused: int = 0
+    out_of_memory: int = 0
     sessions: int = 0
     commands: int = 0
 

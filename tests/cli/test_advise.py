@@ -38,6 +38,7 @@ def test_without_a_node_manager_the_gpus_are_named(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     document = json.loads(found.stdout)
     assert [one["label"] for one in document["compared"]] == ["space", "time", "time, with moves"]
+    assert [one["out_of_memory"] for one in document["compared"]] == [0, 0, 0]
 
 
 LINE = "{name},{name},1,,{resident},0,{end},{submit},{seconds}"

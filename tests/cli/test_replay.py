@@ -103,6 +103,7 @@ def test_a_trace_without_cells_is_no_error(tmp_path: Path) -> None:
         ("--generate --days nan", "must be a number from"),
         ("--generate --parking nan", "must be a number from"),
         ("--generate --idle-timeout 0", "more than 0"),
+        ("--generate --reserve half", "'half' is none of whole, quota, estimate"),
         ("--generate --plot picture.bmp", ".svg"),
         ("--trace x.csv --save y.csv", "--save goes with --generate"),
         ("--generate --days 1 --warm-up 2d", "nothing would count"),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +46,32 @@ def test_no_policy_beats_what_is_proven() -> None:
         if point["works_out"]
     ]
     assert max(best) <= float(found[1]) + 0.13  # a step, as each size has its own people
+
+
+def test_every_row_of_what_the_figure_depends_on_says_its_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``--only sensitive`` makes all of them, those of other sizes of a GPU, too."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    study = runpy.run_path(str(ROOT / "benchmarks" / "replay.py"))
+    options = Namespace(json=tmp_path / "none.json", only=["sensitive"], missing=False)
+    searches = study["chosen"](study["studies"](small=False), options)
+    point = {
+        "people": 8, "people_per_gpu": 1.0, "works_out": True, "cells": 100, "out_of_memory": 7,
+    }  # fmt: skip
+    results: dict[str, Any] = {}
+    for one in searches:
+        part = results.setdefault(one.study.name, {"policies": {}})
+        part["policies"][one.variant.label] = [point]
+    assert set(results) == {"sensitive", "memory40", "memory140"}
+    _head, _rule, *rows = study["sensitive_table"](results).splitlines()
+    assert len(rows) == len(searches)
+    assert all("| **1.00** | 7 in 100 cells |" in row for row in rows)
+    assert any("wrong by 2x" in row for row in rows)
+    del point["out_of_memory"]  # a file of an earlier study
+    assert all(
+        "| **1.00** | - |" in row for row in study["sensitive_table"](results).splitlines()[2:]
+    )
 
 
 @pytest.mark.slow
