@@ -4,9 +4,9 @@
 // data-live are then fetched as the server writes them and put in place of the
 // old ones. Nothing happens while nobody sees the page.
 
-const root = document.getElementById("gpushare");
+const root = document.getElementById('gpushare');
 const prefix = root.dataset.prefix;
-const badge = document.getElementById("stale");
+const badge = document.getElementById('stale');
 const AT_MOST_EVERY = 1000; // ms between two looks
 const AT_LEAST_EVERY = 20_000; // ms; ages and measurements change by themselves
 const LOGGED_OUT = 1008;
@@ -27,14 +27,14 @@ let fetched = 0;
 
 /** Write moments in the reader's own zone and habit. */
 function localise(part) {
-  for (const time of part.querySelectorAll("time[datetime]")) {
+  for (const time of part.querySelectorAll('time[datetime]')) {
     const when = new Date(time.dateTime);
     const today = when.toDateString() === new Date().toDateString();
     time.textContent = when.toLocaleString(
       undefined,
       today
-        ? { timeStyle: "short" }
-        : { dateStyle: "short", timeStyle: "short" },
+        ? { timeStyle: 'short' }
+        : { dateStyle: 'short', timeStyle: 'short' }
     );
     time.title = when.toLocaleString();
   }
@@ -46,25 +46,25 @@ function isEdited(part) {
   return (
     part.contains(active) &&
     active.matches(
-      "input:not([type=hidden], [type=checkbox]), select, textarea",
+      'input:not([type=hidden], [type=checkbox]), select, textarea'
     )
   );
 }
 
 function remember(part) {
-  for (const section of part.querySelectorAll("section[id]")) {
+  for (const section of part.querySelectorAll('section[id]')) {
     written.set(section.id, section.innerHTML);
   }
 }
 
 /** Show the boxes that tick all others of a form: without a script they could not. */
 function offerAll(part) {
-  for (const all of part.querySelectorAll("input[data-all]")) {
+  for (const all of part.querySelectorAll('input[data-all]')) {
     const boxes = [
-      ...part.querySelectorAll(`input[form="${all.dataset.all}"]`),
+      ...part.querySelectorAll(`input[form="${all.dataset.all}"]`)
     ];
     all.hidden = false;
-    all.checked = boxes.length > 0 && boxes.every((box) => box.checked);
+    all.checked = boxes.length > 0 && boxes.every(box => box.checked);
   }
 }
 
@@ -73,18 +73,18 @@ function replace(old, newer) {
   const focused = old.contains(document.activeElement)
     ? document.activeElement.id || old.id
     : null;
-  const open = [...old.querySelectorAll("details[open][id]")].map((d) => d.id);
-  const ticked = [...old.querySelectorAll("input[form]:checked")].map(
-    (box) => box.id,
+  const open = [...old.querySelectorAll('details[open][id]')].map(d => d.id);
+  const ticked = [...old.querySelectorAll('input[form]:checked')].map(
+    box => box.id
   );
-  const scrolled = [...old.querySelectorAll(".gs-scroll")].map((box) => [
+  const scrolled = [...old.querySelectorAll('.gs-scroll')].map(box => [
     box.scrollLeft,
-    box.scrollTop,
+    box.scrollTop
   ]);
   localise(newer);
   old.replaceChildren(...newer.childNodes);
   for (const id of open) {
-    document.getElementById(id)?.setAttribute("open", "");
+    document.getElementById(id)?.setAttribute('open', '');
   }
   for (const id of ticked) {
     const box = document.getElementById(id);
@@ -93,7 +93,7 @@ function replace(old, newer) {
     }
   }
   offerAll(old);
-  old.querySelectorAll(".gs-scroll").forEach((box, place) => {
+  old.querySelectorAll('.gs-scroll').forEach((box, place) => {
     [box.scrollLeft, box.scrollTop] = scrolled[place] ?? [0, 0];
   });
   if (focused !== null) {
@@ -103,11 +103,11 @@ function replace(old, newer) {
 
 /** Take from a newer text of a part the sections that differ. */
 function update(part, text) {
-  const { body } = new DOMParser().parseFromString(text, "text/html");
-  const old = [...part.querySelectorAll("section[id]")];
-  const newer = [...body.querySelectorAll("section[id]")];
-  const names = (sections) => sections.map((section) => section.id).join();
-  const texts = newer.map((section) => section.innerHTML);
+  const { body } = new DOMParser().parseFromString(text, 'text/html');
+  const old = [...part.querySelectorAll('section[id]')];
+  const newer = [...body.querySelectorAll('section[id]')];
+  const names = sections => sections.map(section => section.id).join();
+  const texts = newer.map(section => section.innerHTML);
   if (names(old) !== names(newer)) {
     if (!isEdited(part)) {
       newer.forEach((section, place) => written.set(section.id, texts[place]));
@@ -127,16 +127,16 @@ function update(part, text) {
 /** Fetch one part; false where the server does not give it. */
 async function look(part) {
   const address = new URL(location.href);
-  address.hash = "";
-  address.searchParams.set("part", part.dataset.part);
-  if ("local" in part.dataset && offset !== 0) {
-    address.searchParams.set("utc_offset", offset);
+  address.hash = '';
+  address.searchParams.set('part', part.dataset.part);
+  if ('local' in part.dataset && offset !== 0) {
+    address.searchParams.set('utc_offset', offset);
   }
   const answer = await fetch(address, {
-    headers: { "X-XSRFToken": root.dataset.xsrf },
-    redirect: "manual",
+    headers: { 'X-XSRFToken': root.dataset.xsrf },
+    redirect: 'manual'
   });
-  if (answer.type === "opaqueredirect" || answer.status === 403) {
+  if (answer.type === 'opaqueredirect' || answer.status === 403) {
     // To the login: a page that is opened gets there by itself, this one cannot.
     stop();
     return false;
@@ -161,9 +161,9 @@ function refresh() {
     missed = false;
     let good = true;
     try {
-      for (const part of document.querySelectorAll("[data-live]")) {
+      for (const part of document.querySelectorAll('[data-live]')) {
         const last = looked.get(part) ?? 0;
-        if ("slow" in part.dataset && fetched - last < AT_LEAST_EVERY) {
+        if ('slow' in part.dataset && fetched - last < AT_LEAST_EVERY) {
           continue;
         }
         looked.set(part, fetched);
@@ -183,28 +183,28 @@ function refresh() {
 
 /** Say whether what is shown can be believed. */
 function tell(good) {
-  if (socket === "ended") {
+  if (socket === 'ended') {
     return;
   }
   const live = socket?.readyState === WebSocket.OPEN;
-  root.toggleAttribute("data-stale", !good);
+  root.toggleAttribute('data-stale', !good);
   badge.hidden = good && live;
   badge.textContent = good
-    ? "No live updates; this page asks every 20 seconds"
-    : "Not up to date; trying again";
+    ? 'No live updates; this page asks every 20 seconds'
+    : 'Not up to date; trying again';
 }
 
 /** The login has ended: no more tries. */
 function stop() {
   const old = socket;
-  socket = "ended";
+  socket = 'ended';
   clearTimeout(again);
   if (old instanceof WebSocket) {
     old.close();
   }
-  root.toggleAttribute("data-stale", true);
+  root.toggleAttribute('data-stale', true);
   badge.hidden = false;
-  badge.textContent = "Not up to date: reload this page to log in again";
+  badge.textContent = 'Not up to date: reload this page to log in again';
 }
 
 function connect() {
@@ -212,14 +212,14 @@ function connect() {
     return;
   }
   const address = new URL(`${prefix}live`, location.href);
-  address.protocol = address.protocol.replace("http", "ws");
+  address.protocol = address.protocol.replace('http', 'ws');
   socket = new WebSocket(address);
   socket.onmessage = () => {
     failures = 0;
     refresh();
   };
-  socket.onclose = (event) => {
-    if (socket === "ended") {
+  socket.onclose = event => {
+    if (socket === 'ended') {
       return;
     }
     socket = null;
@@ -253,30 +253,30 @@ function seen() {
 }
 
 localise(document);
-if (document.querySelector("[data-live]")) {
-  document.querySelectorAll("[data-live]").forEach(remember);
-  document.addEventListener("visibilitychange", seen);
+if (document.querySelector('[data-live]')) {
+  document.querySelectorAll('[data-live]').forEach(remember);
+  document.addEventListener('visibilitychange', seen);
   setInterval(() => {
-    if (Date.now() - fetched > AT_LEAST_EVERY && socket !== "ended") {
+    if (Date.now() - fetched > AT_LEAST_EVERY && socket !== 'ended') {
       refresh();
     }
   }, AT_LEAST_EVERY / 4);
   connect();
 }
-for (const part of document.querySelectorAll("[data-local]")) {
+for (const part of document.querySelectorAll('[data-local]')) {
   looked.set(part, Date.now());
   if (offset !== 0) {
     look(part).catch(() => {});
   }
 }
 offerAll(document);
-document.addEventListener("change", (event) => {
+document.addEventListener('change', event => {
   const { all } = event.target.dataset;
   if (all) {
     for (const box of document.querySelectorAll(`input[form="${all}"]`)) {
       box.checked = event.target.checked;
     }
-  } else if (event.target.matches("input[form]")) {
+  } else if (event.target.matches('input[form]')) {
     offerAll(document);
   }
 });
