@@ -68,6 +68,14 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     return state
 
 
+@evolves(ev.ShortOfMemory)
+def short_of_memory(state: State, event: ev.ShortOfMemory) -> State:
+    """The state after tasks were measured to need more than is left on their GPU, or no more."""
+    key = (event.environment, event.gpu)
+    short = state.short.set(key, event.memory) if event.memory else drop(state.short, key)
+    return replace(state, short=short)
+
+
 def _entitled(state: State, lease: Lease, gpu: GpuUuid, memory: Bytes, at: float) -> State:
     """The task's part of a GPU is ``memory`` now, and its limit stays where it was."""
     lift = state.lifts.get((lease.id, gpu))

@@ -38,7 +38,7 @@ from ..words import events as ev
 from ..words.config import MIB, PolicyConfig
 from ..words.model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase
-from . import patience, plan
+from . import growing, patience, plan
 
 #: Seconds for which no limit on a GPU is lifted after one was taken back there.
 REST: Final = 30.0
@@ -93,6 +93,8 @@ def adjust(
         return
     line = state.has_line
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
+    if state.short and state.lifts:
+        demand, freed = _with_growers(state, config, at, demand, freed)
     told: dict[LeaseId, list[Allocation]] = {}
     for uuid, books in sorted(state.gpus.items()):
         if books.problem is not None or uuid in state.out:
@@ -241,6 +243,20 @@ def _demand(
             if urgent is not None and urgent.lease == name:
                 break  # no request passes it, so those behind it are not helped
     return dict(taken), came
+
+
+def _with_growers(
+    state: State,
+    config: PolicyConfig,
+    at: float,
+    demand: Mapping[GpuUuid, int],
+    freed: Mapping[GpuUuid, int],
+) -> tuple[dict[GpuUuid, int], dict[GpuUuid, int]]:
+    """The same with what tasks that compute need beyond what they have."""
+    wanted, came = Counter(demand), freed or _freed(state, set(plan.coming(state, config, at)))
+    for key in growing.growers(state):
+        wanted[key[1]] += state.short[key]
+    return dict(wanted), dict(came)
 
 
 def _after_those_ahead(
