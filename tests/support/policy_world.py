@@ -244,6 +244,10 @@ class World:
         """
         key = (event.environment, event.gpu)
         held, gpu = before.reservations[key], after.gpus[event.gpu]
+        if held.full is not None:
+            assert after.gpus == before.gpus, "what it has without turns is promised to nobody yet"
+            assert event.memory == event.reserved > held.full, "it only grows"
+            return
         assert event.reserved >= held.memory, "it was taken before anybody was told"
         grew = event.reserved > held.memory
         assert not grew or gpu.free >= 0, "it grew into memory that is not free"

@@ -11,8 +11,8 @@ less is lifted, or the reservation grows where the GPU has room. Where it has no
 are parked (:mod:`..recall.growing`).
 
 An entitlement goes down only when each of its tasks ended a step or a cell with memory in use, and
-only for tasks whose limits can change while they run. GPUs whose tasks take turns are left alone
-(:mod:`..books.shares`).
+only for tasks whose limits can change while they run. Where tasks share a common region by turns,
+what each keeps across its steps follows instead (:mod:`..turns.arranging`).
 """
 
 from __future__ import annotations
@@ -67,9 +67,14 @@ def follow(
     free = {uuid: 0 if uuid in state.out else max(0, state.gpus[uuid].free) for uuid in gpus}
     for key, held in sorted(state.reservations.items()):
         environment, gpu = key
-        if not held.following or gpu not in free or shares.in_time(state, config, gpu):
+        if not held.following or gpu not in free:
             continue
         now, (need, is_measured) = entitled(state, key), _need(state, key, config)
+        if held.full is not None:
+            # What it keeps follows by itself (:mod:`..turns.arranging`); this is its bound.
+            if need > held.full:
+                yield ev.ReservationFollowed(at, environment, gpu, Bytes(need), Bytes(need), ())
+            continue
         reserved, lacks = held.memory, 0
         if need > now:
             wanted, need = need, min(need, max(now, reserved + free[gpu]))

@@ -4,7 +4,8 @@ A reservation that follows what its tasks use grows where the GPU has room, and 
 lifted by there (:mod:`.lifts`). Where that is not enough, idle tasks on that GPU are asked for
 their memory after ``min_idle``, or :data:`AFTER` where that is 0; the longest idle first, as for a
 request that waits. Their time-out holds if it is shorter, and one that never ends stays so. Who
-cannot be given memory in this way keeps the limit that it has.
+takes turns waits for that at its gate (:func:`..turns.order.has_memory`). Who cannot be given
+memory in this way keeps the limit that it has.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Iterator, Set
 from typing import Final
 
 from ..books.demand import computes
-from ..books.lifts import followers_on, tasks_on
+from ..books.lifts import tasks_on
 from ..books.room import expected_of, rooms_without, unlifted
-from ..books.state import ReservationKey, State
+from ..books.state import Lease, ReservationKey, State
 from ..words.config import PolicyConfig
 from ..words.model import GpuUuid, LeaseId
 from ..words.recalls import Why
@@ -31,7 +32,7 @@ def growers(state: State) -> Iterator[ReservationKey]:
     for key in sorted(state.short):
         books = state.gpus[key[1]]
         works = books.problem is None and key[1] not in state.out
-        if works and any(computes(lease) for lease in followers_on(state, key)):
+        if works and any(computes(lease) for lease in tasks_on(state, key)):
             yield key
 
 
@@ -43,8 +44,16 @@ def slack(
     rooms = unlifted(state, without, tuple(rooms_without(state, environment, without)))
     free = next(room.free for room in rooms if room.uuid == gpu)
     own = (lease for lease in tasks_on(state, key) if lease.id in without)
-    less = sum(lease.request.named or expected_of(lease, config) or 0 for lease in own)
+    less = sum(_needs(state, config, lease, gpu) for lease in own)
     return {gpu: free + less - state.short[key]}
+
+
+def _needs(state: State, config: PolicyConfig, lease: Lease, gpu: GpuUuid) -> int:
+    """Bytes by which its environment needs less there without this task."""
+    share = state.shares.get((lease.id, gpu))
+    if share is not None:
+        return share.persistent
+    return lease.request.named or expected_of(lease, config) or 0
 
 
 def fits(state: State, config: PolicyConfig, key: ReservationKey, without: Set[LeaseId]) -> bool:
