@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from support.policy_histories import Following
 from support.policy_moves import given, idle, phase, plan, restarted, resume, stories_of
-from support.policy_world import GIB, World, gpu, plain_config
+from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import lifts as book
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.books.quotas import best
 from jupyter_gpushare.policy.measure import following
-from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.recall import growing, lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import MIB
@@ -34,6 +34,7 @@ from jupyter_gpushare.policy.words.model import (
     Rung,
 )
 from jupyter_gpushare.policy.words.moves import InvariantBroken
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Figures
 
 ZERO = gpu(0).uuid
@@ -297,6 +298,137 @@ def test_what_was_measured_survives_a_restart() -> None:
     assert books(one) == (10, 24)
 
 
+def beside(most: int = 2, **more: Any) -> World:
+    """Alice computes with 5 of 24 GiB, and the others' kernels are idle; nothing is lifted."""
+    one = world(idle_timeout=1800.0, burst_headroom=1.0, **more)
+    one.request("alice", 1, expects(4))
+    sizes = {"bob": 19} if most == 1 else {"bob": 10, "carol": 9}
+    for pid, (who, gib) in enumerate(sizes.items(), 2):
+        one.request(who, pid, Request(memory=Bytes(gib * GIB)))
+        idle(one, f"L{pid}")
+        one.at += 1.0
+    look(one, 0.5)
+    return one
+
+
+def asked(world: World, phase: RecallPhase = RecallPhase.TOLD) -> list[str]:
+    return [event.lease for event in world.history if is_asked_back(event, phase)]
+
+
+def waits(world: World, seconds: int) -> None:
+    for _ in range(seconds):
+        world.tick(1.0)
+        world.observe()
+
+
+def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() -> None:
+    """10 + 9 GiB are its neighbours'; the first one that became idle is enough."""
+    one = beside()
+    uses(one, 1, 5)
+    assert books(one) == (5, 5), "no room"
+    assert dict(one.state.short) == {(EnvironmentName("alice"), ZERO): int(1.25 * GIB)}
+    waits(one, 55)
+    assert not asked(one), "not before it was idle for a minute"
+    waits(one, 4)
+    assert asked(one) == ["L2"], "and no more than is needed"
+    recall = one.state.memory_recall(LeaseId("L2"))
+    assert recall is not None
+    assert recall.why is Why.GROWS
+    assert recall.keep[0].memory == int(8.75 * GIB), "what is not needed may stay"
+    waits(one, 5)
+    assert asked(one) == ["L2"], "its memory is on its way"
+    given(one, "L2", Rung.DRIVER, 0)
+    look(one)
+    assert books(one) == (6.25, 6.25)
+    assert limit(one) == 6.25, "and it is told"
+    assert not one.state.short
+    waits(one, 200)
+    assert asked(one) == ["L2"]
+
+
+def test_both_neighbours_are_asked_where_one_is_not_enough() -> None:
+    one = world(idle_timeout=1800.0, burst_headroom=1.0)
+    one.request("alice", 1, expects(16))
+    for pid, (who, halves) in enumerate((("bob", 3), ("carol", 3), ("dave", 2)), 2):
+        one.request(who, pid, Request(memory=Bytes(halves * GIB // 2)))
+        idle(one, f"L{pid}")
+    uses(one, 1, 18)
+    assert books(one) == (20, 20), "22.5 GiB are needed"
+    waits(one, 65)
+    assert asked(one) == ["L2", "L3"]
+
+
+def test_nobody_is_asked_where_nobody_computes() -> None:
+    one = beside()
+    uses(one, 1, 5)
+    idle(one, "L1")
+    waits(one, 100)
+    assert not asked(one), "who needed more is idle now"
+
+
+def test_its_people_are_warned_and_may_keep_it() -> None:
+    one = beside(1, notify_before=30.0)
+    uses(one, 1, 5)
+    waits(one, 40)
+    assert asked(one, RecallPhase.WARNED) == ["L2"]
+    assert not asked(one)
+    one.run(cmd.Pin(one.at, LeaseId("L2"), EnvironmentName("bob"), None))
+    waits(one, 100)
+    assert not asked(one), "Keep holds"
+    assert books(one) == (5, 5), "and Alice has what she had"
+    waits(one, 900)
+    assert asked(one)[:1] == ["L2"], "when the time is over that they kept it for"
+
+
+def test_a_kernel_that_may_be_idle_for_ever_is_not_asked() -> None:
+    one = world(burst_headroom=1.0)
+    one.request("alice", 1, expects(4))
+    one.request("bob", 2, Request(memory=Bytes(19 * GIB)))
+    idle(one, "L2")
+    uses(one, 1, 5)
+    waits(one, 200)
+    assert not asked(one)
+
+
+def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
+    one = world(burst_headroom=0.0, idle_timeout=1800.0, burst_memory=1.0)
+    one.request("bob", 1, Request(memory=Bytes(4 * GIB)))
+    look(one)
+    answers(one, "L1")
+    one.request("alice", 2, expects(4))
+    answers(one, "L1")
+    look(one)
+    idle(one, "L1")
+    waits(one, 40)
+    had = limit(one, "L1")
+    assert had > 4, "it is lifted, too, and idle"
+    uses(one, 2, limit(one, "L2"))
+    for _ in range(10):
+        uses(one, 2, limit(one, "L2"))
+        if one.state.recall(LeaseId("L1"), Give.LIFT, ZERO) is not None:
+            answers(one, "L1")
+    assert limit(one, "L1") < had
+    assert books(one, "alice")[1] + limit(one, "L1") == 24, "what one gave the other has"
+    assert not asked(one)
+    for _ in range(60):
+        uses(one, 2, limit(one, "L2"))
+        one.tick(0.0)
+        if one.state.recall(LeaseId("L1"), Give.LIFT, ZERO) is not None:
+            answers(one, "L1")
+    assert limit(one, "L1") == 4, "all that was lifted"
+    assert books(one, "alice")[0] == 20
+    assert asked(one)[:1] == ["L1"]
+
+
+def test_two_that_grow_at_once_do_not_get_the_same_memory() -> None:
+    one = world(burst_headroom=1.0)
+    one.request("alice", 1, expects(8))
+    one.request("bob", 2, expects(8))
+    one.memory[(1, ZERO)] = one.memory[(2, ZERO)] = 10 * GIB
+    look(one)
+    assert books(one)[1] + books(one, "bob")[1] <= 24
+
+
 def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
     one = world(Reserve.WHOLE)
     admin, alice = EnvironmentName("root"), EnvironmentName("alice")
@@ -373,9 +505,26 @@ def _tell_nobody_of_more(monkeypatch):
     monkeypatch.setattr(following, "told", lambda *state: iter(()))
 
 
+def _grow_for_nobody(monkeypatch):
+    """Memory is asked for those who needed it and are idle now."""
+    monkeypatch.setattr(growing, "growers", lambda state: sorted(state.short))
+
+
+def _park_whoever_is_idle(monkeypatch):
+    """Nobody looks whether it is enough."""
+    original = growing.slack
+
+    def slack(*given):
+        return {gpu: size if not given[3] else -1 for gpu, size in original(*given).items()}
+
+    monkeypatch.setattr(growing, "slack", slack)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        _grow_for_nobody,
+        _park_whoever_is_idle,
         _shrink_before_it_is_told,
         _forget_the_peak,
         _lower_those_who_cannot,

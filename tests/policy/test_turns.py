@@ -11,7 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.policy_moves import stories_of
-from support.policy_turns import CONFIG, Actor, NobodyStarves, TakingTurns, TurnWorld
+from support.policy_turns import (
+    CONFIG,
+    Actor,
+    FollowingTurns,
+    NobodyStarves,
+    TakingTurns,
+    TurnWorld,
+)
 from support.policy_world import GIB, gpu, plain_config, process
 
 from jupyter_gpushare.node.views import sharing
@@ -457,6 +464,8 @@ TestTakingTurns = TakingTurns.TestCase
 TestTakingTurns.settings = QUICK
 TestNobodyStarves = NobodyStarves.TestCase
 TestNobodyStarves.settings = settings(QUICK, max_examples=40)
+TestFollowingTurns = FollowingTurns.TestCase
+TestFollowingTurns.settings = settings(QUICK, max_examples=40)
 
 sizes = st.integers(0, 2**40)
 some_shares = st.lists(

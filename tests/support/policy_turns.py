@@ -22,20 +22,24 @@ from hypothesis.stateful import (
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand, shares
 from jupyter_gpushare.policy.books.state import State
-from jupyter_gpushare.policy.say.effects import TellTurn
+from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.say.effects import TellLimit, TellTurn
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
+    Allocation,
     Bytes,
     EnvironmentName,
+    Estimate,
     GpuUuid,
     LeaseId,
     LeasePhase,
     Quota,
     Request,
+    Reserve,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
@@ -76,6 +80,8 @@ class Actor:
     in_step: bool = False
     stopped: bool = False
     idle: bool = False
+    #: It was told another limit and has not answered.
+    limited: bool = False
     #: What it was told while it was stopped.
     unread: list[bool] = field(default_factory=list)
 
@@ -94,6 +100,8 @@ class TurnWorld(World):
             for effect in core.effects(event, self.state, self.config):
                 if isinstance(effect, TellTurn):
                     self.tell(effect.lease)
+                if isinstance(effect, TellLimit) and effect.lease in self.actors:
+                    self.actors[effect.lease].limited = True
         return decision
 
     def before_event(self, before: State, event: ev.Event) -> None:
@@ -144,11 +152,32 @@ class TurnWorld(World):
                 own = min(own, share.persistent)
             if share is None:  # an honest person's tasks keep within their reservation together
                 held = self.state.reservations[(EnvironmentName(actor.who), uuid)]
-                own = min(own, held.memory - self.others(actor, uuid))
+                own = min(own, held.memory - self.others(actor, uuid), self.limit(actor, uuid))
             if own > 0:
                 self.memory[(actor.pid, uuid)] = own
             else:
                 self.memory.pop((actor.pid, uuid), None)
+
+    def limit(self, actor: Actor, uuid: GpuUuid) -> int:
+        """Bytes that it was told last, where its reservation follows what is measured."""
+        lease = self.state.leases[actor.lease]
+        part = next(part for part in lease.allocations if part.gpu == uuid)
+        if not lease.request.follows:
+            return self.state.gpus[uuid].gpu.memory
+        return lifts.limit(self.state, lease, part)
+
+    def answer(self, actor: Actor) -> None:
+        """It has the limits that it was told, and empties its cache for that."""
+        actor.limited = False
+        gpus = []
+        for uuid in self.uuids(actor):
+            lift = self.state.lifts.get((actor.lease, uuid))
+            if lift is not None:
+                gpus.append(Allocation(uuid, lift.memory))
+            have, share = self.memory.get((actor.pid, uuid), 0), (actor.lease, uuid)
+            if share not in self.state.shares and have > self.limit(actor, uuid):
+                self.memory[(actor.pid, uuid)] = self.limit(actor, uuid)
+        self.run(cmd.ConfirmLimit(self.at, *self.who(actor), tuple(gpus), live=True))
 
     def others(self, actor: Actor, uuid: GpuUuid) -> int:
         mine = {
@@ -212,6 +241,8 @@ class TurnWorld(World):
         for actor in list(self.actors.values()):
             if not actor.stopped and actor.lease in self.state.leases:
                 self.run(cmd.Heartbeat(self.at, *self.who(actor)))
+                if actor.limited and not actor.in_step and self.holds(actor):
+                    self.answer(actor)
 
 
 class TakingTurns(RuleBasedStateMachine):
@@ -509,3 +540,54 @@ class NobodyStarves(TakingTurns):
                 return
             self.world.second()
         raise AssertionError(f"{waiting} never had a turn")
+
+
+class FollowingTurns(TakingTurns):
+    """The same where reservations follow what is measured, and earlier runs are known."""
+
+    config = dataclasses.replace(
+        CONFIG,
+        reserve=Reserve.ESTIMATE,
+        reserve_headroom_least=GIB // 2,
+        idle_timeout=20.0,
+        min_idle=5.0,
+        turn_patience=30.0,
+    )
+
+    @rule(
+        who=st.sampled_from("abcde"),
+        gib=st.none() | st.integers(1, 12),
+        percent=st.integers(10, 150),
+        kept=st.integers(0, 100),
+        gated=st.integers(0, 9),
+        waits=st.booleans(),
+    )
+    def come_with_known_code(
+        self, who: str, gib: int | None, percent: int, kept: int, gated: int, waits: bool
+    ) -> None:
+        """Code that was measured before, or not, and needs less than it did, or more."""
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        known = None if gib is None else Estimate(Bytes(gib * GIB), 3)
+        decision = self.world.request(who, pid, Request(live=True, estimate=known), wait=waits)
+        if not isinstance(decision, core.Grant | core.Wait):
+            return
+        needs = (gib or 8) * GIB * percent // 100
+        actor = Actor(pid, who, decision.lease, needs * kept // 100, 0, gated > 0)
+        actor.temporary = needs - actor.persistent
+        self.world.actors[decision.lease] = actor
+        if isinstance(decision, core.Grant):
+            self.world.train(actor, 3)
+            self.world.observe()
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), gib=st.integers(-6, 6))
+    def need_other_memory(self, data: st.DataObject, gib: int) -> None:
+        """It keeps more than before, or less; measured at once, and when all had a turn."""
+        actor = self._pick(data)
+        if actor is not None and not actor.in_step and not actor.waiting:
+            actor.persistent = max(0, actor.persistent + gib * GIB)
+            self.world.train(actor, 1)
+        for _ in range(3):
+            self.world.observe()
+            self.everybody(6)
+        self.world.observe()

@@ -17,7 +17,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.books.state import Lease, State
-from jupyter_gpushare.policy.recall import offers, patience, plan
+from jupyter_gpushare.policy.recall import growing, offers, patience, plan
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
@@ -244,6 +244,10 @@ class World:
         """
         key = (event.environment, event.gpu)
         held, gpu = before.reservations[key], after.gpus[event.gpu]
+        if held.full is not None:
+            assert after.gpus == before.gpus, "what it has without turns is promised to nobody yet"
+            assert event.memory == event.reserved > held.full, "it only grows"
+            return
         assert event.reserved >= held.memory, "it was taken before anybody was told"
         grew = event.reserved > held.memory
         assert not grew or gpu.free >= 0, "it grew into memory that is not free"
@@ -340,6 +344,9 @@ class World:
             seconds = self.config.idle_timeout
         if self.is_spent(before, lease.environment):
             seconds = min(seconds or math.inf, self.config.spent_idle_timeout)
+        if event.why is Why.GROWS:
+            self.somebody_grows(before, lease)
+            seconds = min(seconds, self.config.min_idle or growing.AFTER)
         assert seconds, "it may be idle for ever"
         since = max(since, self.asked.get(event.lease, since))
         worked = self.worked.get(lease.task.process.pid, since)
@@ -351,6 +358,22 @@ class World:
             if self.config.moving is not None:  # for a task that would come
                 waits |= any(turn.phase is TurnPhase.WAITS for turn in before.turns.values())
             assert waits, "nobody waits"
+
+    def somebody_grows(self, before: State, lease: Lease) -> None:
+        """A task that computes beside it was measured to use nearly all that it may."""
+        for environment, uuid in before.short:
+            for name, where in before.claims:
+                other = before.leases[name]
+                used = self.memory.get((other.task.process.pid, uuid), 0)
+                if (
+                    where == uuid
+                    and other.environment == environment
+                    and other.activity is Activity.BUSY
+                    and any(part.gpu == uuid for part in lease.allocations)
+                    and (used or other.peaks)
+                ):
+                    return
+        raise AssertionError("nobody needs more than is left")
 
     def within_budget(self, before: State, event: ev.LeaseGranted) -> None:
         """Nobody whose GPU-hours are spent is granted more."""

@@ -626,6 +626,10 @@ def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfi
     return None if at is None else at + offset
 
 
+#: Older panels know no other words; `gpus` say that one is out of service.
+_WARNED_OF: Final = {Why.OUT_OF_SERVICE: Why.IDLE, Why.GROWS: Why.CONTENDED}
+
+
 def _parking(
     lease: Lease, recall: Recall | None, offset: float, config: PolicyConfig
 ) -> doc.LeaseParking:
@@ -634,9 +638,7 @@ def _parking(
     warning: doc.Warning | None = None
     if recall is not None and recall.warned_at is not None:
         at = recall.warned_at + config.notify_before + offset
-        # Older panels know no other word; `gpus` say that one is out of service.
-        out = recall.why is Why.OUT_OF_SERVICE
-        warning = {"reason": (Why.IDLE if out else recall.why).value, "at": at}
+        warning = {"reason": _WARNED_OF.get(recall.why, recall.why).value, "at": at}
     ability: doc.Ability | None = None
     if lease.ability is not None:
         ability = {"rung": lease.ability[0].value, "why": lease.ability[1]}

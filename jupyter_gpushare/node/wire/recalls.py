@@ -78,7 +78,7 @@ def _asks(
     return {
         "lease": lease,
         "give": give.value,
-        "why": why.value,
+        "why": _word(why),
         "gate": gate,
         "gpus": gpus,
         "message": message,
@@ -117,6 +117,11 @@ def older_notice(
     }
 
 
+def _word(why: Why) -> str:
+    """The word for programs: who needs more than is left there waits for it, as others do."""
+    return Why.CONTENDED.value if why is Why.GROWS else why.value
+
+
 def _why_out(state: State, lease: Lease, why: Why) -> str:
     """The words of the admin who took a GPU of this lease out of service."""
     if why is not Why.OUT_OF_SERVICE:
@@ -151,7 +156,7 @@ def park_warning(
     """The notice to an idle task's people, ``seconds`` before it is asked."""
     return {
         "lease": effect.lease,
-        "reason": recall.why.value,
+        "reason": _word(recall.why),
         "seconds": effect.seconds,
         "message": park_warning_text(
             recall.why, effect.seconds, _why_out(state, lease, recall.why)

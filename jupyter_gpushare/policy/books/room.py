@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Set
 
 from ..words.config import PolicyConfig
 from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, LeasePhase, Request
-from . import shares
 from .copies import replace
 from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
@@ -50,8 +49,8 @@ def try_place(
     memory can be moved. Either way all of its memory must fit, which may be more than it was
     promised. ``see`` may change the rooms before the request is placed.
     """
-    rooms = see(tuple(rooms_without(state, lease.environment, without)))
-    rooms = expecting(state, config, rooms, expected_of(lease, config))
+    rooms = tuple(rooms_without(state, lease.environment, without))
+    rooms = see(expecting(state, rooms, expected_of(lease, config)))
     quota, _source = state.quotas.resolve(lease.environment)
     request = lease.request
     if lease.phase is LeasePhase.PARKED:
@@ -90,17 +89,18 @@ def expected_of(lease: Lease, config: PolicyConfig) -> int | None:
 
 
 def expecting(
-    state: State, config: PolicyConfig, rooms: tuple[GpuRoom, ...], expected: int | None
+    state: State, rooms: tuple[GpuRoom, ...], expected: int | None
 ) -> tuple[GpuRoom, ...]:
     """The rooms as a request sees them that is expected to need so much.
 
-    Where tasks take turns it needs all that its quota gives: there shares say what each has.
+    Where tasks share a common region by turns it needs all that its quota gives: what is free there
+    is for their next steps, and its limit would not be lifted.
     """
     if expected is None:
         return rooms
+    regions = {gpu for _lease, gpu in state.shares}
     return tuple(
-        room if shares.in_time(state, config, room.uuid) else replace(room, expected=expected)
-        for room in rooms
+        room if room.uuid in regions else replace(room, expected=expected) for room in rooms
     )
 
 

@@ -139,11 +139,18 @@ def known(state: State, lease: LeaseId, gpu: GpuUuid) -> Figures | None:
 
 
 def counted(
-    state: State, config: PolicyConfig, lease: LeaseId, gpu: GpuUuid, full: int
+    state: State,
+    config: PolicyConfig,
+    lease: LeaseId,
+    gpu: GpuUuid,
+    full: int,
+    *,
+    spare: bool = True,
 ) -> Share | None:
     """The share to count for this task if it takes turns; ``None``: too little is known of it.
 
-    It never gets more than ``full``, its environment's reservation.
+    It never gets more than ``full``, its environment's reservation. ``spare``: what it keeps has
+    head-room where its reservation follows what is measured.
     """
     key = (lease, gpu)
     figures = known(state, lease, gpu)
@@ -156,6 +163,8 @@ def counted(
     measured = state.measured[key]
     if measured is not None:
         persistent = max(persistent, measured - temporary)
+    if spare and state.leases[lease].request.follows:
+        persistent = config.with_headroom(persistent)
     persistent = max(1, min(persistent, full))
     return Share(lease, Bytes(persistent), Bytes(min(temporary, full - persistent)))
 
@@ -292,8 +301,10 @@ def _room(
     free = free_with(state, config, room.uuid, now)
     if squeeze and in_time(state, config, room.uuid):
         free = max(free, free_with(state, config, room.uuid, by_turns))
+    if own_full is None and free > room.free:
+        return replace(room, free=free, expected=None)  # as :func:`.room.expecting` says
     if own_full is None:
-        return replace(room, free=max(free, room.free))
+        return room
     # One more task of an environment that takes turns here needs its whole reservation again.
     return replace(room, free=free, reservation=own_full, usable=room.usable and free >= 0)
 

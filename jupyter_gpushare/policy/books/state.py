@@ -255,6 +255,8 @@ class State:
     bursts: Map[ReservationKey, int] = Map()
     lifts: Map[ClaimKey, Lift] = Map()
     lowered_at: Map[GpuUuid, float] = Map()
+    #: Bytes that tasks need on a GPU beyond what they are entitled to, and that are not free there.
+    short: Map[ReservationKey, int] = Map()
     flags: Map[FlagKey, Flag] = Map()
     #: GPUs out of service, also those that are missing from the node for now.
     out: Map[GpuUuid, OutOfService] = Map()

@@ -8,6 +8,7 @@ from ..measure import following
 from ..measure.observe import observe, used_by_environment, used_by_lease
 from ..recall import lifts, plan
 from ..say import texts
+from ..turns import arranging
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
@@ -124,6 +125,8 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
 
 def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
     """Let reservations follow what their tasks use, where they do."""
+    if draft.state.shares:
+        _follow_by_turns(draft, readings)
     if not following.follows_any(draft.state):
         return
     used = used_by_lease(draft.state, readings, draft.config)
@@ -133,6 +136,17 @@ def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
         draft.emit(followed)
     for told in tuple(following.told(draft.state, used, draft.at)):
         draft.emit(told)
+
+
+def _follow_by_turns(draft: Draft, readings: Iterable[GpuReading]) -> None:
+    """The same of what tasks keep that share a common region."""
+    regions = {gpu for _lease, gpu in draft.state.shares}
+    used = used_by_lease(draft.state, readings, draft.config)
+    here = {gpu: sizes for gpu, sizes in used.items() if gpu in regions}
+    for lowered in tuple(arranging.lowered(draft.state, draft.config, here, draft.at)):
+        draft.emit(lowered)
+    for lacking in tuple(arranging.lacking(draft.state, draft.config, sorted(here), draft.at)):
+        draft.emit(lacking)
 
 
 def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:

@@ -40,9 +40,8 @@ def fit_newly(
     quota, _source = draft.state.quotas.resolve(environment)
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
     for see in _views(draft, environment):
-        seen = see(rooms(draft.state, environment))
         expected = room.expected(request, draft.config)
-        seen = room.expecting(draft.state, draft.config, seen, expected)
+        seen = see(room.expecting(draft.state, rooms(draft.state, environment), expected))
         result = place(seen, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
         if not isinstance(result, NoRoom):
             break
@@ -61,6 +60,8 @@ def _views(
 def settle_sharing(draft: Draft) -> None:
     """Settle the memory and the turns of tasks that share a GPU by turns."""
     if draft.state.shares:
+        for bound in tuple(arranging.bounds(draft.state, draft.config, draft.at)):
+            draft.emit(bound)
         for shared in tuple(arranging.settle(draft.state, draft.config, draft.at)):
             draft.emit(shared)
     while (event := order.next_event(draft.state, draft.config, draft.at)) is not None:

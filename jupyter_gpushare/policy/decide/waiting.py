@@ -31,7 +31,7 @@ def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom,
     used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
     asked = lease.request.gpus
     seen = unlifted(state, (), rooms(state, lease.environment))
-    seen = expecting(state, config, seen, expected_of(lease, config))
+    seen = expecting(state, seen, expected_of(lease, config))
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
     if used and waits_for_own(state, lease, config):
         text = texts.own_tasks_text(asked, used, quota, short, ahead)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.index import lease_of
+from ..books.index import drop, lease_of
 from ..books.state import (
     State,
 )
@@ -68,7 +68,8 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     else:
         reserved = books.reserved - held.memory
         state = put_books(state, replace(books, tasks=books.tasks - 1, reserved=reserved))
-        state = replace(state, reservations=state.reservations.delete(key))
+        reservations, short = state.reservations.delete(key), drop(state.short, key)
+        state = replace(state, reservations=reservations, short=short)
         state = lifts.forget_reservation(state, key)
     state = uses(state, lease.environment, event.at, -(held.claims == 1))
     state = shares.forget(state, lease.id, event.gpu)

@@ -51,6 +51,12 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     """
     key = (event.environment, event.gpu)
     held, books = state.reservations[key], books_of(state, event.gpu)
+    if held.full is not None:  # it takes turns: that is what it has without them
+        held = replace(held, full=event.reserved)
+        state = replace(state, reservations=state.reservations.set(key, held))
+        for lease in followers_on(state, key):
+            state = changed(state, lease.id, allocations=_with(lease, event.gpu, event.memory))
+        return state
     state = put_books(state, replace(books, reserved=books.reserved - held.memory + event.reserved))
     held = replace(held, memory=event.reserved)
     state = replace(state, reservations=state.reservations.set(key, held))
@@ -68,17 +74,28 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     return state
 
 
+@evolves(ev.ShortOfMemory)
+def short_of_memory(state: State, event: ev.ShortOfMemory) -> State:
+    """The state after tasks were measured to need more than is left on their GPU, or no more."""
+    key = (event.environment, event.gpu)
+    short = state.short.set(key, event.memory) if event.memory else drop(state.short, key)
+    return replace(state, short=short)
+
+
 def _entitled(state: State, lease: Lease, gpu: GpuUuid, memory: Bytes, at: float) -> State:
     """The task's part of a GPU is ``memory`` now, and its limit stays where it was."""
     lift = state.lifts.get((lease.id, gpu))
     before = next(part.memory for part in lease.allocations if part.gpu == gpu)
     limit = before if lift is None else lift.memory
-    parts = tuple(Allocation(gpu, memory) if p.gpu == gpu else p for p in lease.allocations)
-    state = changed(state, lease.id, allocations=parts)
+    state = changed(state, lease.id, allocations=_with(lease, gpu, memory))
     if limit == memory:
         return forget(state, lease.id, gpu)
     told = replace(lift, memory=limit) if lift else Lift(limit, at)
     return replace(state, lifts=state.lifts.set((lease.id, gpu), told))
+
+
+def _with(lease: Lease, gpu: GpuUuid, memory: Bytes) -> tuple[Allocation, ...]:
+    return tuple(Allocation(gpu, memory) if p.gpu == gpu else p for p in lease.allocations)
 
 
 @evolves(ev.LimitConfirmed)

@@ -32,7 +32,11 @@ def arrange(state: State, event: ev.GpuShared) -> State:
         held = reservations[(environment, gpu)]
         taken = replace(held, memory=Bytes(persistent), full=held.memory)
         reservations[(environment, gpu)] = taken
-    state = replace(state, reservations=Map(reservations), shares=Map(shares))
+    short = state.short
+    for key in state.short:
+        if key[1] == gpu and key[0] not in kept:
+            short = short.delete(key)  # it has its plain reservation
+    state = replace(state, reservations=Map(reservations), shares=Map(shares), short=short)
     return tally(state, gpu, event.offset)
 
 

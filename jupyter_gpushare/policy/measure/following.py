@@ -7,11 +7,12 @@ runs, and head-room. It is never more than the quota gives, and its tasks share 
 
 *Down*: nobody is told. What is reserved above the new entitlement counts as lifted: the tasks go on
 using it until others need it, and then it is recalled like any lift (:mod:`..recall.lifts`). *Up*:
-less is lifted, or the reservation grows where the GPU has room.
+less is lifted, or the reservation grows where the GPU has room. Where it has none, idle tasks there
+are parked (:mod:`..recall.growing`).
 
 An entitlement goes down only when each of its tasks ended a step or a cell with memory in use, and
-only for tasks whose limits can change while they run. GPUs whose tasks take turns are left alone
-(:mod:`..books.shares`).
+only for tasks whose limits can change while they run. Where tasks share a common region by turns,
+what each keeps across its steps follows instead (:mod:`..turns.arranging`).
 """
 
 from __future__ import annotations
@@ -59,31 +60,41 @@ def peaks(state: State, used: Used, at: float, config: PolicyConfig) -> Iterator
 
 def follow(
     state: State, gpus: Iterable[GpuUuid], at: float, config: PolicyConfig
-) -> Iterator[ev.ReservationFollowed]:
-    """Entitlements that follow, on GPUs that were just measured."""
+) -> Iterator[ev.ReservationFollowed | ev.ShortOfMemory]:
+    """Entitlements that follow, on GPUs that were just measured, and what they lack."""
     if state.problem is not None or state.rebuild is not None:
         return
-    measured = frozenset(gpus)
+    free = {uuid: 0 if uuid in state.out else max(0, state.gpus[uuid].free) for uuid in gpus}
     for key, held in sorted(state.reservations.items()):
         environment, gpu = key
-        if not held.following or gpu not in measured or shares.in_time(state, config, gpu):
+        if not held.following or gpu not in free:
             continue
-        now, need = entitled(state, key), _need(state, key, config)
-        reserved = held.memory
+        now, (need, is_measured) = entitled(state, key), _need(state, key, config)
+        if held.full is not None:
+            # What it keeps follows by itself (:mod:`..turns.arranging`); this is its bound.
+            if need > held.full:
+                yield ev.ReservationFollowed(at, environment, gpu, Bytes(need), Bytes(need), ())
+            continue
+        reserved, lacks = held.memory, 0
         if need > now:
-            books = state.gpus[gpu]
-            grows = 0 if gpu in state.out else max(0, books.free)
-            need = min(need, max(now, reserved + grows))
+            wanted, need = need, min(need, max(now, reserved + free[gpu]))
             reserved = Bytes(max(reserved, need))
-        elif now - need < lifts.STEP or not _may_shrink(state, key):
+            free[gpu] -= reserved - held.memory
+            lacks = wanted - need if is_measured and wanted - need >= lifts.STEP else 0
+        if lacks != state.short.get(key, 0):
+            yield ev.ShortOfMemory(at, environment, gpu, Bytes(lacks))
+        if need < now and (now - need < lifts.STEP or not _may_shrink(state, key)):
             continue
         if need != now:
             known = tuple((x.id, Bytes(x.peak(gpu))) for x in followers_on(state, key) if x.full)
             yield ev.ReservationFollowed(at, environment, gpu, Bytes(need), reserved, known)
 
 
-def _need(state: State, key: ReservationKey, config: PolicyConfig) -> int:
-    """Bytes that an environment's tasks on a GPU need together, as far as its quota gives them."""
+def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int, bool]:
+    """Bytes that an environment's tasks on a GPU need together, as far as its quota gives them.
+
+    And whether that is known of all of them.
+    """
     environment, gpu = key
     quota, _source = state.quotas.resolve(environment)
     most = int(wanted(quota, None, state.gpus[gpu].gpu.memory))
@@ -94,9 +105,9 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> int:
             continue
         size = lease.request.named or _size(lease, gpu, config)
         if size is None:
-            return max(most, named)
+            return max(most, named), False
         need += size
-    return max(named, min(most, need))
+    return max(named, min(most, need)), True
 
 
 def _size(lease: Lease, gpu: GpuUuid, config: PolicyConfig) -> int | None:

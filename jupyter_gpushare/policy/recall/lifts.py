@@ -38,7 +38,7 @@ from ..words import events as ev
 from ..words.config import MIB, PolicyConfig
 from ..words.model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase
-from . import patience, plan
+from . import growing, patience, plan
 
 #: Seconds for which no limit on a GPU is lifted after one was taken back there.
 REST: Final = 30.0
@@ -93,6 +93,8 @@ def adjust(
         return
     line = state.has_line
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
+    if state.short and state.lifts:
+        demand, freed = _with_growers(state, config, at, demand, freed)
     told: dict[LeaseId, list[Allocation]] = {}
     for uuid, books in sorted(state.gpus.items()):
         if books.problem is not None or uuid in state.out:
@@ -167,7 +169,8 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
 
 def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
     """Bytes by which each lease on a GPU could be lifted at most."""
-    if shares.in_time(state, config, gpu):
+    in_time = shares.in_time(state, config, gpu)
+    if any(uuid == gpu for _lease, uuid in state.shares):
         return  # what is free there is for others' turns
     for name, uuid in state.claims:
         if uuid != gpu:
@@ -176,8 +179,10 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
         held = state.reservations[(lease.environment, gpu)]
         if part is None:
             continue
+        if in_time and not lease.request.follows:
+            continue
         can = lease.can_be_asked and lease.live_limits is not False
-        burst = burst_memory(state, config, lease.environment)
+        burst = 0.0 if in_time else burst_memory(state, config, lease.environment)
         ceiling = int(_part_of(state.gpus[gpu].gpu, burst))
         if lease.request.follows:
             if _sharers(state, lease, gpu)[0] is not lease:
@@ -238,9 +243,54 @@ def _demand(
                     came = _freed(state, going)
                 break
         else:
+            by_turns = _by_turns(state, lease, config)
+            for gpu in by_turns:
+                taken[gpu] += state.gpus[gpu].gpu.memory  # all that is lifted there
+            if by_turns:
+                continue
             if urgent is not None and urgent.lease == name:
                 break  # no request passes it, so those behind it are not helped
     return dict(taken), came
+
+
+def _by_turns(state: State, lease: Lease, config: PolicyConfig) -> list[GpuUuid]:
+    """GPUs on which a request would fit by turns, if nothing were lifted and caches were empty.
+
+    Tasks share a common region only when what they are lifted by is back.
+    """
+    if not state.bursts or not (state.takers or state.shares):
+        return []
+    reservations, gpus, measured = state.reservations, state.gpus, state.measured
+    for key, burst in state.bursts.items():
+        held, books = reservations[key], gpus[key[1]]
+        reservations = reservations.set(key, replace(held, memory=Bytes(held.memory - burst)))
+        gpus = gpus.set(key[1], replace(books, reserved=books.reserved - burst))
+        for name, gpu in state.measured:
+            if (state.leases[name].environment, gpu) == key:
+                measured = measured.set((name, gpu), None)
+    back = replace(
+        state, reservations=reservations, gpus=gpus, measured=measured, bursts=type(state.bursts)()
+    )
+    see = partial(shares.rooms, back, config, lease.environment, squeeze=True)
+    placed = try_place(back, lease, config, see=see)
+    if not isinstance(placed, Granted):
+        return []
+    lifted = {gpu for _environment, gpu in state.bursts}
+    return [part.gpu for part in placed.allocations if part.gpu in lifted]
+
+
+def _with_growers(
+    state: State,
+    config: PolicyConfig,
+    at: float,
+    demand: Mapping[GpuUuid, int],
+    freed: Mapping[GpuUuid, int],
+) -> tuple[dict[GpuUuid, int], dict[GpuUuid, int]]:
+    """The same with what tasks that compute need beyond what they have."""
+    wanted, came = Counter(demand), freed or _freed(state, set(plan.coming(state, config, at)))
+    for key in growing.growers(state):
+        wanted[key[1]] += state.short[key]
+    return dict(wanted), dict(came)
 
 
 def _after_those_ahead(

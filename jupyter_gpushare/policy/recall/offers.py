@@ -126,8 +126,10 @@ def _of_gpus(state: State, lease: Lease, config: PolicyConfig) -> float:
     return min((seconds for seconds in found if seconds), default=0.0)
 
 
-def may_be_idle(state: State, lease: Lease, config: PolicyConfig) -> float:
-    """Seconds after which an idle lease may be asked back; 0: never."""
+def may_be_idle(
+    state: State, lease: Lease, config: PolicyConfig, within: float = math.inf
+) -> float:
+    """Seconds after which an idle lease may be asked back, at most ``within``; 0: never."""
     can = (
         lease.can_give
         and lease.task.kind is TaskKind.KERNEL
@@ -135,7 +137,7 @@ def may_be_idle(state: State, lease: Lease, config: PolicyConfig) -> float:
         # A parked task that waits to resume needs what it left behind.
         and (lease.phase is LeasePhase.HELD or lease.id not in state.queue.waiting)
     )
-    seconds = timeout(state, lease, config) if can else 0.0
+    seconds = min(timeout(state, lease, config), within) if can else 0.0
     if can and state.leaves(lease):
         seconds = min(seconds or QUIET, QUIET)
     return max(seconds, config.min_idle) if seconds else 0.0
@@ -146,18 +148,23 @@ def idle_since(state: State, lease: Lease) -> float:
     return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
 
 
-def idle_until(state: State, lease: Lease, config: PolicyConfig) -> float | None:
+def idle_until(
+    state: State, lease: Lease, config: PolicyConfig, within: float = math.inf
+) -> float | None:
     """Boot time until which this idle lease keeps its GPUs in any case; ``None``: for ever."""
-    seconds = may_be_idle(state, lease, config)
+    seconds = may_be_idle(state, lease, config, within)
     if not seconds:
         return None
     kept = idle_since(state, lease) + seconds
     return kept if state.leaves(lease) else max(kept, lease.pinned_until or 0.0)
 
 
-def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
-    """Boot time from which this idle lease may be asked back; ``None``: it may not."""
-    due_at = idle_until(state, lease, config)
+def due(state: State, lease: Lease, config: PolicyConfig, within: float = math.inf) -> float | None:
+    """Boot time from which this idle lease may be asked back; ``None``: it may not.
+
+    It is asked ``within`` so many seconds of idleness, also where its time-out is longer.
+    """
+    due_at = idle_until(state, lease, config, within)
     if due_at is None:
         return None
     recall, since = state.memory_recall(lease.id), idle_since(state, lease)
@@ -170,7 +177,7 @@ def due(state: State, lease: Lease, config: PolicyConfig) -> float | None:
         due_at = max(since, due_at - config.notify_before)
     if recall is None:
         return due_at
-    give, seconds = _memory_of(state, lease), may_be_idle(state, lease, config)
+    give, seconds = memory_of(state, lease), may_be_idle(state, lease, config, within)
     return max(due_at, patience.next_ask(give, recall, seconds))
 
 
@@ -179,7 +186,8 @@ def price(moving: Moving, lease: Lease) -> float:
     return moving.price(max((part.memory for part in lease.allocations), default=0))
 
 
-def _memory_of(state: State, lease: Lease) -> Give:
+def memory_of(state: State, lease: Lease) -> Give:
+    """What an idle lease is asked for."""
     return Give.PROCESS if lease.has_residue or state.leaves(lease) else Give.TENSORS
 
 
@@ -199,7 +207,7 @@ def idle(state: State, config: PolicyConfig) -> Iterator[Offer]:
         if due_at is None:
             continue
         order = (lease.changed_at, lease.order)
-        yield Offer(name, _memory_of(state, lease), why, due_at, if_needed, order)
+        yield Offer(name, memory_of(state, lease), why, due_at, if_needed, order)
 
 
 # -- tasks over their limits ---------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The planner: it chooses the tasks that are asked to give something back.
 
 A task that must give in any case is always asked. Of the others the planner asks as few as
-possible: only so many that the first requests in line fit. It first counts what is on its way back.
-Emptying a cache costs nothing, so caches are asked for by themselves; then memory, and each task
-may leave on its GPU as many bytes as the request does not need.
+possible: only so many that tasks that compute can grow, and that the first requests in line fit. It
+first counts what is on its way back. Emptying a cache costs nothing, so caches are asked for by
+themselves; then memory, and each task may leave on its GPU as many bytes as are not needed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Set
 from functools import partial
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from ..books import shares
 from ..books.copies import replace
@@ -24,9 +24,11 @@ from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
 from ..words.recalls import MEMORY, Give, RecallPhase, Why
-from . import moving, offers, patience, sources
+from . import growing, moving, offers, patience, sources
 from .choosing import fewest
 from .offers import Offer
+
+N = TypeVar("N")
 
 #: The first so many in line are helped.
 HELPED: Final = 8
@@ -76,12 +78,12 @@ def fits_emptied(
 
 
 def _helpers(
-    waiting: Iterable[LeaseId],
-    could: Callable[[LeaseId], Iterable[LeaseId]],
+    waiting: Iterable[N],
+    could: Callable[[N], Iterable[LeaseId]],
     going: set[LeaseId],
-    fits: Callable[[LeaseId, Set[LeaseId]], bool],
-) -> Iterator[tuple[LeaseId, list[LeaseId]]]:
-    """As few as possible that make room for each of the first in line."""
+    fits: Callable[[N, Set[LeaseId]], bool],
+) -> Iterator[tuple[N, list[LeaseId]]]:
+    """As few as possible that make room for each of those in need, the first ones first."""
     for first in waiting:
         if fits(first, going):
             continue  # it only has to wait for what is coming
@@ -122,13 +124,24 @@ def _for_memory(
     state: State, config: PolicyConfig, at: float, ripe: Collection[Offer]
 ) -> Iterator[ev.RecallMoved]:
     going = {*coming(state, config, at), *_announced(state, config, at)}
-    could = {offer.lease: offer for offer in ripe if offer.if_needed}
+    wanted = [offer for offer in ripe if offer.if_needed]
+    could = {offer.lease: offer for offer in wanted if offer.why is not Why.GROWS}
+    beside = {offer.lease: offer for offer in wanted if offer.why is Why.GROWS}
     for offer in ripe:
         if not offer.if_needed:
             going.add(offer.lease)
             keep = () if offer.why is Why.MOVED else _residue(state, offer.lease, config)
             yield first_step(state, config, at, offer, keep)
-    if not could or not state.has_line or state.problem is not None:
+    if state.problem is not None:
+        return
+    grow = partial(growing.fits, state, config)
+    growers = growing.growers(state) if beside else ()
+    for key, asked in _helpers(growers, lambda _key: beside, going, grow):
+        slack = growing.slack(state, config, key, going)
+        for name in asked:
+            stays = _may_stay(state, name, asked, slack)
+            yield first_step(state, config, at, beside[name], stays)
+    if not could or not state.has_line:
         return
     fits = partial(fits_without, state, config)
 
@@ -229,7 +242,7 @@ def deadline(state: State, config: PolicyConfig) -> float:
     for offer in sources.all_offers(state, config):
         if not offer.if_needed:
             result = min(result, offer.due)
-        elif state.has_line:
+        elif state.has_line or offer.why is Why.GROWS:
             result = min(result, max(offer.due, state.line_looked_at + patience.LOOK_EVERY))
     return result
 

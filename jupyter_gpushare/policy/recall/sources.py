@@ -8,12 +8,13 @@ from typing import Final
 from ..books.state import State
 from ..words.config import PolicyConfig
 from ..words.recalls import Give
-from . import moving, offers
+from . import growing, moving, offers
 from .offers import Offer
 
 SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
     offers.caches,
     offers.idle,
+    growing.neighbours,
     moving.moved,
     moving.served,
 )

@@ -160,6 +160,8 @@ def _lifts(state: State) -> None:
 
 def _following(state: State) -> None:
     """Tasks whose reservation follows what they use share what it is entitled to."""
+    for key, lacks in state.short.items():
+        _require(key in state.reservations and lacks > 0, f"{key} needs {lacks} bytes and has none")
     for key, held in state.reservations.items():
         for lease in followers_on(state, key) if held.full is None else ():
             part = next(part for part in lease.allocations if part.gpu == key[1])

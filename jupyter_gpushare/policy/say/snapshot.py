@@ -91,9 +91,9 @@ def _followed(state: State) -> Iterator[ev.Event]:
     """What tasks were measured to use, whose reservations follow that."""
     for key, held in sorted(state.reservations.items()):
         peaks = tuple((x.id, Bytes(x.peak(key[1]))) for x in followers_on(state, key) if x.full)
-        if peaks and held.full is None:
-            now = Bytes(entitled(state, key))
-            yield ev.ReservationFollowed(state.settled_at, *key, now, held.memory, peaks)
+        if peaks:  # before the turns are told: there it has what it has without them
+            now, reserved = Bytes(held.full or entitled(state, key)), held.full or held.memory
+            yield ev.ReservationFollowed(state.settled_at, *key, now, reserved, peaks)
 
 
 def _lifts(state: State) -> Iterator[ev.Event]:

@@ -331,6 +331,7 @@ _ASKED_BACK: Final = {
     Why.BUDGET_SPENT: "This kernel was idle and your GPU-hours are spent",
     Why.OVER_LIMIT: "This kernel was idle and used more of its GPU than it may",
     Why.OUT_OF_SERVICE: "This kernel was idle and its GPU is taken out of service",
+    Why.GROWS: "This kernel was idle and a running task on its GPU needs more memory than is left",
 }
 _WILL_BE_ASKED: Final = {
     Why.CONTENDED: "because others wait for it",
@@ -338,6 +339,7 @@ _WILL_BE_ASKED: Final = {
     Why.BUDGET_SPENT: "because your GPU-hours are spent",
     Why.OVER_LIMIT: "because it uses more of it than it may",
     Why.OUT_OF_SERVICE: "because that GPU is taken out of service",
+    Why.GROWS: "because a running task on that GPU needs more memory than is left there",
 }
 
 

@@ -145,7 +145,13 @@ def yields_at(
 
 
 def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:
-    """Whether a step of this task fits beside what others may have left in the common region."""
+    """Whether a step of this task fits beside what others may have left in the common region.
+
+    And whether no idle task was just asked for memory that this one needs.
+    """
+    environment = state.leases[lease].environment
+    if any((environment, gpu) in state.short and _makes_room(state, gpu) for gpu in gpus):
+        return False
     for gpu in gpus:
         share = state.shares.get((lease, gpu))
         if share is None:
@@ -155,6 +161,16 @@ def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:
         if books.reserved + share.temporary + left + books.offset > books.gpu.memory:
             return False
     return True
+
+
+def _makes_room(state: State, gpu: GpuUuid) -> bool:
+    """Whether an idle task gives its memory, or will soon, for those that need more there."""
+    asked = {
+        key.lease
+        for key, recall in state.recalls.items()
+        if recall.why is Why.GROWS and (recall.is_out or recall.phase is RecallPhase.WARNED)
+    }
+    return any((name, gpu) in state.claims for name in asked)
 
 
 def next_event(state: State, config: PolicyConfig, at: float) -> ev.Event | None:

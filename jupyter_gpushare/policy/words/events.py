@@ -461,6 +461,19 @@ class ReservationFollowed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ShortOfMemory(Event):
+    """An environment's tasks on a GPU were measured to need so much more than they can be given.
+
+    0: they have what they need.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    environment: EnvironmentName
+    gpu: GpuUuid
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
 class LimitTold(OfLease):
     """A task may use so much on these GPUs from now on; the others stay as they are."""
 

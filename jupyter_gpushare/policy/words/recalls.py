@@ -33,7 +33,8 @@ class Why(Enum):
     """Why a task is asked. ``QUANTUM``: its turn is over, and another task waits for the next.
 
     ``WISHED``: its own person parks it. ``MOVED``: it computes sooner on another GPU.
-    ``SERVED``: it had more GPU time than a task that waits for its memory.
+    ``SERVED``: it had more GPU time than a task that waits for its memory. ``GROWS``: a task that
+    computes on its GPU needs more than is left there.
     """
 
     CONTENDED = "contended"
@@ -45,6 +46,7 @@ class Why(Enum):
     WISHED = "wished"
     MOVED = "moved"
     SERVED = "served"
+    GROWS = "grows"
 
 
 class RecallPhase(Enum):

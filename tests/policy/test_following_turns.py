@@ -1,0 +1,335 @@
+"""Reservations that follow what is measured on GPUs that are used by turns: stories, planted bugs.
+
+The random histories are in :mod:`.test_turns`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.policy_moves import stories_of
+from support.policy_turns import Actor, FollowingTurns, TurnWorld
+from support.policy_world import GIB, gpu, is_asked_back, process
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import lifts as book
+from jupyter_gpushare.policy.books import room, shares
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.turns import arranging, order
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.config import MIB
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    Estimate,
+    LeasePhase,
+    Quota,
+    Request,
+    Reserve,
+)
+from jupyter_gpushare.policy.words.moves import InvariantBroken
+from jupyter_gpushare.policy.words.turns import TurnPhase
+
+UUID = gpu(0).uuid
+pytestmark = pytest.mark.timeout(600)
+
+
+def world(**more: Any) -> TurnWorld:
+    """One GPU of 24 GiB by turns; head-room is a quarter, 1 GiB at least."""
+    parts = {"reserve": Reserve.ESTIMATE, "idle_timeout": 0.0, "min_idle": 0.0, **more}
+    config = dataclasses.replace(
+        FollowingTurns.config,
+        reserve_headroom=0.25,
+        reserve_headroom_least=GIB,
+        measure_granularity=MIB,
+        turn_offset=0,
+        **parts,
+    )
+    made = TurnWorld(config)
+    made.start([gpu(0)], Quota(2, None))
+    return made
+
+
+def comes(
+    at: TurnWorld,
+    who: str,
+    pid: int,
+    expected: float | None,
+    kept: float,
+    step: float,
+    **named: Any,
+) -> Actor:
+    """Somebody asks, by earlier runs; sizes in GiB."""
+    known = None if expected is None else Estimate(Bytes(int(expected * GIB)), 3)
+    memory = Bytes(int(named["memory"] * GIB)) if named else None
+    decision = at.request(who, pid, Request(1, memory, live=True, estimate=known))
+    assert isinstance(decision, core.Grant | core.Wait)
+    actor = Actor(pid, who, decision.lease, int(kept * GIB), int(step * GIB), gated=True)
+    at.actors[decision.lease] = actor
+    return actor
+
+
+def phase(at: TurnWorld, actor: Actor) -> LeasePhase:
+    return at.state.leases[actor.lease].phase
+
+
+def trains(at: TurnWorld, seconds: int) -> None:
+    for second in range(seconds):
+        for actor in list(at.actors.values()):
+            if at.holds(actor) and not actor.idle:
+                at.train(actor, 1)
+        at.second()
+        if second % 2:
+            at.observe()
+
+
+def books(at: TurnWorld, who: str) -> tuple[float, float]:
+    """GiB that an environment is entitled to, and that are reserved for it."""
+    key = (EnvironmentName(who), UUID)
+    return book.entitled(at.state, key) / GIB, at.state.reservations[key].memory / GIB
+
+
+def limit(at: TurnWorld, actor: Actor) -> float:
+    found = at.state.leases[actor.lease]
+    return lifts.limit(at.state, found, found.allocations[0]) / GIB
+
+
+def idles(at: TurnWorld, actor: Actor) -> None:
+    actor.idle = True
+    who = (actor.lease, EnvironmentName(actor.who), process(actor.pid))
+    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
+
+
+def test_an_estimate_is_used_on_the_first_placement_and_lifted_at_once() -> None:
+    at = world()
+    alice = comes(at, "alice", 1, 8, kept=4, step=3)
+    assert books(at, "alice")[0] == 10
+    assert limit(at, alice) == pytest.approx(24 - 2.4, abs=0.3)
+    bob = comes(at, "bob", 2, 8, kept=4, step=3)
+    assert phase(at, bob) is LeasePhase.QUEUED, "what Alice is lifted by comes back first"
+    trains(at, 6)
+    assert phase(at, bob) is LeasePhase.HELD
+    assert (books(at, "alice")[0], books(at, "bob")[0]) == (10, 10)
+    assert not at.state.shares, "both fit; they take turns to compute"
+    trains(at, 4)
+    assert set(at.state.turns) == {alice.lease, bob.lease}
+
+
+def test_a_reservation_follows_what_is_measured_in_both_directions() -> None:
+    at = world()
+    alice = comes(at, "alice", 1, None, kept=4, step=4)
+    assert books(at, "alice") == (24, 24), "nothing is known of it"
+    trains(at, 6)
+    assert books(at, "alice") == (10, 24), "a peak of 8 and a quarter of it"
+    alice.temporary = 8 * GIB
+    trains(at, 6)
+    assert books(at, "alice") == (15, 24)
+
+
+def squeezed(kept: int = 8, step: int = 4, memory: float = 10) -> tuple[TurnWorld, Actor, Actor]:
+    """Alice needs 8 + 4 GiB, Bob named 10: they fit only as one computes at a time."""
+    at = world()
+    alice = comes(at, "alice", 1, None, kept=kept, step=step)
+    trains(at, 6)
+    assert books(at, "alice")[0] == 15
+    bob = comes(at, "bob", 2, None, kept=3, step=5, memory=memory)
+    trains(at, 30)
+    assert phase(at, bob) is LeasePhase.HELD, "it fits by turns when the lift is back"
+    assert (alice.lease, UUID) in at.state.shares
+    return at, alice, bob
+
+
+def test_who_fits_only_by_turns_waits_for_lifts_to_come_back_no_longer() -> None:
+    at, _alice, _bob = squeezed()
+    assert not at.state.bursts
+    assert shares.current(at.state, UUID)[0].persistent == 10 * GIB, "8 and a quarter"
+    core.check(at.state)
+
+
+def test_what_a_task_keeps_follows_down_when_it_was_measured_at_its_gate() -> None:
+    at, alice, bob = squeezed()
+    before = at.state.gpus[UUID].reserved
+    alice.persistent = 4 * GIB
+    lowered = [0]
+    for _ in range(120):
+        trains(at, 2)
+        lowered.append(shares.current(at.state, UUID)[0].persistent if at.state.shares else 0)
+        turn = at.state.turns.get(alice.lease)
+        if lowered[-1] == 5 * GIB and lowered[-2] == 10 * GIB:
+            assert turn is not None
+            assert turn.phase is TurnPhase.WAITS, "it is told with its next turn"
+    assert 5 * GIB in lowered or not at.state.shares
+    assert at.state.gpus[UUID].reserved != before
+    assert phase(at, bob) is LeasePhase.HELD
+
+
+def test_it_is_not_lowered_while_it_computes() -> None:
+    """It may use all that it was told, whatever it says and was measured to have."""
+    at, alice, _bob = squeezed()
+    while at.state.turns[alice.lease].phase is not TurnPhase.HOLDS:
+        trains(at, 1)
+    alice.persistent = 4 * GIB
+    at.train(alice, 1)
+    at.begin_step(alice)
+    at.at += 1.0
+    at.observe()
+    assert at.state.turns[alice.lease].phase is TurnPhase.HOLDS
+    assert share(at, alice) == 10
+    at.end_step(alice)
+    trains(at, 60)
+    assert share(at, alice) == 5
+
+
+def share(at: TurnWorld, actor: Actor) -> float:
+    return at.state.shares[(actor.lease, UUID)].persistent / GIB
+
+
+def test_what_it_keeps_follows_up_with_head_room_where_there_is_room_for_that() -> None:
+    """Alice keeps 4 and needs 8 for a step, Bob named 10: 5 + 8 + 10 of 24 GiB."""
+    at, alice, _bob = squeezed(kept=4, step=8)
+    assert share(at, alice) == 5
+    alice.persistent = int(4.8 * GIB)
+    trains(at, 6)
+    assert share(at, alice) == pytest.approx(6, abs=0.02), "24 in all"
+    alice.persistent = int(5.9 * GIB)
+    trains(at, 6)
+    assert share(at, alice) == pytest.approx(6, abs=0.02), "within its head-room"
+
+
+def test_without_room_for_head_room_it_has_what_whole_would_have_given() -> None:
+    at, alice, _bob = squeezed(kept=4, step=8)
+    alice.persistent = int(5.9 * GIB)
+    trains(at, 6)
+    assert share(at, alice) == pytest.approx(5.9, abs=0.02)
+
+
+def test_what_it_has_without_turns_bounds_nobody_who_stays_within_the_quota() -> None:
+    at, alice, _bob = squeezed(kept=4, step=8)
+    carol = comes(at, "carol", 3, None, kept=1, step=1, memory=6)
+    trains(at, 30)
+    assert phase(at, carol) is LeasePhase.HELD, "now Bob is counted by turns, too: 5 + 3 + 8 + 6"
+    alice.persistent, alice.temporary = int(5.5 * GIB), int(8.2 * GIB)
+    trains(at, 30)
+    held = at.state.reservations[(EnvironmentName("alice"), UUID)]
+    assert held.full is not None
+    assert held.full > 15 * GIB
+    assert share(at, alice) >= 5.5
+    assert at.state.shares[(alice.lease, UUID)].temporary >= 8.2 * GIB - 1
+
+
+def test_a_region_takes_no_newcomer_by_its_estimate_alone() -> None:
+    """Its limit could not be lifted there, and its first steps may need more than was expected."""
+    at, _alice, _bob = squeezed(kept=4, step=8, memory=9.5)
+    assert at.state.gpus[UUID].free == 1.5 * GIB
+    carol = comes(at, "carol", 3, 0.3, kept=0.2, step=0.1)
+    assert phase(at, carol) is LeasePhase.QUEUED
+
+
+def test_what_is_measured_survives_a_restart_in_turns() -> None:
+    at, alice, _bob = squeezed()
+    state = State()
+    for event in core.summarise(at.state):
+        state = core.evolve(state, event)
+    core.check(state)
+    assert state.reservations == at.state.reservations
+    was, now = at.state.leases[alice.lease], state.leases[alice.lease]
+    assert (now.peaks, now.full, now.allocations) == (was.peaks, was.full, was.allocations)
+
+
+def test_who_needs_more_waits_at_its_gate_while_an_idle_neighbour_gives() -> None:
+    at = world(idle_timeout=1800.0, min_idle=5.0, notify_before=10.0)
+    alice = comes(at, "alice", 1, 4, kept=3, step=1)
+    trains(at, 4)
+    bob = comes(at, "bob", 2, 4, kept=3, step=1)
+    trains(at, 8)
+    carol = comes(at, "carol", 3, None, kept=1, step=1, memory=14)
+    trains(at, 8)
+    assert phase(at, carol) is LeasePhase.HELD
+    idles(at, carol)
+    alice.persistent = 4 * GIB
+    waited = 0
+    for _ in range(40):
+        trains(at, 2)
+        if (EnvironmentName("alice"), UUID) in at.state.short:
+            turn = at.state.turns.get(alice.lease)
+            shared = order.sharers(at.state, at.config)
+            gpus = order.gpus_of(shared, alice.lease)
+            waits = turn is not None and turn.phase is TurnPhase.WAITS
+            waited += waits and not order.has_memory(at.state, alice.lease, gpus)
+    assert [e.lease for e in at.history if is_asked_back(e)][:1] == [carol.lease]
+    assert waited, "it waits at its gate"
+    del at.actors[carol.lease]
+    at.die(3)
+    trains(at, 8)
+    assert not at.state.short
+    assert phase(at, bob) is LeasePhase.HELD
+
+
+def run_everything() -> None:
+    for story in stories_of(sys.modules[__name__]):
+        story()
+
+
+def _lower_those_who_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they have now, and though nobody told them."""
+
+    def lower(state: State, config: Any, gpu: Any, share: Any, sizes: Any, at: float) -> Any:
+        lease = state.leases[share.lease]
+        held = state.reservations[(lease.environment, gpu)]
+        wanted = shares.counted(state, config, share.lease, gpu, held.full or 0)
+        if wanted is None or wanted.persistent >= share.persistent:
+            return share
+        return dataclasses.replace(share, persistent=wanted.persistent)
+
+    monkeypatch.setattr(arranging, "_lower", lower)
+
+
+def _estimates_in_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    def expecting(_state: State, rooms: Any, expected: int | None) -> Any:
+        return tuple(dataclasses.replace(one, expected=expected) for one in rooms)
+
+    monkeypatch.setattr(room, "expecting", expecting)
+
+
+def _go_on_at_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "_makes_room", lambda state, gpu: False)
+
+
+def _bound_by_what_was_measured_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arranging, "bounds", lambda *state: iter(()))
+
+
+def _head_room_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = arranging._grown
+    monkeypatch.setattr(arranging, "_grown", lambda *given, spare=True: original(*given))
+
+
+def _lift_what_turns_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for lifts who fits by turns."""
+    monkeypatch.setattr(lifts, "_by_turns", lambda *given: [])
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _lower_those_who_compute,
+        _estimates_in_a_region,
+        _go_on_at_the_gate,
+        _bound_by_what_was_measured_before,
+        _head_room_or_nothing,
+        _lift_what_turns_need,
+    ],
+    ids=lambda plant: plant.__name__.strip("_"),
+)
+def test_a_planted_bug_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, InvariantBroken, KeyError)):
+        run_everything()
