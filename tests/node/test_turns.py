@@ -279,7 +279,30 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.parametrize("program", [LOOP, MODEL], ids=["named gates", "a model's calls"])
+KERAS = """
+import time
+from jupyter_gpushare.client import request
+request(memory="8GiB")
+import keras, numpy
+
+class Steps(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        self.began = time.monotonic()
+    def on_train_batch_end(self, batch, logs=None):
+        print("step", self.began, time.monotonic(), flush=True)
+
+model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(1)])
+model.compile(optimizer="adam", loss="mse")
+data = numpy.ones((64, 4), "float32")
+model.fit(data, data[:, :1], batch_size=8, epochs=1_000_000, verbose=0, callbacks=[Steps()])
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [LOOP, MODEL, pytest.param(KERAS, marks=pytest.mark.slow)],
+    ids=["named gates", "a model's calls", "keras"],
+)
 def test_loops_without_an_optimizer_take_turns(
     node: RunningNode, tmp_path: Path, program: str
 ) -> None:
