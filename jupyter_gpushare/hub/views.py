@@ -58,7 +58,18 @@ def bar(label: str, text: str, used: float, limit: float) -> Bar:
 #: Parts that change all the time. A page takes them when it fetches, but fetches only for other
 #: changes.
 _VOLATILE: Final = frozenset(
-    {"time", "age", "waiting", "used", "utilisation", "measured", "spent", "outlook", "pauses"}
+    {
+        "time",
+        "age",
+        "waiting",
+        "used",
+        "utilisation",
+        "measured",
+        "spent",
+        "outlook",
+        "pauses",
+        "turn_expected",
+    }
 )
 
 

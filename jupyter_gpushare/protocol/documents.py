@@ -394,6 +394,14 @@ class LeaseTurn(TypedDict):
     ]
     turn_since: Annotated[float | None, "since when it stands so: Unix time, seconds"]
     turn_place: Annotated[int | None, Range(1), "its place in the line for a turn; 1 is next"]
+    turn_expected: NotRequired[
+        Annotated[
+            float | None,
+            Private(),
+            "about when its turn comes: Unix time, seconds; null: nobody can tell, it waits for "
+            "none, or not yours to know",
+        ]
+    ]
     overran: Annotated[bool, "whether it has once not given its turn back in time"]
     pauses: NotRequired[
         Annotated[
@@ -897,7 +905,13 @@ class Done(NewVoucher):
     """The state of a lease after a call."""
 
     state: str
-    seconds: NotRequired[Annotated[Seconds, "for which it is kept now: of pin only"]]
+    seconds: NotRequired[
+        Annotated[
+            Seconds,
+            "of `pin`: for which it is kept now; of `turn.ask`: about until its turn, if it waits "
+            "and that can be told",
+        ]
+    ]
 
 
 class Ended(TypedDict):

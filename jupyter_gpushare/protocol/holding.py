@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from .sizes import format_size
-from .times import format_duration
+from .times import format_about, format_duration
 
 Document = Mapping[str, Any]
 
@@ -123,7 +123,7 @@ def time_text(gpu: Document, leases: Iterable[Document], now: object) -> str:
 
 
 def pauses_text(lease: Document, now: object) -> str:
-    """``paused for somebody's turn, so far 20 s, 3 times in this cell``; empty if it never was."""
+    """``paused for somebody's turn, so far 20 s, about 10 s more``; empty if it never was."""
     pauses = lease.get("pauses")
     told = pauses if isinstance(pauses, Mapping) else {}
     times = _number(told.get("times")) or 0
@@ -134,6 +134,7 @@ def pauses_text(lease: Document, now: object) -> str:
         if since is None or _number(now) is None:
             return "waits for its turn"
         words = f"paused for somebody's turn, so far{_lasts(since, now).removeprefix(' for')}"
+        words += _more(lease.get("turn_expected"), now)
         return f"{words}, {count}" if times > 1 else words
     if not times:
         return ""
@@ -166,6 +167,14 @@ def _for(part: Document, now: object) -> str:
 def _lasts(since: object, now: object) -> str:
     begun, at = _number(since), _number(now)
     return "" if begun is None or at is None else f" for {format_duration(max(0.0, at - begun))}"
+
+
+def _more(expected: object, now: object) -> str:
+    """``, about 20 s more``; empty where nobody can tell, or it took longer than was thought."""
+    until, at = _number(expected), _number(now)
+    if until is None or at is None or until <= at:
+        return ""
+    return f", about {format_about(until - at)} more"
 
 
 def _and_others(busy: Sequence[Document]) -> str:

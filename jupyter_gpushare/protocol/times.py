@@ -74,6 +74,13 @@ def _rounded(seconds: float) -> int:
     return max(grain, _nearest(seconds, grain) * grain)
 
 
+def format_about(seconds: float) -> str:
+    """About how long: ``3 s``, ``20 s``, ``7 min``; rounded as an estimate should be."""
+    if seconds < 10:
+        return format_duration(max(1, _nearest(seconds, 1)))
+    return format_duration(_rounded(seconds))
+
+
 def format_range(low: float, high: float) -> str:
     """About how long: ``10 to 30 min``, ``20 min``; rounded as an estimate should be."""
     first, last = (format_duration(_rounded(seconds)) for seconds in (low, high))

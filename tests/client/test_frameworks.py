@@ -200,6 +200,67 @@ print(json.dumps({"same": train(gate) == undisturbed, "paused": len(paused)}))
 """
 )
 
+KERAS_ITSELF = (
+    "FRAMEWORK = BACKEND\n"
+    + GATES
+    + """
+from jupyter_gpushare.client.adapters.batches import BatchGate
+os.environ["KERAS_BACKEND"] = BACKEND
+gates, here, before = [], [], list(sys.meta_path)
+
+def gate():
+    gates.append(1)
+    if BACKEND != "torch":
+        at_gate()
+
+BatchGate(gate, lambda: bool(here)).watch()
+import keras
+
+def train(*callbacks):
+    keras.utils.set_random_seed(7)
+    model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.5),
+                              keras.layers.Dense(1)])
+    model.compile(optimizer="adam", loss="mse")
+    x = keras.ops.convert_to_numpy(keras.random.normal((64, 4), seed=1))
+    curve = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=list(callbacks))
+    return (curve.history["loss"], [one.tolist() for one in model.get_weights()],
+            model.evaluate(x, x[:, :1], batch_size=8, verbose=0),
+            model.predict(x, batch_size=8, verbose=0).tolist())
+
+undisturbed = train()
+none = len(gates)
+here.append(1)
+same = train() == undisturbed
+seen = []
+one = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(len(gates)))
+del gates[:]
+train(one)
+os.environ["TF_CONFIG"] = "{}"
+count = len(gates)
+train()
+print(json.dumps({
+    "same": same, "none": none, "paused": count, "first": seen[0], "of several": len(gates) - count,
+    "finders": [finder for finder in sys.meta_path if "gpushare" in type(finder).__module__
+                and finder not in before] == [],
+}))
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_keras_own_loops_have_gates_that_change_nothing(backend: str) -> None:
+    """One before the first batch, one after each: 16 of training, 8 and 8 of the other two."""
+    assert run(f"BACKEND = {backend!r}\n" + KERAS_ITSELF, [GIB]) == {
+        "same": True,
+        "none": 0,
+        "paused": 3 + 16 + 8 + 8,
+        "first": 1,
+        "of several": 0,
+        "finders": True,
+    }
+
+
 JAX_LOOP = (
     "FRAMEWORK = 'jax'\n"
     + GATES

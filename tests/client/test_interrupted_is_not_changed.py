@@ -43,9 +43,10 @@ class Restless:
         self._asked, self._over = threading.Event(), threading.Event()
         self.turns = Turns(lambda: self, lambda: GRANT, say=print)  # type: ignore[arg-type,return-value]
 
-    def tell(self, method: Method, **_params: Any) -> None:
+    def tell(self, method: Method, **_params: Any) -> Callable[[], Any]:
         if method is Method.TURN_ASK:
             self._asked.set()
+        return lambda: None
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -31,9 +32,11 @@ class FakeWire:
         self.link = Link.UP
         self.hello: dict[str, Any] = {}
         self.told: list[tuple[Method, dict[str, Any]]] = []
+        self.answer: dict[str, Any] | None = None
 
-    def tell(self, method: Method, **params: Any) -> None:
+    def tell(self, method: Method, **params: Any) -> Callable[[], Any]:
         self.told.append((method, params))
+        return lambda: self.answer
 
     def count(self, method: Method) -> int:
         return sum(one is method for one, _params in self.told)
@@ -264,6 +267,34 @@ def test_a_node_manager_that_comes_back_decides_again(scene: Scene) -> None:
     scene.given()
     waiting.join(10)
     assert not waiting.is_alive()
+
+
+def test_about_how_long_is_said_with_a_pause_and_nothing_where_nobody_can_tell(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+
+    def waits(answer: object) -> str:
+        """What is said after two seconds."""
+        said = len(scene.said)
+        scene.wire.answer = answer  # type: ignore[assignment]
+        scene.turns.before_cell()
+        scene.recalled()
+
+        def wait(_seconds: float) -> bool:
+            clock.now += 1.0
+            return len(scene.said) > said
+
+        monkeypatch.setattr(scene.turns._opened, "wait", wait)
+        scene.turns.gate()
+        return scene.said[-1]
+
+    where = "Paused while another task computes on GPU 0"
+    assert waits({"state": "held", "seconds": 21.0}) == f"{where}, about 20 s more (Ctrl-C stops)."
+    assert waits({"state": "held", "seconds": 4.0}) == f"{where}, about 3 s more (Ctrl-C stops)."
+    for answer in (None, {"state": "held"}, {"seconds": 0.5}, {"seconds": "soon"}, {"seconds": -1}):
+        assert waits(answer) == f"{where} (Ctrl-C stops)."
 
 
 def test_leaving_the_wait_gives_the_place_up(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

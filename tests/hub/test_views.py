@@ -74,6 +74,10 @@ def test_whose_turn_it_is_and_which_limits_are_in_force() -> None:
     assert shown_lease(turn="waits", overran=False).sharing == "Waits for its turn."
     paused = shown_lease(turn="waits", turn_since=980.0, pauses={"times": 3, "seconds": 41.0})
     assert paused.sharing == "Paused for somebody's turn, so far 20 s, 3 times in this cell."
+    soon = shown_lease(turn="waits", turn_since=980.0, turn_expected=1018.0)
+    assert soon.sharing == "Paused for somebody's turn, so far 20 s, about 20 s more."
+    overdue = shown_lease(turn="waits", turn_since=980.0, turn_expected=999.0)
+    assert overdue.sharing == "Paused for somebody's turn, so far 20 s."
     late = shown_lease(turn=None, overran=True).sharing
     assert late == "Did not give its turn back in time."
     part = {"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": 2 * GIB}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.views.pauses import NOTICED, Pauses
+from jupyter_gpushare.node.views.pauses import CELLS, NOTICED, Pauses
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -40,6 +40,29 @@ def test_a_wait_that_nobody_notices_is_no_pause() -> None:
     pauses = heard(Pauses(), waits(10.0), given(10.0 + NOTICED / 2), waits(20.0))
     assert pauses.document(NAME, 20.0) is None
     assert pauses.document(NAME, 21.0) == {"times": 1, "seconds": 1.0}
+
+
+def test_what_cells_computed_is_remembered_without_their_pauses() -> None:
+    pauses = Pauses()
+
+    def cell(begins: float, ends: float, *paused: ev.Event) -> None:
+        heard(pauses, ev.ActivityChanged(begins, NAME, ALICE, Activity.BUSY), *paused)
+        heard(pauses, ev.ActivityChanged(ends, NAME, ALICE, Activity.IDLE))
+
+    cell(10.0, 40.0, waits(12.0), given(30.0))
+    cell(50.0, 53.0)
+    cell(60.0, 60.0 + NOTICED / 2)
+    assert pauses.cells(NAME) == [3.0, 12.0]
+    heard(pauses, ev.LeaseParked(70.0, NAME, ALICE))
+    heard(pauses, ev.ActivityChanged(80.0, NAME, ALICE, Activity.BUSY))
+    heard(pauses, ev.LeaseGranted(95.0, NAME, ALICE, (), Activity.BUSY))
+    heard(pauses, ev.ActivityChanged(96.0, NAME, ALICE, Activity.IDLE))
+    assert pauses.cells(NAME) == [1.0, 3.0, 12.0], "it waited 15 s for a GPU"
+    for start in range(100, 100 + 2 * CELLS, 2):
+        cell(start, start + 1.0)
+    assert pauses.cells(NAME) == [1.0] * CELLS, "the newest"
+    heard(pauses, ev.LeaseEnded(200.0, NAME, ALICE, EndReason.RELEASED, ""))
+    assert pauses.cells(NAME) == []
 
 
 def test_the_next_cell_begins_at_none_and_the_end_leaves_nothing() -> None:

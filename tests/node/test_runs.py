@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from jupyter_gpushare.node.ledger import runs as table
 from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.ledger.runs import Run
 from jupyter_gpushare.node.wire import runs as memory
-from jupyter_gpushare.node.wire.runs import Known, estimate_of
-from jupyter_gpushare.policy.words.model import Bytes, Estimate
+from jupyter_gpushare.node.wire.runs import Known, estimate_of, parts_of
+from jupyter_gpushare.policy.words.model import Bytes, Estimate, Parts
 from jupyter_gpushare.protocol.messages import Method
 
 CONFIG = (
@@ -37,6 +38,13 @@ def test_an_estimate_is_enough_for_nine_of_ten() -> None:
     assert estimate_of([4, 8]) == Estimate(Bytes(8), 2)
     assert estimate_of(range(1, 11)) == Estimate(Bytes(9), 10)
     assert estimate_of(range(1, 21)) == Estimate(Bytes(18), 20)
+
+
+def test_parts_are_expected_after_two_runs_that_told_them() -> None:
+    told = [replace(run(n), persistent=n * GIB, temporary=(9 - n) * GIB) for n in (2, 3)]
+    assert parts_of([]) is None
+    assert parts_of([run(1), told[0]]) is None, "one run is no rule"
+    assert parts_of([run(1), *told]) == Parts(Bytes(3 * GIB), Bytes(7 * GIB))
 
 
 @pytest.fixture
@@ -64,6 +72,7 @@ def test_the_oldest_are_forgotten_and_the_ledger_agrees(tmp_path: Path) -> None:
         return [one.lease for one in kept]
 
     assert left(*(run(n) for n in range(4))) == ["L1", "L2", "L3"]
+    assert left(run(2), replace(run(2), persistent=GIB, temporary=2 * GIB)) == ["L1", "L3", "L2"]
     assert left(run(2, gib=9)) == ["L1", "L3", "L2"], "it grew, and is the newest"
     assert left(*(run(n, code="b") for n in (4, 5, 6))) == ["L3", "L2", "L4", "L5", "L6"]
     assert left(*(run(n, "bob") for n in (7, 8, 9))) == ["L2", "L4", "L5", "L6", "L7", "L8", "L9"]
@@ -92,13 +101,17 @@ class Place:
             granted = client.request(**{"code": "train", "live": True, **more})
             yield puppet, client, granted
 
-    def run(self, who: str, gib: int, **more: Any) -> None:
-        """A whole run: it asks, uses memory, its cell ends, and it ends."""
+    def run(self, who: str, gib: int, parts: tuple[int, int] = (0, 0), **more: Any) -> None:
+        """A whole run: it asks, uses memory, tells its ``parts``, its cell ends, and it ends."""
         before = len(self.recorded())
         with self.asked(who, **more) as (puppet, client, granted):
             gpu = granted["gpus"][0]["uuid"]
             self.world.add_process(gpu, puppet.pid, gib * GIB)
             lease = granted["lease"]
+            kept, step = (size * GIB for size in parts)
+            figures = [{"uuid": gpu, "persistent": kept, "temporary": step}] if kept else []
+            for steps in (1, 2):
+                client.call(Method.MEMORY, lease=lease, figures=figures, steps=steps)
             until(lambda: own(client)["gpus"][0]["measured"] == gib * GIB, "it is measured")
             client.call(Method.ACTIVITY, lease=lease, state="idle")
             until(lambda: self.recorded()[before:] == [gib], "its cell ended")
@@ -159,3 +172,33 @@ def test_what_lives_yet_is_no_run(place: Place) -> None:
         client.call(Method.ACTIVITY, lease=granted["lease"], state="idle")
         until(lambda: place.recorded() == [8, 1], "its cell ended")
         assert memory_of(place, "alice", gpus=1) == 24
+
+
+def parts_at_first(place: Place, who: str, **more: Any) -> tuple[float | None, float | None]:
+    """GiB of the parts of a task that has just been granted its GPU, and has computed nothing."""
+    with place.asked(who, **more) as (_puppet, client, granted):
+        gpu = own(client)["gpus"][0]
+        client.call(Method.RELEASE, lease=granted["lease"])
+        kept, step = (None if gpu[name] is None else gpu[name] / GIB for name in PARTS)
+        return kept, step
+
+
+PARTS = ("persistent", "temporary")
+
+
+def test_the_parts_of_two_own_runs_are_known_at_the_third(place: Place) -> None:
+    place.run("alice", 6, parts=(2, 3))
+    assert parts_at_first(place, "alice") == (None, None), "one run is no rule"
+    place.run("alice", 6, parts=(3, 2))
+    place.run("bob", 6, parts=(1, 1))
+    assert parts_at_first(place, "alice") == (3, 3)
+    assert parts_at_first(place, "alice", memory=8 * GIB) == (3, 3)
+    named = {"persistent": GIB, "temporary": GIB}
+    assert parts_at_first(place, "alice", **named) == (1, 1), "what is named goes before it"
+    assert parts_at_first(place, "alice", code="another") == (None, None)
+    assert parts_at_first(place, "alice", gpus=2) == (None, None)
+    assert parts_at_first(place, "bob") == (None, None), "another's runs say nothing of his"
+    assert memory_of(place, "alice", reserve="whole") == 24, "they shrink no reservation"
+    place.node.kill9()
+    place.node.start()
+    assert parts_at_first(place, "alice") == (3, 3)

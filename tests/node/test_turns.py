@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.cuda import GIB, CudaWorld
-from support.node import RunningNode, until
+from support.node import Puppet, RunningNode, until
 from support.trainer import GO_ON, INTERRUPT, STOP, Trainer, now, overlaps
 
 from jupyter_gpushare.cli.status import as_text
@@ -279,7 +279,30 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.parametrize("program", [LOOP, MODEL], ids=["named gates", "a model's calls"])
+KERAS = """
+import time
+from jupyter_gpushare.client import request
+request(memory="8GiB")
+import keras, numpy
+
+class Steps(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        self.began = time.monotonic()
+    def on_train_batch_end(self, batch, logs=None):
+        print("step", self.began, time.monotonic(), flush=True)
+
+model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(1)])
+model.compile(optimizer="adam", loss="mse")
+data = numpy.ones((64, 4), "float32")
+model.fit(data, data[:, :1], batch_size=8, epochs=1_000_000, verbose=0, callbacks=[Steps()])
+"""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [LOOP, MODEL, pytest.param(KERAS, marks=pytest.mark.slow)],
+    ids=["named gates", "a model's calls", "keras"],
+)
 def test_loops_without_an_optimizer_take_turns(
     node: RunningNode, tmp_path: Path, program: str
 ) -> None:
@@ -325,6 +348,43 @@ def test_a_forger_gets_nobodys_memory(node: RunningNode) -> None:
             bob.call(Method.MEMORY, lease=lease, figures=huge, steps=9)
         with pytest.raises(Exception, match="no such lease, or it is not yours"):
             bob.call(Method.TURN_DONE, lease=lease)
+
+
+def test_who_waits_is_told_about_how_long(node: RunningNode) -> None:
+    """Once bob's kernel has had some cells; only alice and an administrator see it."""
+    with (
+        Puppet() as one,
+        Puppet() as other,
+        one.client(node.socket, "alice") as alice,
+        other.client(node.socket, "bob") as bob,
+    ):
+        mine, his = (who.request(memory=8 * GIB)["lease"] for who in (alice, bob))
+        for who, lease in ((alice, mine), (bob, his)):
+            who.call(Method.MEMORY, lease=lease, figures=[], steps=0, can_take_turns=True)
+
+        def has_turn() -> bool:
+            bob.call(Method.TURN_ASK, lease=his)
+            alice.call(Method.TURN_ASK, lease=mine)  # she is at a gate all the time
+            return turn_of(node, "bob") in ("holds", "yields")
+
+        def told() -> bool:
+            """Whether alice is told, in a cell of bob's that then computes for half a second."""
+            bob.call(Method.ACTIVITY, lease=his, state="idle")
+            bob.call(Method.ACTIVITY, lease=his, state="busy")
+            until(has_turn, "bob computes")
+            began = now()
+            answer, seen = alice.call(Method.TURN_ASK, lease=mine), leases(node)["alice"]
+            if "seconds" in answer and seen["turn_expected"] is not None:
+                assert 0 <= answer["seconds"] < 60
+                (hers,) = (x for x in bob.call(Method.STATUS)["leases"] if not x["mine"])
+                assert hers["turn_expected"] is None
+                assert leases(node)["bob"]["turn_expected"] is None
+                return True
+            until(lambda: now() >= began + 0.5, "his cell computes")
+            return False
+
+        assert not told()
+        until(told, "she is told")
 
 
 CACHES = CONFIG.replace("c.Policy.turn_context = 0\n", "")

@@ -20,6 +20,7 @@ from jupyter_gpushare.policy.words.model import (
     EnvironmentName,
     GpuReading,
     LeasePhase,
+    Parts,
     ProcessReading,
     Quota,
     RefusalReason,
@@ -96,6 +97,29 @@ def test_it_is_counted_by_the_rule_after_its_first_gate_not_before() -> None:
     # He named 8 GiB of his 12, and no second step has shown that he needs no more.
     share = at.state.shares[(bob.lease, UUID)]
     assert (share.persistent, share.temporary) == (2 * GIB, 10 * GIB)
+
+
+def test_parts_of_earlier_runs_are_known_at_once_and_shrink_nothing() -> None:
+    """Who names nothing has all that the quota gives, and is counted by the rule a step earlier."""
+    for learned in (None, Parts(Bytes(3 * GIB), Bytes(4 * GIB))):
+        half = Quota(1, Bytes(12 * GIB))
+        at = world(alice=half, bob=half)
+        for pid, who in enumerate(("alice", "bob"), 1):
+            at.observe()
+            decision = at.request(who, pid, Request(1, learned=learned), wait=False)
+            assert isinstance(decision, core.Grant)
+            actor = Actor(pid, who, decision.lease, 2 * GIB, 5 * GIB, gated=True)
+            at.actors[decision.lease] = actor
+            at.train(actor, 1)
+        assert at.state.gpus[UUID].reserved == 24 * GIB
+        at.observe()
+        if learned is None:
+            refused(at, 3, 8)
+    told = at.state.figures[(actor.lease, UUID)]
+    assert (told.persistent, told.temporary) == (3 * GIB, 5 * GIB), "never less before two steps"
+    come(at, "carol", 3, 1, 1, 8)
+    share = at.state.shares[(actor.lease, UUID)]
+    assert (share.persistent, share.temporary) == (3 * GIB, 9 * GIB), "no second step yet"
 
 
 def test_one_that_names_nothing_needs_a_second_step() -> None:

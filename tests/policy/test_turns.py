@@ -436,11 +436,15 @@ def test_who_waits_has_a_place_in_the_line() -> None:
     line = sorted(waiting, key=lambda one: levels.rank(at.state, CONFIG, one.lease))
     assert [order.place(at.state, CONFIG, one.lease, at.at) for one in line] == [1, 2]
     for place, one in enumerate(line, 1):
-        told = sharing.of_lease(at.state, at.state.leases[one.lease], at.at, 100.0, CONFIG)
+        told = sharing.of_lease(
+            at.state, at.state.leases[one.lease], at.at, 100.0, CONFIG, lambda _: ()
+        )
         assert (told["turn"], told["turn_place"]) == ("waits", place)
         assert told["turn_since"] == at.state.turns[one.lease].since + 100.0
     (holder,) = (one for one in (alice, bob, carol) if one not in waiting)
-    told = sharing.of_lease(at.state, at.state.leases[holder.lease], at.at, 0.0, CONFIG)
+    told = sharing.of_lease(
+        at.state, at.state.leases[holder.lease], at.at, 0.0, CONFIG, lambda _: ()
+    )
     assert told["turn_place"] is None
     for _ in range(9 * int(CONFIG.quantum)):
         at.train(holder, 1)

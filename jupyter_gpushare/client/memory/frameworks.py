@@ -14,6 +14,7 @@ from ..adapters import registry
 from ..words.grant import Grant
 
 if TYPE_CHECKING:
+    from ..adapters.batches import BatchGate
     from .gate import Turns
     from .ladder import Framework
 
@@ -27,6 +28,7 @@ class Frameworks:
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
+        self._batches: BatchGate | None = None
         # Looking up a limit and telling it must be one step; else an older limit may be told last.
         self._telling = threading.RLock()
         self._live: dict[str, bool] = {}
@@ -139,12 +141,16 @@ class Frameworks:
         return True
 
     def gate_steps(self, turns: Turns, runs_here: Callable[[], bool]) -> None:
-        """Connect gates to ``turns``: steps are reported, and both they and modules' calls wait.
+        """Connect gates to ``turns``: steps are reported; they, modules' calls and batches wait.
 
         ``runs_here()``: whether this thread runs the cell, or the program.
         """
+        from ..adapters.batches import BatchGate
         from ..adapters.parkers.base import meter_of
 
+        if self._batches is None:
+            self._batches = BatchGate(turns.checkpoint, runs_here)
+            self._batches.watch()
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
             if meter is None or meter.gate is not None:

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final, Protocol
 
 from ...protocol.messages import Method
-from ...protocol.times import format_duration
+from ...protocol.times import format_about, format_duration
 from ..session.session import Link, Session
 from ..words import display
 from ..words.grant import Grant
@@ -261,6 +261,7 @@ class Turns:
     def _wait(self) -> None:
         began = time.monotonic()
         heard_at, asked_at, asked_in = began, 0.0, None
+        answer: Callable[[], Any] = _unknown
         try:
             while self._gate is Gate.CLOSED:
                 session, grant = self._session(), self._grant()
@@ -271,14 +272,16 @@ class Turns:
                     heard_at = now
                     if session.hello is not asked_in or now >= asked_at + ASK_AGAIN:
                         asked_at, asked_in = now, session.hello
-                        session.tell(Method.TURN_ASK, lease=grant.lease)
+                        answer = session.tell(Method.TURN_ASK, lease=grant.lease)
                 elif now >= heard_at + self._unreachable and self.fits():
                     self._go_on_without(now - heard_at)
                     return
                 if self._opened.wait(_LOOK):
                     return
                 is_silent = now > heard_at
-                self._shown.update(_names(grant), time.monotonic() - began, is_silent=is_silent)
+                now = time.monotonic()
+                left = _left(answer(), now - asked_at)
+                self._shown.update(_names(grant), now - began, left, is_silent=is_silent)
         except BaseException:
             self._leave()
             raise
@@ -310,8 +313,11 @@ class _Shown:
         self._times, self._seconds = 0, 0.0
         self._now = ""
 
-    def update(self, where: str, seconds: float, *, is_silent: bool) -> None:
-        """A wait goes on, for ``seconds`` so far; ``is_silent``: no node manager answers."""
+    def update(self, where: str, seconds: float, left: float, *, is_silent: bool) -> None:
+        """A wait goes on, for ``seconds`` so far; ``is_silent``: no node manager answers.
+
+        About ``left`` seconds are left; 0: nobody can tell.
+        """
         if seconds < 1.0:
             return
         publisher = display.notebook_publisher()
@@ -319,6 +325,8 @@ class _Shown:
             text = (
                 f"Paused while another task computes on {where}; {format_duration(seconds)} so far"
             )
+            if left and not is_silent:
+                text += f", about {format_about(left)} more"
             if is_silent:
                 text += ". The GPU node manager does not answer"
             self._publish(publisher, f"{text}. Interrupt the kernel (■) to stop.")
@@ -327,6 +335,8 @@ class _Shown:
         if self._said_at is None or now >= self._said_at + 60.0:
             self._said_at = now
             why = ". The GPU node manager does not answer" if is_silent else ""
+            if left and not is_silent:
+                why = f", about {format_about(left)} more"
             self._say(f"Paused while another task computes on {where}{why} (Ctrl-C stops).")
 
     def waited(self, seconds: float) -> None:
@@ -376,6 +386,14 @@ def _always() -> bool:
 
 def _unknown() -> None:
     return None
+
+
+def _left(answer: object, since: float) -> float:
+    """Seconds that the node manager thinks are left, ``since`` seconds after it said so; or 0."""
+    told = answer.get("seconds") if isinstance(answer, Mapping) else None
+    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < 1e9:
+        return 0.0
+    return max(0.0, told - since)
 
 
 def _names(grant: Grant) -> str:

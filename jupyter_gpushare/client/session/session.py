@@ -301,9 +301,13 @@ class Session:
         if not self._open(self._timeout, waiting):
             self._submit(waiting)
 
-    def tell(self, method: Method, **params: Any) -> None:
-        """Call without waiting for an answer."""
-        self._send(method, False, params)
+    def tell(self, method: Method, **params: Any) -> Callable[[], Any]:
+        """Call without waiting for an answer; what is returned tells the result once it is there.
+
+        Until then, and if the call fails, that is ``None``.
+        """
+        waiting = self._send(method, False, params)
+        return lambda: waiting.result
 
     def tell_surely(self, method: Method, **params: Any) -> None:
         """Call without waiting for an answer; sent again if the link breaks meanwhile."""

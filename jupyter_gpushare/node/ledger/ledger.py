@@ -188,8 +188,14 @@ def _version_3(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
+def _version_4(connection: sqlite3.Connection) -> None:
+    """Of what the parts of these runs' memory were."""
+    for statement in runs.PARTS:
+        connection.execute(statement)
+
+
 #: The steps from version n to n + 1. Append only: a released step never changes.
-MIGRATIONS: tuple[Migration, ...] = (_version_1, _version_2, _version_3)
+MIGRATIONS: tuple[Migration, ...] = (_version_1, _version_2, _version_3, _version_4)
 
 
 #: The tables of a file of the newest version.

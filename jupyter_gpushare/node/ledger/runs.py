@@ -29,19 +29,30 @@ SCHEMA: Final = (
     """,
     "CREATE INDEX runs_by_environment ON runs (environment, code, seq)",
 )
+#: NULL: the run told of no parts, or of a first step only.
+PARTS: Final = (
+    "ALTER TABLE runs ADD COLUMN persistent INTEGER",
+    "ALTER TABLE runs ADD COLUMN temporary INTEGER",
+)
 
-_COLUMNS: Final = "lease, environment, code, gpus, memory"
+_COLUMNS: Final = "lease, environment, code, gpus, memory, persistent, temporary"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The most bytes that a lease of ``gpus`` GPUs was measured to use on one of them."""
+    """The most bytes that a lease of ``gpus`` GPUs was measured to use on one of them.
+
+    ``persistent`` and ``temporary`` are the most that its task told of these parts there, once they
+    could be relied on; ``None``: it did not.
+    """
 
     lease: str
     environment: str
     code: str
     gpus: int
     memory: int
+    persistent: int | None = None
+    temporary: int | None = None
 
 
 def load(connection: sqlite3.Connection) -> list[Run]:
@@ -53,8 +64,9 @@ def put(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
     """Keep these, the newest; what is beyond the bounds is forgotten, the oldest first."""
     for run in runs:
         connection.execute("DELETE FROM runs WHERE lease = ?", (run.lease,))
-        row = (run.lease, run.environment, run.code, run.gpus, run.memory)
-        connection.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)", row)
+        parts = (run.persistent, run.temporary)
+        row = (run.lease, run.environment, run.code, run.gpus, run.memory, *parts)
+        connection.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         _keep(connection, OF_CODE, "environment = ? AND code = ?", (run.environment, run.code))
         _keep(connection, OF_ENVIRONMENT, "environment = ?", (run.environment,))
     _keep(connection, IN_ALL, "1", ())

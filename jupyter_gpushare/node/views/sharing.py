@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...policy.books import shares
 from ...policy.books.state import Lease, State
-from ...policy.turns import order
+from ...policy.turns import expected, order
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import GpuUuid
 from ...policy.words.recalls import Give
@@ -39,18 +39,26 @@ def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> doc.Figures:
 
 
 def of_lease(
-    state: State, lease: Lease, at: float, offset: float, config: PolicyConfig
+    state: State,
+    lease: Lease,
+    at: float,
+    offset: float,
+    config: PolicyConfig,
+    cells: expected.Cells,
 ) -> doc.LeaseTurn:
     """How a task stands with its turn ``at`` this boot time; ``None``: it needs none.
 
-    Adding ``offset`` to a boot time gives a Unix time, in seconds.
+    Adding ``offset`` to a boot time gives a Unix time, in seconds. ``cells`` tells how
+    long a task's last cells computed.
     """
     turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS
+    left = expected.seconds_left(state, config, lease.id, at, cells) if waits else None
     return {
         "turn": None if turn is None else "yields" if recall else turn.phase.value,
         "turn_since": None if turn is None else (recall or turn).since + offset,
         "turn_place": order.place(state, config, lease.id, at) if waits else None,
+        "turn_expected": None if left is None else at + left + offset,
         "overran": bool(state.takers.get(lease.id, False)),
     }
 

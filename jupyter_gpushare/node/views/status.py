@@ -21,6 +21,7 @@ from ...policy.recall import lifts
 from ...policy.recall.offers import idle_until
 from ...policy.recall.outlook import Outlook
 from ...policy.say.texts import budget_when, rebuilding_text
+from ...policy.turns.expected import Cells
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import (
     Activity,
@@ -198,6 +199,7 @@ class Sheet:
         connected: Iterable[EnvironmentName] = (),
         outlooks: Outlooks = dict,
         pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
+        cells: Cells = lambda lease: (),
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
         self._readings, self._waits = readings, waits
@@ -206,6 +208,7 @@ class Sheet:
         self._connected = frozenset(connected)
         self._outlooks = cache(outlooks)
         self._pauses = pauses
+        self._cells = cells
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
@@ -298,7 +301,7 @@ class Sheet:
             "stall": self._stall(lease),
             **_parking(lease, recall, offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
-            **sharing.of_lease(state, lease, self._facts.boot, offset, config),
+            **sharing.of_lease(state, lease, self._facts.boot, offset, config, self._cells),
             "pauses": self._pauses(lease.id, self._facts.boot),
         }
         return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row

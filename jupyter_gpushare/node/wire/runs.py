@@ -1,4 +1,4 @@
-"""What the same code needed before: measured peaks of leases, and estimates from them.
+"""What the same code needed before: measured peaks of leases and their parts, and estimates of it.
 
 A run is recorded when its cell or the lease has ended, in the ledger, so that a restart forgets
 nothing. The run of a task that lives yet is not counted: it may need more later. Nobody's runs
@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from ...policy.books.shares import KNOWN_AFTER
 from ...policy.books.state import State
 from ...policy.words import commands as cmd
-from ...policy.words.events import LeaseEnded
-from ...policy.words.model import Activity, Bytes, Estimate, LeaseId, LeasePhase
+from ...policy.words.events import LeaseEnded, MemoryReported
+from ...policy.words.model import Activity, Bytes, Estimate, LeaseId, LeasePhase, Parts
 from ..host.outcome import Outcome
 from ..host.troubles import Trouble
 from ..inventory.readings import Readings
@@ -44,6 +45,14 @@ def estimate_of(sizes: Iterable[int]) -> Estimate | None:
     return Estimate(Bytes(known[math.ceil(QUANTILE * len(known)) - 1]), len(known))
 
 
+def parts_of(runs: Iterable[Run]) -> Parts | None:
+    """The parts to expect after these runs; ``None``: too few of them told theirs."""
+    told = [(run.persistent, run.temporary) for run in runs]
+    kept = estimate_of(persistent for persistent, _ in told if persistent is not None)
+    step = estimate_of(temporary for _, temporary in told if temporary is not None)
+    return None if kept is None or step is None else Parts(kept.memory, step.memory)
+
+
 class Known:
     """The newest runs, as the ledger keeps them."""
 
@@ -66,6 +75,10 @@ class Known:
         """The newest runs of this environment's code, oldest first."""
         return tuple(self._by_code.get((environment, code), {}).values())
 
+    def run(self, lease: str) -> Run | None:
+        """The run of a lease, as it is known so far."""
+        return self._all.get(lease)
+
     def _drop(self, lease: str) -> None:
         run = self._all.pop(lease, None)
         if run is None:
@@ -82,10 +95,24 @@ class Known:
 
 @dataclass(slots=True)
 class _Running:
-    """A lease that lives: its run so far, and the bytes that are written."""
+    """A lease that lives: its run so far, and what of it is written."""
 
     run: Run
-    written: int = 0
+    written: Run | None = None
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it grew, or told its parts, since it was written."""
+        if self.written is None:
+            return self.run.memory >= GRAIN
+        return any(
+            (now or 0) >= (before or 0) + GRAIN
+            for now, before in zip(_sizes(self.run), _sizes(self.written), strict=True)
+        )
+
+
+def _sizes(run: Run) -> tuple[int | None, ...]:
+    return run.memory, run.persistent, run.temporary
 
 
 class Runs:
@@ -101,6 +128,7 @@ class Runs:
         self._spawn = spawn
         self._known = Known()
         self._running: dict[LeaseId, _Running] = {}
+        self._told: dict[LeaseId, Parts] = {}
         self._unwritten: dict[str, Run] = {}
         self._writing = asyncio.Lock()
         self._trouble = Trouble(log, manager.clock.boot, "Runs are recorded again")
@@ -114,14 +142,15 @@ class Runs:
             self._known.put(run)
 
     def with_estimate(self, command: cmd.RequestLease) -> cmd.RequestLease:
-        """The same request with what its code needed before, where that is known."""
+        """The same request with what its code needed before, where that is known and not named."""
         request, leases = command.request, self._manager.state.leases
-        if request.code is None or request.memory is not None or command.of_quota:
+        if request.code is None or command.of_quota:
             return command
         known = self._known.of(command.environment, request.code)
         over = [run for run in known if run.gpus == request.gpus and run.lease not in leases]
-        estimate = estimate_of(run.memory for run in over)
-        return replace(command, request=replace(request, estimate=estimate))
+        estimate = None if request.memory is not None else estimate_of(run.memory for run in over)
+        learned = None if request.parts is not None else parts_of(over)
+        return replace(command, request=replace(request, estimate=estimate, learned=learned))
 
     # -- inside --------------------------------------------------------------------------
 
@@ -132,27 +161,49 @@ class Runs:
             if not size or lease.request.code is None:
                 continue
             known = self._running.get(name)
-            if known is None:
+            if known is None:  # new, or recorded before: by a node manager that ended, or it drains
+                before = self._known.run(name)
                 run = Run(name, lease.environment, lease.request.code, lease.request.gpus, size)
-                known = self._running[name] = _Running(run)
-            elif size > known.run.memory:
+                known = self._running[name] = _Running(before or run, before)
+            if size > known.run.memory:
                 known.run = replace(known.run, memory=size)
         for name, running in tuple(self._running.items()):
             found = state.leases.get(name)
             if found is None or found.phase is LeasePhase.ENDED:
-                self._note(self._running.pop(name))
+                self._ended(name)
             elif found.activity is Activity.IDLE:
                 self._note(running)
 
     def _heard(self, outcome: Outcome, state: State) -> None:
         for event in outcome.events:
-            if isinstance(event, LeaseEnded) and event.lease in self._running:
-                self._note(self._running.pop(event.lease))
+            if isinstance(event, LeaseEnded):
+                self._ended(event.lease)
+            elif isinstance(event, MemoryReported) and event.steps >= KNOWN_AFTER:
+                self._has_told(event)
+
+    def _has_told(self, event: MemoryReported) -> None:
+        """The most of each part on one of its GPUs, from the step on from which it is relied on."""
+        before = self._told.get(event.lease, Parts(Bytes(0), Bytes(0)))
+        kept = max((one.persistent for one in event.figures), default=Bytes(0))
+        step = max((one.temporary for one in event.figures), default=Bytes(0))
+        if kept or step:
+            most = Parts(max(before.persistent, kept), max(before.temporary, step))
+            self._told[event.lease] = most
+
+    def _ended(self, name: LeaseId) -> None:
+        if name in self._running:
+            self._note(self._running.pop(name))
+        self._told.pop(name, None)
 
     def _note(self, known: _Running) -> None:
-        if known.run.memory < known.written + GRAIN:
+        told = self._told.get(LeaseId(known.run.lease))
+        if told is not None:
+            kept = max(told.persistent, known.run.persistent or 0)
+            step = max(told.temporary, known.run.temporary or 0)
+            known.run = replace(known.run, persistent=kept, temporary=step)
+        if not known.is_news:
             return
-        known.written = known.run.memory
+        known.written = known.run
         self._known.put(known.run)
         self._unwritten[known.run.lease] = known.run
         self._spawn(self._write())

@@ -26,6 +26,7 @@ from ...policy.say.effects import (
     TellTurn,
     WarnOfRecall,
 )
+from ...policy.turns import expected
 from ...policy.words import commands as cmd
 from ...policy.words.events import (
     ActivityChanged,
@@ -49,6 +50,7 @@ from ...policy.words.model import (
     LeasePhase,
 )
 from ...policy.words.recalls import MEMORY, Give, RecallPhase
+from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol.calls import (
     Call,
@@ -377,6 +379,8 @@ class Service:
                     result |= translate.voucher(state, lease, self._key)
                 if call.method is Method.PIN and lease is not None:
                     result["seconds"] = max(0.0, (lease.pinned_until or 0.0) - self._clock.boot())
+                if call.method is Method.TURN_ASK and lease is not None:
+                    result |= self._turn_left(lease.id, state)
                 conn.reply(call.id, result)
             if call.method is Method.TURN_ASK and decision.lease is not None:
                 self._tell_turn(decision.lease, state)  # it may have had its turn, or need none
@@ -583,6 +587,15 @@ class Service:
             self._tell_task(self._own(name, state), Notice.TURN, notice)
         if not has_turn:
             self._ask_task(self._own(name, state), recalls.gate_notice(state, lease), state)
+
+    def _turn_left(self, name: LeaseId, state: State) -> dict[str, float]:
+        """What a task that waits for its turn is told: about how long, if anybody can tell."""
+        turn = state.turns.get(name)
+        if turn is None or turn.phase is not TurnPhase.WAITS:
+            return {}
+        at, cells = self._clock.boot(), self._pauses.cells
+        left = expected.seconds_left(state, self._manager.config, name, at, cells)
+        return {} if left is None else {"seconds": left}
 
     def _stopped(self, name: LeaseId) -> None:
         for waiter in self._waiters.pop(name, ()):

@@ -175,6 +175,7 @@ class Statuses:
             (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
             self._outlooks,
             self._pauses.document,
+            self._pauses.cells,
         )
         await hand_out(sheet, wanted, slices, self.took, form)
 

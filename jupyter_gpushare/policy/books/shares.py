@@ -124,14 +124,14 @@ def at_least(before: Figures | None, told: Figures) -> Figures:
 def known(state: State, lease: LeaseId, gpu: GpuUuid) -> Figures | None:
     """A task's figures once they can be relied on: from its request, then from its steps.
 
-    Until its steps have shown that it named its temporary part right, that part is all that it may
+    Until its steps have shown that its temporary part is known right, that part is all that it may
     use beyond its persistent one: what others are promised must not depend on its word.
     """
     told = state.figures.get((lease, gpu))
     if told is None or state.steps.get(lease, 0) >= KNOWN_AFTER:
         return told
     found = state.leases[lease]
-    if found.request.parts is None:
+    if found.request.foreknown is None:
         return None
     may = sum(part.memory for part in found.allocations if part.gpu == gpu)
     temporary = max(told.temporary, may - told.persistent)

@@ -52,8 +52,8 @@ def tally(state: State, gpu: GpuUuid, offset: int) -> State:
 
 
 def name_figures(state: State, lease: Lease) -> State:
-    """What a request named of its memory is known from the grant on, until it is measured."""
-    parts = lease.request.parts
+    """What a request names, or its code's runs had, is known from the grant on."""
+    parts = lease.request.foreknown
     if parts is None:
         return state
     figures = {

@@ -81,10 +81,15 @@ def _line(state: State, config: PolicyConfig, shared: Sharers, at: float) -> lis
 
 def place(state: State, config: PolicyConfig, lease: LeaseId, at: float) -> int:
     """The place of a waiting task in the line for its GPUs; 1 is next. O(tasks in turns)."""
-    shared = sharers(state, config)
-    gpus = gpus_of(shared, lease)
-    line = _line(state, config, shared, at)
-    return 1 + sum(bool(gpus & gpus_of(shared, name)) for name in line[: line.index(lease)])
+    return 1 + len(ahead(state, config, sharers(state, config), lease, at))
+
+
+def ahead(
+    state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId, at: float
+) -> list[LeaseId]:
+    """Who waits for a GPU of a waiting task and is before it in the line, the first first."""
+    gpus, everybody = gpus_of(shared, lease), _line(state, config, shared, at)
+    return [name for name in everybody[: everybody.index(lease)] if gpus & gpus_of(shared, name)]
 
 
 def owed_at(state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId) -> float:

@@ -301,6 +301,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Bytes that a task keeps across its steps on each GPU, and that a step needs beyond them."""
+
+    persistent: Bytes
+    temporary: Bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What a task asks for. Sizes are bytes on each GPU.
 
@@ -311,8 +319,8 @@ class Request:
 
     Once it is decided, ``reserve`` says how much it reserves where no ``memory`` is named;
     ``None``: all that the quota gives. ``live``: its frameworks' limits can change while they run
-    (``None``: not known yet). ``code`` names the code that runs, for :class:`Estimate`, which only
-    the node manager makes.
+    (``None``: not known yet). ``code`` names the code that runs, for :class:`Estimate` and
+    ``learned``, the parts that its earlier runs had; only the node manager makes these.
     """
 
     gpus: int = 1
@@ -326,6 +334,7 @@ class Request:
     live: bool | None = since(3, None)
     code: str | None = since(3, None)
     estimate: Estimate | None = since(3, None)
+    learned: Parts | None = since(3, None)
 
     @property
     def named(self) -> int:
@@ -338,6 +347,13 @@ class Request:
         if self.persistent is None or self.temporary is None:
             return None
         return self.persistent, self.temporary
+
+    @property
+    def foreknown(self) -> tuple[Bytes, Bytes] | None:
+        """Its parts before it has computed: those that it names, else those of its earlier runs."""
+        if self.parts is None and self.learned is not None:
+            return self.learned.persistent, self.learned.temporary
+        return self.parts
 
     @property
     def follows(self) -> bool:

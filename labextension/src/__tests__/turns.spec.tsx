@@ -123,6 +123,14 @@ describe('a GPU in turns', () => {
     expect(text({ turn: 'waits', turn_since: 1980, pauses })).toBe(
       "Paused for somebody's turn, so far 20 s, 3 times in this cell."
     );
+    const waits = { turn: 'waits', turn_since: 1980 } as const;
+    expect(text({ ...waits, turn_expected: 2018 })).toBe(
+      "Paused for somebody's turn, so far 20 s, about 20 s more."
+    );
+    expect(text({ ...waits, turn_expected: 2002.4, pauses })).toContain(
+      'so far 20 s, about 2 s more, 3 times in this cell.'
+    );
+    expect(text({ ...waits, turn_expected: 1999 })).not.toContain('about');
     expect(text({ turn: 'holds', pauses })).toBe(
       'Was paused 3 times in this cell, 41 s in all'
     );

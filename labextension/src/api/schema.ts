@@ -590,6 +590,8 @@ export interface components {
              * @enum {unknown}
              */
             turn: "rest" | "waits" | "holds" | "yields" | null;
+            /** @description about when its turn comes: Unix time, seconds; null: nobody can tell, it waits for none, or not yours to know */
+            turn_expected?: number | null;
             /** @description its place in the line for a turn; 1 is next */
             turn_place: number | null;
             /** @description since when it stands so: Unix time, seconds */

@@ -70,6 +70,13 @@ export function formatDuration(
     : trans.__('%1 d', days);
 }
 
+/** About how long: `3 s`, `20 s`, `7 min`; rounded as far as an estimate is worth. */
+export function formatAbout(seconds: number, trans: TranslationBundle): string {
+  return seconds < 10
+    ? formatDuration(Math.max(1, Math.round(seconds)), trans)
+    : formatRange(seconds, seconds, trans);
+}
+
 /** `24 GiB`, `24 GiB each`, `24 GiB, 80 GiB`: bytes on each of several GPUs. */
 export function eachText(
   sizes: readonly number[],

@@ -3,7 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { Gpu, Lease, Status } from '../api/types';
 import { memoryKinds, turnsOf, turnWait, waitingBehind } from '../model/turns';
-import { formatBytes, formatDuration, type Units } from './format';
+import { formatAbout, formatBytes, formatDuration, type Units } from './format';
 import { taskName } from './words';
 
 /** The same for its owner: which GPU, who is ahead, since when; empty if it needs no turn. */
@@ -169,9 +169,14 @@ export function pausesText(
       : trans._n('once in this cell', '%1 times in this cell', times);
   if (lease.turn === 'waits') {
     const so = formatDuration(now - (lease.turn_since ?? now), trans);
+    const left = (lease.turn_expected ?? now) - now;
+    const time =
+      left > 0
+        ? trans.__('%1, about %2 more', so, formatAbout(left, trans))
+        : so;
     return times > 1
-      ? trans.__("Paused for somebody's turn, so far %1, %2.", so, often)
-      : trans.__("Paused for somebody's turn, so far %1.", so);
+      ? trans.__("Paused for somebody's turn, so far %1, %2.", time, often)
+      : trans.__("Paused for somebody's turn, so far %1.", time);
   }
   return times > 0
     ? trans.__(
