@@ -370,6 +370,40 @@ def test_a_node_manager_that_dies_in_a_hand_over_loses_nobodys_turn(
             assert overlaps(alice, bob, since) == [], "also while it was away"
 
 
+def test_a_pinned_task_keeps_its_turn_while_the_administrator_allows_it(tmp_path: Path) -> None:
+    config = CONFIG.replace("turn_bound = 2.0", "turn_bound = 1000.0")
+    config = config.replace("heartbeat_timeout = 4.0", "heartbeat_timeout = 60.0")
+    config += "c.Policy.pin_turn_limit = 1000.0\n"
+    arguments = people(tmp_path)
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node,
+        looping(node, tmp_path, LOOP) as (alice, bob),
+    ):
+        until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), "both take turns", WITHIN)
+        lease = leases(node)["alice"]["id"]
+
+        def pin(seconds: float) -> dict[str, Any]:
+            with node.client("alice") as client:
+                told: dict[str, Any] = client.call(Method.PIN, lease=lease, seconds=seconds)
+            return told
+
+        assert 590 < pin(600)["turn_seconds"] <= 600
+        until(lambda: turn_of(node, "alice") == "holds", "alice has the turn")
+        his, hers = len(written(bob)), len(written(alice))
+        # A step takes a tenth of the quantum.
+        until(lambda: len(written(alice)) >= hers + 60, "she goes on for several quanta", WITHIN)
+        assert len(written(bob)) <= his + 1, "he waits"
+        assert turn_of(node, "bob") == "waits"
+        assert leases(node)["alice"]["turn_pinned_until"] is not None
+        assert ", pinned for " in text(node), "whoever waits can see why"
+        node.restart()
+        until(lambda: turn_of(node, "alice") == "holds", "and keeps it over a restart")
+        assert leases(node)["alice"]["turn_pinned_until"] is not None
+        assert pin(0)["turn_seconds"] == 0
+        his = len(written(bob))
+        until(lambda: len(written(bob)) >= his + 5, "his turn comes", WITHIN)
+
+
 def test_a_forger_gets_nobodys_memory(node: RunningNode) -> None:
     with node.client("alice") as alice, node.client("bob") as bob:
         lease = alice.request(memory=16 * 2**30)["lease"]
