@@ -3,7 +3,8 @@
 Each round has a seed of its own, made from the first, which is printed: ``--only SEED`` plays
 one round again. Every fourth round has real kernels, every fifth several servers that elect a
 host, every third clients with memory on their GPUs, which the driver parks, and every third limits
-that are lifted on GPUs with room and taken back. The record
+that are lifted on GPUs with room and taken back. In every sixth tasks take turns, in half of those
+with no other faults than those of turns, so that nothing else explains a wait. The record
 (``--json``) is written anew after each round, so it is there if the run is cut.
 """
 
@@ -26,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.cuda import build_stubs  # noqa: E402
 from support.faults.shim import build_shim  # noqa: E402
-from support.faults.storm import Plan, Report, Storm  # noqa: E402
+from support.faults.storm import OF_TURNS, Plan, Report, Storm  # noqa: E402
 
 
 def plan_of(number: int, seed: int, seconds: float) -> Plan:
@@ -35,6 +36,11 @@ def plan_of(number: int, seed: int, seconds: float) -> Plan:
         return Plan(seed, seconds=seconds, rate=8.0, clients=8, hosts=3)
     if number % 3 == 1:
         return Plan(seed, seconds=seconds, rate=10.0, clients=3, tenants=6)
+    if number % 12 == 6:
+        roles = ("stepper",)
+        return Plan(
+            seed, seconds=seconds, rate=1.5, clients=8, roles=roles, by_turns=True, only=OF_TURNS
+        )
     if number % 6 == 0:
         roles = ("stepper",)
         return Plan(seed, seconds=seconds, rate=5.0, clients=6, roles=roles, by_turns=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any, Final
 
 from ..protocol.times import parse_duration
 from .node import connect
@@ -21,17 +24,25 @@ class UsageApp(Verb):
     examples = """
     jupyter gpushare usage --since 12h
     jupyter gpushare usage --since 30d --environment alice --json
+    jupyter gpushare usage --by day
     """
 
     since = option(
         7 * 86400.0, "How far back: 30m, 12h, 7d, 2w, or seconds. Default: 7d.", parse_duration
     )
     environment = option("", "Only this environment.")
+    by = option(
+        "environment",
+        "day: one environment's (yours, if you name none), a line a day.",
+        choices=("environment", "day"),
+    )
 
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
         from ..protocol.messages import Method
 
+        if self.by == "day":
+            return self._by_day()
         with connect() as node:
             answer = node.call(Method.USAGE, since=self.since, environment=self.environment or None)
         if self.json:
@@ -47,10 +58,7 @@ class UsageApp(Verb):
             return 0
         print(
             table(
-                (
-                    *("ENVIRONMENT", "GPU-HOURS HELD", "GPU-HOURS BUSY", "BUSY %"),
-                    *("CHARGED", "GIB-HOURS", "LEASES"),
-                ),
+                ("ENVIRONMENT", *_FIGURES),
                 [
                     (
                         row["environment"],
@@ -66,6 +74,45 @@ class UsageApp(Verb):
             )
         )
         return 0
+
+    def _by_day(self) -> int:
+        from ..protocol.messages import Method
+
+        days = min(366, max(1, math.ceil(self.since / 86400)))
+        offset = datetime.now().astimezone().utcoffset()
+        told = {
+            "days": days,
+            "utc_offset": 0.0 if offset is None else offset.total_seconds(),
+            "environment": self.environment or None,
+        }
+        with connect() as node:
+            answer = node.call(Method.USAGE_DAILY, **told)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        for own in (answer, *answer.get("servers", ())):
+            print(f"{own['environment']}, days as on this computer:")
+            print(table(("DAY", *_FIGURES), [_day(day) for day in own["days"]]))
+        return 0
+
+
+_FIGURES: Final = (
+    *("GPU-HOURS HELD", "GPU-HOURS BUSY", "BUSY %"),
+    *("CHARGED", "GIB-HOURS", "LEASES"),
+)
+
+
+def _day(day: Mapping[str, Any]) -> tuple[Any, ...]:
+    # Noon is on the same day whichever way the clocks were changed meanwhile.
+    return (
+        datetime.fromtimestamp(day["start"] + 43200).strftime("%Y-%m-%d"),
+        day["held"] / 3600,
+        day["busy"] / 3600,
+        percent(day["busy"], day["held"]),
+        day.get("charged", day["held"]) / 3600,
+        hours_of(day.get("resident_gib_seconds")),
+        day["leases"],
+    )
 
 
 def hours_of(seconds: float | None) -> float | None:

@@ -198,6 +198,12 @@ def _reserve(texts: Mapping[str, str]) -> dict[str, Any]:
     return {"reserve": _read("reserve", texts["reserve"].lower() or None, wanted)}
 
 
+def _pin(texts: Mapping[str, str]) -> dict[str, Any]:
+    text = texts["pin"].replace(",", ".") + ("m" if _NUMBER.fullmatch(texts["pin"]) else "")
+    wanted = "Minutes from 0, which is not at all, or a time such as 90s; empty: the node's own."
+    return {"pin_turn_limit": _read("pin_turn_limit", text or None, wanted)}
+
+
 def _show(name: str, wished: str, text: Callable[[Any], str]) -> Shows:
     """Show a field of a wish as ``text`` of it; empty without it."""
     return lambda wish: {name: "" if wish.get(wished) is None else text(wish[wished])}
@@ -365,6 +371,17 @@ PARTS: Final = (
         lambda wish: words.reserve_text(wish["reserve"]),
         empty="as on the node",
         keyboard="text",
+    ),
+    Part(
+        "pin",
+        "Minutes for which a pin keeps a turn",
+        "Where tasks take turns: others wait for so long, at most. 0: not at all. Empty: as on the "
+        "node.",
+        _show("pin", "pin_turn_limit", lambda seconds: _plain(seconds / 60)),
+        _pin,
+        lambda wish: words.pin_text(wish["pin_turn_limit"]),
+        of="pin_turn_limit",
+        empty="as on the node",
     ),
 )
 INPUTS: Final = tuple(name for part in PARTS for name in part.inputs)

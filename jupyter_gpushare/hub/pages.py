@@ -377,8 +377,13 @@ class UsageCsvHandler(CsvHandler):
             for own in (document, *document.get("servers", ())):
                 for name, day in zip(names, own["days"], strict=True):
                     figures = [hours(day["held"]), hours(day["busy"]), day["leases"]]
+                    more = (day.get("charged", day["held"]), day.get("resident_gib_seconds", 0.0))
+                    figures += [hours(seconds) for seconds in more]
                     rows.append([name, answer.node, own["environment"], *figures])
-        header = ("day", "node", "environment", "held_gpu_hours", "busy_gpu_hours", "leases")
+        header = (
+            *("day", "node", "environment", "held_gpu_hours", "busy_gpu_hours", "leases"),
+            *("charged_gpu_hours", "resident_gib_hours"),
+        )
         attachment(self, "gpu-hours.csv", to_csv(header, rows))
 
 

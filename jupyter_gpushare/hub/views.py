@@ -338,11 +338,9 @@ def _parking_text(lease: Json, now: float) -> str:
 
 def _sharing_text(lease: Json, now: float) -> str:
     """The state of a task's turn, and memory limits that differ from the grant."""
-    pauses = holding.pauses_text(lease, now)
-    parts = [
-        words.TURNS.get(lease.get("turn") or "", ""),
-        f"{pauses[0].upper()}{pauses[1:]}." if pauses else "",
-    ]
+    told = (holding.pinned_text(lease, now), holding.pauses_text(lease, now))
+    parts = [words.TURNS.get(lease.get("turn") or "", "")]
+    parts += [f"{text[0].upper()}{text[1:]}." for text in told if text]
     if lease.get("overran"):
         parts.append("Did not give its turn back in time.")
     for part in lease["gpus"]:
@@ -777,6 +775,8 @@ class Column:
     held: str
     busy: str
     leases: int
+    charged: str
+    resident: str
     title: str
     x: float
     width: float
@@ -807,6 +807,9 @@ def days_view(
     held = [sum(document["days"][n]["held"] for document in daily) for n in range(len(names))]
     busy = [sum(document["days"][n]["busy"] for document in daily) for n in range(len(names))]
     counts = [sum(document["days"][n]["leases"] for document in daily) for n in range(len(names))]
+    # An older node manager does not tell what counts.
+    charged = [_all_on(daily, n, "charged", "held") for n in range(len(names))]
+    resident = [_all_on(daily, n, "resident_gib_seconds") for n in range(len(names))]
     top = axis_top(max([*held, _LOWEST_TOP]) / 3600) * 3600
     step = width / max(1, len(names))
     columns = tuple(
@@ -815,6 +818,8 @@ def days_view(
             held=words.gpu_hours(one),
             busy=words.gpu_hours(part),
             leases=count,
+            charged=words.gpu_hours(charged[place]),
+            resident=f"{resident[place] / 3600:.1f}",
             title=f"{name}: {words.gpu_hours(one)} GPU-hours held, {words.gpu_hours(part)} busy",
             x=round(place * step + step * 0.1, 2),
             width=round(step * 0.8, 2),
@@ -829,7 +834,15 @@ def days_view(
     summary = f"{words.gpu_hours(sum(held))} GPU-hours held in {len(names)} days"
     if share:
         summary += f"; code ran in {words.gpu_hours(sum(busy))} of them ({share})"
+    if sum(held) - sum(charged) >= 60.0:
+        summary += f"; {words.gpu_hours(sum(charged))} count, the time of your turns"
     return DaysView(columns, width, height, f"{top / 3600:g} h", f"{summary}.", zone)
+
+
+def _all_on(daily: Sequence[Json], day: int, name: str, older: str = "") -> float:
+    """The sum of a figure on one day; ``older`` stands for it where a node does not tell it."""
+    days = [document["days"][day] for document in daily]
+    return sum(float(one.get(name, one[older] if older else 0.0)) for one in days)
 
 
 def server_days(

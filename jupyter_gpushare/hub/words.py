@@ -129,6 +129,13 @@ def offset_text(offset: int | None) -> str:
     return "head-room as on the node" if offset is None else f"{format_size(offset)} head-room"
 
 
+def pin_text(seconds: float | None) -> str:
+    """For how long a pin keeps a turn."""
+    if seconds is None:
+        return "pins keep turns as on the node"
+    return f"pins keep turns for {duration(seconds)}" if seconds else "pins keep no turns"
+
+
 def reserve_text(reserve: str | None) -> str:
     """How much a request reserves that names no memory."""
     return {

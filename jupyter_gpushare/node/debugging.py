@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from ..policy.books.state import State
 from .host.outcome import Listener, Outcome
 from .ledger.codec import command_to_json, event_to_json
-from .manager import Failpoint
+from .manager import Failpoint, Strike
 
 
-def failpoint_from(spec: str) -> Callable[[Failpoint], None]:
-    """``after-append:3``: kill this process the third time it comes there. For crash tests."""
+def failpoint_from(spec: str) -> Strike:
+    """``after-append:3``: kill this process the third time it comes there. For crash tests.
+
+    ``after-append:3:TurnGiven`` counts only the times at which it comes there with such an event.
+    """
     if not spec:
-        return lambda point: None
-    name, _, count = spec.partition(":")
+        return lambda point, outcomes: None
+    name, _, times = spec.partition(":")
+    count, _, kind = times.partition(":")
     wanted, left = Failpoint(name), [int(count or 1)]
 
-    def strike(point: Failpoint) -> None:
-        if point is wanted:
+    def strike(point: Failpoint, outcomes: Sequence[Outcome]) -> None:
+        kinds = {type(event).__name__ for outcome in outcomes for event in outcome.events}
+        if point is wanted and (not kind or kind in kinds):
             left[0] -= 1
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -82,6 +82,10 @@ class Failpoint(Enum):
     BEFORE_REPLY = "before-reply"
 
 
+#: Called at each such instant with what was decided.
+Strike = Callable[[Failpoint, Sequence[Outcome]], None]
+
+
 class Processes(Protocol):
     """Watching and signalling the node's processes. Both may raise :class:`ProcessError`."""
 
@@ -133,7 +137,7 @@ class Manager:
         snapshot_every: int = 5000,
         ledger_bytes: int = 2**30,
         check: bool = False,
-        failpoint: Callable[[Failpoint], None] = lambda point: None,
+        failpoint: Strike = lambda point, outcomes: None,
         recorder: Listener | None = None,
         is_first: bool = True,
         log: logging.Logger | None = None,
@@ -345,7 +349,7 @@ class Manager:
                 state, outcomes = self._without_disk(batch, failure)
                 self._refusals.all_are_kept()  # in the backlog
         self.state = state
-        self._failpoint(Failpoint.BEFORE_REPLY)
+        self._failpoint(Failpoint.BEFORE_REPLY, outcomes)
         told = list(zip(batch, outcomes, strict=True))
         for pending, outcome in told:
             self._answer(pending, outcome)  # somebody waits for it
@@ -381,7 +385,7 @@ class Manager:
         records = [to_record(event, wall) for event in events]
         at = max((event.at for one in outcomes for event in one.events), default=self.clock.boot())
         uses = Uses(at, wall, tuple(used.items()))
-        self._failpoint(Failpoint.BEFORE_APPEND)
+        self._failpoint(Failpoint.BEFORE_APPEND, outcomes)
         loop = asyncio.get_running_loop()
         try:
             # A loss of power ends every lease; what else is recorded has to outlive it.
@@ -393,7 +397,7 @@ class Manager:
             return error
         self._used.are_written(used)
         self._ledger_trouble.is_over()
-        self._failpoint(Failpoint.AFTER_APPEND)
+        self._failpoint(Failpoint.AFTER_APPEND, outcomes)
         self._since_snapshot += len(records)
         return None
 

@@ -410,6 +410,15 @@ class QuotaParams:
         ]
         | LeftOut
     ) = LeftOut.KEEP
+    pin_turn_limit: (
+        Annotated[
+            float | None,
+            Range(0.0, MOST_IDLE),
+            "seconds for which a pin keeps a task's turn from being asked back; 0 is not at all; "
+            "null is the node's own",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
 
 
 @dataclass(frozen=True, slots=True)

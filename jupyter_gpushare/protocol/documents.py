@@ -45,6 +45,11 @@ Burst = Annotated[
 OwnOffset = Annotated[
     int | None, Range(0), "the quota's own turn_offset, bytes; null: the node's holds"
 ]
+OwnPin = Annotated[
+    float | None,
+    Range(0),
+    "the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's",
+]
 OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
 OwnReserve = Annotated[
     str | None,
@@ -133,6 +138,7 @@ class ListedQuota(HeldQuota):
     groups: Annotated[list[str], "as identity told them"]
     own_burst_memory: NotRequired[OwnBurst]
     turn_offset: NotRequired[OwnOffset]
+    pin_turn_limit: NotRequired[OwnPin]
     seen: NotRequired[Annotated[bool, "whether it was ever here"]]
 
 
@@ -155,6 +161,7 @@ class GroupQuota(QuotaNumbers):
     burst_memory: NotRequired[Burst]
     own_burst_memory: NotRequired[OwnBurst]
     turn_offset: NotRequired[OwnOffset]
+    pin_turn_limit: NotRequired[OwnPin]
     reserve: NotRequired[OwnReserve]
     warnings: NotRequired[Warnings]
 
@@ -393,6 +400,13 @@ class LeaseTurn(TypedDict):
         "how it stands with its turn; null: it needs none",
     ]
     turn_since: Annotated[float | None, "since when it stands so: Unix time, seconds"]
+    turn_pinned_until: NotRequired[
+        Annotated[
+            float | None,
+            "until when its turn is not asked back, because its people pinned it: Unix time, "
+            "seconds; null: it may be asked back",
+        ]
+    ]
     turn_place: Annotated[int | None, Range(1), "its place in the line for a turn; 1 is next"]
     turn_expected: NotRequired[
         Annotated[
@@ -676,6 +690,16 @@ class UsedOnDay(TypedDict):
     held: Annotated[Seconds, "GPU-seconds"]
     busy: Annotated[Seconds, "GPU-seconds"]
     leases: Count
+    charged: NotRequired[
+        Annotated[
+            Seconds,
+            "GPU-seconds that count towards a budget: the time of its turns on GPUs that are used "
+            "by turns, elsewhere the time held",
+        ]
+    ]
+    resident_gib_seconds: NotRequired[
+        Annotated[float, "memory that was reserved for it, GiB times seconds"]
+    ]
     node_held: Annotated[Seconds, "GPU-seconds of all"]
     node_busy: Annotated[Seconds, "GPU-seconds of all"]
     capacity: Annotated[Seconds, "GPU-seconds that the node's GPUs of now could give"]
@@ -911,6 +935,9 @@ class Done(NewVoucher):
             "of `pin`: for which it is kept now; of `turn.ask`: about until its turn, if it waits "
             "and that can be told",
         ]
+    ]
+    turn_seconds: NotRequired[
+        Annotated[Seconds, "for which its turn is not asked back either: of pin only"]
     ]
 
 

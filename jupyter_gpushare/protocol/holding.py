@@ -112,14 +112,23 @@ def time_text(gpu: Document, leases: Iterable[Document], now: object) -> str:
         words.append("nobody computes")
     else:
         does = "ends its turn" if holder.get("turn") == "yields" else "computes"
+        kept = pinned_text(holder, now)
         since = "" if does != "computes" else _lasts(holder.get("turn_since"), now)
-        words.append(f"{owner_text(holder)} {does}{since}")
+        words.append(", ".join(filter(None, [f"{owner_text(holder)} {does}{since}", kept])))
     if waiting:
         lasts = _lasts(waiting[0].get("turn_since"), now)
         words.append(f"next is {owner_text(waiting[0])}, paused{lasts}")
     if len(waiting) > 1:
         words.append(f"{len(waiting) - 1} more paused")
     return "; ".join(words)
+
+
+def pinned_text(lease: Document, now: object) -> str:
+    """``pinned for 9 min more``: for how long a pin keeps its turn; empty: it keeps none."""
+    until, at = _number(lease.get("turn_pinned_until")), _number(now)
+    if until is None or at is None or until <= at:
+        return ""
+    return f"pinned for {format_duration(until - at)} more"
 
 
 def pauses_text(lease: Document, now: object) -> str:

@@ -140,7 +140,10 @@ Incoming = Answer | ErrorAnswer | Notification
 #: Parameters of which null is not the same as leaving them out.
 NULL_SAYS: Final = {
     Method.QUOTA_SET: frozenset(
-        {"memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset", "reserve"}
+        {
+            *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
+            *("reserve", "pin_turn_limit"),
+        }
     )
 }
 

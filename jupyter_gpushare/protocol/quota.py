@@ -112,6 +112,12 @@ QUOTA: Final = {
         "default: the node's own.",
         "default",
     ),
+    "pin_turn_limit": QuotaField(
+        lambda given: parse_duration(given, 0.0, MOST_IDLE),
+        "For how long a pin keeps a task's turn from being asked back, such as 10m; 0: not at "
+        "all; default: the node's own.",
+        "default",
+    ),
 }
 
 

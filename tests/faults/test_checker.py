@@ -16,6 +16,7 @@ from jupyter_gpushare.node.ledger.ledger import Record
 
 RULES = Rules(
     turn_bound=8.0,
+    turn_wait=20.0,
     capacity={"GPU-0": 10, "GPU-1": 10},
     heartbeat_timeout=6.0,
     leak_bound=1.0,
@@ -253,6 +254,33 @@ def test_it_finds_two_that_compute_at_once(why: str | None) -> None:
     since = ends if why == "one after the other" else begins
     history.see("alice", Saw.STEP, since, lease="alice", gpus=["GPU-0"])
     assert history.broken() == (set() if why else {Property.TURN})
+
+
+@pytest.mark.parametrize(
+    "why",
+    [None, "short", "node manager killed", "stopped", "killed", "lost", "client killed at a gate"],
+)
+def test_it_finds_who_waits_for_a_turn_for_too_long(why: str | None) -> None:
+    history = History(random.Random(1))
+    history.see("alice", Saw.BORN, environment="alice", pid=0)
+    history.see("alice", Saw.WAITS, lease="alice")
+    if why != "short":
+        history.at += RULES.turn_wait
+    if why == "stopped":  # another one, which may have had the turn
+        history.see("harness", Saw.STOPPED, client="bob")
+        history.see("harness", Saw.WENT_ON, client="bob")
+    elif why in ("node manager killed", "client killed at a gate"):
+        history.see("harness", Saw.FAULT, name=why)
+    match why:
+        case "killed":  # it waited until then
+            history.see("harness", Saw.KILLED, client="alice")
+        case "lost":
+            history.see("harness", Saw.REVOKED, lease="alice")
+            history.see("alice", Saw.LOST, lease="alice", message="revoked")
+        case _:
+            history.see("alice", Saw.PASSED, lease="alice")
+    is_explained = why in ("short", "node manager killed", "stopped")
+    assert history.broken() == (set() if is_explained else {Property.WAITS})
 
 
 def test_tasks_of_one_environment_share_their_reservation() -> None:

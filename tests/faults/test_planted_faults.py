@@ -46,6 +46,37 @@ CASES: dict[str, Case] = {
     "give_two_the_turn": Case(
         Property.TURN, ("client killed",), ("stepper",), 0.3, 6, seconds=15.0, by_turns=True
     ),
+    "hand_over_when_asked": Case(
+        Property.TURN,
+        ("client killed in a hand-over",),
+        ("stepper",),
+        0.3,
+        6,
+        seconds=15.0,
+        by_turns=True,
+    ),
+    "leave_the_turn_to_who_has_it": Case(
+        Property.WAITS, ("step without end",), ("stepper",), 0.3, 6, seconds=8.0, by_turns=True
+    ),
+    "wait_for_the_dead": Case(
+        Property.WAITS,
+        ("client killed at a gate",),
+        ("stepper",),
+        0.3,
+        6,
+        seconds=8.0,
+        by_turns=True,
+    ),
+    # One jump in the first round, back: then nobody's quantum ends for long.
+    "measure_quanta_by_the_wall": Case(
+        Property.WAITS,
+        ("clock jump at the edge of a quantum",),
+        ("trainer",),
+        0.01,
+        6,
+        seconds=40.0,
+        by_turns=True,
+    ),
     "ask_everybody_for_caches": Case(Property.CACHE, ("client killed",), STAYERS),
     "place_out_of_service": Case(Property.DRAINED, ("GPU out of service",), ("short", "pair"), 4.0),
     "believe_who_releases": Case(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.faults.observed import Saw
 from support.faults.stage import can_steal
-from support.faults.storm import Plan, Report, Storm
+from support.faults.storm import OF_TURNS, Plan, Report, Storm
 
 pytestmark = [
     pytest.mark.slow,
@@ -98,4 +98,27 @@ def test_a_gpu_out_of_service_is_granted_to_nobody(
     assert report.faults["GPU out of service"] > 0
     assert report.faults["node manager killed"] > 0
     assert report.verdict.looked_at["grants"] > 3
+    assert report.verdict.looked_at["probes"] == 1
+
+
+def test_nobody_waits_for_a_turn_for_ever(
+    tmp_path: Path, cuda_stubs: Path, faults_shim: Path
+) -> None:
+    plan = Plan(
+        SEED + 4,
+        seconds=8.0,
+        rate=1.5,
+        clients=8,
+        roles=("stepper",),
+        by_turns=True,
+        only=OF_TURNS,
+        enough=lambda faults, saw: (
+            all(faults[name] > 0 for name in OF_TURNS)
+            and min(saw[Saw.STEP], saw[Saw.HANGS], saw[Saw.PASSED]) > 0
+        ),
+    )
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
+    assert all(report.faults[name] > 0 for name in OF_TURNS)
+    assert report.verdict.looked_at["steps by turns"] > 0
+    assert report.verdict.looked_at["waits for turns"] > 0
     assert report.verdict.looked_at["probes"] == 1

@@ -274,7 +274,8 @@ def test_csv(hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.
         assert answer.headers["content-type"].startswith("text/csv")
         assert answer.headers["content-disposition"].startswith("attachment;")
         assert answer.text.endswith("\r\n")
-    assert own.text.startswith("day,node,environment,held_gpu_hours,busy_gpu_hours,leases\r\n")
+    figures = "held_gpu_hours,busy_gpu_hours,leases,charged_gpu_hours,resident_gib_hours"
+    assert own.text.startswith(f"day,node,environment,{figures}\r\n")
     assert len(own.text.splitlines()) == 3
     assert any(",alice," in line for line in every.text.splitlines())
 

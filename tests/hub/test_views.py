@@ -481,6 +481,12 @@ def test_days_of_all_nodes_are_added_up() -> None:
     assert (view.top, first.held_height, second.held_height) == ("2.5 h", view.height, 0)
     assert view.summary == "2.50 GPU-hours held in 2 days; code ran in 1.25 of them (50 %)."
     assert not view.nothing
+    assert (first.charged, first.resident) == ("2.50", "0.0"), "older node managers charge all"
+    told = {"charged": 1800.0, "resident_gib_seconds": 7200.0}
+    turns = {"days": [{"held": 3600.0, "busy": 3600.0, "leases": 1, **told}, EMPTY_DAY]}
+    view = views.days_view([turns, document(3600.0)], names, "UTC")
+    assert (view.columns[0].charged, view.columns[0].resident) == ("1.50", "2.0")
+    assert view.summary.endswith("; 1.50 count, the time of your turns.")
     assert views.days_view([{"days": [EMPTY_DAY]}], ["2026-11-21"], "UTC").nothing
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 from support.cuda import GIB, CudaWorld
 from support.node import Puppet, RunningNode, until
-from support.trainer import GO_ON, INTERRUPT, STOP, Trainer, now, overlaps
+from support.trainer import GO_ON, INTERRUPT, STOP, WITHIN, Trainer, now, overlaps
 
 from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -298,16 +299,11 @@ model.fit(data, data[:, :1], batch_size=8, epochs=1_000_000, verbose=0, callback
 """
 
 
-@pytest.mark.parametrize(
-    "program",
-    [LOOP, MODEL, pytest.param(KERAS, marks=pytest.mark.slow)],
-    ids=["named gates", "a model's calls", "keras"],
-)
-def test_loops_without_an_optimizer_take_turns(
-    node: RunningNode, tmp_path: Path, program: str
-) -> None:
+@contextmanager
+def looping(node: RunningNode, place: Path, program: str) -> Iterator[list[Path]]:
+    """Alice and bob each run this program, and write down what they do."""
+    files = [place / f"{who}.steps" for who in ("alice", "bob")]
     with contextlib.ExitStack() as stack:
-        files = [tmp_path / f"{who}.steps" for who in ("alice", "bob")]
         for who, file in zip(("alice", "bob"), files, strict=True):
             environ = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
             with file.open("w") as out:
@@ -318,20 +314,117 @@ def test_loops_without_an_optimizer_take_turns(
                 )
             stack.callback(process.wait)
             stack.callback(process.kill)
+        yield files
 
-        def steps_of(file: Path) -> list[list[float]]:
-            lines = file.read_text().splitlines()
-            return [
-                [float(at) for at in line.split()[1:]] for line in lines if line.count(" ") == 2
-            ]
 
+def written(file: Path, kind: str = "step") -> list[list[float]]:
+    """The times of all whole lines of this kind."""
+    lines = [line.split() for line in file.read_text().split("\n")[:-1]]
+    return [[float(at) for at in line[1:]] for line in lines if line[:1] == [kind]]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [LOOP, MODEL, pytest.param(KERAS, marks=pytest.mark.slow)],
+    ids=["named gates", "a model's calls", "keras"],
+)
+def test_loops_without_an_optimizer_take_turns(
+    node: RunningNode, tmp_path: Path, program: str
+) -> None:
+    with looping(node, tmp_path, program) as files:
         until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), "both take turns")
-        before = [len(steps_of(file)) for file in files]
+        before = [len(written(file)) for file in files]
         for file, count in zip(files, before, strict=True):
-            until(lambda f=file, c=count: len(steps_of(f)) >= c + 20, "both go on")
-        alice, bob = map(steps_of, files)
+            until(lambda f=file, c=count: len(written(f)) >= c + 20, "both go on")
+        alice, bob = map(written, files)
         since = max(steps[count][1] for steps, count in zip((alice, bob), before, strict=True))
-        assert overlaps(alice[:-1], bob[:-1], since) == []
+        assert overlaps(alice, bob, since) == []
+
+
+#: The same, and it says when it is about to wait for its turn.
+WAITS = """
+import time
+from jupyter_gpushare.client import request
+from jupyter_gpushare.client.acquire import broker
+request(memory="8GiB")
+turns = broker().turns
+while True:
+    began = time.monotonic()
+    time.sleep(0.02)
+    print("step", began, time.monotonic(), flush=True)
+    if turns.is_closed:
+        print("waits", time.monotonic(), flush=True)
+    turns.checkpoint()
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "event"),
+    [
+        pytest.param("before-append", "TurnGiven", marks=pytest.mark.long),
+        ("after-append", "TurnGiven"),
+        pytest.param("before-reply", "TurnGiven", marks=pytest.mark.long),
+        # One is about to be asked for its turn.
+        pytest.param("before-reply", "RecallMoved", marks=pytest.mark.long),
+    ],
+)
+def test_a_node_manager_that_dies_in_a_hand_over_loses_nobodys_turn(
+    tmp_path: Path, point: str, event: str
+) -> None:
+    """It dies between asking one for its turn and telling the other that this has it now."""
+    # On a busy machine a task may be away for long; only the node manager's death is looked at.
+    patient = CONFIG.replace("turn_bound = 2.0", "turn_bound = 1000.0")
+    patient = patient.replace("heartbeat_timeout = 4.0", "heartbeat_timeout = 60.0")
+    arguments = people(tmp_path)
+    node = RunningNode(tmp_path, simulate="1x24GiB", config=patient, arguments=arguments)
+    with contextlib.closing(node):
+        # The first turn is of one who computes when the other comes, the second one the other's.
+        node.start(JUPYTER_GPUSHARE_FAILPOINT=f"{point}:3:{event}")
+        with looping(node, tmp_path, WAITS) as files:
+            assert node.wait_dead(WITHIN) == -signal.SIGKILL
+            began = [len(written(file, "waits")) for file in files]
+            assert min(began) > 0, "both took turns before"
+            node.start()
+            for file, count in zip(files, began, strict=True):
+                until(lambda f=file, c=count: len(written(f, "waits")) >= c + 3, "goes on", WITHIN)
+            alice, bob = map(written, files)
+            # Until each was told for the first time both computed.
+            since = max(written(file, "waits")[0][0] for file in files)
+            assert overlaps(alice, bob, since) == [], "also while it was away"
+
+
+def test_a_pinned_task_keeps_its_turn_while_the_administrator_allows_it(tmp_path: Path) -> None:
+    config = CONFIG.replace("turn_bound = 2.0", "turn_bound = 1000.0")
+    config = config.replace("heartbeat_timeout = 4.0", "heartbeat_timeout = 60.0")
+    config += "c.Policy.pin_turn_limit = 1000.0\n"
+    arguments = people(tmp_path)
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node,
+        looping(node, tmp_path, LOOP) as (alice, bob),
+    ):
+        until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), "both take turns", WITHIN)
+        lease = leases(node)["alice"]["id"]
+
+        def pin(seconds: float) -> dict[str, Any]:
+            with node.client("alice") as client:
+                told: dict[str, Any] = client.call(Method.PIN, lease=lease, seconds=seconds)
+            return told
+
+        assert 590 < pin(600)["turn_seconds"] <= 600
+        until(lambda: turn_of(node, "alice") == "holds", "alice has the turn")
+        his, hers = len(written(bob)), len(written(alice))
+        # A step takes a tenth of the quantum.
+        until(lambda: len(written(alice)) >= hers + 60, "she goes on for several quanta", WITHIN)
+        assert len(written(bob)) <= his + 1, "he waits"
+        assert turn_of(node, "bob") == "waits"
+        assert leases(node)["alice"]["turn_pinned_until"] is not None
+        assert ", pinned for " in text(node), "whoever waits can see why"
+        node.restart()
+        until(lambda: turn_of(node, "alice") == "holds", "and keeps it over a restart")
+        assert leases(node)["alice"]["turn_pinned_until"] is not None
+        assert pin(0)["turn_seconds"] == 0
+        his = len(written(bob))
+        until(lambda: len(written(bob)) >= his + 5, "his turn comes", WITHIN)
 
 
 def test_a_forger_gets_nobodys_memory(node: RunningNode) -> None:

@@ -111,6 +111,8 @@ def by_usage(
                 "leases": sum(row.leases for row in own),
                 "node_held": sum(row.gpu_seconds_held for row in rows),
                 "node_busy": sum(row.gpu_seconds_busy for row in rows),
+                "rested": sum(row.gpu_seconds_rested for row in own),
+                "resident_bytes": sum(row.resident_bytes for row in own),
             }
         )
     return result

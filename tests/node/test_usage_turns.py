@@ -73,6 +73,22 @@ def rows(ledger: Ledger, since: float, until: float) -> dict[str, UsageRow]:
     return {row.environment: row for row in found}
 
 
+@pytest.mark.parametrize("is_rolled_up", [False, True])
+def test_days_tell_what_is_charged_and_the_memory(ledger: Ledger, is_rolled_up: bool) -> None:
+    two_by_turns(ledger)
+    if is_rolled_up:
+        while ledger.prune(MIDNIGHT + 5 * DAY):
+            pass
+    for who in ("alice", "bob"):
+        row = rows(ledger, 0.0, DAY)[who]
+        day, later = ledger.usage_daily(MIDNIGHT + DAY + HOUR, 2, 0.0, who)
+        assert day.held == pytest.approx(HOUR)
+        assert day.charged == pytest.approx(row.gpu_seconds_charged)
+        assert 0.0 < day.charged < day.held
+        assert day.resident_gib_seconds == pytest.approx(row.resident_gib_seconds)
+        assert (later.charged, later.resident_gib_seconds) == (0.0, 0.0)
+
+
 def test_turns_are_charged_and_memory_is_counted_beside(ledger: Ledger) -> None:
     """Alice: 10 + 30 + 10 min; bob: 10 + 10. GiB-hours: 12 / 6 + 4 * 5 / 6, and with 8."""
     two_by_turns(ledger)

@@ -191,6 +191,128 @@ def test_a_quantum_in_each_ten_for_everybody_under_overload(
         assert sum(crowd.share(actor, seconds) for actor in batch) >= 0.04
 
 
+LIMIT = 3 * QUANTUM
+PINS = dataclasses.replace(CONFIG, pin_turn_limit=LIMIT)
+
+
+def pin(crowd: Crowd, actor: Actor, seconds: float) -> core.Decision:
+    name, environment, _process = crowd.world.who(actor)
+    return crowd.world.run(cmd.Pin(crowd.world.at, name, environment, seconds))
+
+
+def newcomer(
+    config: PolicyConfig, seconds: float, kind: PriorityClass = PriorityClass.INTERACTIVE
+) -> tuple[Crowd, Actor, Actor]:
+    """Alice computed for long and is pinned; bob's cell begins just after that."""
+    crowd = Crowd(config)
+    bob = crowd.come("bob", 2)
+    crowd.cell_ends(bob)
+    alice = crowd.come("alice", 1, kind)
+    crowd.seconds(5 * QUANTUM)
+    pin(crowd, alice, seconds)
+    crowd.cell_begins(bob)
+    crowd.second()
+    return crowd, alice, bob
+
+
+@pytest.mark.parametrize("kind", [PriorityClass.INTERACTIVE, BATCH])
+@pytest.mark.parametrize(
+    ("limit", "own", "seconds", "kept"),
+    [
+        (0.0, None, 600.0, 0.0),  # nothing is allowed where nobody allowed it
+        (LIMIT, None, 600.0, LIMIT),
+        (LIMIT, None, QUANTUM, QUANTUM),
+        (0.0, LIMIT, 600.0, LIMIT),  # the quota goes before the node
+        (LIMIT, 0.0, 600.0, 0.0),
+    ],
+)
+def test_a_pin_keeps_the_turn_for_as_long_as_the_administrator_allows(
+    kind: PriorityClass, limit: float, own: float | None, seconds: float, kept: float
+) -> None:
+    crowd = Crowd(dataclasses.replace(CONFIG, pin_turn_limit=limit))
+    crowd.world.start([gpu(0, 80)], Quota(1, None, pin_turn_limit=own))
+    bob = crowd.come("bob", 2)
+    crowd.cell_ends(bob)
+    alice = crowd.come("alice", 1, kind)
+    crowd.seconds(5 * QUANTUM)
+    pin(crowd, alice, seconds)
+    crowd.cell_begins(bob)
+    crowd.second()
+    if kept:
+        assert crowd.computes(alice), "she is pinned"
+        crowd.seconds(kept - 3)
+        assert crowd.computes(alice), "and stays so"
+        crowd.seconds(4)
+    assert crowd.computes(bob), "at the next gate after that"
+
+
+def test_pinning_again_in_a_turn_does_not_add_up() -> None:
+    crowd, alice, bob = newcomer(PINS, 600.0)
+    crowd.seconds(QUANTUM)
+    pin(crowd, alice, 600.0)
+    crowd.seconds(LIMIT - QUANTUM - 3)
+    assert crowd.computes(alice)
+    pin(crowd, alice, 600.0)
+    crowd.seconds(4)
+    assert crowd.computes(bob)
+
+
+def test_a_pin_that_ends_gives_the_turn_up() -> None:
+    crowd, alice, bob = newcomer(PINS, 600.0)
+    assert crowd.computes(alice)
+    pin(crowd, alice, 0.0)
+    crowd.second()
+    assert crowd.computes(bob)
+
+
+def test_a_pin_is_for_one_turn() -> None:
+    """Longer than what is allowed for a turn: in the next one nothing is left of it."""
+    crowd, alice, bob = newcomer(PINS, 1e4)
+    crowd.seconds(LIMIT + 2)
+    assert crowd.computes(bob)
+    crowd.cell_ends(bob)
+    crowd.seconds(2)
+    assert crowd.computes(alice)
+    crowd.cell_begins(bob)
+    crowd.second()
+    assert crowd.computes(bob), "as without a pin"
+
+
+def test_a_request_is_told_that_the_task_that_computes_is_pinned() -> None:
+    crowd, alice, _bob = newcomer(PINS, 600.0)
+    assert crowd.computes(alice)
+    decision = crowd.world.request("carol", 3, Request(1, Bytes(79 * GIB)))
+    assert isinstance(decision, core.Wait)
+    name, left = decision.lease, LIMIT - 1
+    why = core.why_waiting(crowd.world.state, name, 0, PINS, crowd.world.at)
+    assert "The task that computes on GPU 0 is pinned" in why.message, why.message
+    later = core.why_waiting(crowd.world.state, name, 0, PINS, crowd.world.at + left + 1)
+    assert "pinned" not in later.message
+
+
+@pytest.mark.parametrize(
+    ("pinned", "gap"),
+    [(["alice"], 0), (["alice", "alice", "alice"], 25), (["carol", "bob", "alice"], 7)],
+)
+def test_pins_suspend_the_bound_for_no_longer_than_is_allowed(pinned: list[str], gap: int) -> None:
+    """Each pin makes the others' longest wait longer by the limit at most."""
+    config = dataclasses.replace(PINS, owed_most=0.0)
+    crowd = Crowd(config)
+    actors = {who: crowd.come(who, pid) for pid, who in enumerate(("alice", "bob", "carol"), 1)}
+    for who in pinned:
+        pin(crowd, actors[who], 1e4)
+        crowd.seconds(gap)
+    crowd.seconds(60 * QUANTUM)
+    window = 10 * len(actors) * QUANTUM + len(pinned) * LIMIT
+    for actor in actors.values():
+        sums = [0, *itertools.accumulate(crowd.had[actor.pid])]
+        least = min(
+            (end - begin for begin, end in zip(sums, sums[int(window) :], strict=False)),
+            default=QUANTUM,
+        )
+        assert least >= QUANTUM - 1, f"{actor} starves"
+
+
 @given(st.floats(0, 1e9), st.floats(0, 1e9), st.floats(0.01, 1e4))
 def test_levels_double(one: float, other: float, quantum: float) -> None:
     low, high = sorted((one, other))

@@ -364,19 +364,23 @@ class Broker:
                 return self._getting.resume()
             return None
 
-    def pin(self, seconds: float | None) -> float | None:
+    def pin(self, seconds: float | None) -> tuple[float, float] | None:
         """Keep the GPUs while idle: for ``seconds``, or the usual time.
 
-        Returns the seconds for which they are kept now (0: as long as the usual rule says);
-        ``None``: this process holds no GPU. Raises :class:`GpuShareError` beyond the
-        administrator's limit.
+        Returns the seconds for which they are kept now (0: as long as the usual rule says), and
+        those for which its turn is not asked back; ``None``: this process holds no GPU. Raises
+        :class:`GpuShareError` beyond the administrator's limit.
         """
         grant = self.grant
         if grant is None:
             return None
         result = self.call(Method.PIN, lease=grant.lease, seconds=seconds)
-        kept = result.get("seconds") if isinstance(result, dict) else None
-        return float(kept) if isinstance(kept, int | float) else 0.0
+        told = result if isinstance(result, dict) else {}
+        kept, turn = told.get("seconds"), told.get("turn_seconds")
+        return (
+            float(kept) if isinstance(kept, int | float) else 0.0,
+            float(turn) if isinstance(turn, int | float) else 0.0,
+        )
 
     def _limit_turn(self, limits: Mapping[str, int]) -> None:
         """In its turn a task may use what it keeps and the common region, by UUID in bytes."""

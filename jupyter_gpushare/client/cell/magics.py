@@ -293,17 +293,21 @@ class GpuShareMagics(Magics):
                 seconds = 0.0 if given == "off" else parse_duration(given)
             except ValueError as error:
                 raise UsageError(f"%gpushare pin {given}: {error} `off` ends it.") from None
-        grant, until = broker().grant, broker().pin(seconds)
+        grant, kept_for = broker().grant, broker().pin(seconds)
         gpus, are = ("GPU", "is") if grant is None or len(grant.gpus) == 1 else ("GPUs", "are")
-        if until is None:
+        if kept_for is None:
             self._tell("This kernel holds no GPU, so there is nothing to keep.")
-        elif not until:
+        elif not kept_for[0]:
             self._tell(f"This kernel's {gpus} {are} not kept any longer: the idle time-out holds.")
         else:
             from ..words.render import duration
 
-            kept = duration(math.ceil(until))  # what was asked, and not a moment less
-            self._tell(f"This kernel keeps its {gpus} for {kept}, also while it is idle.")
+            # What was asked, and not a moment less.
+            kept, turn = (duration(math.ceil(seconds)) for seconds in kept_for)
+            told = f"This kernel keeps its {gpus} for {kept}, also while it is idle."
+            if kept_for[1]:
+                told += f" Its turn is not asked back for {turn}."
+            self._tell(told)
 
     def _cell(self, words: list[str], cell: str) -> Any:
         __tracebackhide__ = True

@@ -18,6 +18,7 @@ from ...protocol.expecting import expectation, short_estimate, waits_for_budget
 from ...protocol.holding import (
     memory_text,
     pauses_text,
+    pinned_text,
     remaining_text,
     shared_text,
     sharers,
@@ -194,7 +195,8 @@ def sharing_words(lease: Document, now: object) -> str:
 
     ``now`` is the node's time, Unix seconds.
     """
-    parts = [_TURNS.get(plain(lease.get("turn"), 20), ""), pauses_text(lease, now)]
+    parts = [_TURNS.get(plain(lease.get("turn"), 20), ""), pinned_text(lease, now)]
+    parts.append(pauses_text(lease, now))
     if lease.get("overran"):
         parts.append("overran its turn")
     over = lease.get("over_limit")

@@ -147,40 +147,42 @@ _SUM = """
 #: are counted from ``:since``; a part's own times say how much of the day it takes.
 _DAYS = """
     WITH RECURSIVE
-    held (environment, lease, leases, gpus, busy, since, until, runs) AS (
-        SELECT environment, lease, 0, gpus, busy * gpus,
+    held (environment, lease, leases, gpus, busy, rests, memory, since, until, runs) AS (
+        SELECT environment, lease, 0, gpus, busy * gpus, rests * gpus, memory,
                MAX(start_wall, :since), MIN(end_wall, :until), 0
           FROM usage_spans
          WHERE end_wall >= :since AND start_wall < :until
            AND (end_wall > :since OR start_wall = :since)
         UNION ALL
-        SELECT environment, lease, 0, gpus, busy * gpus,
+        SELECT environment, lease, 0, gpus, busy * gpus, rests * gpus, memory,
                MAX(since_wall, :since), :until, 1
           FROM usage_open WHERE since_wall < :until
         UNION ALL
         SELECT environment, NULL, leases, held / length, busy / length,
+               rested / length, resident / length,
                MAX(start_wall, :since), MIN(start_wall + length, :until), 0
           FROM usage_buckets
          WHERE start_wall > :since - length AND start_wall < :until
     ),
-    parts (environment, lease, leases, gpus, busy, since, until, runs, day) AS (
-        SELECT environment, lease, leases, gpus, busy, since, until, runs,
+    parts (environment, lease, leases, gpus, busy, rests, memory, since, until, runs, day) AS (
+        SELECT environment, lease, leases, gpus, busy, rests, memory, since, until, runs,
                MIN(CAST((since - :since) / :length AS INTEGER), :days - 1)
           FROM held
         UNION ALL
-        SELECT environment, lease, leases, gpus, busy, since, until, runs, day + 1
+        SELECT environment, lease, leases, gpus, busy, rests, memory, since, until, runs, day + 1
           FROM parts
          WHERE day + 1 < :days AND (runs OR :since + (day + 1) * :length < until)
     ),
-    seconds (day, own, lease, leases, gpus, busy, seconds) AS (
-        SELECT day, environment = :environment, lease, leases, gpus, busy,
+    seconds (day, own, lease, leases, gpus, busy, rests, memory, seconds) AS (
+        SELECT day, environment = :environment, lease, leases, gpus, busy, rests, memory,
                MAX(0, MIN(until, :since + (day + 1) * :length)
                       - MAX(since, :since + day * :length))
           FROM parts
     )
     SELECT day, SUM(own * gpus * seconds), SUM(own * busy * seconds),
            COUNT(DISTINCT CASE WHEN own THEN lease END), SUM(own * leases),
-           SUM(gpus * seconds), SUM(busy * seconds)
+           SUM(gpus * seconds), SUM(busy * seconds),
+           SUM(own * rests * seconds), SUM(own * memory * seconds)
       FROM seconds GROUP BY day
 """
 
@@ -425,7 +427,8 @@ def days_until(now: float, count: int, utc_offset: float) -> list[tuple[float, f
 class UsageDay:
     """The use of one environment on one day; without names, of all environments together.
 
-    ``start`` and ``end`` are unix seconds, ``leases`` a count, the others GPU-seconds.
+    ``start`` and ``end`` are unix seconds, ``leases`` a count, ``resident_bytes`` byte-seconds of
+    reserved memory, the others GPU-seconds; ``rested`` are those held without a turn.
     """
 
     start: float
@@ -435,6 +438,18 @@ class UsageDay:
     leases: int = 0
     node_held: float = 0.0
     node_busy: float = 0.0
+    rested: float = 0.0
+    resident_bytes: float = 0.0
+
+    @property
+    def charged(self) -> float:
+        """What counts towards a budget: turns, and time held where nobody takes turns."""
+        return max(0.0, self.held - self.rested)
+
+    @property
+    def resident_gib_seconds(self) -> float:
+        """Reserved memory, in GiB times seconds."""
+        return self.resident_bytes / 2**30
 
 
 def daily(
@@ -455,7 +470,7 @@ def daily(
     rows = {row[0]: row[1:] for row in found}
     result = []
     for day, (start, end) in enumerate(days):
-        held, busy, spans, buckets, all_held, all_busy = rows.get(day, (0, 0, 0, 0, 0, 0))
+        held, busy, spans, buckets, *others = rows.get(day, (0,) * 8)
         result.append(
             UsageDay(
                 start,
@@ -463,8 +478,7 @@ def daily(
                 float(held),
                 float(busy),
                 int(spans) + int(buckets),
-                float(all_held),
-                float(all_busy),
+                *map(float, others),
             )
         )
     return result

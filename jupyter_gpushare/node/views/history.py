@@ -59,6 +59,8 @@ def _quota(data: Mapping[str, Any]) -> str:
         parts.append(f"{size(offset)} before its parts in turns")
     if quota.get("reserve") is not None:
         parts.append(f"reserve {quota['reserve']}")
+    if (pin := quota.get("pin_turn_limit")) is not None:
+        parts.append(f"pins keep turns for {format_duration(pin)}" if pin else "pins keep no turns")
     return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
 
 

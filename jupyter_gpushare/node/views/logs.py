@@ -169,6 +169,7 @@ def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
         "burst_memory": quota.burst_memory,
         "turn_offset": quota.turn_offset,
         "reserve": quota.reserve and quota.reserve.value,
+        "pin_turn_limit": quota.pin_turn_limit,
         "by": event.by,
     }
 

@@ -54,9 +54,12 @@ def of_lease(
     turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS
     left = expected.seconds_left(state, config, lease.id, at, cells) if waits else None
+    pinned = lease.turn_pinned_until
+    is_kept = turn is not None and not waits and pinned is not None and pinned > at
     return {
         "turn": None if turn is None else "yields" if recall else turn.phase.value,
         "turn_since": None if turn is None else (recall or turn).since + offset,
+        "turn_pinned_until": pinned + offset if is_kept and pinned is not None else None,
         "turn_place": order.place(state, config, lease.id, at) if waits else None,
         "turn_expected": None if left is None else at + left + offset,
         "overran": bool(state.takers.get(lease.id, False)),

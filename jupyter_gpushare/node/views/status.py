@@ -480,6 +480,7 @@ def environment_quota(
         **quota_document(state, environment, config),
         "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
         "turn_offset": state.quotas.resolve(environment)[0].turn_offset,
+        "pin_turn_limit": state.quotas.resolve(environment)[0].pin_turn_limit,
         "seen": seen,
     }
 
@@ -504,6 +505,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.Gr
         "burst_memory": burst,
         "own_burst_memory": quota.burst_memory,
         "turn_offset": quota.turn_offset,
+        "pin_turn_limit": quota.pin_turn_limit,
         "reserve": quota.reserve and quota.reserve.value,
     }
 

@@ -89,6 +89,8 @@ class LedgerCalls:
                     "held": day.held,
                     "busy": day.busy,
                     "leases": day.leases,
+                    "charged": day.charged,
+                    "resident_gib_seconds": day.resident_gib_seconds,
                     "node_held": day.node_held,
                     "node_busy": day.node_busy,
                     "capacity": gpus * (day.end - day.start),

@@ -378,7 +378,11 @@ class Service:
                 if call.method in _CHANGES_VOUCHER and lease is not None:
                     result |= translate.voucher(state, lease, self._key)
                 if call.method is Method.PIN and lease is not None:
-                    result["seconds"] = max(0.0, (lease.pinned_until or 0.0) - self._clock.boot())
+                    for word, until in (
+                        ("seconds", lease.pinned_until),
+                        ("turn_seconds", lease.turn_pinned_until),
+                    ):
+                        result[word] = max(0.0, (until or 0.0) - self._clock.boot())
                 if call.method is Method.TURN_ASK and lease is not None:
                     result |= self._turn_left(lease.id, state)
                 conn.reply(call.id, result)

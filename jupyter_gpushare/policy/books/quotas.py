@@ -126,4 +126,7 @@ def best(quotas: Iterable[Quota]) -> Quota:
             (q.turn_offset for q in several if q.turn_offset is not None), default=None
         ),
         reserve=min(reserves, key=tuple(Reserve).index, default=None),
+        pin_turn_limit=max(
+            (q.pin_turn_limit for q in several if q.pin_turn_limit is not None), default=None
+        ),
     )

@@ -73,7 +73,9 @@ class Lease:
     ``allocations`` of a parked lease are those whose claims still drain, or on which
     its process left something behind. ``requested_at`` is when it last began to wait.
     ``pinned_until`` is until when its people keep the GPUs; ``worked_at`` when the GPUs
-    were last seen at work for it. ``parked`` stays until all is back in place.
+    were last seen at work for it. ``turn_pinned_until`` is until when its turn is not asked back,
+    because of a pin, which counts from ``turn_pinned_from``. ``parked`` stays until all is back in
+    place.
     ``ability`` is the highest rung it says it can take, and why no higher one.
     ``live_limits`` says whether its frameworks' memory limits can change while it runs. ``peaks``
     are the most that it was measured to use on each GPU, where its reservation follows that;
@@ -95,6 +97,8 @@ class Lease:
     stalled: bool = False
     end_reason: EndReason | None = None
     pinned_until: float | None = None
+    turn_pinned_until: float | None = None
+    turn_pinned_from: float | None = None
     worked_at: float | None = None
     parked: Parked | None = None
     ability: tuple[Rung, str] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..books.state import Lease
 from ..say import texts
+from ..turns import pins
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
@@ -82,7 +83,9 @@ def _pin(draft: Draft, command: cmd.Pin) -> Decision:
     until = min(draft.at + seconds, since + limit)
     if seconds and until <= draft.at:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.pin_limit_text(limit))
-    draft.emit(ev.LeasePinned(draft.at, lease.id, lease.environment, max(draft.at, until)))
+    until = max(draft.at, until)
+    turn = pins.of_turn(draft.state, draft.config, lease, draft.at, until)
+    draft.emit(ev.LeasePinned(draft.at, lease.id, lease.environment, until, *turn))
     ask_back(draft)  # another task may be able to help the waiting request
     return Done(lease.id)
 

@@ -10,6 +10,7 @@ from ..books.room import expected_of, expecting, unlifted, waits_for_own
 from ..books.state import Lease, State
 from ..recall import plan
 from ..say import texts
+from ..turns import pins
 from ..words.config import PolicyConfig
 from ..words.model import (
     BudgetLevel,
@@ -79,10 +80,19 @@ def why_waiting(
         cached = plan.why_caches(state, config, waiting, at)
         text = no_room_text(state, waiting, config, result, ahead)
         left = plan.why_residue(state, config, lease)
-        text = joined(text, cached, left)
+        text = joined(text, cached, left, pinned_text(state, at))
     else:
         text = texts.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)
+
+
+def pinned_text(state: State, at: float | None) -> str:
+    """Which task has its turn for longer because it is pinned; empty: none has."""
+    for uuid, books in state.gpus.items():
+        until = pins.kept_until(state, uuid)
+        if at is not None and until > at:
+            return texts.pinned_text(books.gpu.index, until - at)
+    return ""
 
 
 def spent_text(

@@ -92,7 +92,13 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
 @evolves(ev.LeasePinned)
 def _lease_pinned(state: State, event: ev.LeasePinned) -> State:
     state = recalls.not_warned(state, event.lease, keeps=True)
-    return changed(state, event.lease, pinned_until=event.until)
+    return changed(
+        state,
+        event.lease,
+        pinned_until=event.until,
+        turn_pinned_until=event.turn_until,
+        turn_pinned_from=event.turn_from,
+    )
 
 
 @evolves(ev.WorkSeen)
@@ -123,6 +129,8 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         changed_at=event.at,
         parked=Parked(event.rung, event.memory, event.gpus, event.movable),
         pinned_until=None,
+        turn_pinned_until=None,
+        turn_pinned_from=None,
         worked_at=None,
     )
     state = put_lease(turns.remember(state, lease.id, event.at), before, lease)
@@ -173,6 +181,8 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         changed_at=event.at,
         parked=event.parked,
         pinned_until=None,
+        turn_pinned_until=None,
+        turn_pinned_from=None,
         worked_at=None,
     )
     state = recalls.forget(put_lease(state, before, lease), lease.id)
@@ -318,6 +328,8 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         parked=None,
         end_reason=event.reason,
         pinned_until=None,
+        turn_pinned_until=None,
+        turn_pinned_from=None,
         worked_at=None,
     )
     state = put_lease(state, before, lease)

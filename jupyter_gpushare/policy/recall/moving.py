@@ -173,7 +173,9 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
         if not _can_move(state, lease):
             continue
         needs = max(moving.least, moving.times * offers.price(moving, lease), 2 * least)
-        when = max(levels.has_had(state, name, needs), _may_again(state, config, moving, lease))
+        pinned = lease.turn_pinned_until or -math.inf
+        again = _may_again(state, config, moving, lease)
+        when = max(levels.has_had(state, name, needs), again, pinned)
         if when < math.inf:
             order = (math.inf, -attained(state, name, when))
             yield Offer(name, Give.PROCESS, Why.SERVED, when, True, order)

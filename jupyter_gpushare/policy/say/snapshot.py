@@ -178,7 +178,14 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
             why = (recall and recall.said) or texts.STILL_THERE
             yield ev.ResidueFound(lease.changed_at, lease.id, lease.environment, why)
     if lease.pinned_until is not None:
-        yield ev.LeasePinned(lease.changed_at, lease.id, lease.environment, lease.pinned_until)
+        yield ev.LeasePinned(
+            lease.changed_at,
+            lease.id,
+            lease.environment,
+            lease.pinned_until,
+            lease.turn_pinned_until,
+            lease.turn_pinned_from,
+        )
     if parked and not lease.has_residue:
         return
     if lease.activity is Activity.IDLE and lease.phase is LeasePhase.HELD:

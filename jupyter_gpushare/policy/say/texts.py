@@ -211,6 +211,14 @@ def cache_kept_text(gpu: int, used: int, again: float | None) -> str:
     )
 
 
+def pinned_text(gpu: int, left: float) -> str:
+    """Why a task that takes turns is not asked for anything."""
+    return (
+        f"The task that computes on GPU {gpu} is pinned for {_about(left)} more; until then it is "
+        "not asked to make room."
+    )
+
+
 def hours(count: float) -> str:
     """GPU-hours as a person says them."""
     return f"{count:.2f}".rstrip("0").rstrip(".")

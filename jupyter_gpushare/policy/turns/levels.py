@@ -85,15 +85,17 @@ def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
     """Boot time until which nobody may ask for this turn.
 
     A task that waited for long has what it is owed, or the turn would be lost to the next newcomer.
+    One that is pinned keeps the turn for as long as the administrator allows.
     """
-    turn = state.turns[holder]
+    turn, pinned = state.turns[holder], state.leases[holder].turn_pinned_until
+    kept = -math.inf if pinned is None else pinned
     waited = 0.0 if turn.wants is None else turn.since - turn.wants
     lasts = owed(state, config, holder)
     if waited < OWED_AFTER * lasts:
-        return -math.inf
+        return kept
     if is_batch(state, holder):
         lasts = max(lasts, waited / BATCH_AFTER)
-    return turn.since + lasts
+    return max(kept, turn.since + lasts)
 
 
 def due(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:

@@ -201,6 +201,13 @@ class PolicyConfig:
         "The longest idle time in seconds for which people may keep a GPU (the Keep button, "
         "%gpushare pin). 0: they cannot keep it.",
     )
+    pin_turn_limit: float = setting(
+        0.0,
+        Unit.SECONDS,
+        "Seconds for which a pin also keeps a task's turn from being asked back where tasks take "
+        "turns: until then it is not paused at its gates, and the others wait. A quota's own "
+        "pin_turn_limit goes before this. 0: a pin keeps no turn.",
+    )
     busy_utilisation: float = setting(
         0.1,
         Unit.NUMBER,

@@ -356,9 +356,15 @@ class ParkingPlanned(AboutLease):
 
 @dataclass(frozen=True, slots=True)
 class LeasePinned(OfLease):
-    """Its people keep an idle lease's GPUs until boot time ``until``."""
+    """Its people keep an idle lease's GPUs until boot time ``until``.
+
+    Its turn is not asked back until ``turn_until``; ``None``: a pin keeps no turn here. What is
+    allowed counts from ``turn_from``.
+    """
 
     until: float
+    turn_until: float | None = since(3, None)
+    turn_from: float | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,8 @@ class Quota:
     in the rolling window). ``idle_timeout`` (seconds; 0 = never) replaces the node's own; ``None``:
     the node's holds. ``burst_memory`` replaces the node's in the same way: a limit is lifted up to
     it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
-    is lifted. ``turn_offset`` (bytes) and ``reserve`` replace the node's in the same way.
+    is lifted. ``turn_offset`` (bytes), ``reserve`` and ``pin_turn_limit`` (seconds) replace the
+    node's in the same way.
     """
 
     gpus: int
@@ -279,6 +280,7 @@ class Quota:
     per: Period | None = None
     turn_offset: Bytes | None = since(3, None)
     reserve: Reserve | None = since(3, None)
+    pin_turn_limit: float | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)

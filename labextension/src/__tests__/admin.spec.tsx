@@ -6,6 +6,7 @@ import {
   within
 } from '@testing-library/react';
 
+import schemas from '../api/schemas.json';
 import type { HistoryEvent, Quotas } from '../api/types';
 import { CommandIDs } from '../commands';
 import {
@@ -101,9 +102,11 @@ describe('readDraft', () => {
     weight: '1',
     hours: '20',
     per: '',
-    idle: '',
-    burst: '',
-    reserve: ''
+    idle_timeout: '',
+    burst_memory: '',
+    turn_offset: '',
+    reserve: '',
+    pin_turn_limit: ''
   };
 
   it('reads what is right', () => {
@@ -115,16 +118,34 @@ describe('readDraft', () => {
       per: null,
       idle_timeout: null,
       burst_memory: null,
-      reserve: null
+      turn_offset: null,
+      reserve: null,
+      pin_turn_limit: null
     });
-    const own = { ...good, per: 'month', idle: '7,5', burst: '60GiB' };
+    const own = {
+      ...good,
+      per: 'month',
+      idle_timeout: '7,5',
+      burst_memory: '60GiB',
+      turn_offset: '1 GiB',
+      reserve: 'estimate',
+      pin_turn_limit: '10'
+    };
     expect(readDraft(own).wish).toMatchObject({
       per: 'month',
       idle_timeout: 450,
-      burst_memory: 60 * GIB
+      burst_memory: 60 * GIB,
+      turn_offset: GIB,
+      reserve: 'estimate',
+      pin_turn_limit: 600
     });
-    expect(readDraft({ ...good, burst: '0.9' }).wish?.burst_memory).toBe(0.9);
-    expect(readDraft({ ...good, idle: '0' }).wish?.idle_timeout).toBe(0);
+    const share = readDraft({ ...good, burst_memory: '0.9' });
+    expect(share.wish?.burst_memory).toBe(0.9);
+    const none = { ...good, idle_timeout: '0', turn_offset: '0' };
+    expect(readDraft(none).wish).toMatchObject({
+      idle_timeout: 0,
+      turn_offset: 0
+    });
     expect(readDraft({ ...good, memory: ' ' }).wish?.memory).toBeNull();
     // Null, not left out: no budget, where it would stay otherwise.
     expect(readDraft({ ...good, hours: ' ' }).wish?.gpu_hours).toBeNull();
@@ -139,11 +160,13 @@ describe('readDraft', () => {
     ['environment', 'x'.repeat(257)],
     ['per', 'year'],
     ['per', '2026-10'],
-    ['idle', 'soon'],
-    ['idle', '-1'],
-    ['burst', '1.5'],
-    ['burst', 'much'],
+    ['idle_timeout', 'soon'],
+    ['idle_timeout', '-1'],
+    ['burst_memory', '1.5'],
+    ['burst_memory', 'much'],
+    ['turn_offset', '1'],
     ['reserve', 'most'],
+    ['pin_turn_limit', 'long'],
     ['gpus', ''],
     ['gpus', '1.5'],
     ['gpus', '-1'],
@@ -166,6 +189,14 @@ describe('readDraft', () => {
     expect(read.mistakes).toEqual([field]);
   });
 
+  it('has an input for each field of a quota', () => {
+    const { QuotaWish } = schemas.components.schemas;
+    const { wish } = readDraft({ ...good, per: 'week' });
+    expect(Object.keys(wish ?? {}).sort()).toEqual(
+      Object.keys(QuotaWish.properties).sort()
+    );
+  });
+
   it('reads back every quota that it shows', () => {
     for (const memory of [null, GIB, 16e9, 24 * GIB + 1024, 7 * 1024]) {
       for (const hours of [null, 0, 20, 1 / 3, 1e-7, 1e9]) {
@@ -175,17 +206,21 @@ describe('readDraft', () => {
           ['2026-10-01', 450, 0.9],
           ['month', 60, 60 * GIB]
         ] as const) {
-          const reserve = idle === null ? null : 'estimate';
+          const rules = {
+            idle_timeout: idle,
+            burst_memory: burst,
+            turn_offset: burst === null ? null : Math.floor(burst),
+            reserve: idle === null ? null : 'estimate',
+            pin_turn_limit: idle
+          };
           const quota = { gpus: 3, memory, weight: 2.5 };
-          const own = { hours, per, idle, burst, reserve } as const;
+          const own = { hours, per, rules };
           const draft = draftOf({ environment: 'a', ...own, ...quota });
           expect(readDraft(draft).wish).toEqual({
             ...quota,
             gpu_hours: hours,
             ...(hours === null ? {} : { per }),
-            idle_timeout: idle,
-            burst_memory: burst,
-            reserve
+            ...rules
           });
         }
       }
@@ -200,7 +235,9 @@ it('undoes to the override that was, or to none', () => {
     weight: 1,
     idle_timeout: null,
     burst_memory: null,
-    reserve: null
+    turn_offset: null,
+    reserve: null,
+    pin_turn_limit: null
   };
   expect(undoOf('alice', QUOTAS)).toEqual({ ...before, gpu_hours: null });
   const budget = {
@@ -293,7 +330,9 @@ describe('AdminView', () => {
           gpu_hours: null,
           idle_timeout: null,
           burst_memory: null,
-          reserve: null
+          turn_offset: null,
+          reserve: null,
+          pin_turn_limit: null
         }
       }
     ]);

@@ -49,6 +49,7 @@ it('adds up what was held and busy', () => {
   expect(totals([aDay(), aDay({ held: 0, busy: 0 })])).toEqual({
     held: 7200,
     busy: 3600,
+    charged: 7200,
     share: 0.5
   });
   expect(totals([aDay({ held: 0, busy: 0 })]).share).toBeNull();
@@ -75,7 +76,10 @@ it('writes the days for a spreadsheet', () => {
     '\r\n'
   );
   expect(lines[0]).toContain('held_gpu_hours');
-  expect(lines[1]).toBe('2026-11-20,alice,2,1,2,24,12,48');
+  expect(lines[1]).toBe('2026-11-20,alice,2,1,2,24,12,48,2,0');
+  const told = { charged: 1800, resident_gib_seconds: 7200 };
+  const turns = usageCsv({ environment: 'alice', days: [aDay(told)] });
+  expect(turns).toContain('2026-11-20,alice,2,1,2,24,12,48,0.5,2');
 });
 
 describe('HistoryView', () => {
@@ -83,10 +87,10 @@ describe('HistoryView', () => {
     const { model, container } = show(HistoryView, aStatus());
     model.server.on('GET', 'usage/daily', 200, {
       environment: 'alice',
-      days: [aDay(), aDay({ start: start + 86400 })]
+      days: [aDay(), aDay({ start: start + 86400, charged: 1800 })]
     });
     await screen.findByText(
-      'You held 4.00 GPU-hours in these 2 days; code ran in 2.00 of them (50 %).'
+      'You held 4.00 GPU-hours in these 2 days; code ran in 2.00 of them (50 %). 2.50 of them count, the time of your turns.'
     );
     expect(
       screen.getByRole('img', { name: /My GPU-hours by day/ })

@@ -93,6 +93,11 @@ describe('a GPU in turns', () => {
     expect(text({ ...holds, ...since(1988) }, later, next)).toBe(
       'By turns: train.ipynb computes, for 12 s; next is bob: train.ipynb, paused for 4 s; 1 more paused'
     );
+    const pinned = { ...holds, ...since(1988), turn_pinned_until: 2540 };
+    expect(text(pinned, next)).toBe(
+      'By turns: train.ipynb computes, for 12 s; pinned for 9 min more; next is bob: train.ipynb, paused for 4 s'
+    );
+    expect(text({ ...pinned, turn_pinned_until: 1999 })).not.toMatch(/pinned/);
     expect(text(later)).toBe(
       'By turns: nobody computes; next is someone else, paused for 10 s'
     );

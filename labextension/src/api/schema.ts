@@ -387,6 +387,8 @@ export interface components {
             own_burst_memory?: number | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
+            /** @description the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's */
+            pin_turn_limit?: number | null;
             /**
              * @description the quota's own word for how much a request reserves that names no memory; null: the node's
              * @enum {unknown}
@@ -592,6 +594,8 @@ export interface components {
             turn: "rest" | "waits" | "holds" | "yields" | null;
             /** @description about when its turn comes: Unix time, seconds; null: nobody can tell, it waits for none, or not yours to know */
             turn_expected?: number | null;
+            /** @description until when its turn is not asked back, because its people pinned it: Unix time, seconds; null: it may be asked back */
+            turn_pinned_until?: number | null;
             /** @description its place in the line for a turn; 1 is next */
             turn_place: number | null;
             /** @description since when it stands so: Unix time, seconds */
@@ -663,6 +667,8 @@ export interface components {
             memory: number | null;
             /** @description the quota's own burst_memory; null: it has none */
             own_burst_memory?: number | null;
+            /** @description the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's */
+            pin_turn_limit?: number | null;
             /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
             remaining?: {
                 /** @description that are not held yet */
@@ -703,6 +709,8 @@ export interface components {
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */
             per?: ("week" | "month" | null) | string;
+            /** @description seconds for which a pin keeps a task's turn from being asked back; 0 is not at all; null is the node's own */
+            pin_turn_limit?: number | null;
             /**
              * @description how much a request reserves that names no memory: what the quota gives, the same until the task is measured, or what earlier runs needed; null is the node's own
              * @enum {unknown}
@@ -891,6 +899,8 @@ export interface components {
             busy: number;
             /** @description GPU-seconds that the node's GPUs of now could give */
             capacity: number;
+            /** @description GPU-seconds that count towards a budget: the time of its turns on GPUs that are used by turns, elsewhere the time held */
+            charged?: number;
             /** @description Unix time, seconds */
             end: number;
             /** @description GPU-seconds */
@@ -900,6 +910,8 @@ export interface components {
             node_busy: number;
             /** @description GPU-seconds of all */
             node_held: number;
+            /** @description memory that was reserved for it, GiB times seconds */
+            resident_gib_seconds?: number;
             /** @description Unix time, seconds */
             start: number;
         };

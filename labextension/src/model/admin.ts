@@ -10,7 +10,14 @@ import type {
 } from '../api/types';
 import { formatBytes, parseBytes } from '../text/format';
 
-export type Reserve = NonNullable<QuotaWish['reserve']>;
+/** The fields of a quota without a value of their own: the node's holds where one is empty. */
+export type RuleField = Exclude<
+  keyof QuotaWish,
+  'gpus' | 'memory' | 'weight' | 'gpu_hours' | 'per'
+>;
+type Rule = number | string | null;
+/** A quota's own rules, in the wire's units; `null`: as on the node. */
+export type Rules = Readonly<Record<RuleField, Rule>>;
 
 /** One environment with everything that is known of it. */
 export interface IEnvironmentRow {
@@ -23,12 +30,7 @@ export interface IEnvironmentRow {
   readonly hours: number | null;
   /** What the GPU-hours are for: `week`, `month` or a day; `null`: the rolling window. */
   readonly per: string | null;
-  /** Seconds until an idle GPU may be taken; `null`: the node's own. */
-  readonly idle: number | null;
-  /** Up to what limits are lifted, a share up to 1 or bytes; `null`: the node's own. */
-  readonly burst: number | null;
-  /** What a request reserves that names no memory; `null`: as on the node. */
-  readonly reserve: Reserve | null;
+  readonly rules: Rules;
   /** GPU-hours spent of those; `null` where nothing is counted. */
   readonly spent: number | null;
   /** Whether all of them are spent: new requests wait. */
@@ -75,9 +77,7 @@ export function environmentRows(
       weight: quota?.weight ?? quotas.default.weight,
       hours: quota ? (quota.budget?.hours ?? null) : quotas.default.gpu_hours,
       per: (quota ? quota.budget?.per : quotas.default.per) ?? null,
-      idle: (quota ?? quotas.default).idle_timeout ?? null,
-      burst: quota?.own_burst_memory ?? null,
-      reserve: (quota ?? quotas.default).reserve ?? null,
+      rules: rulesOf(quota ?? quotas.default),
       spent: quota?.budget?.spent ?? null,
       isSpent: quota?.budget?.level === 'spent',
       source: quota?.source ?? 'default',
@@ -90,8 +90,20 @@ export function environmentRows(
   });
 }
 
-/** A quota as it is typed. */
-export interface IQuotaDraft {
+/** A quota's own rules, as a node manager tells them; an older one does not know all. */
+export function rulesOf(quota: EnvironmentQuota | Quotas['default']): Rules {
+  return {
+    idle_timeout: quota.idle_timeout ?? null,
+    // Without its own it tells the node's there.
+    burst_memory: quota.own_burst_memory ?? null,
+    turn_offset: quota.turn_offset ?? null,
+    reserve: quota.reserve ?? null,
+    pin_turn_limit: quota.pin_turn_limit ?? null
+  };
+}
+
+/** A quota as it is typed; an empty rule is as on the node. */
+export interface IQuotaDraft extends Readonly<Record<RuleField, string>> {
   readonly environment: string;
   readonly gpus: string;
   /** Empty: whole GPUs. */
@@ -101,12 +113,6 @@ export interface IQuotaDraft {
   readonly hours: string;
   /** `week`, `month` or the first day of a term; empty: the rolling window. */
   readonly per: string;
-  /** Minutes until an idle GPU may be taken; empty: the node's own time-out. */
-  readonly idle: string;
-  /** A size, or a share of a GPU; empty: the node's own. */
-  readonly burst: string;
-  /** `whole`, `quota` or `estimate`; empty: as on the node. */
-  readonly reserve: string;
 }
 
 export type DraftField = keyof IQuotaDraft;
@@ -117,20 +123,63 @@ const {
   weight: WEIGHT,
   gpu_hours: HOURS,
   idle_timeout: IDLE,
-  reserve: RESERVE
+  reserve: RESERVE,
+  pin_turn_limit: PIN
 } = schemas.components.schemas.QuotaWish.properties;
 export const MOST_GPUS = GPUS.maximum;
-export const RESERVES = RESERVE.enum.filter(word => word !== null);
+export const RESERVES: readonly string[] = RESERVE.enum.filter(
+  word => word !== null
+);
 const LONGEST_NAME = 256;
+
+/** How a rule is typed. */
+interface IRuleText {
+  readonly show: (value: NonNullable<Rule>) => string;
+  /** `undefined`: it cannot be read. */
+  readonly read: (text: string) => Rule | undefined;
+}
+
+/** Seconds that are typed as minutes. */
+const minutes = (most: number): IRuleText => ({
+  show: seconds => String(Number(seconds) / 60),
+  read: text => {
+    const number = readNumber(text, most / 60);
+    return number === null || Number.isNaN(number) ? undefined : number * 60;
+  }
+});
+
+/** A quota that gets another rule does not compile without this. */
+const RULES: Readonly<Record<RuleField, IRuleText>> = {
+  idle_timeout: minutes(IDLE.maximum),
+  burst_memory: {
+    show: burst =>
+      Number(burst) <= 1 ? String(burst) : exactSize(Number(burst)),
+    read: readBurst
+  },
+  turn_offset: {
+    show: bytes => (bytes === 0 ? '0' : exactSize(Number(bytes))),
+    read: text => (text === '0' ? 0 : (parseBytes(text) ?? undefined))
+  },
+  reserve: {
+    show: String,
+    read: text => (RESERVES.includes(text) ? text : undefined)
+  },
+  pin_turn_limit: minutes(PIN.maximum)
+};
+/** In the order of the page. */
+export const RULE_FIELDS = Object.keys(RULES) as readonly RuleField[];
 
 export type Drafted = Pick<
   IEnvironmentRow,
   'environment' | 'gpus' | 'memory' | 'weight' | 'hours'
 > &
-  Partial<Pick<IEnvironmentRow, 'per' | 'idle' | 'burst' | 'reserve'>>;
+  Partial<Pick<IEnvironmentRow, 'per' | 'rules'>>;
 
 export function draftOf(row: Drafted): IQuotaDraft {
-  const { idle = null, burst = null } = row;
+  const typed = (field: RuleField): string => {
+    const rule = row.rules?.[field] ?? null;
+    return rule === null ? '' : RULES[field].show(rule);
+  };
   return {
     environment: row.environment,
     gpus: String(row.gpus),
@@ -138,10 +187,13 @@ export function draftOf(row: Drafted): IQuotaDraft {
     weight: String(row.weight),
     hours: row.hours === null ? '' : String(row.hours),
     per: row.per ?? '',
-    idle: idle === null ? '' : String(idle / 60),
-    burst: burst === null ? '' : burst <= 1 ? String(burst) : exactSize(burst),
-    reserve: row.reserve ?? ''
+    ...forEachRule(typed)
   };
+}
+
+function forEachRule<T>(of: (field: RuleField) => T): Record<RuleField, T> {
+  const entries = RULE_FIELDS.map(field => [field, of(field)]);
+  return Object.fromEntries(entries) as Record<RuleField, T>;
 }
 
 /** A size that reads back as the same bytes, as short as that allows. */
@@ -185,12 +237,12 @@ export function readDraft(
   check('hours', !Number.isNaN(hours));
   const per = draft.per.trim() || null;
   check('per', !per || /^(week|month|\d{4}-\d\d-\d\d)$/.test(per));
-  const minutes = readNumber(draft.idle, IDLE.maximum / 60);
-  check('idle', !Number.isNaN(minutes));
-  const burst = readBurst(draft.burst);
-  check('burst', !Number.isNaN(burst));
-  const reserve = draft.reserve.trim() || null;
-  check('reserve', reserve === null || isReserve(reserve));
+  const rules = forEachRule((field): Rule => {
+    const text = draft[field].trim();
+    const rule = text ? RULES[field].read(text) : null;
+    check(field, rule !== undefined);
+    return rule ?? null;
+  });
   return mistakes.length
     ? { wish: null, mistakes }
     : {
@@ -200,16 +252,10 @@ export function readDraft(
           weight,
           gpu_hours: hours,
           ...(hours === null ? {} : { per }),
-          idle_timeout: minutes === null ? null : minutes * 60,
-          burst_memory: burst,
-          reserve: reserve as Reserve | null
+          ...(rules as Pick<QuotaWish, RuleField>)
         },
         mistakes: null
       };
-}
-
-function isReserve(word: string): word is Reserve {
-  return (RESERVES as readonly string[]).includes(word);
 }
 
 /** A number as it is typed, with a point or a comma; `null`: nothing; NaN: no number up to `most`. */
@@ -222,10 +268,12 @@ function readNumber(text: string, most: number): number | null {
   return read <= most ? read : NaN;
 }
 
-/** A share of a GPU up to 1, or bytes; `null`: nothing; NaN: neither. */
-function readBurst(text: string): number | null {
+/** A share of a GPU up to 1, or bytes; `undefined`: neither. */
+function readBurst(text: string): number | undefined {
   const share = readNumber(text, 1);
-  return Number.isNaN(share) ? (parseBytes(text) ?? NaN) : share;
+  return share === null || Number.isNaN(share)
+    ? (parseBytes(text) ?? undefined)
+    : share;
 }
 
 /** The way back to the quota before a change: another wish, or no override at all. */
@@ -241,9 +289,7 @@ export function undoOf(
         weight: quota.weight,
         gpu_hours: quota.budget?.hours ?? null,
         ...(quota.budget ? { per: quota.budget.per ?? null } : {}),
-        idle_timeout: quota.idle_timeout ?? null,
-        burst_memory: quota.own_burst_memory ?? null,
-        reserve: quota.reserve ?? null
+        ...(rulesOf(quota) as Pick<QuotaWish, RuleField>)
       }
     : null;
 }

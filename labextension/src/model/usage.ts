@@ -6,6 +6,8 @@ export interface ITotals {
   /** GPU-seconds. */
   readonly held: number;
   readonly busy: number;
+  /** What counts towards a budget; an older node manager does not tell, and counts all. */
+  readonly charged: number;
   /** Busy of held, from 0 to 1; `null` where nothing was held. */
   readonly share: number | null;
 }
@@ -13,7 +15,8 @@ export interface ITotals {
 export function totals(days: readonly Day[]): ITotals {
   const held = days.reduce((sum, day) => sum + day.held, 0);
   const busy = days.reduce((sum, day) => sum + day.busy, 0);
-  return { held, busy, share: held > 0 ? busy / held : null };
+  const charged = days.reduce((sum, day) => sum + (day.charged ?? day.held), 0);
+  return { held, busy, charged, share: held > 0 ? busy / held : null };
 }
 
 /** The node's use on a day: held and busy of what its GPUs could give, from 0 to 1. */
@@ -54,7 +57,9 @@ export function usageCsv(usage: DailyUsage): string {
       'leases',
       'node_held_gpu_hours',
       'node_busy_gpu_hours',
-      'node_capacity_gpu_hours'
+      'node_capacity_gpu_hours',
+      'charged_gpu_hours',
+      'resident_gib_hours'
     ],
     usage.days.map(day => [
       dayName(day.start),
@@ -64,7 +69,9 @@ export function usageCsv(usage: DailyUsage): string {
       day.leases,
       hours(day.node_held),
       hours(day.node_busy),
-      hours(day.capacity)
+      hours(day.capacity),
+      hours(day.charged ?? day.held),
+      hours(day.resident_gib_seconds ?? 0)
     ])
   );
 }

@@ -21,7 +21,13 @@ export function myTurnText(
       wait.place === 1
         ? trans.__('%1 Next in line on %2.', pauses, gpus)
         : trans.__('%1 Place %3 in line on %2.', pauses, gpus, wait.place);
-    const who = wait.computing.map(other => ownerName(other, trans)).join(', ');
+    const who = wait.computing
+      .flatMap(other => [
+        ownerName(other, trans),
+        pinnedText(other, now, trans)
+      ])
+      .filter(part => part)
+      .join(', ');
     return who
       ? trans.__('%1 Now computes: %2', place, who)
       : trans.__('%1 Memory that the last one left is not free yet.', place);
@@ -31,6 +37,18 @@ export function myTurnText(
   const turn =
     behind > 0 ? trans._n('%2; 1 waits', '%2; %1 wait', behind, text) : text;
   return [turn, pauses].filter(part => part).join('. ');
+}
+
+/** For how long a pin keeps a task's turn; empty: it keeps none. */
+function pinnedText(
+  lease: Lease,
+  now: number,
+  trans: TranslationBundle
+): string {
+  const left = (lease.turn_pinned_until ?? now) - now;
+  return left > 0
+    ? trans.__('pinned for %1 more', formatDuration(left, trans))
+    : '';
 }
 
 /** The explanation of turns for a person whose cell is waiting. */
@@ -121,6 +139,10 @@ export function gpuTimeText(
         formatDuration(now - (holder.turn_since ?? now), trans)
       )
     );
+    const pinned = pinnedText(holder, now, trans);
+    if (pinned) {
+      words.push(pinned);
+    }
   }
   if (waiting.length) {
     words.push(

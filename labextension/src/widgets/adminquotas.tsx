@@ -19,6 +19,9 @@ import {
   type IQuotaDraft,
   MOST_GPUS,
   readDraft,
+  RULE_FIELDS,
+  type Rules,
+  rulesOf,
   undoOf
 } from '../model/admin';
 import {
@@ -34,7 +37,7 @@ import { FetchNote, IconButton } from './parts';
 
 const HOUR = 3600;
 /** The inputs in the column of GPU-hours and rules. */
-const RULES = ['hours', 'per', 'idle', 'burst', 'reserve'] as const;
+const RULES = ['hours', 'per', ...RULE_FIELDS] as const;
 const WINDOWS = [HOUR, 24 * HOUR, 7 * 24 * HOUR, 30 * 24 * HOUR];
 
 /** A change that was made, and how to take it back. */
@@ -211,7 +214,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
         ) : (
           <>
             <span data-over={row.isSpent}>{budgetText(row, trans)}</span>
-            <div>{ownText(row, units, trans)}</div>
+            <div>{ownText(row.rules, units, trans)}</div>
           </>
         ),
       sort: number(row => row.hours ?? Infinity)
@@ -312,7 +315,8 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
             setRefusal(null);
             setEditing(null);
             const { gpu_hours: hours, ...quota } = data.quotas.default;
-            setDraft(draftOf({ environment: '', hours, ...quota }));
+            const rules = rulesOf(data.quotas.default);
+            setDraft(draftOf({ environment: '', hours, ...quota, rules }));
           }}
         >
           {trans.__('Add')}
@@ -452,25 +456,37 @@ function draftInputs(
         'week, month, or the first day of the term as 2026-10-01; empty is the rolling window.'
       )
     },
-    idle: {
+    idle_timeout: {
       label: trans.__('Idle time-out in minutes'),
       placeholder: trans.__('idle minutes, as on the node'),
       wanted: trans.__(
         "Minutes from 0, which is never; empty is the node's own."
       )
     },
-    burst: {
+    burst_memory: {
       label: trans.__('Upper bound of lifted limits'),
       placeholder: trans.__('lifted to 60GiB or 0.9, as on the node'),
       wanted: trans.__(
         "A size such as 60GiB, or a part of a GPU such as 0.9; 0: none; empty is the node's own."
       )
     },
+    turn_offset: {
+      label: trans.__('Head-room in turns'),
+      placeholder: trans.__('head-room in turns, as on the node'),
+      wanted: trans.__("A size such as 1GiB, or 0; empty is the node's own.")
+    },
     reserve: {
       label: trans.__('What a request reserves without a size'),
       placeholder: trans.__('whole, quota or estimate, as on the node'),
       wanted: trans.__(
         'whole: all that the quota gives; quota: that, until it is measured; estimate: what earlier runs needed; empty is as on the node.'
+      )
+    },
+    pin_turn_limit: {
+      label: trans.__('Minutes for which a pin keeps a turn'),
+      placeholder: trans.__('minutes a pin keeps a turn, as on the node'),
+      wanted: trans.__(
+        "Minutes from 0, which is not at all; empty is the node's own."
       )
     }
   };
@@ -499,28 +515,27 @@ function wishText(
       ? trans.__('%1, %2 GPU-hours', quota, wish.gpu_hours) +
         periodText(wish.per ?? null, trans)
       : quota;
-  const burst =
-    typeof wish.burst_memory === 'number' ? wish.burst_memory : null;
-  const { idle_timeout: idle = null, reserve = null } = wish;
-  const own = ownText({ idle, burst, reserve }, units, trans);
+  const own = ownText(wish, units, trans);
   return own ? trans.__('%1, %2', budget, own) : budget;
 }
 
 /** A quota's own rules for what the node decides otherwise; empty if it leaves all to the node. */
 function ownText(
-  { idle, burst, reserve }: Pick<IEnvironmentRow, 'idle' | 'burst' | 'reserve'>,
+  own: Partial<Rules>,
   units: Units,
   trans: TranslationBundle
 ): string {
   const rules = [];
-  if (idle !== null) {
+  const { idle_timeout: idle, burst_memory: burst, turn_offset: offset } = own;
+  const { reserve, pin_turn_limit: pin } = own;
+  if (typeof idle === 'number') {
     rules.push(
       idle
         ? trans.__('idle GPUs taken after %1', formatDuration(idle, trans))
         : trans.__('idle GPUs never taken')
     );
   }
-  if (burst !== null) {
+  if (typeof burst === 'number') {
     const most =
       burst <= 1 ? `${Math.round(burst * 100)} %` : formatBytes(burst, units);
     rules.push(
@@ -529,8 +544,18 @@ function ownText(
         : trans.__('limits not lifted')
     );
   }
-  if (reserve !== null) {
+  if (typeof offset === 'number') {
+    rules.push(trans.__('%1 head-room in turns', formatBytes(offset, units)));
+  }
+  if (typeof reserve === 'string') {
     rules.push(trans.__('reserve %1', reserve));
+  }
+  if (typeof pin === 'number') {
+    rules.push(
+      pin
+        ? trans.__('pins keep turns for %1', formatDuration(pin, trans))
+        : trans.__('pins keep no turns')
+    );
   }
   return rules.join(', ');
 }

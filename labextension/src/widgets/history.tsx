@@ -65,6 +65,13 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
           formatGpuHours(sum.busy),
           formatShare(sum.share)
         );
+  const turns =
+    sum.held - sum.charged >= 60
+      ? trans.__(
+          ' %1 of them count, the time of your turns.',
+          formatGpuHours(sum.charged)
+        )
+      : '';
   const node = days.map(nodeShares);
   const middle = (part: 'held' | 'busy'): string =>
     formatShare(
@@ -78,7 +85,10 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
   return (
     <>
       <h4>{trans.__('My GPU-hours by day')}</h4>
-      <p>{summary}</p>
+      <p>
+        {summary}
+        {turns}
+      </p>
       <Bars
         label={trans.__('My GPU-hours by day. %1', summary)}
         format={value => trans.__('%1 h', Math.round(value * 100) / 100)}
@@ -122,6 +132,7 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
               <th scope="col">{trans.__('Day')}</th>
               <th scope="col">{trans.__('Held (h)')}</th>
               <th scope="col">{trans.__('Busy (h)')}</th>
+              <th scope="col">{trans.__('Counts (h)')}</th>
               <th scope="col">{trans.__('Node held')}</th>
               <th scope="col">{trans.__('Node busy')}</th>
             </tr>
@@ -132,6 +143,7 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
                 <th scope="row">{dayName(day.start)}</th>
                 <td>{formatGpuHours(day.held)}</td>
                 <td>{formatGpuHours(day.busy)}</td>
+                <td>{formatGpuHours(day.charged ?? day.held)}</td>
                 <td>{formatShare(node[place].held)}</td>
                 <td>{formatShare(node[place].busy)}</td>
               </tr>

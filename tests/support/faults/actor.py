@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -52,9 +53,13 @@ class Actor:
         self.lease: str | None = None
         self.asked_back = False
         self.grant: Grant | None = None
-        self.turns = Turns(lambda: self.session, lambda: self.grant, say=lambda text: None)
+        self.turns = Turns(lambda: self.session, self._held, say=lambda text: None)
         self.turns.drop = lambda: None
+        self._hangs = False
         self._requests = 0
+
+    def _held(self) -> Grant | None:
+        return None if self.lease is None else self.grant
 
     def _new_session(self) -> Session:
         return Session(
@@ -78,10 +83,14 @@ class Actor:
         recall = read_recall(notice)
         if notice.notice is Notice.TURN:
             shared = notice.params.get("quantum") is not None
+            if shared:
+                self.log.note(Saw.TURN, lease=self.lease)
             self.turns.given(limits_of(read_needs(notice.params)), is_shared=shared)
         elif recall is None:
             return
         elif recall.gate:
+            if recall.give is Give.TURN:
+                self.log.note(Saw.YIELDS, lease=self.lease)
             self.turns.recalled(recall.limits)
         elif recall.give in MEMORY:
             self.asked_back = True
@@ -97,6 +106,7 @@ class Actor:
 
     def run(self) -> None:
         """For ever, or until it has lived its life."""
+        signal.signal(signal.SIGUSR1, self._hang)
         self.log.note(
             Saw.BORN, pid=os.getpid(), environment=self.spec["environment"], role=self.spec["role"]
         )
@@ -105,6 +115,9 @@ class Actor:
             if self._ask():
                 self._hold()
         self.session.close(0.2)
+
+    def _hang(self, *_: object) -> None:
+        self._hangs = True
 
     def _connect(self) -> None:
         while self.session.link is Link.CLOSED or self.session._thread is None:
@@ -193,6 +206,10 @@ class Actor:
         # One that was told to yield may still end the step that it is in, in memory of its own.
         has_turn = self.turns.is_gated and self.turns._gate is Gate.OPEN
         is_sure = has_turn and session.link is Link.UP
+        if self._hangs:
+            self.log.note(Saw.HANGS, lease=grant.lease)
+            while True:
+                time.sleep(60.0)  # a step without end
         time.sleep(self.rng.uniform(0.02, 0.2))  # the pretend GPU computes
         if is_sure and session.link is Link.UP and self.lease == grant.lease:
             gpus = [gpu.uuid for gpu in grant.gpus]
@@ -202,7 +219,11 @@ class Actor:
             for n in range(len(grant.gpus))
         ]
         self.turns.report(SimpleNamespace(steps=number, devices=devices))
+        if not self.turns.is_closed:
+            return
+        t0 = self.log.note(Saw.WAITS, lease=grant.lease)
         self.turns.gate()
+        self.log.note(Saw.PASSED, t0, lease=grant.lease)
 
     def _hold(self) -> None:
         rng = self.rng

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -33,6 +33,7 @@ class Property(Enum):
     AGAIN = "one request is served by two leases"
     DRAINED = "a GPU that is out of service is granted"
     TURN = "two tasks compute at once on a GPU that they use by turns"
+    WAITS = "a task waits for its turn for longer than promised"
     CACHE = "a task within its limit is asked for its cache"
 
 
@@ -51,8 +52,9 @@ class Rules:
     ``strangers``: requests that may wait unlogged. ``reading``: the longest that one measurement of
     the GPUs takes; a grant that one makes possible is stamped with its begin. ``silence``: as
     long the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does
-    not end a step for so long loses the turn. ``by_turns``: what a task keeps between its steps,
-    at least, and what one at a time needs for a step.
+    not end a step for so long loses the turn. ``turn_wait``: a task has its turn after so long,
+    where nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
+    steps, at least, and what one at a time needs for a step.
     """
 
     capacity: Mapping[str, int]
@@ -63,6 +65,7 @@ class Rules:
     reading: float = 0.0
     silence: float = math.inf
     turn_bound: float = 0.0
+    turn_wait: float = math.inf
     by_turns: tuple[int, int] | None = None
 
 
@@ -172,6 +175,7 @@ def check(
     findings += _order(wishes, harness, rules, len(clients))
     findings += _drained(clients.values(), harness)
     findings += _turns(clients.values(), harness, rules)
+    findings += _waits(clients.values(), harness, rules)
     findings += _caches(clients, harness)
     findings += _memory(seen, clients, harness)
     findings += _again(clients.values(), harness, rules, ledger or ())
@@ -204,6 +208,7 @@ def check(
             "limits told": count["limited"],
             "caches emptied": count["emptied"],
             "steps by turns": count["step"],
+            "waits for turns": count["passed"],
             "probes": count["probed"],
             "ledger records": len(ledger or ()),
         },
@@ -229,6 +234,7 @@ _LEAVE_THE_NODE_ALONE = (
     *("hostile", "client", "lease revoked", "memory kept", "more memory", "helper"),
     "clock",
     "GPU out of service",
+    "step without end",
 )
 
 
@@ -547,6 +553,33 @@ def _turns(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[
         for (begin, end, one), (since, until, other) in pairwise(sorted(here))
         if since < end and one != other
     ]
+
+
+def _waits(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> Iterator[Finding]:
+    """Whoever waits for a turn has it in time, whatever the others do or become.
+
+    After something was done to the node manager, and after a task that may have had the turn was
+    stopped, the time begins anew.
+    """
+    stops = [stop for spans in harness.stops.values() for span in spans for stop in span]
+    anew = [*harness.disturbed, *stops]
+    for client in clients:
+        waits: float | None = None
+        ends = [(line.saw, line.t1) for line in client.lines]
+        if client.who in harness.killed:
+            ends.append((Saw.LOST, harness.killed[client.who]))
+        for saw, at in ends:
+            if saw is Saw.WAITS:
+                waits = at
+            elif saw in (Saw.PASSED, Saw.LOST) and waits is not None:
+                began = max([waits, *(time for time in anew if time <= at)])
+                if at - began > rules.turn_wait:
+                    yield Finding(
+                        Property.WAITS,
+                        f"{client.who} waited for its turn from {waits:.3f} to {at:.3f}, of which "
+                        f"nothing explains what is after {began:.3f}",
+                    )
+                waits = None
 
 
 def _caches(clients: Mapping[str, _Client], harness: _Harness) -> list[Finding]:

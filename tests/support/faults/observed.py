@@ -30,6 +30,11 @@ class Saw(Enum):
     LIMITED = "limited"  # was told what it may use on these GPUs; t0: before it obeys
     EMPTIED = "emptied"  # was asked for its cache, and emptied it
     STEP = "step"  # computed from t0 to t1, with the turn on these GPUs, connected at both ends
+    YIELDS = "yields"  # was asked for its turn: it gives it back at its next gate
+    WAITS = "waits"  # is about to wait for its turn, at a gate
+    PASSED = "passed"  # waits there no more
+    TURN = "turn"  # was given its turn
+    HANGS = "hangs"  # t0: computes from here on, lives, and never comes to a gate
     ALIVE = "alive"  # what the node manager said of the lease
     RELEASING = "releasing"  # t0: about to send
     RELEASED = "released"

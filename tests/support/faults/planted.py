@@ -62,6 +62,57 @@ def give_two_the_turn() -> None:
     order._give = give
 
 
+def hand_over_when_asked() -> None:
+    """Whoever is asked for the turn is taken to have given it back."""
+    original = order.holders
+
+    def holders(state, shared):
+        found = original(state, shared)
+        return {gpu: name for gpu, name in found.items() if not state.recall(name, Give.TURN)}
+
+    order.holders = holders
+
+
+def leave_the_turn_to_who_has_it() -> None:
+    """Whoever comes to no gate, or is not heard of, keeps the turn."""
+    original = order._take_away
+
+    def take_away(*arguments):
+        event = original(*arguments)
+        return event if isinstance(event, ev.RecallMoved) else None
+
+    order._take_away = take_away
+
+
+def wait_for_the_dead() -> None:
+    """Where a task died that took turns, nobody is given one: its answer is waited for."""
+    give, gone = order._give, ANSWERS[cmd.ProcessGone]
+    dead: set[str] = set()
+
+    def process_gone(draft, command):
+        for name in draft.state.by_process.get(command.process, ()):
+            if name in draft.state.turns:
+                dead.update(part.gpu for part in draft.state.leases[name].allocations)
+        return gone(draft, command)
+
+    def given(*arguments):
+        event = give(*arguments)
+        return None if event is None or dead & set(event.gpus) else event
+
+    ANSWERS[cmd.ProcessGone], order._give = process_gone, given
+
+
+def measure_quanta_by_the_wall() -> None:
+    """When a turn is asked back goes by wall time, which somebody may set."""
+    original, wall = order.yields_at, clock.SystemClock().wall
+    ahead = wall() - clock.SystemClock().boot()
+
+    def yields_at(*arguments):
+        return original(*arguments) + ahead - (wall() - clock.SystemClock().boot())
+
+    order.yields_at = yields_at
+
+
 def ask_everybody_for_caches() -> None:
     """Whether a task is over its limit is not looked at before it is asked for its cache."""
 
@@ -335,6 +386,10 @@ PLANTED: dict[str, Callable[[], None]] = {
         promise_what_is_taken,
         lift_what_is_not_reserved,
         give_two_the_turn,
+        hand_over_when_asked,
+        leave_the_turn_to_who_has_it,
+        wait_for_the_dead,
+        measure_quanta_by_the_wall,
         ask_everybody_for_caches,
         place_out_of_service,
         believe_who_releases,

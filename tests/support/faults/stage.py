@@ -142,6 +142,11 @@ class Player:
     stopped: bool = False
     has_memory: bool = False  # put something into its GPU's memory
     settled: float = -math.inf  # when it last had all of it, or was told that it is lost
+    waits: bool = False  # for its turn, at a gate
+    passed: int = 0  # gates
+    yields: bool = False  # was asked for its turn, and has not come to a gate
+    turn_since: float | None = None  # it was given its turn then
+    hangs: bool = False  # was made to compute for ever
 
     @property
     def alive(self) -> bool:
@@ -164,8 +169,22 @@ class Player:
             elif saw in (Saw.RELEASING, Saw.LOST, Saw.PARKING, Saw.LET_GO):
                 self.leases.pop(seen.get("lease"), None)
             self.has_memory |= saw is Saw.FILLED
+            self._turns(saw, seen["t1"])
             if saw in SETTLED:
                 self.settled = seen["t1"]
+
+    def _turns(self, saw: Saw, at: float) -> None:
+        if saw is Saw.TURN:
+            self.turn_since, self.yields = at, False
+        elif saw is Saw.YIELDS:
+            self.turn_since, self.yields = None, True
+        elif saw is Saw.WAITS:
+            self.waits, self.yields, self.turn_since = True, False, None
+        elif saw is Saw.PASSED:
+            self.waits = False
+            self.passed += 1
+        elif saw in (Saw.RELEASING, Saw.LOST):
+            self.yields, self.turn_since = False, None
 
 
 class Cast:

@@ -67,11 +67,27 @@ c.Policy.burst_return = 20.0
 """
 #: Where tasks share their GPUs by turns.
 TURN_BOUND = 8.0
+QUANTUM = 0.3
+#: Whoever waits for a turn has it by then: 3 tasks on a GPU, one of which never ends its step, and
+#: the others have a quantum in each ten times as many; the rest is for a machine that is busy.
+TURN_WAIT = 10 * 3 * QUANTUM + TURN_BOUND + 8.0
 BY_TURNS = f"""
 c.Policy.share_mode = "time"
-c.Policy.quantum = 0.5
+c.Policy.quantum = {QUANTUM}
+c.Policy.owed_most = 0.0
 c.Policy.turn_bound = {TURN_BOUND}
+c.Policy.turn_patience = 2.0
 """
+#: The faults that tasks which take turns can have by themselves.
+OF_TURNS = (
+    "client killed at a gate",
+    "client killed in a hand-over",
+    "node manager killed in a hand-over",
+    "step without end",
+    "clock jump at the edge of a quantum",
+)
+#: How close the clock comes to the edge of a quantum.
+EDGE = 0.05
 HANG = 1.5  # seconds for which the driver hangs at most
 SILENCE = 10.0  # seconds without an answer that nothing explains
 MONTH = 30 * 86400.0
@@ -152,6 +168,7 @@ class Storm:
         self._number = 0
         self._lost_gpus: set[str] = set()
         self._drained: dict[str, float | None] = {}  # since when it is asked back
+        self._is_clock_back = False
         self._is_healing = False
         self._memory: set[tuple[str, str]] = set()
         self._granted: set[str] = set()  # all leases that somebody was seen to have
@@ -196,6 +213,15 @@ class Storm:
         if plan.hosts:
             self._menu["server killed"] = (2.0, self._kill_host)
             self._menu["server stopped"] = (1.0, self._stop_host)
+        if plan.by_turns:
+            how = (
+                (1.0, self._kill_at_a_gate),
+                (1.0, self._kill_in_a_hand_over),
+                (0.3, self._kill_node_in_a_hand_over),
+                (0.3, self._never_end_a_step),
+                (1.0, self._jump_at_the_edge),
+            )
+            self._menu |= dict(zip(OF_TURNS, how, strict=True))
         if plan.only:
             self._menu = {name: self._menu[name] for name in plan.only}
 
@@ -250,6 +276,7 @@ class Storm:
             reading=HANG + 1.0,
             silence=SILENCE,
             turn_bound=TURN_BOUND,
+            turn_wait=TURN_WAIT,
             by_turns=(GIB, 4 * GIB) if self.plan.by_turns else None,
         )
 
@@ -340,6 +367,26 @@ class Storm:
             until(lambda gpu=gpu: self._admin(Method.GPU_RESUME, gpu=gpu), f"{gpu} is in service")
         if self.plan.tenants:
             self._call_tenants()
+        if self.plan.by_turns:
+            self._await_turns()
+
+    def _await_turns(self) -> None:
+        """Everybody who waits for a turn has one; if not, the checker says for how long."""
+        waiting = {player.pid: player.passed for player in self._read() if player.waits}
+        # The promise counts from the last fault on, so it is over by then.
+        end = boot() + TURN_WAIT + 1.0
+        while boot() < end and any(
+            pid in self.cast.players and self.cast.players[pid].passed == passed
+            for pid, passed in waiting.items()
+        ):
+            self._supervise()
+            time.sleep(0.02)  # as above
+
+    def _read(self) -> list[Player]:
+        """All who live, with what they have written until now."""
+        for player in self.cast.players.values():
+            player.read_on()
+        return list(self.cast.players.values())
 
     def _call_tenants(self) -> None:
         """All others leave; everybody whose memory may be elsewhere gets it back."""
@@ -493,6 +540,48 @@ class Storm:
         long = self.rng.random() < 0.2
         seconds = self.rng.uniform(1.0, 1.3) * TIMEOUT if long else self.rng.uniform(0.05, 2.0)
         self._after(seconds, lambda: self.cast.go_on(player))
+        return True
+
+    def _kill_at_a_gate(self) -> bool:
+        """It waits there for its turn, or is about to."""
+        return self._kill_one_of([player for player in self._read() if player.waits])
+
+    def _kill_in_a_hand_over(self) -> bool:
+        """It was asked for its turn, and has not given it back."""
+        return self._kill_one_of([player for player in self._read() if player.yields])
+
+    def _kill_one_of(self, players: list[Player]) -> bool:
+        self._whom = self.rng.choice(players) if players else None
+        if self._whom is not None:
+            self.cast.kill(self._whom)
+        return self._whom is not None
+
+    def _kill_node_in_a_hand_over(self) -> bool:
+        return any(player.yields for player in self._read()) and self._kill_node()
+
+    def _never_end_a_step(self) -> bool:
+        """One that has its turn computes, and lives, and never comes to a gate again."""
+        players = self._read()
+        found = [p for p in players if p.turn_since is not None and not p.stopped]
+        if not found or any(player.hangs for player in players):
+            return False
+        player = self.rng.choice(found)
+        player.hangs = True
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(player.pidfd, signal.SIGUSR1)
+        return True
+
+    def _jump_at_the_edge(self) -> bool:
+        """The wall clock goes far back, or forward again, as somebody's quantum ends."""
+        edges = [
+            player.turn_since + QUANTUM for player in self._read() if player.turn_since is not None
+        ]
+        now = boot()
+        if not any(abs(now - edge) < EDGE for edge in edges):
+            return False
+        self._is_clock_back = not self._is_clock_back
+        reach = self.rng.choice((60.0, 3600.0, MONTH))
+        self.shim.set_wall(-reach if self._is_clock_back else 0.0)
         return True
 
     def _kill_node(self) -> bool:
@@ -790,6 +879,17 @@ _ROLES: dict[str, dict[str, Any]] = {
         "memory": [10 * GIB],
         "patience": [2.0, 8.0],
         "hold": [8.0, 20.0],
+        "lives": 5,
+        "steps": True,
+    },
+    "trainer": {
+        "often": 0,
+        "kind": "process",
+        "class": "interactive",
+        "gpus": 1,
+        "memory": [10 * GIB],
+        "patience": [2.0, 8.0],
+        "hold": [90.0, 120.0],
         "lives": 5,
         "steps": True,
     },
