@@ -228,6 +228,14 @@ def test_usage_counts_what_was_held(node: LiveNode) -> None:
     assert row["gpu_seconds_held"] > old["gpu_seconds_held"]
     assert answer["until"] - answer["since"] == pytest.approx(3600, abs=1)
     assert row["environment"] in node.cli("usage").stdout
+    days = node.json("usage", "--by", "day", "--since", "2d")
+    assert len(days["days"]) == 2
+    today = days["days"][-1]
+    assert today["charged"] == today["held"] > 0, "nobody takes turns here"
+    assert today["resident_gib_seconds"] > 0
+    by_day = node.cli("usage", "--by", "day").stdout
+    assert by_day.count("\n20") == 7
+    assert "CHARGED" in by_day
     nobody = node.cli("usage", "--environment", "nobody-here")
     assert "nobody held a GPU" in nobody.stdout
 

@@ -48,6 +48,7 @@ from support.policy_world import BOOT, GIB, World, gpu, process
 from .policy_world import plain_config
 
 FOR_EVER = 1e12
+PINNED = 25.0  # seconds for which a pin may keep a turn
 CONFIG = plain_config(
     max_tasks_per_gpu=4,
     measure_granularity=1,
@@ -248,7 +249,9 @@ class TurnWorld(World):
 class TakingTurns(RuleBasedStateMachine):
     """One to three GPUs; tasks of several people on one or two of them."""
 
-    config = CONFIG
+    config = dataclasses.replace(CONFIG, pin_turn_limit=PINNED)
+    #: How often somebody pinned a task.
+    pins = 0
 
     @initialize(
         gpus=st.lists(st.integers(16, 24), min_size=1, max_size=2),
@@ -406,6 +409,18 @@ class TakingTurns(RuleBasedStateMachine):
             self.world.release(actor.lease, actor.who)
         self.world.die(actor.pid)
 
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), seconds=st.sampled_from([0.0, 10.0, 1000.0]))
+    def pin(self, data: st.DataObject, seconds: float) -> None:
+        actor = self._pick(data)
+        if actor is None:
+            return
+        name, environment, _process = self.world.who(actor)
+        self.world.run(cmd.Pin(self.world.at, name, environment, seconds))
+        until = self.world.state.leases[name].turn_pinned_until
+        assert until is None or until <= self.world.at + min(PINNED, seconds)
+        self.pins += 1
+
     @rule()
     def observe(self) -> None:
         self.world.observe()
@@ -496,20 +511,21 @@ class TakingTurns(RuleBasedStateMachine):
 class NobodyStarves(TakingTurns):
     """The same with patience that ends: who waits computes within the stated bound."""
 
-    config = dataclasses.replace(CONFIG, turn_patience=30.0)
+    config = dataclasses.replace(TakingTurns.config, turn_patience=30.0)
 
     @property
     def bound(self) -> float:
         """Seconds; the timer comes once a second, three times for each turn.
 
-        What the others are owed grows by a part of what they compute meanwhile.
+        What the others are owed grows by a part of what they compute meanwhile. Each pin may keep
+        one turn for as long as is allowed.
         """
         state, config = self.world.state, self.config
         n = len(state.takers) + 1
         had = (demand.attained(state, name, self.world.at) for name in state.turns)
         owed = (demand.owed(one, config.quantum, config.owed_most) for one in had)
         most = max(owed, default=config.quantum)
-        turns = n * (10 * most + config.turn_bound + 3.0)
+        turns = n * (10 * most + config.turn_bound + 3.0) + self.pins * PINNED
         return (config.turn_patience + turns) / (1 - demand.OWED_PART)
 
     @invariant()

@@ -37,9 +37,17 @@ test("an administrator edits a quota, and its user's bar follows; undo takes it 
   await admin
     .getByRole('textbox', { name: 'Upper bound of lifted limits of alice' })
     .fill('0.9');
+  await admin
+    .getByRole('textbox', { name: 'Head-room in turns of alice' })
+    .fill('1 GiB');
+  await admin
+    .getByRole('textbox', {
+      name: 'Minutes for which a pin keeps a turn of alice'
+    })
+    .fill('10');
   await carols.keyboard.press('Enter');
   await expect(admin).toContainText(
-    'The quota of alice is now 5 GPUs, 12 GiB on each, weight 2, 20 GPU-hours, idle GPUs taken after 30 min, limits lifted to 90 %.'
+    'The quota of alice is now 5 GPUs, 12 GiB on each, weight 2, 20 GPU-hours, idle GPUs taken after 30 min, limits lifted to 90 %, 1 GiB head-room in turns, pins keep turns for 10 min.'
   );
   await alices.expectGpus('1 of 5');
   await expect(alices.section('quota')).toContainText('of 20 in the last 7 d');

@@ -56,6 +56,9 @@ class Actor:
         self.turns = Turns(lambda: self.session, self._held, say=lambda text: None)
         self.turns.drop = lambda: None
         self._hangs = False
+        # When turns begin, whoever computes then may end its step beside the first holder. So only
+        # a turn that was waited for is certainly one's own.
+        self._waited = False
         self._requests = 0
 
     def _held(self) -> Grant | None:
@@ -83,7 +86,9 @@ class Actor:
         recall = read_recall(notice)
         if notice.notice is Notice.TURN:
             shared = notice.params.get("quantum") is not None
-            if shared:
+            if not shared:
+                self._waited = False
+            else:
                 self.log.note(Saw.TURN, lease=self.lease)
             self.turns.given(limits_of(read_needs(notice.params)), is_shared=shared)
         elif recall is None:
@@ -172,7 +177,7 @@ class Actor:
         except GpuShareError as error:
             self.log.note(Saw.REFUSED, t0, request=name, why=str(error))
         else:
-            self.lease, self.asked_back = result["lease"], False
+            self.lease, self.asked_back, self._waited = result["lease"], False, False
             self.grant = read_grant(result)
             self.log.note(
                 Saw.GRANTED, t0, request=name, lease=result["lease"], gpus=gpus_of(result)
@@ -204,7 +209,7 @@ class Actor:
         assert grant is not None
         session = self.session
         # One that was told to yield may still end the step that it is in, in memory of its own.
-        has_turn = self.turns.is_gated and self.turns._gate is Gate.OPEN
+        has_turn = self._waited and self.turns.is_gated and self.turns._gate is Gate.OPEN
         is_sure = has_turn and session.link is Link.UP
         if self._hangs:
             self.log.note(Saw.HANGS, lease=grant.lease)
@@ -224,6 +229,7 @@ class Actor:
         t0 = self.log.note(Saw.WAITS, lease=grant.lease)
         self.turns.gate()
         self.log.note(Saw.PASSED, t0, lease=grant.lease)
+        self._waited = self.turns.is_gated
 
     def _hold(self) -> None:
         rng = self.rng
