@@ -80,13 +80,13 @@ class UsageApp(Verb):
 
         days = min(366, max(1, math.ceil(self.since / 86400)))
         offset = datetime.now().astimezone().utcoffset()
-        told = {
-            "days": days,
-            "utc_offset": 0.0 if offset is None else offset.total_seconds(),
-            "environment": self.environment or None,
-        }
         with connect() as node:
-            answer = node.call(Method.USAGE_DAILY, **told)
+            answer = node.call(
+                Method.USAGE_DAILY,
+                days=days,
+                utc_offset=0.0 if offset is None else offset.total_seconds(),
+                environment=self.environment or None,
+            )
         if self.json:
             self.print_json(answer)
             return 0
