@@ -156,7 +156,7 @@ test('a change that comes while a page is fetching is fetched, too', async ({
   const page = await gpusOf('alice');
   // Without the look that it takes now and then in any case.
   await page.addInitScript(() => {
-    (window as any).setInterval = () => 0;
+    Object.assign(window, { setInterval: () => 0 });
   });
   let told = 0;
   page.on('websocket', socket => socket.on('framereceived', () => told++));
