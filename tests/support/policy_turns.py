@@ -570,6 +570,48 @@ class FollowingTurns(TakingTurns):
         turn_patience=30.0,
     )
 
+    @initialize(
+        gpus=st.lists(st.integers(16, 24), min_size=1, max_size=2),
+        crowd=st.lists(st.tuples(st.none() | st.integers(2, 8), st.integers(0, 9)), max_size=3),
+        named=st.integers(0, 10),
+    )
+    def begin(self, gpus: list[int], crowd: list[tuple[int | None, int]], named: int) -> None:
+        world = TurnWorld(self.config)
+        world.start([gpu(i, size) for i, size in enumerate(gpus)], Quota(2, None))
+        self.world = world
+        self.next_pid = 1
+        for gib, kept in crowd:
+            self.come_with_known_code("abcde"[self.next_pid % 5], gib, 90, kept * 10, 9, True)
+            self.look(4)
+        if named:
+            self.come("e", 1, named, 40, 60, 9, waits=True)
+        self.look(12)
+
+    def look(self, rounds: int) -> None:
+        """All compute, and are measured every other second."""
+        for number in range(rounds):
+            self.everybody(1)
+            if number % 2:
+                self.world.observe()
+
+    @rule(more=st.integers(1, 4), less=st.integers(-3, 6))
+    def press(self, more: int, less: int) -> None:
+        """Somebody asks for more than is left without turns; then others need less, or more."""
+        state = self.world.state
+        uuid = gpu(0).uuid
+        lifted = sum(burst for key, burst in state.bursts.items() if key[1] == uuid)
+        free = max(0, state.gpus[uuid].free + lifted) // GIB
+        self.come("abcde"[self.next_pid % 5], 1, free + more, 30, 50, 9, waits=True)
+        self.look(16)
+        for actor in list(self.world.actors.values()):
+            if self.world.holds(actor) and not actor.in_step:
+                actor.persistent = max(0, actor.persistent - less * GIB)
+        self.look(24)
+
+    @rule(rounds=st.integers(2, 40))
+    def compute_and_be_measured(self, rounds: int) -> None:
+        self.look(rounds)
+
     @rule(
         who=st.sampled_from("abcde"),
         gib=st.none() | st.integers(1, 12),
@@ -603,7 +645,4 @@ class FollowingTurns(TakingTurns):
         if actor is not None and not actor.in_step and not actor.waiting:
             actor.persistent = max(0, actor.persistent + gib * GIB)
             self.world.train(actor, 1)
-        for _ in range(3):
-            self.world.observe()
-            self.everybody(6)
-        self.world.observe()
+        self.look(12)

@@ -181,7 +181,9 @@ class PolicyConfig:
     min_idle: float = setting(
         0.0,
         Unit.SECONDS,
-        "The shortest idle time-out in seconds; a quota cannot set a shorter one.",
+        "The shortest idle time-out in seconds; a quota cannot set a shorter one. A kernel beside "
+        "a running task that needs more memory than is left on the GPU is asked for its GPU when "
+        "it has been idle for so long; 0: for 60 seconds.",
     )
     notify_before: float = setting(
         30.0,
