@@ -19,6 +19,7 @@ from ..books.state import State
 from ..words.config import PolicyConfig
 from ..words.model import LeaseId
 from ..words.recalls import Give
+from ..words.turns import TurnPhase
 from . import levels, order
 
 #: Of fewer cells nothing is foreseen.
@@ -82,7 +83,7 @@ def _yields_after(
     had: float,
 ) -> float:
     """Seconds of computing until the order takes a task's turn for ``waiting``."""
-    if name in order.holders(state, shared).values():
+    if state.turns[name].phase is TurnPhase.HOLDS:
         return order.yields_at(state, config, shared, name, waiting) - at
     least = 0.0
     if at >= order.owed_at(state, config, shared, name):

@@ -68,15 +68,17 @@ def _waiting(state: State) -> Iterator[LeaseId]:
     return (name for name, turn in state.turns.items() if turn.phase is TurnPhase.WAITS)
 
 
-def _line(state: State, config: PolicyConfig, shared: Sharers, at: float) -> list[LeaseId]:
-    """Who waits, in order: first those that are owed a turn, the longest first."""
+def _line(
+    state: State, config: PolicyConfig, shared: Sharers, at: float, names: Iterable[LeaseId]
+) -> list[LeaseId]:
+    """These who wait, in order: first those that are owed a turn, the longest first."""
 
     def key(name: LeaseId) -> tuple[bool, float, tuple[bool, int, int, int]]:
         waits_on = at < owed_at(state, config, shared, name)
         since = math.inf if waits_on else _wants_since(state, name)
         return waits_on, since, levels.rank(state, config, name)
 
-    return sorted(_waiting(state), key=key)
+    return sorted(names, key=key)
 
 
 def place(state: State, config: PolicyConfig, lease: LeaseId, at: float) -> int:
@@ -88,8 +90,10 @@ def ahead(
     state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId, at: float
 ) -> list[LeaseId]:
     """Who waits for a GPU of a waiting task and is before it in the line, the first first."""
-    gpus, everybody = gpus_of(shared, lease), _line(state, config, shared, at)
-    return [name for name in everybody[: everybody.index(lease)] if gpus & gpus_of(shared, name)]
+    rivals = {name for gpu in gpus_of(shared, lease) for name in shared[gpu]}
+    names = (name for name in _waiting(state) if name in rivals or name == lease)
+    line = _line(state, config, shared, at, names)
+    return line[: line.index(lease)]
 
 
 def owed_at(state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId) -> float:
@@ -233,7 +237,7 @@ def _given(name: LeaseId, gpus: frozenset[GpuUuid], at: float) -> ev.TurnGiven:
 
 def _give(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev.Event | None:
     taken = set(holders(state, shared))
-    for name in _line(state, config, shared, at):
+    for name in _line(state, config, shared, at, _waiting(state)):
         gpus = gpus_of(shared, name)
         waited = at >= state.turns[name].since + config.turn_patience
         if not waited and not has_memory(state, name, gpus):
