@@ -80,7 +80,7 @@ class UsageApp(Verb):
 
         days = min(366, max(1, math.ceil(self.since / 86400)))
         offset = datetime.now().astimezone().utcoffset()
-        told = {
+        told: dict[str, Any] = {
             "days": days,
             "utc_offset": 0.0 if offset is None else offset.total_seconds(),
             "environment": self.environment or None,
