@@ -538,7 +538,7 @@ def _two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has the turn is not looked at."""
 
     def give(state: State, config: PolicyConfig, shared: Any, at: float) -> Any:
-        line = order._line(state, config, shared, at)
+        line = order._line(state, config, shared, at, order._waiting(state))
         return order._given(line[0], order.gpus_of(shared, line[0]), at) if line else None
 
     monkeypatch.setattr(order, "_give", give)

@@ -56,7 +56,7 @@ def give_two_the_turn() -> None:
     """Whether somebody has the turn on a GPU is not looked at when it is given."""
 
     def give(state, config, shared, at):
-        line = order._line(state, config, shared, at)
+        line = order._line(state, config, shared, at, order._waiting(state))
         return order._given(line[0], order.gpus_of(shared, line[0]), at) if line else None
 
     order._give = give
