@@ -191,7 +191,8 @@ def test_a_quantum_in_each_ten_for_everybody_under_overload(
     kinds = [kind for _who, kind in people]
     if BATCH in kinds[1:] and PriorityClass.INTERACTIVE in kinds:
         batch = [actor for actor, kind in zip(actors, kinds, strict=True) if kind is BATCH]
-        assert sum(crowd.share(actor, seconds) for actor in batch) >= 0.04
+        had = sum(crowd.share(actor, seconds) for actor in batch) * seconds
+        assert had >= 0.05 * seconds - QUANTUM, "the last turn may just be about to come"
 
 
 LIMIT = 3 * QUANTUM
