@@ -549,7 +549,8 @@ def measure_turns(figures: list[Figure], quick: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         people = ["t0", "t1"]
         # So small that a task is owed its turn again after a fifth of a second.
-        command = node(folder, "1x24GiB", by_turns, "--Policy.quantum=0.01")
+        short = ("--Policy.quantum=0.01", "--Policy.owed_most=0")
+        command = node(folder, "1x24GiB", by_turns, *short)
         with serving([*command, *token_file(folder, *people)]):
             gaps, trip = asyncio.run(
                 turn_costs.hand_overs(f"{folder}/node.sock", people, 15.0 if quick else 60.0)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 
 from ..books import shares
 from ..books.state import State
@@ -26,12 +27,24 @@ from ..words.recalls import Give, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
 from . import levels
 
-Sharers = dict[GpuUuid, tuple[LeaseId, ...]]
+
+class Sharers(dict[GpuUuid, tuple[LeaseId, ...]]):
+    """Tasks by the GPU that they share. Not changed once it is made."""
+
+    @cached_property
+    def gpus(self) -> dict[LeaseId, frozenset[GpuUuid]]:
+        """The same the other way round."""
+        found: dict[LeaseId, set[GpuUuid]] = {}
+        for gpu, names in self.items():
+            for name in names:
+                found.setdefault(name, set()).add(gpu)
+        return {name: frozenset(gpus) for name, gpus in found.items()}
 
 
 def sharers(state: State, config: PolicyConfig) -> Sharers:
     """GPUs with two or more tasks that can take turns, and those tasks, oldest first."""
     found: dict[GpuUuid, list[LeaseId]] = {}
+    in_time = {gpu for gpu in state.gpus if shares.in_time(state, config, gpu)}
     for name in state.takers:
         lease = state.leases[name]
         if lease.phase is not LeasePhase.HELD:
@@ -40,18 +53,18 @@ def sharers(state: State, config: PolicyConfig) -> Sharers:
             # A task that overran a turn is no longer gated, unless other tasks' memory depends on
             # its turns.
             gated = not state.takers[name] or (name, part.gpu) in state.shares
-            if gated and shares.in_time(state, config, part.gpu):
+            if gated and part.gpu in in_time:
                 found.setdefault(part.gpu, []).append(name)
-    return {
-        gpu: tuple(sorted(names, key=lambda name: state.leases[name].order))
+    return Sharers(
+        (gpu, tuple(sorted(names, key=lambda name: state.leases[name].order)))
         for gpu, names in found.items()
         if len(names) > 1
-    }
+    )
 
 
 def gpus_of(shared: Sharers, lease: LeaseId) -> frozenset[GpuUuid]:
     """The GPUs on which this task needs the turn."""
-    return frozenset(gpu for gpu, names in shared.items() if lease in names)
+    return shared.gpus.get(lease, frozenset())
 
 
 def holders(state: State, shared: Sharers) -> dict[GpuUuid, LeaseId]:
@@ -184,7 +197,7 @@ def _makes_room(state: State, gpu: GpuUuid) -> bool:
 
 def next_event(state: State, config: PolicyConfig, at: float) -> ev.Event | None:
     """The next event that is due at ``at`` without a command; ``None``: there is none."""
-    shared = sharers(state, config) if state.takers else {}
+    shared = sharers(state, config) if state.takers else Sharers()
     for name in sorted(state.turns):
         if not gpus_of(shared, name):
             return ev.TurnMoved(at, name, None, TurnEnd.ALONE)
