@@ -205,10 +205,17 @@ def pin(crowd: Crowd, actor: Actor, seconds: float) -> core.Decision:
 
 
 def newcomer(
-    config: PolicyConfig, seconds: float, kind: PriorityClass = PriorityClass.INTERACTIVE
+    config: PolicyConfig,
+    seconds: float,
+    kind: PriorityClass = PriorityClass.INTERACTIVE,
+    own: float | None = None,
 ) -> tuple[Crowd, Actor, Actor]:
-    """Alice computed for long and is pinned; bob's cell begins just after that."""
+    """Alice computed for long and is pinned; bob's cell begins just after that.
+
+    ``own`` is for how long a pin keeps a turn by her quota.
+    """
     crowd = Crowd(config)
+    crowd.world.start([gpu(0, 80)], Quota(1, None, pin_turn_limit=own))
     bob = crowd.come("bob", 2)
     crowd.cell_ends(bob)
     alice = crowd.come("alice", 1, kind)
@@ -233,15 +240,8 @@ def newcomer(
 def test_a_pin_keeps_the_turn_for_as_long_as_the_administrator_allows(
     kind: PriorityClass, limit: float, own: float | None, seconds: float, kept: float
 ) -> None:
-    crowd = Crowd(dataclasses.replace(CONFIG, pin_turn_limit=limit))
-    crowd.world.start([gpu(0, 80)], Quota(1, None, pin_turn_limit=own))
-    bob = crowd.come("bob", 2)
-    crowd.cell_ends(bob)
-    alice = crowd.come("alice", 1, kind)
-    crowd.seconds(5 * QUANTUM)
-    pin(crowd, alice, seconds)
-    crowd.cell_begins(bob)
-    crowd.second()
+    config = dataclasses.replace(CONFIG, pin_turn_limit=limit)
+    crowd, alice, bob = newcomer(config, seconds, kind, own)
     if kept:
         assert crowd.computes(alice), "she is pinned"
         crowd.seconds(kept - 3)

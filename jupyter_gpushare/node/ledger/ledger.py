@@ -530,7 +530,7 @@ class Ledger(Reads):
     def append(
         self, records: Sequence[Record], used: Uses | None = None, *, flush: bool = True
     ) -> int:
-        """Write the records durably, all or none; return the number of the last one.
+        """Write the records, all or none; return the number of the last one.
 
         ``used`` are leases that began or ceased to rest, or have other memory, after them. Without
         ``flush`` the operating system may still have them in memory: a loss of power can undo them,

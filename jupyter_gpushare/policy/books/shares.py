@@ -25,6 +25,9 @@ T = TypeVar("T")
 #: A task's figures are believed from this many steps on: the first one makes the optimizer's state.
 KNOWN_AFTER: Final = 2
 
+#: Bytes by GPU that was measured and lease; ``None``: unknown. A lease that uses none is left out.
+Used = Mapping[GpuUuid, Mapping[LeaseId, int | None]]
+
 
 def promised(shares: Iterable[Share], offsets: int) -> int:
     """S2's left side: bytes that tasks need which compute one at a time.

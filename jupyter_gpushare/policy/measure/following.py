@@ -17,7 +17,7 @@ what each keeps across its steps follows instead (:mod:`..turns.arranging`).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 
 from ..books import shares
 from ..books.lifts import entitled, followers_on, tasks_on
@@ -29,16 +29,15 @@ from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give
 
-#: Bytes by GPU that was measured and lease; ``None``: unknown. A lease that uses none is left out.
-Used = Mapping[GpuUuid, Mapping[LeaseId, int | None]]
-
 
 def follows_any(state: State) -> bool:
     """Whether any reservation follows what its tasks use. O(reservations)."""
     return any(held.following for held in state.reservations.values())
 
 
-def peaks(state: State, used: Used, at: float, config: PolicyConfig) -> Iterator[ev.PeakSeen]:
+def peaks(
+    state: State, used: shares.Used, at: float, config: PolicyConfig
+) -> Iterator[ev.PeakSeen]:
     """Tasks that use more than ever, or have ended a step or a cell for the first time."""
     seen: dict[LeaseId, Lease] = {}
     for key, held in sorted(state.reservations.items()):

@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from ..books.placement import wanted as wanted_of
-from ..books.shares import counted, current, free_with, offsets
+from ..books.shares import Used, counted, current, free_with, offsets
 from ..books.state import State
 from ..words import events as ev
 from ..words.config import MIB, PolicyConfig
 from ..words.model import Bytes, GpuUuid, LeaseId
 from ..words.turns import Share, TurnPhase
-
-#: Bytes by GPU that was measured and lease; ``None``: unknown. A lease that uses none is left out.
-Used = Mapping[GpuUuid, Mapping[LeaseId, int | None]]
 
 #: Smaller differences are not followed down, and nobody is asked for them.
 LEAST: Final = 256 * MIB
