@@ -333,29 +333,55 @@ def not_granting_text(problem: str) -> str:
     )
 
 
-_ASKED_BACK: Final = {
-    Why.CONTENDED: "This kernel was idle and others wait for its GPU",
-    Why.IDLE: "This kernel reached its idle time-out",
-    Why.BUDGET_SPENT: "This kernel was idle and your GPU-hours are spent",
-    Why.OVER_LIMIT: "This kernel was idle and used more of its GPU than it may",
-    Why.OUT_OF_SERVICE: "This kernel was idle and its GPU is taken out of service",
-    Why.GROWS: "This kernel was idle and a running task on its GPU needs more memory than is left",
+_ASKED_BACK: Final[dict[Why, str]] = {
+    Why.CONTENDED: "This kernel was idle and others wait for its GPU, so its GPU was taken back.",
+    Why.IDLE: "This kernel reached its idle time-out, so its GPU was taken back.",
+    Why.BUDGET_SPENT: (
+        "This kernel was idle and your GPU-hours are spent, so its GPU was taken back."
+    ),
+    Why.OVER_LIMIT: (
+        "This kernel was idle and used more of its GPU than it may, so its GPU was taken back."
+    ),
+    Why.OUT_OF_SERVICE: (
+        "This kernel was idle and its GPU is taken out of service, so its GPU was taken back."
+    ),
+    Why.GROWS: (
+        "This kernel was idle and a running task on its GPU needs more memory than is left, so its "
+        "GPU was taken back."
+    ),
+    Why.WISHED: "This kernel was parked by its person, so its GPU was given back.",
+    Why.QUANTUM: "Another task waits for its turn on this GPU, so this task was asked to pause.",
+    Why.MOVED: (
+        "Another task computes on this GPU and another GPU is free, so this task was asked to move "
+        "there."
+    ),
+    Why.SERVED: (
+        "Others wait for memory on this GPU and have had less GPU time than this task, so it was "
+        "asked to make room."
+    ),
 }
-_WILL_BE_ASKED: Final = {
+_WILL_BE_ASKED: Final[dict[Why, str]] = {
     Why.CONTENDED: "because others wait for it",
     Why.IDLE: "when it reaches its idle time-out",
     Why.BUDGET_SPENT: "because your GPU-hours are spent",
     Why.OVER_LIMIT: "because it uses more of it than it may",
     Why.OUT_OF_SERVICE: "because that GPU is taken out of service",
     Why.GROWS: "because a running task on that GPU needs more memory than is left there",
+    Why.WISHED: "because its person parks it",
+    Why.QUANTUM: "because another task waits for its turn on it",
+    Why.MOVED: "because another GPU is free, where this kernel computes sooner",
+    Why.SERVED: "because others wait for memory there that have had less GPU time",
 }
 
 
 def ask_back_text(reason: Why, detail: str = "") -> str:
-    """Why an idle task was asked for its GPUs; ``detail`` is more precise, where there is one."""
+    """Why a task was asked for what it has on its GPUs, as a sentence that stands alone.
+
+    ``detail`` is more precise, where there is one: of an idle task.
+    """
     if detail:
         return f"This kernel was idle, so its GPU was taken back: {detail.removesuffix('.')}."
-    return f"{_ASKED_BACK[reason]}, so its GPU was taken back."
+    return _ASKED_BACK[reason]
 
 
 def park_warning_text(reason: Why, seconds: float, detail: str = "") -> str:
