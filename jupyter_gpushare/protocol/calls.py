@@ -141,6 +141,17 @@ class LeaseParams:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnParams(LeaseParams):
+    """A lease by its id, and what its task had heard of its turn."""
+
+    number: Annotated[
+        Whole | None,
+        "of the last `turn`, or `recall` with a `gate`, that came on this connection; 0: none "
+        "came; null: it is not said",
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseParams:
     """A lease by its id, or by the ``request_id`` this process chose."""
 
@@ -222,6 +233,7 @@ class GaveParams(ParkedParams):
     give: Annotated[str, words(*GIVES)] = "tensors"
     limits: tuple[GpuLimit, ...] = ()
     live: Annotated[bool, "false: no limit of this task can change while it runs"] = True
+    number: Annotated[Whole | None, "as of `turn.done`"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,8 +479,8 @@ PARAMS: Final[dict[Method, type]] = {
     Method.KEPT: KeptParams,
     Method.RESUME: ResumeParams,
     Method.MEMORY: MemoryParams,
-    Method.TURN_ASK: LeaseParams,
-    Method.TURN_DONE: LeaseParams,
+    Method.TURN_ASK: TurnParams,
+    Method.TURN_DONE: TurnParams,
     Method.RELEASE: ReleaseParams,
     Method.STATUS: StatusParams,
     Method.WATCH: NoParams,

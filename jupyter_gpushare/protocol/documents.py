@@ -997,6 +997,7 @@ class Recall(TypedDict):
     gate: Annotated[bool, "at the end of its step, and the next one begins after `turn`"]
     gpus: list[AskedGpu]
     message: Annotated[str, "for its people; empty: nothing that they must know"]
+    number: Annotated[int, Range(0), "with `gate`: of its turn, as of `turn`; 0: of none"]
 
 
 class Park(TypedDict):
@@ -1036,6 +1037,7 @@ class Turn(Yield):
     """A task may compute."""
 
     quantum: Annotated[float | None, "seconds; null: it is alone, and there are no turns"]
+    number: Annotated[int, Range(0), "of this turn; 0: there are no turns"]
 
 
 class LimitGpu(TypedDict):

@@ -72,6 +72,8 @@ def test_a_recall_is_read_as_it_is_said_now_and_as_it_was() -> None:
     assert now == Recall("L", Give.TENSORS, False, (Need("GPU-1", 5, 7),), "m")
     assert told(Notice.PARK, reason="idle", gpus=asked, message="m") == now
     limits = [{"uuid": "GPU-1", "memory": 5}]
+    turn = told(Notice.RECALL, give="turn", gate=True, gpus=[], number=7)
+    assert turn == Recall("L", Give.TURN, True, (), "", 7)
     gate = told(Notice.YIELD, gpus=limits)
     assert gate == Recall("L", Give.TURN, True, (Need("GPU-1", 5, None),), "")
     assert gate.limits == {"GPU-1": 5}

@@ -210,6 +210,64 @@ def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
     assert done.wait(10)
 
 
+def test_what_it_asks_names_the_turn_that_it_heard_of_last(scene: Scene) -> None:
+    scene.turns.recalled({}, number=7)
+    waiting = scene.in_gate()
+    asked = scene.wire.told[-1]
+    assert asked == (Method.TURN_ASK, {"lease": "L", "number": 7})
+    scene.turns.recalled({}, number=9)
+    until(lambda: scene.wire.told[-1] != asked, "it asks again at once", 2.0)
+    assert scene.wire.told[-1] == (Method.TURN_ASK, {"lease": "L", "number": 9})
+    scene.wire.hello = {}
+    until(lambda: scene.wire.told[-1][1]["number"] == 0, "another node manager counts anew", 2.0)
+    scene.turns.given({}, is_shared=True, number=1)
+    waiting.join(10)
+    assert not waiting.is_alive()
+    scene.turns.recalled({})
+    scene.turns.given({}, is_shared=True)
+    scene.recalled()
+    told = len(scene.wire.told)
+    waiting = threading.Thread(target=scene.turns.gate, daemon=True)
+    waiting.start()
+    until(lambda: len(scene.wire.told) > told, "it asks an older node manager")
+    assert scene.wire.told[-1] == (Method.TURN_ASK, {"lease": "L"})
+    scene.given()
+    waiting.join(10)
+
+
+def test_a_turn_that_is_asked_back_at_once_has_one_step(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given, and asked back, before the thread that waits has looked."""
+    scene.turns.recalled({}, number=7)
+
+    def wait(_seconds: float) -> bool:
+        scene.turns.given({}, is_shared=True, number=8)
+        scene.turns.recalled({}, number=8)
+        return False
+
+    monkeypatch.setattr(scene.turns._opened, "wait", wait)
+    scene.turns.gate()
+    assert scene.turns.is_closed
+    assert [params for _method, params in scene.wire.told] == [{"lease": "L", "number": 7}]
+
+
+def test_a_wait_that_is_left_gives_up_no_turn_that_was_just_given(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.turns.recalled({}, number=7)
+
+    def interrupted(_seconds: float) -> bool:
+        scene.turns.given({}, is_shared=True, number=8)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scene.turns._opened, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        scene.turns.gate()
+    assert scene.wire.count(Method.TURN_DONE) == 0
+    assert not scene.turns.is_closed
+
+
 @pytest.mark.parametrize("notice", [Notice.RECALL, Notice.YIELD])
 def test_others_turns_are_not_its_own(notice: Notice) -> None:
     broker = Broker({})

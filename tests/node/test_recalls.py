@@ -150,3 +150,35 @@ def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path, recalls: bool) -> None:
         else:
             alice.call(Method.TURN_DONE, lease=hers)
         assert bob.wait_notice(Notice.TURN)["lease"] == his
+
+
+def test_an_ask_that_crossed_a_newer_turn_does_not_give_it_back(tmp_path: Path) -> None:
+    arguments = [token_file(tmp_path, "alice", "bob")]
+    with (
+        RunningNode(
+            tmp_path, simulate="1x24GiB", config=CONFIG + BY_TURNS, arguments=arguments
+        ) as running,
+        Puppet() as a,
+        Puppet() as b,
+    ):
+        alice = a.client(running.socket, "alice", recalls=True)
+        bob = b.client(running.socket, "bob", recalls=True)
+        hers, his = (str(one.request(memory=8 * GIB)["lease"]) for one in (alice, bob))
+        for client, lease in ((alice, hers), (bob, his)):
+            client.call(Method.MEMORY, lease=lease, figures=[], steps=3, can_take_turns=True)
+
+        def phases() -> dict[str, str]:
+            rows = alice.call(Method.STATUS)["leases"] + bob.call(Method.STATUS)["leases"]
+            return {row["environment"]: row["turn"] for row in rows if row["mine"]}
+
+        before = recall(bob)["number"]
+        bob.call(Method.TURN_ASK, lease=his, number=before)
+        alice.call(Method.TURN_ASK, lease=hers, number=recall(alice)["number"])
+        given = bob.wait_notice(Notice.TURN)["number"]
+        asked = recall(bob)
+        assert asked["number"] == given != before
+        bob.call(Method.TURN_ASK, lease=his, number=before)  # he asked again, and then heard
+        assert recall(bob)["number"] == given, "he is told once more"
+        assert phases() == {"alice": "waits", "bob": "yields"}
+        bob.call(Method.TURN_ASK, lease=his, number=given)
+        until(lambda: phases()["alice"] != "waits", "alice has her turn")

@@ -46,6 +46,7 @@ from jupyter_gpushare.protocol.calls import (
     StatusParams,
     TaskEndedParams,
     TaskParams,
+    TurnParams,
     UsageParams,
     parse_call,
 )
@@ -154,8 +155,8 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
         },
         MemoryParams("l", (GpuMemory("GPU-0", 3, 2, 0),), 7, True),
     ),
-    Method.TURN_ASK: ({"lease": "l"}, LeaseParams("l")),
-    Method.TURN_DONE: ({"lease": "l"}, LeaseParams("l")),
+    Method.TURN_ASK: ({"lease": "l", "number": 3}, TurnParams("l", 3)),
+    Method.TURN_DONE: ({"lease": "l"}, TurnParams("l")),
     Method.LIMITED: (
         {"lease": "l", "limits": [{"uuid": "GPU-1", "memory": 5}], "live": False},
         LimitedParams("l", (GpuLimit("GPU-1", 5),), False),
@@ -435,7 +436,9 @@ def test_params_may_be_left_out() -> None:
         (Method.MEMORY, {"steps": 1.5}),
         (Method.MEMORY, {"can_take_turns": "yes"}),
         (Method.TURN_ASK, {"lease": None}),
+        (Method.TURN_ASK, {"number": -1}),
         (Method.TURN_DONE, {"lease": 7}),
+        (Method.TURN_DONE, {"number": "three"}),
         (Method.LIMITED, {"limits": 5}),
         (Method.LIMITED, {"limits": [5]}),
         (Method.LIMITED, {"limits": [{"uuid": "GPU-1"}]}),

@@ -25,7 +25,7 @@ from ..session.session import NobodyThere
 from ..session.visible import cuda_started
 from ..words import display
 from ..words.grant import Grant
-from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_recall
+from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_number, read_recall
 from ..words.settings import Acquire, Ask, Fallback, Settings
 from .again import AskingAgain
 from .blocks import Blocks
@@ -443,7 +443,8 @@ class Broker:
             self._recalled(recall, grant)
         elif message.notice is Notice.TURN and grant is not None:
             shared = params.get("quantum") is not None
-            self.turns.given(limits_of(read_needs(params)), is_shared=shared)
+            limits = limits_of(read_needs(params))
+            self.turns.given(limits, is_shared=shared, number=read_number(params))
         elif message.notice is Notice.OVER_LIMIT:
             self._say(str(params.get("message", "This task uses too much memory.")))
         elif message.notice is Notice.PARK_WARNING:
@@ -454,7 +455,7 @@ class Broker:
         if recall.give is Give.LIFT:
             self._limits.changed(grant, recall.limits)
         elif recall.gate:
-            self.turns.recalled(recall.limits)
+            self.turns.recalled(recall.limits, number=recall.number)
             if self._giving.busy is False:  # it comes to no end of a step
                 self._worker.told(recall.give, partial(self._empty, recall, self.turns.clear_idle))
         elif recall.give is Give.CACHE:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ...protocol.messages import Method
 from ...protocol.times import format_about, format_duration
@@ -68,6 +68,18 @@ class Gate(Enum):
     CLOSED = "closed"
 
 
+class _Heard(NamedTuple):
+    """What was heard of this task's turn, always replaced as a whole: two threads look at it.
+
+    ``number`` is that of the turn, as the node manager said it in the session of this ``hello``;
+    ``None``: an older node manager says none. ``times``: how often a turn was given.
+    """
+
+    hello: object = None
+    number: int | None = 0
+    times: int = 0
+
+
 class Turns:
     """Takes turns for this process. Call ``gate`` and ``report`` at the end of each step.
 
@@ -102,6 +114,7 @@ class Turns:
         self._say = say
         self._unreachable = unreachable
         self._gate = Gate.OPEN
+        self._heard = _Heard()
         self._takes_turns = False
         self._opened = threading.Event()
         self._cleared = False  # since the gate closed
@@ -141,10 +154,15 @@ class Turns:
 
     # -- what the node manager says; on the session's thread ---------------------------
 
-    def recalled(self, limits: Mapping[str, int]) -> None:
-        """This task must ask before its next step; ``limits`` in bytes by GPU."""
+    def recalled(self, limits: Mapping[str, int], *, number: int | None = None) -> None:
+        """This task must ask before its next step; ``limits`` in bytes by GPU.
+
+        ``number`` names its turn. What it asks or gives back names the last number that it heard,
+        so that nothing said before it was given a turn counts as the end of that turn.
+        """
         if self._grant() is None:
             return
+        self._hears(number)
         if (why := self.hindrance()) is not None:
             if not self._said_hindrance:
                 self._said_hindrance = True
@@ -157,16 +175,33 @@ class Turns:
             self.watch()
         self._has_limits(limits)
 
-    def given(self, limits: Mapping[str, int], *, is_shared: bool) -> None:
-        """This task may compute; ``is_shared``: until it is asked for its turn."""
+    def given(
+        self, limits: Mapping[str, int], *, is_shared: bool, number: int | None = None
+    ) -> None:
+        """This task may compute; ``is_shared``: until it is asked for its turn.
+
+        ``number`` as of `recalled`.
+        """
         if self._grant() is None:
             return
         self._takes_turns = is_shared
         self._gate = Gate.OPEN
+        self._hears(number, given=1)
         self._opened.set()
         if is_shared:
             self.watch()
         self._has_limits(limits)
+
+    def _hears(self, number: int | None, given: int = 0) -> None:
+        session = self._session()
+        hello = None if session is None else session.hello
+        self._heard = _Heard(hello, number, self._heard.times + given)
+
+    def _says(self, session: Session, heard: _Heard) -> dict[str, int]:
+        """The number that an ask or an answer in this session names."""
+        if heard.hello is not session.hello:
+            return {"number": 0}  # a node manager that was started anew counts anew
+        return {} if heard.number is None else {"number": heard.number}
 
     def _has_limits(self, limits: Mapping[str, int]) -> None:
         if self.limited is not None:
@@ -261,18 +296,24 @@ class Turns:
     def _wait(self) -> None:
         began = time.monotonic()
         heard_at, asked_at, asked_in = began, 0.0, None
+        times, said = self._heard.times, dict[str, int]()
         answer: Callable[[], Any] = _unknown
         try:
             while self._gate is Gate.CLOSED:
                 session, grant = self._session(), self._grant()
                 if session is None or grant is None:
                     return  # without a lease there are no turns
+                heard = self._heard
+                if heard.times != times:
+                    return  # it is asked for this turn already, and has one step in it
+                says = self._says(session, heard)
                 now = time.monotonic()
                 if session.link is Link.UP:
                     heard_at = now
-                    if session.hello is not asked_in or now >= asked_at + ASK_AGAIN:
-                        asked_at, asked_in = now, session.hello
-                        answer = session.tell(Method.TURN_ASK, lease=grant.lease)
+                    again = session.hello is not asked_in or says != said
+                    if again or now >= asked_at + ASK_AGAIN:
+                        asked_at, asked_in, said = now, session.hello, says
+                        answer = session.tell(Method.TURN_ASK, lease=grant.lease, **says)
                 elif now >= heard_at + self._unreachable and self.fits():
                     self._go_on_without(now - heard_at)
                     return
@@ -283,15 +324,16 @@ class Turns:
                 left = _left(answer(), now - asked_at)
                 self._shown.update(_names(grant), now - began, left, is_silent=is_silent)
         except BaseException:
-            self._leave()
+            self._leave(times)
             raise
         finally:
             self._shown.waited(time.monotonic() - began)
 
-    def _leave(self) -> None:
-        session, grant = self._session(), self._grant()
-        if session is not None and grant is not None:
-            session.tell(Method.TURN_DONE, lease=grant.lease)
+    def _leave(self, times: int) -> None:
+        heard, session, grant = self._heard, self._session(), self._grant()
+        if session is not None and grant is not None and heard.times == times:
+            says = self._says(session, heard)
+            session.tell(Method.TURN_DONE, lease=grant.lease, **says)
 
     def _go_on_without(self, seconds: float) -> None:
         self._gate, self._takes_turns = Gate.OPEN, False

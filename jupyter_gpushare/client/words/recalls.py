@@ -40,13 +40,17 @@ class Need(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`."""
+    """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`.
+
+    ``number`` is that of the turn which is asked back.
+    """
 
     lease: str
     give: Give
     gate: bool
     needs: tuple[Need, ...]
     message: str
+    number: int | None = None
 
     @property
     def limits(self) -> dict[str, int]:
@@ -83,7 +87,13 @@ def read_recall(told: Notification) -> Recall | None:
     if give is None:
         return None
     said = str(params.get("message", ""))
-    return Recall(str(params.get("lease")), give, gate, read_needs(params), said)
+    needs = read_needs(params)
+    return Recall(str(params.get("lease")), give, gate, needs, said, read_number(params))
+
+
+def read_number(params: Mapping[str, Any]) -> int | None:
+    """The number of a task's turn; ``None``: this node manager, an older one, has none."""
+    return _size(params.get("number"))
 
 
 def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:

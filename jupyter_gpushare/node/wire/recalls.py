@@ -59,7 +59,7 @@ def gate_notice(state: State, lease: Lease) -> doc.Recall:
     why = Why.QUANTUM if recall is None else recall.why
     limits = shares.limits(state, lease.id)
     gpus = [_may_have(gpu, size) for gpu, size in limits if gpu in state.gpus]
-    return _asks(lease.id, give, why, gpus, gate=True)
+    return _asks(lease.id, give, why, gpus, gate=True, number=_number(state, lease.id))
 
 
 def _may_have(gpu: GpuUuid, memory: int) -> doc.AskedGpu:
@@ -74,6 +74,7 @@ def _asks(
     message: str = "",
     *,
     gate: bool = False,
+    number: int = 0,
 ) -> doc.Recall:
     return {
         "lease": lease,
@@ -82,6 +83,7 @@ def _asks(
         "gate": gate,
         "gpus": gpus,
         "message": message,
+        "number": number,
     }
 
 
@@ -193,7 +195,14 @@ def turn_notice(state: State, lease: Lease, config: PolicyConfig) -> doc.Turn:
     limits = shares.limits(state, lease.id)
     quantum = None if lease.id not in state.turns else config.quantum
     gpus = [_turn_gpu(state, gpu, size) for gpu, size in limits if gpu in state.gpus]
-    return {"lease": lease.id, "gpus": gpus, "quantum": quantum}
+    number = _number(state, lease.id)
+    return {"lease": lease.id, "gpus": gpus, "quantum": quantum, "number": number}
+
+
+def _number(state: State, lease: LeaseId) -> int:
+    """By which a task's answer names the turn that it has."""
+    turn = state.turns.get(lease)
+    return 0 if turn is None else turn.order
 
 
 def _turn_gpu(state: State, gpu: GpuUuid, memory: int) -> doc.TurnGpu:

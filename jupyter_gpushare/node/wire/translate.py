@@ -235,10 +235,10 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         p.can_take_turns,
     ),
     msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
-        at, LeaseId(p.lease), who.environment, who.process
+        at, LeaseId(p.lease), who.environment, who.process, p.number
     ),
     msg.Method.TURN_DONE: lambda at, who, p, _: cmd.EndTurn(
-        at, LeaseId(p.lease), who.environment, who.process
+        at, LeaseId(p.lease), who.environment, who.process, p.number
     ),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
         at, LeaseId(p.lease or ""), who.environment, who.admin, who.all_servers

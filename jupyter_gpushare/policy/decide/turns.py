@@ -48,6 +48,8 @@ def _join_turns(draft: Draft, lease: Lease, can: bool) -> None:
 
 @of_task(cmd.AskTurn)
 def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
+    if _has_crossed(draft, lease.id, command.number):
+        return Done(lease.id)
     _join_turns(draft, lease, can=True)
     _has_cleared(draft, lease.id)
     settle_sharing(draft)
@@ -55,6 +57,13 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
     if turn is not None and (turn.phase is TurnPhase.REST or recall is not None):
         draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.WAITS, TurnEnd.DONE))
     return Done(lease.id)
+
+
+def _has_crossed(draft: Draft, name: LeaseId, number: int | None) -> bool:
+    """Whether the task had not heard yet, when it said so, that it has this turn: it computes."""
+    turn = draft.state.turns.get(name)
+    has_turn = turn is not None and turn.phase is TurnPhase.HOLDS
+    return has_turn and turn is not None and number is not None and number != turn.order
 
 
 def _has_cleared(draft: Draft, name: LeaseId) -> None:
@@ -73,6 +82,8 @@ def _empty_cache(draft: Draft, command: cmd.EmptyCache, lease: Lease) -> Decisio
 
 @of_task(cmd.EndTurn)
 def _end_turn(draft: Draft, command: cmd.EndTurn, lease: Lease) -> Decision:
+    if _has_crossed(draft, lease.id, command.number):
+        return Done(lease.id)
     _has_cleared(draft, lease.id)
     turn = draft.state.turns.get(lease.id)
     if turn is not None and turn.phase is not TurnPhase.REST:

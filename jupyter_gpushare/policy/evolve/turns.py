@@ -112,8 +112,16 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
     if event.lease in state.turns:
         move(TURN_MOVES, known.phase, TurnPhase.HOLDS, f"turn of {event.lease}")
     wants = event.at if known.wants is None else known.wants
-    turn = replace(known, phase=TurnPhase.HOLDS, since=event.at, gpus=event.gpus, wants=wants)
-    return _has_turn(_stays(state, event.lease), event.lease, turn, event.at)
+    state = replace(_stays(state, event.lease), asks=state.asks + 1)
+    turn = replace(
+        known,
+        phase=TurnPhase.HOLDS,
+        since=event.at,
+        order=state.asks,
+        gpus=event.gpus,
+        wants=wants,
+    )
+    return _has_turn(state, event.lease, turn, event.at)
 
 
 def _stays(state: State, lease: LeaseId) -> State:

@@ -206,12 +206,23 @@ class ReportMemory(OfTask):
 
 @dataclass(frozen=True, slots=True)
 class AskTurn(OfTask):
-    """At the end of a step, its temporary memory dropped, a task waits for its next turn."""
+    """At the end of a step, its temporary memory dropped, a task waits for its next turn.
+
+    ``number`` is the last turn of which it had heard when it asked, 0 for none; ``None``: it does
+    not say. An ask may cross a newer turn on the wire, and does not give that one back.
+    """
+
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EndTurn(OfTask):
-    """A task computes no more for now: its temporary memory is dropped and it asks for no turn."""
+    """A task computes no more for now: its temporary memory is dropped and it asks for no turn.
+
+    ``number`` as of `AskTurn`.
+    """
+
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,9 @@ class Moving:
 class Turn:
     """One task's turn. ``since`` is when this phase began (boot time).
 
-    ``order`` counts the asks: at the same level the task that asked first is served first. While
-    this task has its turn no other task may compute on ``gpus``. ``had`` are the GPU-seconds that
+    ``order`` counts asks and turns: at the same level the task that asked first is served first,
+    and it is the number of the turn that a task holds. While this task has its turn no other task
+    may compute on ``gpus``. ``had`` are the GPU-seconds that
     it computed before this phase, since it last waited for a person. ``wants`` is the boot time
     since which it wants to compute and had no whole quantum, ``None`` while it rests; ``served`` is
     when its last whole quantum ended, ``None`` if it had none.
