@@ -939,6 +939,9 @@ class Done(NewVoucher):
     turn_seconds: NotRequired[
         Annotated[Seconds, "for which its turn is not asked back either: of pin only"]
     ]
+    gate: NotRequired[
+        Annotated[bool, "of `memory`: whether it must ask before its next step, as by a `recall`"]
+    ]
 
 
 class Ended(TypedDict):

@@ -32,7 +32,7 @@ class FakeWire:
         self.link = Link.UP
         self.hello: dict[str, Any] = {}
         self.told: list[tuple[Method, dict[str, Any]]] = []
-        self.answer: dict[str, Any] | None = None
+        self.answer: dict[str, Any] | None = {"state": "held"}
 
     def tell(self, method: Method, **params: Any) -> Callable[[], Any]:
         self.told.append((method, params))
@@ -85,6 +85,34 @@ def test_a_task_alone_sends_its_figures_once_and_is_never_held_up(scene: Scene) 
         assert told["figures"] == [same]
         assert (told["steps"], told["can_take_turns"]) == (steps, True), "relied on from 2 on"
     assert not scene.dropped
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_newcomer_asks_before_its_next_step_where_another_task_has_the_turn(
+    scene: Scene, named: bool
+) -> None:
+    scene.wire.answer = {"state": "held", "gate": True}
+    scene.turns.report(use(1)) if not named else None
+    at_gate = scene.turns.checkpoint if named else scene.turns.gate
+    waiting = threading.Thread(target=at_gate, daemon=True)
+    waiting.start()
+    until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
+    scene.given()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    scene.turns.report(use(2))
+    scene.turns.gate()
+    assert scene.wire.count(Method.TURN_ASK) == 1, "from now on it is told when to ask"
+
+
+def test_who_is_not_answered_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.wire.answer = None
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    scene.turns.report(use(1))
+    scene.turns.gate()
+    assert 0 < sum(naps) < 1.0
+    assert not scene.turns.is_closed
 
 
 def test_only_news_are_told_and_again_after_a_reconnect(
@@ -342,6 +370,8 @@ def test_about_how_long_is_said_with_a_pause_and_nothing_where_nobody_can_tell(
 
         def wait(_seconds: float) -> bool:
             clock.now += 1.0
+            if len(scene.said) > said:
+                scene.given()
             return len(scene.said) > said
 
         monkeypatch.setattr(scene.turns._opened, "wait", wait)

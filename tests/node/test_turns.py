@@ -121,6 +121,16 @@ def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path
         assert len(alice.lines("dropped")) <= dropped + 1, "nobody stops it"
 
 
+def test_a_newcomer_asks_before_its_second_step(node: RunningNode, tmp_path: Path) -> None:
+    """Nobody knows before the end of its first one that it has gates."""
+    with Trainer(tmp_path, node.socket, "alice", seconds=0.1) as alice:
+        alice.trains(3)
+        with Trainer(tmp_path, node.socket, "bob", seconds=0.1) as bob:
+            bob.trains(8)
+            his = bob.steps
+            assert overlaps(alice.steps, his[1:], 0.0) == []
+
+
 @pytest.mark.long
 def test_a_lost_ledger_takes_the_lease_from_nobody_who_takes_turns(
     node: RunningNode, tmp_path: Path

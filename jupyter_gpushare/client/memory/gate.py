@@ -37,6 +37,8 @@ ASK_AGAIN: Final = 5.0
 #: the node manager itself waits 30 s for its clients to come back (`restart_grace`).
 UNREACHABLE: Final = 45.0
 _LOOK: Final = 0.25  # seconds
+#: Looks, a millisecond each, for the answer that tells a newcomer whether it must ask.
+_LOOKS: Final = 500
 
 
 class DeviceFigures(Protocol):
@@ -168,10 +170,7 @@ class Turns:
                 self._said_hindrance = True
                 self._say(f"Another task waits for this GPU. This one goes on, because {why}.")
         else:
-            if self._gate is Gate.OPEN:
-                self._cleared = False
-            self._opened.clear()
-            self._takes_turns, self._gate = True, Gate.CLOSED
+            self._closes()
             self.watch()
         self._has_limits(limits)
 
@@ -191,6 +190,12 @@ class Turns:
         if is_shared:
             self.watch()
         self._has_limits(limits)
+
+    def _closes(self) -> None:
+        if self._gate is Gate.OPEN:
+            self._cleared = False
+        self._opened.clear()
+        self._takes_turns, self._gate = True, Gate.CLOSED
 
     def _hears(self, number: int | None, given: int = 0) -> None:
         session = self._session()
@@ -221,7 +226,7 @@ class Turns:
         now = time.monotonic()
         # It may have forgotten, or relies on figures from this step on.
         again = session.hello is not self._told_in or self._told_steps < KNOWN_AFTER <= use.steps
-        soon = self._gate is Gate.CLOSED
+        soon, is_new = self._gate is Gate.CLOSED, self._is_new
         if not again and not soon and now < self._told_at + GROWTH_EVERY:
             return
         figures = tuple(_figures(use.devices, grant))
@@ -232,7 +237,8 @@ class Turns:
             return
         self._told, self._told_at, self._told_in = figures, now, session.hello
         self._told_steps = use.steps
-        session.tell(
+        can_take_turns = self.hindrance() is None
+        answer = session.tell(
             Method.MEMORY,
             lease=grant.lease,
             figures=[
@@ -240,8 +246,23 @@ class Turns:
                 for uuid, kept, step, cache in figures
             ],
             steps=use.steps,
-            can_take_turns=self.hindrance() is None,
+            can_take_turns=can_take_turns,
         )
+        if is_new and can_take_turns:
+            self._comes(answer)
+
+    def _comes(self, answer: Callable[[], Any]) -> None:
+        """It is known from now on that this task has gates: it asks before its next step.
+
+        Else that step would be beside another task's, until the recall is here. Nobody who answers
+        late holds up a step for long.
+        """
+        for _ in range(_LOOKS):
+            if (told := answer()) is not None:
+                if isinstance(told, Mapping) and told.get("gate") is True and not self.is_gated:
+                    self._closes()
+                return
+            time.sleep(0.001)
 
     def gate(self) -> None:
         """The end of a step: give the turn back if that is wanted, and wait for the next.
@@ -265,7 +286,11 @@ class Turns:
             return
         if self._is_new and self.hindrance() is None:
             self._named_in = session.hello
-            session.tell(Method.MEMORY, lease=grant.lease, figures=[], steps=0, can_take_turns=True)
+            self._comes(
+                session.tell(
+                    Method.MEMORY, lease=grant.lease, figures=[], steps=0, can_take_turns=True
+                )
+            )
         self.gate()
 
     # -- between cells; on the user's thread -------------------------------------------
@@ -318,7 +343,8 @@ class Turns:
                     self._go_on_without(now - heard_at)
                     return
                 if self._opened.wait(_LOOK):
-                    return
+                    self._opened.clear()  # the gate says whether it is over
+                    continue
                 is_silent = now > heard_at
                 now = time.monotonic()
                 left = _left(answer(), now - asked_at)

@@ -385,6 +385,8 @@ class Service:
                         result[word] = max(0.0, (until or 0.0) - self._clock.boot())
                 if call.method is Method.TURN_ASK and lease is not None:
                     result |= self._turn_left(lease.id, state)
+                if call.method is Method.MEMORY and lease is not None:
+                    result["gate"] = not recalls.has_turn(state, lease.id)
                 conn.reply(call.id, result)
             if call.method is Method.TURN_ASK and decision.lease is not None:
                 self._tell_turn(decision.lease, state)  # it may have had its turn, or need none
