@@ -6,18 +6,18 @@ and every import here would slow all of them down.
 
 from ._version import __version__
 
-__all__ = ["__version__", "checkpoint", "gpu", "steps"]
+__all__ = ["__version__", "checkpoint", "gated", "gpu", "steps"]
 
 TYPE_CHECKING = False  # as in typing, which is not imported here
 if TYPE_CHECKING:
     from typing import Any
 
     from .client.decorator import gpu
-    from .client.gates import checkpoint, steps
+    from .client.gates import checkpoint, gated, steps
 
 
 def __getattr__(name: str) -> "Any":
-    if name not in ("checkpoint", "gpu", "steps"):
+    if name not in ("checkpoint", "gated", "gpu", "steps"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import client
 

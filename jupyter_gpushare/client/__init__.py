@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .api import history, lease, quota, release, request, status, usage
     from .decorator import gpu
     from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-    from .gates import checkpoint, steps
+    from .gates import checkpoint, gated, steps
 
 __all__ = [
     "GpuShareError",
@@ -20,6 +20,7 @@ __all__ = [
     "NodeUnavailable",
     "QuotaExceeded",
     "checkpoint",
+    "gated",
     "gpu",
     "history",
     "lease",
@@ -33,7 +34,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("GpuShareError", "LeaseLost", "NodeUnavailable", "QuotaExceeded"), ".errors"),
-    **dict.fromkeys(("checkpoint", "steps"), ".gates"),
+    **dict.fromkeys(("checkpoint", "gated", "steps"), ".gates"),
     "gpu": ".decorator",
 }
 

@@ -87,6 +87,11 @@ class _Process:
         if self._broker is not None:
             self._broker.turns.checkpoint()
 
+    def before_call(self) -> None:
+        """A gate before the call of a function that the program marked, if this is one now."""
+        if self._broker is not None:
+            self._broker.before_call()
+
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""
         if self._broker is not None:
@@ -155,6 +160,7 @@ before_use = _process.before_use
 code_runs = _process.code_runs
 annotate = _process.annotate
 checkpoint = _process.checkpoint
+before_call = _process.before_call
 barred = _process.barred
 
 

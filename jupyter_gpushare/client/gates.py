@@ -6,12 +6,16 @@ all other loops, for example those of other frameworks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
-from typing import Generic, TypeVar
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sized
+from types import MethodType
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from . import acquire
 
 Item = TypeVar("Item")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def checkpoint() -> None:
@@ -25,6 +29,46 @@ def checkpoint() -> None:
     Raises only :class:`KeyboardInterrupt`: Ctrl-C ends the wait.
     """
     acquire.checkpoint()
+
+
+def gated(function: Callable[P, R]) -> Gated[P, R]:
+    """``function`` with a :func:`checkpoint` before each of its calls: for a step of ``jax.jit``.
+
+    Use it as ``step = gated(jax.jit(step))``, or as a decorator above ``@jax.jit``. What it returns
+    is called as ``function``, gives the same results, and has its attributes (``lower``,
+    ``trace``, ``clear_cache``).
+
+    There is no gate while JAX traces: inside another jitted function, ``grad``, ``vmap`` or
+    ``scan``. Nor in a thread other than the one that runs the cell (or the program), nor where
+    several processes of ``jax.distributed`` compute together. Do not call it from a callback of
+    JAX's, for the work that it would wait for waits for the callback.
+    """
+    return Gated(function)
+
+
+class Gated(Generic[P, R]):
+    """What :func:`gated` returns."""
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        acquire.before_call()
+        return self.__wrapped__(*args, **kwargs)
+
+    def __get__(self, owner: Any, _kind: type | None = None) -> Any:
+        """As a method it is bound, as a function is."""
+        return self if owner is None else MethodType(self, owner)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # an instance that is just being made
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+    def __repr__(self) -> str:
+        return f"<gated {self.__wrapped__!r}>"
 
 
 def steps(loader: Iterable[Item]) -> Steps[Item]:

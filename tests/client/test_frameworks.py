@@ -287,6 +287,83 @@ print(json.dumps({"same": train(steps(range(20))) == undisturbed, "paused": len(
 )
 
 
+GATED = (
+    "FRAMEWORK = 'jax'\n"
+    + GATES
+    + """
+import functools, operator, pickle, threading, weakref
+import jax, jax.numpy as jnp
+from jupyter_gpushare import gated
+from jupyter_gpushare.client.asking.broker import Broker
+
+broker = Broker({})
+broker.turns = types.SimpleNamespace(needs_gate=True, checkpoint=at_gate)
+acquire.before_call = broker.before_call
+
+def step(weights, key, rate):
+    key, noise = jax.random.split(key)
+    data = jax.random.normal(noise, (32, 8))
+    loss, slope = jax.value_and_grad(lambda w: ((data @ w - 1.0) ** 2).mean())(weights)
+    return weights - rate * slope, key, loss
+
+def train(step):
+    weights, key, curve = jnp.zeros(8), jax.random.key(7), []
+    for _ in range(20):
+        weights, key, loss = step(weights, key, rate=0.1)
+        curve.append(loss)
+    return [float(one) for one in curve], weights.tolist()
+
+def gates(work):
+    before = len(paused)
+    result = work()
+    return len(paused) - before, jax.tree.map(float, result)
+
+plain = functools.partial(jax.jit, static_argnames="rate", donate_argnums=0)(step)
+marked = gated(plain)
+same = train(marked) == train(plain)
+
+square = jax.jit(lambda x: x * x)
+inside = {
+    "jit": lambda f: jax.jit(lambda x: f(x) + 1)(3.0),
+    "static": lambda f: jax.jit(lambda g, x: g(x), static_argnums=0)(f, 3.0),
+    "grad": lambda f: jax.grad(f)(3.0),
+    "vmap": lambda f: jax.vmap(f)(jnp.arange(3.0)).sum(),
+    "scan": lambda f: jax.lax.scan(lambda c, x: (f(c) + x, c), 1.0, jnp.arange(3.0))[0],
+    "shape": lambda f: jax.eval_shape(f, 3.0).size,
+}
+traced = {n: gates(lambda: w(gated(square))) == (0, w(square)) for n, w in inside.items()}
+
+class Model:
+    @gated
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, x):
+        return x + 1
+
+thread = threading.Thread(target=gated(square), args=(3.0,))
+in_thread = gates(lambda: (thread.start(), thread.join()) and 0)[0]
+is_itself = (marked.__name__, marked.__wrapped__ is plain, weakref.ref(marked)() is marked,
+             marked.lower(jnp.zeros(8), jax.random.key(7), rate=0.1).compile() is not None,
+             pickle.loads(pickle.dumps(gated(operator.neg)))(3.0) == -3.0)
+method = gates(lambda: Model().step(1.0))
+from jax._src import distributed
+distributed.global_state.num_processes = 2
+of_several = gates(lambda: gated(square)(3.0))
+print(json.dumps({"same": same, "in_thread": in_thread, "is_itself": is_itself,
+                  "paused": paused[:20], "traced": traced, "method": method,
+                  "of_several": of_several}))
+"""
+)
+
+
+def test_a_marked_step_of_jax_has_gates_and_is_the_same_step() -> None:
+    found = run(GATED, [GIB])
+    assert (found["same"], found["paused"]) == (True, [1] * 20)
+    assert found["is_itself"] == ["step", True, True, True, True]
+    assert set(found["traced"].values()) == {True}, found["traced"]
+    assert found["method"] == [1, 2.0]
+    assert (found["in_thread"], found["of_several"]) == (0, [0, 9.0])
+
+
 @pytest.mark.parametrize(
     ("program", "gates"), [(KERAS_LOOP, 16), (JAX_LOOP, 20)], ids=["keras", "jax"]
 )

@@ -66,7 +66,7 @@ class BatchGate:
 
     def _between_batches(self) -> None:
         gate = self._gate
-        if gate is None or not self._runs_here() or _is_one_of_several():
+        if gate is None or not self._runs_here() or is_one_of_several():
             return
         try:
             gate()
@@ -102,7 +102,7 @@ def _is_being_imported(module: ModuleType) -> bool:
     return bool(getattr(module.__spec__, "_initializing", False))
 
 
-def _is_one_of_several() -> bool:
+def is_one_of_several() -> bool:
     """Whether other processes train the same model and would wait for this one."""
     if "TF_CONFIG" in os.environ or "horovod" in sys.modules:
         return True

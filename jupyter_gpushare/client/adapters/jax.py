@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from ..words.grant import Grant
+from .batches import is_one_of_several
 from .environment import FrameworkVariables
 from .importtime import ImportTimeAdapter
 
@@ -50,6 +51,17 @@ class JaxAdapter(ImportTimeAdapter):
         jax: Any = module
         jax.block_until_ready(jax.live_arrays())
         jax.effects_barrier()
+
+
+def may_wait() -> bool:
+    """Whether nothing is traced here, and no other process computes with this one. Cheap.
+
+    Where this JAX does not say whether it traces, no.
+    """
+    if "jax" not in sys.modules:
+        return True
+    clean = getattr(sys.modules.get("jax._src.core"), "trace_state_clean", None)
+    return clean is not None and bool(clean()) and not is_one_of_several()
 
 
 _GPUS = frozenset({"cuda", "gpu", "rocm"})

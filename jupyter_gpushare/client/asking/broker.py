@@ -191,6 +191,14 @@ class Broker:
             if self.standing is Standing.HELD:
                 self._frameworks.gate_steps(self.turns, self._giving.runs_here)
 
+    def before_call(self) -> None:
+        """A gate before a call, but not where JAX traces, in another thread, or of several."""
+        if self.turns.needs_gate and self._giving.runs_here():
+            from ..adapters.jax import may_wait
+
+            if may_wait():
+                self.turns.checkpoint()
+
     def _late(self, adapter: registry.Adapter) -> bool:
         """Whether the lease is to be taken later, when CUDA starts."""
         return (
