@@ -334,7 +334,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
         @property
         def meter(self) -> Any:
             at = time.monotonic() - self.ago
-            return SimpleNamespace(stepped_at=at, gate=print)  # a gate: it is connected already
+            return SimpleNamespace(stepped_at=at, on_step=print)  # it is connected already
 
         def cuda_started(self, module: ModuleType) -> bool:
             return False

@@ -280,6 +280,22 @@ def test_a_turn_that_is_asked_back_at_once_has_one_step(
     assert [params for _method, params in scene.wire.told] == [{"lease": "L", "number": 7}]
 
 
+def test_who_may_not_stop_for_long_goes_on_and_stops_again_when_it_is_asked(scene: Scene) -> None:
+    scene.recalled()
+    began = time.monotonic()
+    scene.turns.gate(at_most=0.3)
+    assert 0.3 <= time.monotonic() - began < 10
+    assert "may not stop for longer" in scene.said[-1]
+    assert scene.wire.count(Method.TURN_DONE) == 0, "it still waits for its turn, and computes"
+    scene.turns.gate()
+    scene.given()
+    scene.recalled()
+    waiting = scene.in_gate()
+    assert waiting.is_alive()
+    scene.given()
+    waiting.join(10)
+
+
 def test_a_wait_that_is_left_gives_up_no_turn_that_was_just_given(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,9 @@ CALLS: dict[Method, dict[str, Any]] = {
 ANY_OF_MINE = {Method.PIN, Method.RELEASE}
 #: What a child that joined the lease may do as well.
 CHILDS = ANY_OF_MINE | {Method.HEARTBEAT, Method.ACTIVITY}
+#: What it may say where turns share no memory, and what it says of memory is not believed:
+#: tests/policy/test_members_take_turns.py.
+TURNS = {Method.MEMORY, Method.TURN_ASK, Method.TURN_DONE}
 #: Calls that are not about a lease of one's own, tried in test_access.py.
 OTHERS = {
     *(Method.HELLO, Method.REQUEST, Method.ATTACH, Method.STATUS, Method.WATCH, Method.USAGE),
@@ -125,7 +128,7 @@ def test_by_another_process_of_the_same_user(
 
 
 @pytest.mark.parametrize(
-    "method", [m for m in CALLS if m not in CHILDS], ids=lambda method: method.value
+    "method", [m for m in CALLS if m not in CHILDS | TURNS], ids=lambda method: method.value
 )
 def test_by_a_child_that_joined_with_the_secret(
     node: RunningNode, client: NodeClient, method: Method

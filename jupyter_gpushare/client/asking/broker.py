@@ -84,7 +84,7 @@ class Broker:
         )
         self.turns = Turns(
             lambda: self._line.session,
-            lambda: self.grant if self.standing is Standing.HELD else None,
+            self._grant_in_turns,
             say=self._say,
         )
         self.turns.limited = self._limit_turn
@@ -188,8 +188,12 @@ class Broker:
             if is_live(adapter):
                 self._limits.can_change()
             self._getting.tell_live()
-            if self.standing is Standing.HELD:
-                self._frameworks.gate_steps(self.turns, self._giving.runs_here)
+            self._getting.connect_gates()
+
+    def _grant_in_turns(self) -> Grant | None:
+        """What this process has, if it takes turns: for itself, or for all that have joined."""
+        leads = self.standing is Standing.JOINED and self.turns.leads
+        return self.grant if leads or self.standing is Standing.HELD else None
 
     def before_call(self) -> None:
         """A gate before a call, but not where JAX traces, in another thread, or of several."""

@@ -303,8 +303,14 @@ class Getting:
         """The frameworks of this process hear what they may use now."""
         self._frameworks.tell(self.grant_for)
         self.tell_live()
+        self.connect_gates()
+
+    def connect_gates(self) -> None:
+        """From now on this process stops at its gates, or at those that all ranks have together."""
         if self._holding.standing is Standing.HELD:
             self._frameworks.gate_steps(self._turns, self._giving.runs_here)
+        elif self._holding.standing is Standing.JOINED:
+            self._frameworks.gate_ranks(self._turns, lambda: self._holding.lease)
 
     def tell_live(self) -> None:
         """Whether limits can change here, where the node manager lets a reservation follow."""

@@ -153,7 +153,7 @@ class Frameworks:
             self._batches.watch()
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
-            if meter is None or meter.gate is not None:
+            if meter is None or meter.on_step is not None:
                 continue
             forwards = meter.forward_gate(
                 gate=turns.checkpoint,
@@ -167,6 +167,25 @@ class Frameworks:
             turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
             meter.on_step, meter.gate = turns.report, turns.gate
         turns.watch()
+
+    def gate_ranks(self, turns: Turns, lease: Callable[[], str | None]) -> None:
+        """Connect the gates of a process that has joined ``lease()``; see `RankGate`."""
+        from ..adapters.parkers.base import meter_of
+
+        for _module, adapter, loaded in self._loaded():
+            meter = meter_of(adapter)
+            if meter is not None and meter.gate is None:
+                from ..adapters.parkers.ranks import RankGate
+
+                gate = RankGate(
+                    loaded,
+                    turns,
+                    lease=lease,
+                    drop=self.drop_caches,
+                    capturing=meter.capturing,
+                    say=self._say,
+                )
+                meter.gate = gate.step_ends
 
     def drop_caches(self) -> None:
         """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""

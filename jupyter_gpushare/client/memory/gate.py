@@ -11,6 +11,7 @@ free.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -109,6 +110,8 @@ class Turns:
         self.may_stop: Callable[[], bool] = _always
         self.watch: Callable[[], None] = _nothing
         self.cell_begins: Callable[[], None] = _nothing
+        #: Whether this process, which shares its parent's lease, takes turns for that.
+        self.leads = False
         #: Bytes that this task may use on each GPU in its turn, when they change.
         self.limited: Callable[[Mapping[str, int]], None] | None = None
         self._session = session
@@ -269,23 +272,29 @@ class Turns:
                 return
             time.sleep(0.001)
 
-    def gate(self) -> None:
+    def gate(self, at_most: float = math.inf) -> None:
         """The end of a step: give the turn back if that is wanted, and wait for the next.
 
-        Raises only :class:`KeyboardInterrupt`, and what ``drop`` raises.
+        For ``at_most`` seconds: then it goes on without. Raises only :class:`KeyboardInterrupt`,
+        and what ``drop`` raises.
         """
         if self._gate is Gate.CLOSED and self._has_lease and self.may_stop():
             self.drop()
             self._cleared = True
             if (use := self.look()) is not None:
                 self.report(use)
-            self._wait()
+            self._wait(at_most)
 
     def checkpoint(self) -> None:
         """A gate that is no step's end. Raises as :meth:`gate`.
 
         The node manager hears of it once: from then on this task can take turns.
         """
+        self.announce()
+        self.gate()
+
+    def announce(self) -> None:
+        """Say, once in a session, that this task can take turns; nothing of its memory."""
         session, grant = self._session(), self._grant()
         if session is None or grant is None:
             return
@@ -296,7 +305,6 @@ class Turns:
                     Method.MEMORY, lease=grant.lease, figures=[], steps=0, can_take_turns=True
                 )
             )
-        self.gate()
 
     # -- between cells; on the user's thread -------------------------------------------
 
@@ -323,7 +331,7 @@ class Turns:
 
     # -- inside -------------------------------------------------------------------------
 
-    def _wait(self) -> None:
+    def _wait(self, at_most: float) -> None:
         began = time.monotonic()
         heard_at, asked_at, asked_in = began, 0.0, None
         times, said = self._heard.times, dict[str, int]()
@@ -338,6 +346,13 @@ class Turns:
                     return  # it is asked for this turn already, and has one step in it
                 says = self._says(session, heard)
                 now = time.monotonic()
+                if now >= began + at_most:
+                    self._go_on(
+                        f"This task has waited for its turn for {format_duration(now - began)}. It "
+                        "goes on without it, because its processes may not stop for longer. Others "
+                        "may compute on the same GPU."
+                    )
+                    return
                 if session.link is Link.UP:
                     heard_at = now
                     again = session.hello is not asked_in or says != said
@@ -345,7 +360,12 @@ class Turns:
                         asked_at, asked_in, said = now, session.hello, says
                         answer = session.tell(Method.TURN_ASK, lease=grant.lease, **says)
                 elif now >= heard_at + self._unreachable and self.fits():
-                    self._go_on_without(now - heard_at)
+                    self._go_on(
+                        "The GPU node manager has not answered for "
+                        f"{format_duration(now - heard_at)}, and the next step fits in the memory "
+                        "that is free, so this task goes on without waiting for its turn. Others "
+                        "may compute on the same GPU."
+                    )
                     return
                 if self._opened.wait(_LOOK):
                     self._opened.clear()  # the gate says whether it is over
@@ -366,13 +386,9 @@ class Turns:
             says = self._says(session, heard)
             session.tell(Method.TURN_DONE, lease=grant.lease, **says)
 
-    def _go_on_without(self, seconds: float) -> None:
+    def _go_on(self, why: str) -> None:
         self._gate, self._takes_turns = Gate.OPEN, False
-        self._say(
-            f"The GPU node manager has not answered for {format_duration(seconds)}, and the next "
-            "step fits in the memory that is free, so this task goes on without waiting for its "
-            "turn. Others may compute on the same GPU."
-        )
+        self._say(why)
 
 
 class _Shown:

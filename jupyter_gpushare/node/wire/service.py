@@ -551,6 +551,15 @@ class Service:
             if guest is not None and lease is not None and guest.who.process == lease.task.process
         ]
 
+    def _in_turns(self, name: LeaseId, state: State) -> list[Guest]:
+        """The task's own process, and those that have joined it if they may take turns for it."""
+        lease = state.leases.get(name)
+        is_alone = lease is None or len(lease.members) < 2
+        if is_alone or any(whose == name for whose, _gpu in state.shares):
+            return self._own(name, state)
+        known = (self._guests.get(conn_id) for conn_id in self._holders.get(name, ()))
+        return [guest for guest in known if guest is not None]
+
     def _tell_again(self, guest: Guest, lease: Lease, state: State) -> None:
         """A task that was away may have missed what it may use now, and what it was asked."""
         guests = [own for own in self._own(lease.id, state) if own is guest]
@@ -590,9 +599,9 @@ class Service:
         has_turn = recalls.has_turn(state, name)
         if has_turn or (is_given and recalls.computes(state, name)):
             notice = recalls.turn_notice(state, lease, self._manager.config)
-            self._tell_task(self._own(name, state), Notice.TURN, notice)
+            self._tell_task(self._in_turns(name, state), Notice.TURN, notice)
         if not has_turn:
-            self._ask_task(self._own(name, state), recalls.gate_notice(state, lease), state)
+            self._ask_task(self._in_turns(name, state), recalls.gate_notice(state, lease), state)
 
     def _turn_left(self, name: LeaseId, state: State) -> dict[str, float]:
         """What a task that waits for its turn is told: about how long, if anybody can tell."""

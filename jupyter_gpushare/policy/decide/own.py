@@ -55,15 +55,34 @@ def own_task(
     return draft.state.leases[found.id]
 
 
+def member_in_turns(
+    draft: Draft, lease: LeaseId, environment: EnvironmentName, process: ProcessId
+) -> Lease | None:
+    """The lease that ``process`` has joined, if it may take turns for it.
+
+    Not where turns share memory: then others rely on what the own task says of its memory.
+    """
+    found = own_lease(draft, lease, environment, process)
+    if found is None or any(key[0] == lease for key in draft.state.shares):
+        return None
+    return found
+
+
 def of_task(
-    kind: type[cmd.Command],
+    kind: type[cmd.Command], *, members: bool = False
 ) -> Callable[[Callable[[Draft, Any, Lease], Decision]], Answer]:
-    """As :func:`.registry.decides`, for what only the own task of a lease may say of it."""
+    """As :func:`.registry.decides`, for what only the own task of a lease may say of it.
+
+    ``members``: a process that has joined the lease may say it, too, if it may take turns for it.
+    """
 
     def register(answer: Callable[[Draft, Any, Lease], Decision]) -> Answer:
         @decides(kind)
         def decided(draft: Draft, command: Any) -> Decision:
-            lease = own_task(draft, command.lease, command.environment, command.process)
+            whose = (command.lease, command.environment, command.process)
+            lease = own_task(draft, *whose)
+            if lease is None and members:
+                lease = member_in_turns(draft, *whose)
             return unknown_lease() if lease is None else answer(draft, command, lease)
 
         return decided

@@ -17,9 +17,12 @@ from .own import of_task
 from .serving import serve, settle_sharing
 
 
-@of_task(cmd.ReportMemory)
+@of_task(cmd.ReportMemory, members=True)
 def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Decision:
     state, grain = draft.state, draft.config.measure_granularity
+    if command.process != lease.task.process:  # it does not know what the others have
+        _join_turns(draft, lease, command.can_take_turns)
+        return Done(lease.id)
     told = tuple(shares.bounded(state, lease.id, command.figures))
     known = state.steps.get(lease.id)
     newly_known = (known or 0) < shares.KNOWN_AFTER <= command.steps
@@ -46,7 +49,7 @@ def _join_turns(draft: Draft, lease: Lease, can: bool) -> None:
         draft.emit(ev.TurnsJoined(draft.at, lease.id))
 
 
-@of_task(cmd.AskTurn)
+@of_task(cmd.AskTurn, members=True)
 def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
     if _has_crossed(draft, lease.id, command.number):
         return Done(lease.id)
@@ -80,7 +83,7 @@ def _empty_cache(draft: Draft, command: cmd.EmptyCache, lease: Lease) -> Decisio
     return Done(lease.id)
 
 
-@of_task(cmd.EndTurn)
+@of_task(cmd.EndTurn, members=True)
 def _end_turn(draft: Draft, command: cmd.EndTurn, lease: Lease) -> Decision:
     if _has_crossed(draft, lease.id, command.number):
         return Done(lease.id)

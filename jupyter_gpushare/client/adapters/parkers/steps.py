@@ -161,6 +161,10 @@ class StepMeter:
             or self.hindrance()
         )
 
+    def capturing(self) -> bool:
+        """Whether a CUDA graph is recorded, in which nobody may wait for the GPU."""
+        return self._allocator.capturing()
+
     def next_step_fits(self) -> bool:
         """Whether a step like the largest so far fits in the memory that is free now, measured.
 

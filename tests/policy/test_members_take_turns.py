@@ -1,0 +1,83 @@
+"""A process that has joined a lease may take turns for it, where turns share no memory."""
+
+from __future__ import annotations
+
+from support.policy_turns import CONFIG
+from support.policy_world import GIB, World, gpu, process
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.copies import replace
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    Quota,
+    RefusalReason,
+    Request,
+)
+from jupyter_gpushare.policy.words.turns import Figures, Share
+
+AGENT, RANK, STRANGER, BOB = 1, 2, 3, 4
+ALICE = EnvironmentName("alice")
+
+
+def scene() -> tuple[World, LeaseId, LeaseId]:
+    """Alice's lease, which a rank has joined, and Bob's, who can take turns."""
+    world = World(CONFIG)
+    world.start([gpu(0)], Quota(1, None))
+    leases = []
+    for pid, who in ((AGENT, "alice"), (BOB, "bob")):
+        decision = world.request(who, pid, Request(1, Bytes(8 * GIB)), wait=False)
+        assert isinstance(decision, core.Grant), decision
+        leases.append(decision.lease)
+    hers, his = leases
+    world.run(cmd.Attach(world.at, hers, ALICE, process(RANK)))
+    world.run(cmd.ReportMemory(world.at, his, EnvironmentName("bob"), process(BOB), (), 0, True))
+    return world, hers, his
+
+
+def tells(world: World, lease: LeaseId, pid: int, kept: int = 0) -> core.Decision:
+    figures = (Figures(gpu(0).uuid, Bytes(kept * GIB), Bytes(0), Bytes(0)),) if kept else ()
+    return world.run(cmd.ReportMemory(world.at, lease, ALICE, process(pid), figures, 9, True))
+
+
+def asks(world: World, lease: LeaseId, pid: int) -> core.Decision:
+    return world.run(cmd.AskTurn(world.at, lease, ALICE, process(pid)))
+
+
+def test_a_rank_takes_turns_for_the_lease_that_it_has_joined() -> None:
+    world, hers, his = scene()
+    tells(world, hers, RANK)
+    assert {hers, his} == set(world.state.takers)
+    assert world.state.turns[hers].phase.value == "holds", "it computed before Bob could"
+    bob = (his, EnvironmentName("bob"), process(BOB))
+    world.run(cmd.AskTurn(world.at, *bob))
+    world.run(cmd.EndTurn(world.at, hers, ALICE, process(RANK)))
+    assert world.state.turns[his].phase.value == "holds"
+    asks(world, hers, RANK)
+    assert world.state.turns[hers].phase.value == "waits"
+
+
+def test_what_a_rank_says_of_memory_is_not_believed() -> None:
+    world, hers, _his = scene()
+    tells(world, hers, RANK, kept=5)
+    assert not [key for key in world.state.figures if key[0] == hers]
+    assert hers not in world.state.steps
+
+
+def test_who_has_not_joined_may_say_nothing() -> None:
+    world, hers, _his = scene()
+    for decision in (tells(world, hers, STRANGER), asks(world, hers, STRANGER)):
+        assert isinstance(decision, core.Refuse)
+        assert decision.reason is RefusalReason.UNKNOWN_LEASE
+    assert hers not in world.state.takers
+
+
+def test_where_turns_share_memory_only_the_task_itself_takes_them() -> None:
+    world, hers, _his = scene()
+    key = (hers, gpu(0).uuid)
+    before, share = world.state, Share(hers, Bytes(GIB), Bytes(GIB))
+    told = cmd.AskTurn(world.at, hers, ALICE, process(RANK))
+    shared = replace(before, shares=before.shares.set(key, share))
+    assert isinstance(core.step(shared, told, CONFIG).decision, core.Refuse)
