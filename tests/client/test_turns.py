@@ -83,7 +83,9 @@ def test_a_task_alone_sends_its_figures_a_few_times_and_is_never_held_up(scene: 
     for steps, (_method, told) in zip((1, 2, 4, 8, 16, 32), scene.wire.told, strict=True):
         same = {"uuid": "GPU-0", "persistent": GIB, "temporary": GIB, "cache": 0}
         assert told["figures"] == [same]
-        assert (told["steps"], told["can_take_turns"]) == (steps, True), "relied on from 2 on, and each doubling more"
+        assert (told["steps"], told["can_take_turns"]) == (steps, True), (
+            "relied on from 2 on, and each doubling more"
+        )
     assert not scene.dropped
 
 
