@@ -75,15 +75,17 @@ def use(steps: int, kept: int = GIB, step: int = GIB) -> Any:
     return SimpleNamespace(steps=steps, devices=(device,))
 
 
-def test_a_task_alone_sends_its_figures_once_and_is_never_held_up(scene: Scene) -> None:
+def test_a_task_alone_sends_its_figures_a_few_times_and_is_never_held_up(scene: Scene) -> None:
     for steps in range(1, 1000):
         scene.turns.report(use(steps))
         scene.turns.gate()
-    assert [method for method, _params in scene.wire.told] == [Method.MEMORY] * 2
-    for steps, (_method, told) in enumerate(scene.wire.told, 1):
+    assert [method for method, _params in scene.wire.told] == [Method.MEMORY] * 6
+    for steps, (_method, told) in zip((1, 2, 4, 8, 16, 32), scene.wire.told, strict=True):
         same = {"uuid": "GPU-0", "persistent": GIB, "temporary": GIB, "cache": 0}
         assert told["figures"] == [same]
-        assert (told["steps"], told["can_take_turns"]) == (steps, True), "relied on from 2 on"
+        assert (told["steps"], told["can_take_turns"]) == (steps, True), (
+            "relied on from 2 on, and each doubling more"
+        )
     assert not scene.dropped
 
 

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
     'c.Policy.reserve = "estimate"\nc.Policy.reserve_headroom = 0.25\n'
+    "c.Policy.reserve_doubt = 0.0\n"
     'c.Quotas.default = {"gpus": 1}\n'
 )
 TORCH = """

@@ -13,6 +13,7 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
     'c.Policy.reserve = "quota"\nc.Policy.reserve_headroom = 0.25\n'
+    "c.Policy.reserve_doubt = 0.0\n"
     "c.Policy.burst_headroom = 1.0\nc.Policy.min_idle = 0.5\nc.Policy.notify_before = 0.5\n"
     'c.Quotas.default = {"gpus": 1, "memory": "16GiB"}\n'
 )

@@ -47,6 +47,7 @@ def world(**more: Any) -> TurnWorld:
         FollowingTurns.config,
         reserve_headroom=0.25,
         reserve_headroom_least=GIB,
+        reserve_doubt=0.0,
         measure_granularity=MIB,
         turn_offset=0,
         **parts,

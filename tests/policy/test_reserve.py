@@ -23,6 +23,7 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
+    Activity,
     Allocation,
     Bytes,
     EnvironmentName,
@@ -47,9 +48,10 @@ def expects(gib: float, runs: int = 2) -> Request:
 
 
 def world(reserve: Reserve = Reserve.ESTIMATE, quota: int | None = None, **more: Any) -> World:
-    """One GPU of 24 GiB; head-room is a quarter of a peak, 1 GiB at least."""
-    parts = {"reserve_headroom": 0.25, "reserve_headroom_least": GIB, "measure_granularity": MIB}
-    config = plain_config(reserve=reserve, heartbeat_timeout=1e6, **parts, **more)
+    """One GPU of 24 GiB; head-room is a quarter, 1 GiB at least, however little is known."""
+    head = {"reserve_headroom": 0.25, "reserve_headroom_least": GIB, "reserve_doubt": 0.0}
+    parts: dict[str, Any] = {**head, "measure_granularity": MIB, "heartbeat_timeout": 1e6, **more}
+    config = plain_config(reserve=reserve, **parts)
     most = None if quota is None else Bytes(quota * GIB)
     return World(config).start([gpu(0)], Quota(1, most))
 
@@ -178,6 +180,82 @@ def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
         look(one)
     assert books(one)[0] == 10, "what it uses and head-room are never asked"
     assert limit(one) >= 10
+
+
+def cell(world: World, seconds: float = 10.0) -> None:
+    """Alice's kernel computes for so long with what it has."""
+    found = world.state.leases[LeaseId("L1")]
+    who = (found.id, found.environment, found.task.process)
+    world.run(cmd.SetActivity(world.at, *who, Activity.BUSY))
+    look(world, seconds)
+    idle(world, "L1")
+    look(world)
+
+
+def test_while_little_is_known_more_head_room_is_kept() -> None:
+    """Three times the peak after a first cell, half of that after two; at last a quarter."""
+    one = world(Reserve.QUOTA, reserve_doubt=3.0)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 4)
+    idle(one, "L1")
+    look(one)
+    assert books(one) == (16, 24)
+    for _ in range(3):
+        cell(one, 1.0)
+    assert books(one)[0] == 16, "cells that were not measured tell nothing"
+    wanted = [10, 8, 7, 6.4, 6]
+    for after in wanted:
+        cell(one)
+        assert books(one)[0] == pytest.approx(after, abs=0.01)
+    for _ in range(20):
+        cell(one)
+    assert books(one)[0] == 5
+
+
+def test_steps_tell_as_much_as_cells_and_a_parked_task_comes_back_with_its_doubt() -> None:
+    one = world(Reserve.QUOTA, reserve_doubt=3.0, idle_timeout=5.0)
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 4)
+    found = one.state.leases[LeaseId("L1")]
+    who = (found.id, found.environment, found.task.process)
+    figures = (Figures(ZERO, Bytes(2 * GIB), Bytes(2 * GIB), Bytes(0)),)
+    for steps, entitled in ((1, 24), (2, 16), (3, 16), (4, 8), (50, 5)):
+        one.run(cmd.ReportMemory(one.at, *who, figures, steps))
+        look(one)
+        assert books(one)[0] == entitled
+    other = world(Reserve.QUOTA, reserve_doubt=3.0, idle_timeout=5.0)
+    other.request("alice", 1, LIVE)
+    uses(other, 1, 4)
+    idle(other, "L1")
+    look(other)
+    plan(other, "L1", 4 * GIB)
+    given(other, "L1", Rung.DRIVER, 4 * GIB)
+    other.memory.clear()
+    look(other)
+    other.request("bob", 2, Request(memory=Bytes(9 * GIB)))
+    resume(other, "L1")
+    assert phase(other, "L1") == "parked", "16 GiB would be too much beside 9: it waits"
+    other.die(2)
+    look(other)
+    assert (phase(other, "L1"), books(other)[0]) == ("held", 16)
+
+
+def test_the_more_runs_there_were_the_less_doubt_there_is() -> None:
+    sizes = []
+    for runs in (2, 6, 20):
+        one = world(reserve_doubt=3.0)
+        one.request("alice", 1, expects(4, runs))
+        sizes.append(books(one)[0])
+    assert sizes == [10, 6, 5]
+
+
+def test_nobody_is_asked_for_a_doubt() -> None:
+    """Alice would like four times what she was measured to use; the others keep theirs."""
+    one = beside(reserve_doubt=0.6)
+    uses(one, 1, 4)
+    assert not one.state.short
+    waits(one, 100)
+    assert not asked(one)
 
 
 def test_one_framework_whose_limit_is_fixed_keeps_a_plain_reservation() -> None:
@@ -484,7 +562,7 @@ def _shrink_before_it_is_told(monkeypatch):
 
 def _forget_the_peak(monkeypatch):
     """What is used now counts, not the most that was."""
-    monkeypatch.setattr(following, "_size", lambda lease, gpu, config: config.with_headroom(0))
+    monkeypatch.setattr(following, "_size", lambda lease, gpu: (0, 1))
 
 
 def _lower_those_who_cannot(monkeypatch):

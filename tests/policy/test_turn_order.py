@@ -26,13 +26,15 @@ BATCH = PriorityClass.BATCH
 class Crowd:
     """Residents of one GPU; each makes a step a second if it may."""
 
-    def __init__(self, config: PolicyConfig = CONFIG) -> None:
+    def __init__(self, config: PolicyConfig = CONFIG, gpus: int = 1) -> None:
         self.world = TurnWorld(dataclasses.replace(config, max_tasks_per_gpu=8))
-        self.world.start([gpu(0, 80)], Quota(1, None))
+        self.world.start([gpu(index, 80) for index in range(gpus)], Quota(gpus, None))
         self.had: dict[int, list[bool]] = {}
 
-    def come(self, who: str, pid: int, kind: PriorityClass = PriorityClass.INTERACTIVE) -> Actor:
-        request = Request(1, Bytes(8 * GIB), priority_class=kind)
+    def come(
+        self, who: str, pid: int, kind: PriorityClass = PriorityClass.INTERACTIVE, gpus: int = 1
+    ) -> Actor:
+        request = Request(gpus, Bytes(8 * GIB), priority_class=kind)
         decision = self.world.request(who, pid, request, wait=False)
         assert isinstance(decision, core.Grant), decision
         actor = Actor(pid, who, decision.lease, 2 * GIB, 4 * GIB, gated=True)
@@ -98,6 +100,26 @@ def test_who_had_less_than_a_quantum_is_not_asked() -> None:
     assert crowd.computes(alice)
     crowd.seconds(4)
     assert crowd.computes(bob), "she had a quantum"
+
+
+def test_a_gpu_does_not_idle_for_a_task_that_needs_another_one_too() -> None:
+    """Carol needs both GPUs. Alice had enough long ago, and computes on until Bob has."""
+    crowd = Crowd(gpus=2)
+    carol = crowd.come("carol", 3, gpus=2)
+    crowd.cell_ends(carol)
+    alice, bob = crowd.come("alice", 1), crowd.come("bob", 2)
+    crowd.cell_ends(bob)
+    crowd.seconds(3 * QUANTUM)
+    crowd.cell_begins(bob)
+    crowd.second()
+    crowd.cell_begins(carol)
+    for _ in range(int(QUANTUM) - 3):
+        crowd.second()
+        assert crowd.computes(alice)
+        assert crowd.computes(bob)
+    crowd.seconds(5)
+    assert crowd.computes(carol)
+    assert not crowd.computes(alice)
 
 
 def test_a_new_cell_counts_from_nothing_and_a_new_step_does_not() -> None:

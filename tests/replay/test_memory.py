@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Reserve
 from jupyter_gpushare.replay import node as simulator
 from jupyter_gpushare.replay.behaviour import FREE, Options, PolicyName, behaviour
-from jupyter_gpushare.replay.generate import DAY, Population
+from jupyter_gpushare.replay.generate import DAY, ONE_GPU, Population
 from jupyter_gpushare.replay.need import LEAST, need
 from jupyter_gpushare.replay.node import VirtualNode
 from jupyter_gpushare.replay.tally import Tally, Window
@@ -150,3 +151,29 @@ def test_a_crowd_whose_reservations_follow_keeps_the_promises(reserve: Reserve) 
     assert tally.cells > 30
     assert 0 <= tally.out_of_memory < tally.cells
     assert tally.computed > 0.5 * tally.asked
+
+
+@pytest.mark.parametrize(
+    ("reserve", "wrong"), [(Reserve.QUOTA, 1.0), (Reserve.ESTIMATE, 1.0), (Reserve.ESTIMATE, 2.0)]
+)
+def test_within_the_quota_nobody_gets_one_that_the_whole_would_not_have_given(
+    reserve: Reserve, wrong: float
+) -> None:
+    """Three people a GPU, a thousand cells, estimates right and wrong; and it costs nobody much."""
+    population = Population(24, 8.0, ONE_GPU, seed=2)
+    window = Window(2 * DAY, 8 * DAY)
+
+    def count(doubt: float | None) -> Tally:
+        how = behaviour(PolicyName.PARK, Options(follows=reserve, wrong=wrong))
+        if doubt is not None:
+            how = replace(how, config=replace(how.config, reserve_doubt=doubt))
+        node = VirtualNode(8, how, window)
+        for one in population.sessions():
+            node.run_until(one.start)
+            node.add(one)
+        return node.finish()
+
+    sure, doubting = count(0.0), count(None)
+    assert doubting.out_of_memory == 0
+    assert sure.out_of_memory > 0 or (reserve, wrong) == (Reserve.ESTIMATE, 1.0)
+    assert doubting.prompt >= 0.98 * sure.prompt

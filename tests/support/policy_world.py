@@ -10,11 +10,11 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.books.lifts import unlifted
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.books.state import Lease, State
 from jupyter_gpushare.policy.recall import growing, offers, patience, plan
@@ -297,9 +297,8 @@ class World:
         waits: dict[LeaseId, tuple[float, float]] = {}
         for name in line[:1] if urgent else line[: plan.HELPED]:
             lease = state.leases[name]
-            see = partial(room.unlifted, state, ())
             if not isinstance(room.try_place(state, lease, config), Granted) and isinstance(
-                room.try_place(state, lease, config, (), see), Granted
+                room.try_place(unlifted(state), lease, config), Granted
             ):
                 since, widest = self.blocked.get(name, (self.at, 0.0))
                 waits[name] = (since, max(widest, gap) if name in self.blocked else 0.0)

@@ -32,6 +32,8 @@ GRAIN: Final = 64 * 1024**2
 #: The first step makes the optimizer's state: from the second on figures are relied on. Those of
 #: the first only raise what the request named.
 KNOWN_AFTER: Final = 2
+#: From so many steps on, more of them tell nothing new. Until then each doubling is told.
+MOST_STEPS: Final = 32
 #: Seconds between two asks while waiting: one may have gone astray.
 ASK_AGAIN: Final = 5.0
 #: Seconds without a node manager after which a task goes on without turns. A restart takes less:
@@ -232,8 +234,9 @@ class Turns:
         if session is None or grant is None:
             return
         now = time.monotonic()
-        # It may have forgotten, or relies on figures from this step on.
-        again = session.hello is not self._told_in or self._told_steps < KNOWN_AFTER <= use.steps
+        # It may have forgotten, or relies on the figures more from this step on.
+        more = self._told_steps < MOST_STEPS and use.steps >= max(KNOWN_AFTER, 2 * self._told_steps)
+        again = more or session.hello is not self._told_in
         soon, is_new = self._gate is Gate.CLOSED, self._is_new
         if not again and not soon and now < self._told_at + GROWTH_EVERY:
             return

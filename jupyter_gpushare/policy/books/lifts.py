@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..words.model import Allocation, GpuUuid, LeaseId, LeasePhase
+from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase
-from .state import Lease, ReservationKey, State
+from .copies import replace
+from .state import GpuState, Lease, Reservation, ReservationKey, State
+from .table import Map
+
+
+def unlifted(state: State) -> State:
+    """The state as if no limit were lifted. Who asks it more than once makes it once."""
+    if not state.bursts:
+        return state
+    reservations: dict[ReservationKey, Reservation] = {}
+    gpus: dict[GpuUuid, GpuState] = {}
+    for key, burst in state.bursts.items():
+        held, books = state.reservations[key], gpus.get(key[1]) or state.gpus[key[1]]
+        reservations[key] = replace(held, memory=Bytes(held.memory - burst))
+        gpus[key[1]] = replace(books, reserved=books.reserved - burst)
+    return replace(
+        state,
+        reservations=state.reservations.update(reservations),
+        gpus=state.gpus.update(gpus),
+        bursts=Map(),
+    )
 
 
 def entitled(state: State, key: ReservationKey) -> int:

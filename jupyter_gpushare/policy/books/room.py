@@ -1,12 +1,12 @@
 """One view of the room on each GPU: how much a request would find, and where it would be placed.
 
-The view can leave out some leases, or the memory that limits are lifted by. The module
-:mod:`.shares` knows whether taking turns makes more room.
+The view can leave out some leases. :func:`.lifts.unlifted` makes the state without the memory that
+limits are lifted by; :mod:`.shares` knows whether taking turns makes more room.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
 
 from ..words.config import PolicyConfig
@@ -14,26 +14,6 @@ from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, LeasePhase, 
 from .copies import replace
 from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
-
-
-def unlifted(
-    state: State, without: Iterable[LeaseId], rooms: tuple[GpuRoom, ...]
-) -> tuple[GpuRoom, ...]:
-    """The rooms as if no limit were lifted (:mod:`..recall.lifts`).
-
-    The caller has already taken the leases ``without`` out of ``rooms``.
-    """
-    if not state.bursts:
-        return rooms
-    gone: Counter[tuple[EnvironmentName, GpuUuid]] = Counter()
-    for name in without:
-        for part in state.leases[name].allocations:
-            gone[(state.leases[name].environment, part.gpu)] += (name, part.gpu) in state.claims
-    back: Counter[GpuUuid] = Counter()
-    for key, burst in state.bursts.items():
-        if state.reservations[key].claims > gone[key]:
-            back[key[1]] += burst
-    return tuple(replace(room, free=room.free + back[room.uuid], lifted=0) for room in rooms)
 
 
 def try_place(
@@ -68,16 +48,28 @@ def try_place(
     return result
 
 
-def expected(request: Request, config: PolicyConfig, peak: int = 0) -> int | None:
+def known(request: Request, peak: int = 0, known_by: int = 0) -> tuple[int, int] | None:
+    """Bytes that a task is known to need on each GPU, and by how many cells, steps and runs.
+
+    ``peak`` is what it was measured to use, ``known_by`` cells or steps. ``None``: unknown.
+    """
+    estimate = request.estimate
+    size = max(peak, estimate.memory if estimate else 0)
+    return (size, known_by + (estimate.runs if estimate else 0)) if size else None
+
+
+def expected(
+    request: Request, config: PolicyConfig, peak: int = 0, known_by: int = 0
+) -> int | None:
     """Bytes that a request is expected to need on each GPU, head-room included; ``None``: unknown.
 
-    ``peak`` is what its task was measured to use before, if that is known. Nothing is expected of a
+    ``peak`` and ``known_by`` are of its task, if that was measured before. Nothing is expected of a
     task whose limits cannot change: it would never get more.
     """
     if not request.follows or request.live is False:
         return None
-    known = max(peak, request.estimate.memory if request.estimate else 0)
-    return config.with_headroom(known) if known else None
+    size = known(request, peak, known_by)
+    return config.with_headroom(*size) if size else None
 
 
 def expected_of(lease: Lease, config: PolicyConfig) -> int | None:
@@ -85,7 +77,7 @@ def expected_of(lease: Lease, config: PolicyConfig) -> int | None:
     if lease.live_limits is False:
         return None
     sizes = (part.memory for part in lease.peaks if lease.full)
-    return expected(lease.request, config, max(sizes, default=0))
+    return expected(lease.request, config, max(sizes, default=0), lease.known_by)
 
 
 def expecting(

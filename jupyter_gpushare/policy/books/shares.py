@@ -25,6 +25,9 @@ T = TypeVar("T")
 #: A task's figures are believed from this many steps on: the first one makes the optimizer's state.
 KNOWN_AFTER: Final = 2
 
+#: More steps than this tell nothing new of what a task needs; until then each doubling does.
+MOST_STEPS: Final = 32
+
 #: Bytes by GPU that was measured and lease; ``None``: unknown. A lease that uses none is left out.
 Used = Mapping[GpuUuid, Mapping[LeaseId, int | None]]
 

@@ -79,7 +79,7 @@ class Lease:
     ``ability`` is the highest rung it says it can take, and why no higher one.
     ``live_limits`` says whether its frameworks' memory limits can change while it runs. ``peaks``
     are the most that it was measured to use on each GPU, where its reservation follows that;
-    ``full``: it has ended a step or a cell since it was first measured to use any.
+    it has ended ``known_by`` cells or steps since it was first measured to use any.
     """
 
     id: LeaseId
@@ -104,7 +104,12 @@ class Lease:
     ability: tuple[Rung, str] | None = None
     live_limits: bool | None = None
     peaks: tuple[Allocation, ...] = ()
-    full: bool = False
+    known_by: int = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether it has ended a step or a cell since it was first measured to use any memory."""
+        return self.known_by > 0
 
     def peak(self, gpu: GpuUuid) -> int:
         """The most bytes it was measured to use on ``gpu``, else on any GPU; 0: not measured."""

@@ -26,6 +26,8 @@ def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Dec
     told = tuple(shares.bounded(state, lease.id, command.figures))
     known = state.steps.get(lease.id)
     newly_known = (known or 0) < shares.KNOWN_AFTER <= command.steps
+    if known and lease.request.follows and known < shares.MOST_STEPS:
+        newly_known |= command.steps >= 2 * known
     if lease.request.foreknown is not None and command.steps < shares.KNOWN_AFTER:
         # The first step makes the optimizer's state: until then it can only need more than known.
         told = tuple(shares.at_least(state.figures.get((lease.id, one.gpu)), one) for one in told)

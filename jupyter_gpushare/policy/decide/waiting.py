@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ..books.lifts import unlifted
 from ..books.placement import NoRoom, shortage
-from ..books.room import expected_of, expecting, unlifted, waits_for_own
+from ..books.room import expected_of, expecting, waits_for_own
 from ..books.state import Lease, State
 from ..recall import plan
 from ..say import texts
@@ -31,8 +32,7 @@ def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom,
     quota, _source = state.quotas.resolve(lease.environment)
     used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
     asked = lease.request.gpus
-    seen = unlifted(state, (), rooms(state, lease.environment))
-    seen = expecting(state, seen, expected_of(lease, config))
+    seen = expecting(state, rooms(unlifted(state), lease.environment), expected_of(lease, config))
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu)
     if used and waits_for_own(state, lease, config):
         text = texts.own_tasks_text(asked, used, quota, short, ahead)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..books.copies import replace
 from ..books.index import drop, lease_of, with_id, without_id
 from ..books.queue import Waiting
@@ -40,6 +42,9 @@ from .steps import (
     put_lease,
     uses,
 )
+
+#: Seconds of a cell from which on its memory was measured, so that it tells of the next cells.
+MEASURED: Final = 2.0
 
 
 @evolves(ev.RequestRefused)
@@ -306,11 +311,13 @@ def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
 @evolves(ev.ActivityChanged)
 def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
     before = lease_of(state, event.lease)
+    ended = event.activity is Activity.IDLE and event.at - before.changed_at >= MEASURED
     lease = replace(
         before,
         activity=event.activity,
         changed_at=event.at,
         worked_at=None,
+        known_by=before.known_by + (ended and bool(before.peaks)),
     )
     state = put_lease(recalls.forget(state, lease.id), before, lease)
     return turns.begins_anew(state, lease.id)

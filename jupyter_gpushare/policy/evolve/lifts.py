@@ -38,8 +38,8 @@ def told(state: State, event: ev.LimitTold) -> State:
 
 @evolves(ev.PeakSeen)
 def peak_seen(state: State, event: ev.PeakSeen) -> State:
-    """The state after a task was measured to use more than ever, or a first step or cell ended."""
-    return changed(state, event.lease, peaks=event.peaks, full=event.full)
+    """The state after a task was measured to use more than ever, or is known by more steps."""
+    return changed(state, event.lease, peaks=event.peaks, known_by=event.known_by)
 
 
 @evolves(ev.ReservationFollowed)
@@ -65,7 +65,8 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
         peaks = {part.gpu: part for part in lease.peaks}
         if peak > lease.peak(event.gpu) or event.gpu not in peaks:
             peaks[event.gpu] = Allocation(event.gpu, peak)
-        state = changed(state, name, peaks=tuple(peaks.values()), full=True)
+        known_by = max(1, lease.known_by)
+        state = changed(state, name, peaks=tuple(peaks.values()), known_by=known_by)
     burst = event.reserved - event.memory
     bursts = state.bursts.set(key, burst) if burst else drop(state.bursts, key)
     state = replace(state, bursts=bursts)

@@ -22,6 +22,7 @@ from collections.abc import Container, Iterable, Iterator
 from ..books import shares
 from ..books.lifts import entitled, followers_on, tasks_on
 from ..books.placement import wanted
+from ..books.room import known
 from ..books.state import Lease, ReservationKey, State
 from ..recall import lifts
 from ..words import events as ev
@@ -38,23 +39,26 @@ def follows_any(state: State) -> bool:
 def peaks(
     state: State, used: shares.Used, at: float, config: PolicyConfig
 ) -> Iterator[ev.PeakSeen]:
-    """Tasks that use more than ever, or have ended a step or a cell for the first time."""
+    """Tasks that use more than ever, or are known by more steps or by a first cell."""
     seen: dict[LeaseId, Lease] = {}
     for key, held in sorted(state.reservations.items()):
         if held.following and key[1] in used:
             seen.update((lease.id, lease) for lease in followers_on(state, key))
     for name, lease in sorted(seen.items()):
-        known = {part.gpu: part.memory for part in lease.peaks}
-        now = dict(known)
+        before = {part.gpu: part.memory for part in lease.peaks}
+        now = dict(before)
         for part in lease.allocations:
             size = used.get(part.gpu, {}).get(name)
-            if size and size >= known.get(part.gpu, 0) + config.measure_granularity:
+            if size and size >= before.get(part.gpu, 0) + config.measure_granularity:
                 now[part.gpu] = Bytes(size)
-        ended = state.steps.get(name, 0) >= shares.KNOWN_AFTER or lease.activity is Activity.IDLE
-        full = lease.full or bool(now and ended)
-        if now != known or full is not lease.full:
+        steps = state.steps.get(name, 0)
+        ended = steps >= shares.KNOWN_AFTER or lease.activity is Activity.IDLE
+        known_by = lease.known_by
+        if now and ended:
+            known_by = max(known_by, 1, min(steps - 1, shares.MOST_STEPS))
+        if now != before or known_by != lease.known_by:
             parts = tuple(Allocation(gpu, size) for gpu, size in sorted(now.items()))
-            yield ev.PeakSeen(at, name, parts, full)
+            yield ev.PeakSeen(at, name, parts, known_by)
 
 
 def follow(
@@ -68,7 +72,7 @@ def follow(
         environment, gpu = key
         if not held.following or gpu not in free:
             continue
-        now, (need, is_measured) = entitled(state, key), _need(state, key, config)
+        now, (need, sure) = entitled(state, key), _need(state, key, config)
         if held.full is not None:
             # What it keeps follows by itself (:mod:`..turns.arranging`); this is its bound.
             if need > held.full:
@@ -76,45 +80,51 @@ def follow(
             continue
         reserved, lacks = held.memory, 0
         if need > now:
-            wanted, need = need, min(need, max(now, reserved + free[gpu]))
+            need = min(need, max(now, reserved + free[gpu]))
             reserved = Bytes(max(reserved, need))
             free[gpu] -= reserved - held.memory
-            lacks = wanted - need if is_measured and wanted - need >= lifts.STEP else 0
+            lacks = sure - need if sure - need >= lifts.STEP else 0
         if lacks != state.short.get(key, 0):
             yield ev.ShortOfMemory(at, environment, gpu, Bytes(lacks))
         if need < now and (now - need < lifts.STEP or not _may_shrink(state, key)):
             continue
         if need != now:
-            known = tuple((x.id, Bytes(x.peak(gpu))) for x in followers_on(state, key) if x.full)
-            yield ev.ReservationFollowed(at, environment, gpu, Bytes(need), reserved, known)
+            seen = tuple((x.id, Bytes(x.peak(gpu))) for x in followers_on(state, key) if x.full)
+            yield ev.ReservationFollowed(at, environment, gpu, Bytes(need), reserved, seen)
 
 
-def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int, bool]:
+def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int, int]:
     """Bytes that an environment's tasks on a GPU need together, as far as its quota gives them.
 
-    And whether that is known of all of them.
+    And the part of them that does not come from doubt: for that others are asked to give theirs.
     """
     environment, gpu = key
     quota, _source = state.quotas.resolve(environment)
     most = int(wanted(quota, None, state.gpus[gpu].gpu.memory))
     named = state.reservations[key].named
-    need = 0
+    need = sure = 0
     for lease in tasks_on(state, key):
         if lease.has_residue:
             continue
-        size = lease.request.named or _size(lease, gpu, config)
+        if lease.request.named:
+            need, sure = need + lease.request.named, sure + lease.request.named
+            continue
+        size = _size(lease, gpu)
         if size is None:
-            return max(most, named), False
-        need += size
-    return max(named, min(most, need)), True
+            return max(most, named), 0
+        need, sure = need + config.with_headroom(*size), sure + config.with_headroom(size[0])
+    return max(named, min(most, need)), max(named, min(most, sure))
 
 
-def _size(lease: Lease, gpu: GpuUuid, config: PolicyConfig) -> int | None:
-    """Bytes that a task needs on a GPU; ``None``: what the quota gives, as it is not known."""
+def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int] | None:
+    """Bytes that a task needs on a GPU, and by how many cells, steps and runs that is known.
+
+    ``None``: what the quota gives, as it is not known.
+    """
     estimate = lease.request.estimate
     if not lease.request.follows or lease.live_limits is False or not (estimate or lease.full):
         return None
-    return config.with_headroom(max(lease.peak(gpu), estimate.memory if estimate else 0))
+    return known(lease.request, lease.peak(gpu), lease.known_by)
 
 
 def _may_shrink(state: State, key: ReservationKey) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
 from typing import Final, NamedTuple
 
+from ..books.lifts import unlifted
 from ..books.state import Lease, Stall, State
 from ..recall import plan
 from ..recall.choosing import fewest
@@ -118,8 +119,9 @@ def _wanted(state: State, config: PolicyConfig, still: Iterable[LeaseId]) -> fro
     """The tasks among ``still`` whose memory the first request in line needs."""
     longest = sorted(still, key=lambda name: (state.stalled[name].since or math.inf, name))
     found: set[LeaseId] = set()
+    back = unlifted(state) if longest else state
     for waiting in plan.line(state) if longest else ():
-        if not plan.fits_without(state, config, waiting, found):
-            fits = partial(plan.fits_without, state, config, waiting)
+        fits = partial(plan.fits_without, back, config, waiting)
+        if not fits(found):
             found.update(fewest((n for n in longest if n not in found), found, fits))
     return frozenset(found)

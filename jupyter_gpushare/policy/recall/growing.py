@@ -14,8 +14,8 @@ from collections.abc import Iterator, Set
 from typing import Final
 
 from ..books.demand import computes
-from ..books.lifts import tasks_on
-from ..books.room import expected_of, rooms_without, unlifted
+from ..books.lifts import tasks_on, unlifted
+from ..books.room import expected_of, known, rooms_without
 from ..books.state import Lease, ReservationKey, State
 from ..words.config import PolicyConfig
 from ..words.model import GpuUuid, LeaseId
@@ -41,7 +41,7 @@ def slack(
 ) -> dict[GpuUuid, int]:
     """Bytes left on the GPU when its tasks have what they need, if those leases held nothing."""
     environment, gpu = key
-    rooms = unlifted(state, without, tuple(rooms_without(state, environment, without)))
+    rooms = rooms_without(unlifted(state), environment, without)
     free = next(room.free for room in rooms if room.uuid == gpu)
     own = (lease for lease in tasks_on(state, key) if lease.id in without)
     less = sum(_needs(state, config, lease, gpu) for lease in own)
@@ -53,7 +53,10 @@ def _needs(state: State, config: PolicyConfig, lease: Lease, gpu: GpuUuid) -> in
     share = state.shares.get((lease.id, gpu))
     if share is not None:
         return share.persistent
-    return lease.request.named or expected_of(lease, config) or 0
+    if lease.request.named or expected_of(lease, config) is None:
+        return lease.request.named
+    size = known(lease.request, lease.peak(gpu))
+    return config.with_headroom(size[0]) if size else 0
 
 
 def fits(state: State, config: PolicyConfig, key: ReservationKey, without: Set[LeaseId]) -> bool:
@@ -64,11 +67,12 @@ def fits(state: State, config: PolicyConfig, key: ReservationKey, without: Set[L
 def neighbours(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """Idle tasks on the GPUs of those that need more, where that helps. The longest idle first."""
     asked: set[LeaseId] = set()
+    back = unlifted(state) if state.short else state
     for key in growers(state) if state.short else ():
         here = {name for name, gpu in state.claims if gpu == key[1]}
         idle = [name for name in state.idle if name in here]
         going = {name for name in here if (name, key[1]) in state.draining}
-        if not fits(state, config, key, going) and fits(state, config, key, going | set(idle)):
+        if not fits(back, config, key, going) and fits(back, config, key, going | set(idle)):
             asked.update(idle)
     for name in sorted(asked):
         lease = state.leases[name]

@@ -30,9 +30,10 @@ from ..books.lifts import (
     lifted_on,
     most_lifted,
     part_on,
+    unlifted,
 )
 from ..books.placement import GpuRoom, Granted, wanted
-from ..books.room import try_place, unlifted
+from ..books.room import try_place
 from ..books.state import ClaimKey, Lease, ReservationKey, State
 from ..words import events as ev
 from ..words.config import MIB, PolicyConfig
@@ -226,14 +227,14 @@ def _demand(
     """
     taken: Counter[GpuUuid] = Counter()
     tasks: Counter[GpuUuid] = Counter()
-    going = frozenset(plan.coming(state, config, at))
+    going, back = frozenset(plan.coming(state, config, at)), unlifted(state)
     came: dict[GpuUuid, int] = {}
     urgent = state.queue.first_urgent(state.grants)
     for name in plan.line(state):
         lease = state.leases[name]
         for without in ((), going) if going else ((),):
-            see = partial(_after_those_ahead, state, without, taken, tasks)
-            placed = try_place(state, lease, config, without, see)
+            see = partial(_after_those_ahead, taken, tasks)
+            placed = try_place(back, lease, config, without, see)
             if isinstance(placed, Granted):
                 for part in placed.allocations:
                     grows = part.memory - entitled(state, (lease.environment, part.gpu))
@@ -260,19 +261,12 @@ def _by_turns(state: State, lease: Lease, config: PolicyConfig) -> list[GpuUuid]
     """
     if not state.bursts or not (state.takers or state.shares):
         return []
-    reservations, gpus, measured = state.reservations, state.gpus, state.measured
-    for key, burst in state.bursts.items():
-        held, books = reservations[key], gpus[key[1]]
-        reservations = reservations.set(key, replace(held, memory=Bytes(held.memory - burst)))
-        gpus = gpus.set(key[1], replace(books, reserved=books.reserved - burst))
-        for name, gpu in state.measured:
-            if (state.leases[name].environment, gpu) == key:
-                measured = measured.set((name, gpu), None)
-    back = replace(
-        state, reservations=reservations, gpus=gpus, measured=measured, bursts=type(state.bursts)()
+    caches = (
+        (name, gpu)
+        for name, gpu in state.measured
+        if (state.leases[name].environment, gpu) in state.bursts
     )
-    see = partial(shares.rooms, back, config, lease.environment, squeeze=True)
-    placed = try_place(back, lease, config, see=see)
+    placed = plan.place_emptied(unlifted(state), config, lease, caches)
     if not isinstance(placed, Granted):
         return []
     lifted = {gpu for _environment, gpu in state.bursts}
@@ -294,20 +288,18 @@ def _with_growers(
 
 
 def _after_those_ahead(
-    state: State,
-    without: Iterable[LeaseId],
     taken: Mapping[GpuUuid, int],
     tasks: Mapping[GpuUuid, int],
     rooms: tuple[GpuRoom, ...],
 ) -> tuple[GpuRoom, ...]:
-    """The rooms if no limit were lifted and the requests ahead in line had what they wait for."""
+    """The rooms if the requests ahead in line had what they wait for."""
     return tuple(
         replace(
             room,
             free=room.free - taken.get(room.uuid, 0),
             tasks=room.tasks + tasks.get(room.uuid, 0),
         )
-        for room in unlifted(state, without, rooms)
+        for room in rooms
     )
 
 

@@ -15,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
+from ..books.lifts import unlifted
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
 from ..words.model import BudgetLevel, LeaseId, PriorityClass
@@ -134,10 +135,11 @@ def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Id
         return {}
     idle = {one.lease: one for one in _idle(state, config, at)}
     found: dict[LeaseId, Idle] = {}
+    back = unlifted(state)
     for waiting in plan.line(state):
         if not idle:
             break
-        fits = partial(plan.fits_without, state, config, waiting)
+        fits = partial(plan.fits_without, back, config, waiting)
         needed = fewest(idle, frozenset(), fits)
         if needed:
             found[waiting] = max((idle.pop(name) for name in needed), key=lambda one: one.left)

@@ -16,8 +16,9 @@ from typing import Final, TypeVar
 
 from ..books import shares
 from ..books.copies import replace
-from ..books.placement import Granted
-from ..books.room import rooms_without, try_place, unlifted
+from ..books.lifts import unlifted
+from ..books.placement import Granted, Placement
+from ..books.room import rooms_without, try_place
 from ..books.state import ClaimKey, Lease, State
 from ..say import texts
 from ..words import events as ev
@@ -59,8 +60,7 @@ def fits_without(
 
     Memory lifted above their allocations comes back for waiting requests.
     """
-    see = partial(unlifted, state, without)
-    placed = try_place(state, state.leases[waiting], config, without, see)
+    placed = try_place(unlifted(state), state.leases[waiting], config, without)
     return isinstance(placed, Granted)
 
 
@@ -68,13 +68,18 @@ def fits_emptied(
     state: State, config: PolicyConfig, waiting: LeaseId, names: Iterable[LeaseId]
 ) -> bool:
     """Whether a request could be granted if those tasks used no more than they report."""
-    lease = state.leases[waiting]
-    gone: dict[ClaimKey, None] = {
-        (name, part.gpu): None for name in names for part in state.leases[name].allocations
-    }
-    without = replace(state, measured=state.measured.update(gone))
-    see = partial(shares.rooms, without, config, lease.environment, squeeze=True)
-    return isinstance(try_place(without, lease, config, see=see), Granted)
+    caches = ((name, part.gpu) for name in names for part in state.leases[name].allocations)
+    placed = place_emptied(state, config, state.leases[waiting], caches)
+    return isinstance(placed, Granted)
+
+
+def place_emptied(
+    state: State, config: PolicyConfig, lease: Lease, caches: Iterable[ClaimKey]
+) -> Placement:
+    """Where a request would be placed by turns, if those tasks used no more than they report."""
+    state = replace(state, measured=state.measured.update(dict.fromkeys(caches)))
+    see = partial(shares.rooms, state, config, lease.environment, squeeze=True)
+    return try_place(state, lease, config, see=see)
 
 
 def _helpers(
@@ -134,22 +139,23 @@ def _for_memory(
             yield first_step(state, config, at, offer, keep)
     if state.problem is not None:
         return
-    grow = partial(growing.fits, state, config)
+    back = unlifted(state)
+    grow = partial(growing.fits, back, config)
     growers = growing.growers(state) if beside else ()
     for key, asked in _helpers(growers, lambda _key: beside, going, grow):
-        slack = growing.slack(state, config, key, going)
+        slack = growing.slack(back, config, key, going)
         for name in asked:
             stays = _may_stay(state, name, asked, slack)
             yield first_step(state, config, at, beside[name], stays)
     if not could or not state.has_line:
         return
-    fits = partial(fits_without, state, config)
+    fits = partial(fits_without, back, config)
 
     def helps(waiting: LeaseId) -> Iterator[LeaseId]:
         return (n for n, o in could.items() if moving.outranks(state, waiting, o, at))
 
     for waiting, asked in _helpers(line(state), helps, going, fits):
-        slack = _slack(state, config, waiting, going)
+        slack = _slack(back, config, waiting, going)
         for name in asked:
             # A waiting request wants it, whatever the offer's own reason was.
             offer = could[name]
@@ -198,12 +204,11 @@ def _slack(
     state: State, config: PolicyConfig, waiting: LeaseId, without: Set[LeaseId]
 ) -> dict[GpuUuid, int]:
     """Bytes that are still free on each GPU when the request has what it waits for."""
-    lease = state.leases[waiting]
-    see = partial(unlifted, state, without)
-    rooms = see(tuple(rooms_without(state, lease.environment, without)))
+    lease, state = state.leases[waiting], unlifted(state)
+    rooms = tuple(rooms_without(state, lease.environment, without))
     free = {room.uuid: room.free for room in rooms}
     own = {room.uuid: room.reservation or 0 for room in rooms}
-    placed = try_place(state, lease, config, without, see)
+    placed = try_place(state, lease, config, without)
     for part in placed.allocations if isinstance(placed, Granted) else ():
         free[part.gpu] -= part.memory - own[part.gpu]
     return free

@@ -143,11 +143,17 @@ def _batch_served(state: State, names: Iterable[LeaseId], since: float) -> float
 
 
 def _asked_at(state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId) -> float:
-    """Boot time from which on this holder is asked for its turn; ``inf``: nobody wants it."""
-    gpus = gpus_of(shared, holder)
+    """Boot time from which on this holder is asked for its turn; ``inf``: nobody wants it.
+
+    It is asked when all yield for which a task waits: one GPU alone would only idle until then.
+    """
+    gpus, taken = gpus_of(shared, holder), holders(state, shared)
     return min(
         (
-            yields_at(state, config, shared, holder, name)
+            max(
+                yields_at(state, config, shared, other, name)
+                for other in {taken[gpu] for gpu in gpus_of(shared, name) & taken.keys()}
+            )
             for name in _waiting(state)
             if gpus & gpus_of(shared, name)
         ),

@@ -299,6 +299,13 @@ class PolicyConfig:
         Unit.BYTES,
         "The least head-room, in bytes.",
     )
+    reserve_doubt: float = setting(
+        3.0,
+        Unit.NUMBER,
+        "More head-room while little is known: this share of the peak or the estimate, divided by "
+        "how many cells, steps and earlier runs it is known by. Where that is less than "
+        "reserve_headroom, that holds. 0: never more than that.",
+    )
     share_mode: ShareMode = setting(
         ShareMode.SPACE,
         Unit.WORD,
@@ -361,9 +368,13 @@ class PolicyConfig:
     #: ``None``: no task is moved while it computes.
     moving: Moving | None = None
 
-    def with_headroom(self, memory: int) -> int:
-        """Bytes to reserve for a task that was measured, or is expected, to use ``memory``."""
-        room = max(math.ceil(memory * self.reserve_headroom), self.reserve_headroom_least)
+    def with_headroom(self, memory: int, known_by: float = math.inf) -> int:
+        """Bytes to reserve for a task that was measured, or is expected, to use ``memory``.
+
+        ``known_by`` is how many cells, steps and runs that is known by.
+        """
+        share = max(self.reserve_headroom, self.reserve_doubt / max(1, known_by))
+        room = max(math.ceil(memory * share), self.reserve_headroom_least)
         grain = self.measure_granularity
         return -(-(memory + room) // grain) * grain
 

@@ -442,12 +442,12 @@ class ReservationResized(Event):
 class PeakSeen(AboutLease):
     """The most that a task was measured to use so far, on each of its GPUs.
 
-    ``full``: it has ended a step or a cell with that.
+    It has ended so many cells or steps since (``known_by``).
     """
 
     DURABLE: ClassVar[bool] = False
     peaks: tuple[Allocation, ...]
-    full: bool
+    known_by: int
 
 
 @dataclass(frozen=True, slots=True)
