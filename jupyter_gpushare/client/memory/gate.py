@@ -23,6 +23,7 @@ from ...protocol.times import format_about, format_duration
 from ..session.session import Link, Session
 from ..words import display
 from ..words.grant import Grant
+from ..words.recalls import Recall
 
 #: Seconds between two reports, of growth and of other changes; and the least change in bytes.
 GROWTH_EVERY: Final = 0.25
@@ -76,7 +77,9 @@ class Turns:
     ``look`` measures what stays. ``fits`` measures whether the next step has
     room beside what is on its GPUs now. ``hindrance`` tells why this process
     must never stop, ``may_stop`` whether it may at this place. ``watch`` looks
-    for places where it can, and ``cell_begins`` also begins anew.
+    for places where it can, and ``cell_begins`` also begins anew. ``give`` gives
+    this process's memory and has it again, at a step's end or at another gate;
+    it says whether the turn was given, too.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Turns:
         self.may_stop: Callable[[], bool] = _always
         self.watch: Callable[[], None] = _nothing
         self.cell_begins: Callable[[], None] = _nothing
+        self.give: Callable[[Recall, bool], bool] = _gives_nothing
         #: Bytes that this task may use on each GPU in its turn, when they change.
         self.limited: Callable[[Mapping[str, int]], None] | None = None
         self._session = session
@@ -105,6 +109,7 @@ class Turns:
         self._takes_turns = False
         self._opened = threading.Event()
         self._cleared = False  # since the gate closed
+        self._asked: Recall | None = None  # for its memory
         self._told: tuple[tuple[str, int, int, int], ...] = ()
         self._told_at = 0.0
         self._told_steps = 0
@@ -121,12 +126,12 @@ class Turns:
     @property
     def is_closed(self) -> bool:
         """Whether this task should stop at the next gate."""
-        return self._gate is Gate.CLOSED
+        return self._gate is Gate.CLOSED or self._asked is not None
 
     @property
     def wants_gates(self) -> bool:
         """Whether a gate is of use: this task takes turns, or nobody knows yet that it can."""
-        return self._has_lease and (self._takes_turns or self._is_new)
+        return self._has_lease and (self._takes_turns or self._is_new or self.is_closed)
 
     @property
     def _has_lease(self) -> bool:
@@ -167,6 +172,12 @@ class Turns:
         if is_shared:
             self.watch()
         self._has_limits(limits)
+
+    def asked_for_memory(self, recall: Recall) -> None:
+        """This task gives its memory at its next gate, or at the one where it waits now."""
+        if self._grant() is not None:
+            self._asked = recall
+            self.watch()
 
     def _has_limits(self, limits: Mapping[str, int]) -> None:
         if self.limited is not None:
@@ -213,12 +224,32 @@ class Turns:
 
         Raises only :class:`KeyboardInterrupt`, and what ``drop`` raises.
         """
-        if self._gate is Gate.CLOSED and self._has_lease and self.may_stop():
+        self._stop(is_step_end=True)
+
+    def _stop(self, *, is_step_end: bool) -> None:
+        if self.is_closed and self._has_lease and self.may_stop():
             self.drop()
             self._cleared = True
             if (use := self.look()) is not None:
                 self.report(use)
-            self._wait()
+            while self.is_closed:
+                asked, self._asked = self._asked, None
+                if asked is not None:
+                    self._give(asked, is_step_end)
+                if self._gate is Gate.CLOSED:
+                    self._wait()
+                if self._asked is None:
+                    return
+
+    def _give(self, asked: Recall, is_step_end: bool) -> None:
+        gave_turn = True
+        try:
+            gave_turn = self.give(asked, is_step_end)
+        finally:
+            if gave_turn:  # and it has not heard what was said of turns meanwhile
+                self._gate, self._told_in = Gate.CLOSED, None
+        if gave_turn and (use := self.look()) is not None:
+            self.report(use)  # where its memory is now nothing is known of it
 
     def checkpoint(self) -> None:
         """A gate that is no step's end. Raises as :meth:`gate`.
@@ -231,7 +262,7 @@ class Turns:
         if self._is_new and self.hindrance() is None:
             self._named_in = session.hello
             session.tell(Method.MEMORY, lease=grant.lease, figures=[], steps=0, can_take_turns=True)
-        self.gate()
+        self._stop(is_step_end=False)
 
     # -- between cells; on the user's thread -------------------------------------------
 
@@ -243,6 +274,7 @@ class Turns:
     def rest(self) -> None:
         """No cell runs: the turn is somebody else's until this task asks again."""
         self._shown.done()
+        self._asked = None
         if not self._takes_turns or (self._gate is Gate.CLOSED and self._cleared):
             return
         self.clear_idle()
@@ -263,7 +295,7 @@ class Turns:
         heard_at, asked_at, asked_in = began, 0.0, None
         answer: Callable[[], Any] = _unknown
         try:
-            while self._gate is Gate.CLOSED:
+            while self._gate is Gate.CLOSED and self._asked is None:
                 session, grant = self._session(), self._grant()
                 if session is None or grant is None:
                     return  # without a lease there are no turns
@@ -386,6 +418,10 @@ def _always() -> bool:
 
 def _unknown() -> None:
     return None
+
+
+def _gives_nothing(_asked: Recall, _is_step_end: bool) -> bool:
+    return False
 
 
 def _left(answer: object, since: float) -> float:

@@ -40,13 +40,17 @@ class Need(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`."""
+    """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`.
+
+    ``why`` as the node manager says it.
+    """
 
     lease: str
     give: Give
     gate: bool
     needs: tuple[Need, ...]
     message: str
+    why: str = ""
 
     @property
     def limits(self) -> dict[str, int]:
@@ -83,7 +87,8 @@ def read_recall(told: Notification) -> Recall | None:
     if give is None:
         return None
     said = str(params.get("message", ""))
-    return Recall(str(params.get("lease")), give, gate, read_needs(params), said)
+    why = str(params.get("why", params.get("reason", "")))
+    return Recall(str(params.get("lease")), give, gate, read_needs(params), said, why)
 
 
 def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:

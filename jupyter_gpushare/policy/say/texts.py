@@ -340,6 +340,8 @@ _ASKED_BACK: Final = {
     Why.OVER_LIMIT: "This kernel was idle and used more of its GPU than it may",
     Why.OUT_OF_SERVICE: "This kernel was idle and its GPU is taken out of service",
     Why.GROWS: "This kernel was idle and a running task on its GPU needs more memory than is left",
+    Why.MOVED: "This task can compute sooner on another GPU",
+    Why.SERVED: "This task had much more GPU time than one that waits for its memory",
 }
 _WILL_BE_ASKED: Final = {
     Why.CONTENDED: "because others wait for it",
@@ -352,7 +354,7 @@ _WILL_BE_ASKED: Final = {
 
 
 def ask_back_text(reason: Why, detail: str = "") -> str:
-    """Why an idle task was asked for its GPUs; ``detail`` is more precise, where there is one."""
+    """Why a task was asked for its GPUs; ``detail`` is more precise, where there is one."""
     if detail:
         return f"This kernel was idle, so its GPU was taken back: {detail.removesuffix('.')}."
     return f"{_ASKED_BACK[reason]}, so its GPU was taken back."
@@ -435,6 +437,7 @@ DRAINING = (
 NOT_IDLE: Final = (
     "This task cannot give its GPUs back now: it computes, or other processes share the lease."
 )
+LINK_IS_BUSY: Final = "Another task's memory moves out of this GPU, or back; then it is this one's."
 STILL_THERE = (
     "The task reported that it gave its GPU back, but a measurement shows that its process still "
     "has memory there. That memory stays reserved. The next cell can use it; restarting the "
