@@ -59,11 +59,17 @@ class AdviseApp(Verb):
             raise Refused(f"{self.trace}: {error.strerror}", "bad_request") from None
         now, turns, moves = found
         better = turns["value"] > now["value"]
+        moved = moves["value"] > max(now["value"], turns["value"])
         if self.json:
             self.print_json(
-                {"gpus": count, "gpu_memory": memory, "share_mode": "time" if better else "space",
-                 "compared": found}
-            )  # fmt: skip
+                {
+                    "gpus": count,
+                    "gpu_memory": memory,
+                    "share_mode": "time" if better else "space",
+                    "move_seconds": self.parking if moved else 0.0,
+                    "compared": found,
+                }
+            )
             return 0
         print(f"{count} GPUs of {format_size(memory)}; moving memory takes {self.parking:g} s/GiB")
         print(f"out and as much in, a turn {self.hand_over:g} s (assumed, not measured here).\n")
@@ -74,7 +80,14 @@ class AdviseApp(Verb):
             print("\nTurns serve more people here: set share_mode to time (c.Policy.share_mode).")
         else:
             print("\nTurns serve no more people here: leave share_mode as it is, space.")
-        print(f"With moves, which are not available yet, it would be {moves['shown']}.")
+        if moved:
+            print(f"With moves it is {moves['shown']}: set share_mode to time, and move_seconds to")
+            print(
+                f"{self.parking:g} (c.Policy.move_seconds), if the driver can move processes here"
+            )
+            print("(`jupyter gpushare doctor`).")
+        else:
+            print(f"With moves it is {moves['shown']}: leave move_seconds as it is, 0.")
         return 0
 
     def _node(self) -> tuple[int, int]:

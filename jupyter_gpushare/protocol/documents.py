@@ -987,7 +987,11 @@ class AskedGpu(TypedDict):
 
 
 AskedWhy = Annotated[
-    str, words("contended", "idle", "budget_spent", "over_limit", "out_of_service", "quantum")
+    str,
+    words(
+        *("contended", "idle", "budget_spent", "over_limit", "out_of_service", "quantum"),
+        *("moved", "served"),
+    ),
 ]
 
 

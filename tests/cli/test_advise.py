@@ -65,7 +65,12 @@ def test_a_trace_of_the_nodes_own_decides(tmp_path: Path, resident: int, better:
     document = json.loads(advise(*named, "--json").stdout)
     assert document["share_mode"] == better
     words = "set share_mode to time" if better == "time" else "leave share_mode as it is"
-    assert words in advise(*named).stdout
+    said = advise(*named).stdout
+    assert words in said
+    moves = {one["label"]: one["value"] for one in document["compared"]}
+    is_best = moves.pop("time, with moves") > max(moves.values())
+    assert document["move_seconds"] == (0.2 if is_best else 0.0)
+    assert ("and move_seconds to" if is_best else "leave move_seconds as it is") in said
 
 
 def test_a_trace_that_is_wrong_is_said_with_its_line(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,12 +18,15 @@ from typing import Any
 import pytest
 import torch
 from support.torch_cpu import CpuAllocator
+from torch.utils._python_dispatch import _disable_current_modes
 
+from jupyter_gpushare.client.adapters.parkers.base import ParkRefused
 from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 from jupyter_gpushare.client.memory.gate import Turns
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words.recalls import Give, Recall
 from jupyter_gpushare.protocol.messages import Method
 
 GIB = 2**30
@@ -376,6 +380,72 @@ def test_the_same_bits(program: Callable[[], list[Any]]) -> None:
                 result = run(program)
             pauses, seed = pauses + node.pauses, seed + 1
             assert same(undisturbed, result)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def moved_about(seed: int) -> Iterator[Counter[str]]:
+    """At random steps' ends all tensors are moved to host memory, and back."""
+    allocator, done, chance = CpuAllocator(), Counter[str](), random.Random(seed)
+    meter = StepMeter(torch, allocator)
+    parker = TorchParker(torch, allocator, meter=meter, others=tuple)
+    turns = Turns(Told, lambda: GRANT, say=print)  # type: ignore[arg-type]
+    asked = Recall("L", Give.PROCESS, True, (), "", "served")
+
+    def give(_asked: Recall, is_step_end: bool) -> bool:
+        assert is_step_end
+        with _disable_current_modes():  # what is copied is not the program's
+            try:
+                parker.park()
+            except ParkRefused as refused:
+                done[str(refused)] += 1
+                return False
+            assert all(not one.nbytes() for one in allocator.counting.live())
+            parker.resume()
+        done["moves"] += 1
+        return False
+
+    def gate() -> None:
+        if chance.random() < 0.9:
+            turns.asked_for_memory(asked)
+        turns.gate()
+
+    turns.give, turns.may_stop = give, meter.may_stop
+    meter.on_step, meter.gate = turns.report, gate
+    meter.install()
+    try:
+        with allocator.user():
+            yield done
+    finally:
+        meter.uninstall()
+
+
+class Told:
+    """A session that only hears."""
+
+    link = Link.UP
+    hello: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+
+    def tell(self, method: Method, **_params: Any) -> Callable[[], Any]:
+        return lambda: None
+
+
+#: Those that step outside of a backward pass, in this process.
+STEPPING = (plain, accumulated, scaled, adversaries, closures)
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
+@pytest.mark.parametrize("program", STEPPING, ids=lambda one: one.__name__)
+def test_the_same_bits_with_its_tensors_moved(program: Callable[[], list[Any]]) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        undisturbed = run(program)
+        with moved_about(5) as done:
+            result = run(program)
+        assert done["moves"] >= ENOUGH, done
+        assert same(undisturbed, result)
     finally:
         torch.set_num_threads(threads)
 

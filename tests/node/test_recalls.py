@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
 from support.nvml import NvmlWorld
+from support.policy_moving import Slow, asked_to_move
 
+from jupyter_gpushare.node.wire.recalls import older_notice, recall_notice
+from jupyter_gpushare.policy.words.recalls import Give
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 CONFIG = (
@@ -182,3 +185,18 @@ def test_an_ask_that_crossed_a_newer_turn_does_not_give_it_back(tmp_path: Path) 
         assert phases() == {"alice": "waits", "bob": "yields"}
         bob.call(Method.TURN_ASK, lease=his, number=given)
         until(lambda: phases()["alice"] != "waits", "alice has her turn")
+
+
+def test_a_task_that_computes_is_asked_at_its_gate() -> None:
+    host = Slow()
+    alice, _carol = asked_to_move(host)
+    state = host.world.state
+    asked, lease = state.memory_recall(alice.lease), state.leases[alice.lease]
+    assert asked is not None
+    (part,) = lease.allocations
+    told = recall_notice(Give.PROCESS, asked, state, lease, {(alice.lease, part.gpu): 7 * GIB})
+    assert (told["give"], told["why"], told["gate"]) == ("process", "moved", True)
+    assert told["gpus"] == [{"uuid": part.gpu, "may_stay": 0, "used": None}], "simulated"
+    assert "can compute sooner on another GPU" in told["message"]
+    kind, older = older_notice(told, state)
+    assert (kind, older["lease"]) == (Notice.PARK, alice.lease), "which it does not do meanwhile"

@@ -4,98 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 
-from support.policy_turns import CONFIG, Actor, TurnWorld
-from support.policy_world import GIB, gpu
+import pytest
+from support.policy_moving import HOST, MOVING, PRICE, Host, Slow, asked_to_move, crowded
+from support.policy_world import GIB
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
+from jupyter_gpushare.policy.recall import offers
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
-    Activity,
-    Bytes,
+    HolderAction,
     LeasePhase,
-    Quota,
-    Request,
+    Movable,
+    RefusalReason,
     Rung,
 )
-from jupyter_gpushare.policy.words.recalls import MEMORY, Give, RecallPhase, Why
-from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
-
-MOVING = Moving(per_gib=0.2)
-#: Seconds until 10 GiB are out and in again.
-PRICE = MOVING.price(10 * GIB)
-MOVES = dataclasses.replace(CONFIG, moving=MOVING, max_tasks_per_gpu=8, idle_timeout=20.0)
-
-
-class Host:
-    """Tasks on two GPUs; each makes a step a second if it may, and moves when it is asked."""
-
-    def __init__(self, config: PolicyConfig = MOVES, gpus: int = 2) -> None:
-        self.world = TurnWorld(config)
-        self.world.start([gpu(index, 80) for index in range(gpus)], Quota(1, None))
-        self.told: list[tuple[str, Why]] = []
-
-    def come(self, who: str, pid: int, size: int = 10) -> Actor:
-        decision = self.world.request(who, pid, Request(1, Bytes(size * GIB)), wait=True)
-        assert isinstance(decision, core.Grant | core.Wait), decision
-        actor = Actor(pid, who, decision.lease, size * GIB // 2, size * GIB // 4, gated=True)
-        self.world.actors[decision.lease] = actor
-        if isinstance(decision, core.Grant):
-            self.world.train(actor, 3)
-            self.world.observe()
-        return actor
-
-    def ends(self, actor: Actor) -> None:
-        actor.idle, actor.waiting = True, False
-        self.world.run(cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE))
-
-    def where(self, actor: Actor) -> list[str]:
-        return [str(uuid) for uuid in self.world.uuids(actor)]
-
-    def second(self) -> None:
-        before = len(self.world.history)
-        for actor in list(self.world.actors.values()):
-            if not actor.idle and self.world.holds(actor):
-                self.world.train(actor, 1)
-        self.world.second()
-        for event in self.world.history[before:]:
-            if isinstance(event, ev.RecallMoved) and event.give in MEMORY:
-                assert event.phase is RecallPhase.TOLD
-                self.told.append((self.world.actors[event.lease].who, event.why))
-                self.gives(self.world.actors[event.lease])
-
-    def gives(self, actor: Actor) -> None:
-        """Out to host memory; a cell that was under way asks to go on."""
-        world = self.world
-        for uuid in world.uuids(actor):
-            world.memory.pop((actor.pid, uuid), None)
-        world.run(cmd.Park(world.at, *world.who(actor), Rung.DRIVER, actor.persistent))
-        world.observe()
-        if not actor.idle:
-            actor.closed = actor.waiting = actor.in_step = False
-            world.run(cmd.Resume(world.at, *world.who(actor)))
-
-    def seconds(self, count: float) -> None:
-        for _ in range(int(count)):
-            self.second()
-
-
-def crowded(host: Host) -> tuple[Actor, Actor, Actor]:
-    """Alice and Bob have a GPU each, Carol's short cell took Alice's turn."""
-    alice = host.come("alice", 1)
-    host.seconds(100)
-    bob = host.come("bob", 2)
-    assert host.where(alice) != host.where(bob)
-    host.seconds(5)
-    carol = host.come("carol", 3)
-    assert host.where(carol) == host.where(alice), "her turn comes soonest where most was had"
-    host.seconds(3)
-    turns = host.world.state.turns
-    assert turns[carol.lease].phase is TurnPhase.HOLDS
-    assert turns[alice.lease].phase is TurnPhase.WAITS
-    return alice, bob, carol
+from jupyter_gpushare.policy.words.recalls import Give, Recall, RecallPhase, Why
+from jupyter_gpushare.policy.words.turns import TurnPhase
 
 
 def test_who_waits_for_a_turn_moves_to_the_gpu_that_idles() -> None:
@@ -112,7 +39,7 @@ def test_who_waits_for_a_turn_moves_to_the_gpu_that_idles() -> None:
 
 
 def test_without_the_setting_nobody_moves() -> None:
-    host = Host(dataclasses.replace(MOVES, moving=None))
+    host = Host(dataclasses.replace(HOST, moving=None))
     alice, bob, _carol = crowded(host)
     host.ends(bob)
     host.seconds(60)
@@ -190,3 +117,97 @@ def test_it_does_not_move_back_at_once() -> None:
         return
     host.seconds(MOVING.rests * PRICE - (host.world.at - moved_at) - 5)
     assert host.told.count(("alice", Why.MOVED)) == 1
+
+
+# -- what a task does that was asked -------------------------------------------------------
+
+
+def test_a_task_that_computes_may_give_its_memory_when_it_was_asked_and_only_then() -> None:
+    host = Slow()
+    alice, carol = asked_to_move(host)
+    refused = host.plan(carol)
+    assert isinstance(refused, core.Refuse)
+    assert "it computes" in refused.message
+    assert isinstance(host.plan(alice, 3 * GIB), core.Done)
+    assert host.world.state.parked_memory() == 3 * GIB, "host memory is set aside"
+    assert host.turn(alice) is TurnPhase.REST
+
+
+def test_a_task_that_gives_its_memory_has_no_turn_and_asks_again_if_it_keeps_it() -> None:
+    host = Slow(gpus=1)
+    alice = host.come("alice", 1, 50)
+    host.seconds(MOVING.times * MOVING.price(50 * GIB) + 20)
+    carol = host.come("carol", 2, 10)
+    host.seconds(15)
+    bob = host.come("bob", 3, 60)
+    host.seconds(2)
+    asked = host.world.state.memory_recall(alice.lease)
+    assert asked is not None
+    assert asked.why is Why.SERVED
+    assert host.turn(alice) is TurnPhase.WAITS
+    assert isinstance(host.plan(alice), core.Done)
+    host.world.second()
+    assert host.turn(alice) is TurnPhase.REST
+    assert host.turn(carol) is TurnPhase.HOLDS, "she computes while it moves"
+    host.world.run(cmd.Keep(host.world.at, *host.world.who(alice), "NCCL runs."))
+    assert host.world.state.parked_memory() == 0
+    host.world.run(cmd.AskTurn(host.world.at, *host.world.who(alice)))
+    assert host.turn(alice) in (TurnPhase.WAITS, TurnPhase.HOLDS)
+    assert host.world.state.leases[bob.lease].phase is LeasePhase.QUEUED
+
+
+def test_who_keeps_its_memory_while_it_computes_is_not_killed_for_that() -> None:
+    """`unparkable_action` is for idle kernels."""
+    host = Slow(dataclasses.replace(HOST, unparkable_action=HolderAction.KILL))
+    alice, _carol = asked_to_move(host)
+    before = len(host.world.history)
+    host.world.run(cmd.Keep(host.world.at, *host.world.who(alice), "NCCL runs."))
+    kept = [e for e in host.world.history[before:] if isinstance(e, ev.LeaseKept)]
+    assert len(kept) == 1
+    assert not list(core.effects(kept[0], host.world.state, host.world.config))
+
+
+def test_whom_nobody_waits_for_any_more_keeps_its_memory() -> None:
+    host = Slow(gpus=1)
+    alice = host.come("alice", 1, 70)
+    bob = host.come("bob", 2, 40)
+    host.seconds(MOVING.times * MOVING.price(70 * GIB) + 20)
+    assert ("alice", Why.SERVED) in host.told
+    host.world.release(bob.lease, "bob")
+    assert isinstance(host.plan(alice), core.Refuse)
+
+
+def test_one_move_at_a_time_over_the_link_of_a_gpu() -> None:
+    host = Slow()
+    alice, carol = asked_to_move(host)
+    other = host.world.state.memory_key(carol.lease)
+    moving = Recall(RecallPhase.TOLD, Why.WISHED, host.world.at, host.world.at, moving=GIB)
+    state = host.world.state
+    host.world.state = dataclasses.replace(state, recalls=state.recalls.set(other, moving))
+    refused = core.step(
+        host.world.state, cmd.PlanParking(host.world.at, *host.world.who(alice), GIB), HOST
+    ).decision
+    assert isinstance(refused, core.Refuse)
+    assert refused.reason is RefusalReason.RATE_LIMITED
+
+
+def test_the_price_follows_what_moves_really_took_within_bounds() -> None:
+    host = Host()
+    alice = host.come("alice", 1)
+    world, lease = host.world, host.world.state.leases[alice.lease]
+
+    def moved(seconds: float, memory: int = 10 * GIB) -> float:
+        world.run(cmd.Park(world.at, *world.who(alice), Rung.DRIVER, memory, Movable.KIND, seconds))
+        world.memory.clear()
+        world.observe()
+        world.run(cmd.Resume(world.at, *world.who(alice)))
+        world.run(cmd.Restored(world.at, *world.who(alice), seconds))
+        return offers.price(world.state, MOVING, lease)
+
+    assert offers.price(world.state, MOVING, lease) == PRICE
+    assert moved(0.5, memory=GIB // 2) == PRICE, "a small one tells nothing"
+    assert moved(4.0) == pytest.approx(2 * PRICE)
+    assert 2 * PRICE < moved(8.0) < 4 * PRICE, "the newest counts most"
+    assert moved(1e8) == pytest.approx(10 * PRICE), "one task's word goes so far"
+    assert PolicyConfig().moving is None
+    assert PolicyConfig(move_seconds=0.2).moving == MOVING

@@ -17,6 +17,7 @@ from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
+from ..memory.moving import MovingAtGates
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
 from ..memory.worker import Worker
@@ -107,6 +108,15 @@ class Broker:
             set_activity=self.set_activity,
             say=self._say,
         )
+        moving = MovingAtGates(
+            self._holding,
+            self._giving,
+            self._aside,
+            session=lambda: self._line.session,
+            resume=lambda: self._getting.resume(wait_timeout=0.0),
+            say=self._say,
+        )
+        self.turns.give = moving.give
         self.cells = Cells(
             self._holding,
             self._aside,
@@ -447,7 +457,7 @@ class Broker:
         recall, params, grant = read_recall(message), message.params, self.grant
         if message.notice is Notice.BUDGET:
             self._say(str(params.get("message", "Your GPU-hours are nearly spent.")))
-        elif recall is not None and recall.give in MEMORY:
+        elif recall is not None and recall.give in MEMORY and not recall.gate:
             self._giving.asked_back(recall)
         elif params.get("lease") != self.lease:
             return
@@ -463,8 +473,10 @@ class Broker:
             self._say.now(str(params.get("message", "This kernel is idle.")))
 
     def _recalled(self, recall: Recall, grant: Grant) -> None:
-        """Give what is cheaper than memory. Called on the session's thread."""
-        if recall.give is Give.LIFT:
+        """Give what a task that may compute can give. Called on the session's thread."""
+        if recall.give in MEMORY:
+            self.turns.asked_for_memory(recall)
+        elif recall.give is Give.LIFT:
             self._limits.changed(grant, recall.limits)
         elif recall.gate:
             self.turns.recalled(recall.limits, number=recall.number)

@@ -59,7 +59,10 @@ def threads_object(found: Bystanders) -> str | None:
 
 
 def look() -> Bystanders:
-    """Find such code now, without the calling thread. Walks all objects (0.1 s and more)."""
+    """Find such code now, without the calling thread and the task that it runs.
+
+    Walks all objects (0.1 s and more).
+    """
     places = _Places()
     return Bystanders(tuple(_threads(places)), tuple(_tasks(places)))
 
@@ -79,9 +82,10 @@ def _threads(places: _Places) -> Iterator[str]:
 
 def _tasks(places: _Places) -> Iterator[str]:
     (tasks,) = live_objects(asyncio.Task)
+    runs_here = _current_task()
     main = threading.main_thread().ident
     for task in tasks:
-        if task.done():
+        if task.done() or task is runs_here:
             continue
         in_main = getattr(task.get_loop(), "_thread_id", None) == main
         codes = list(_awaited(task.get_coro()))
@@ -90,6 +94,13 @@ def _tasks(places: _Places) -> Iterator[str]:
         foreign = in_main and not places.is_machinery(codes[0])
         if foreign or any(map(places.is_users, codes)):
             yield codes[0].co_name
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None  # this thread runs no event loop
 
 
 def _awaited(coroutine: Any) -> Iterator[CodeType]:

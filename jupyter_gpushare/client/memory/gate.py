@@ -24,6 +24,7 @@ from ...protocol.times import format_about, format_duration
 from ..session.session import Link, Session
 from ..words import display
 from ..words.grant import Grant
+from ..words.recalls import Recall
 
 #: Seconds between two reports, of growth and of other changes; and the least change in bytes.
 GROWTH_EVERY: Final = 0.25
@@ -93,7 +94,9 @@ class Turns:
     ``look`` measures what stays. ``fits`` measures whether the next step has
     room beside what is on its GPUs now. ``hindrance`` tells why this process
     must never stop, ``may_stop`` whether it may at this place. ``watch`` looks
-    for places where it can, and ``cell_begins`` also begins anew.
+    for places where it can, and ``cell_begins`` also begins anew. ``give`` gives
+    this process's memory and has it again, at a step's end or at another gate;
+    it says whether the turn was given, too.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Turns:
         self.cell_begins: Callable[[], None] = _nothing
         #: Whether this process, which shares its parent's lease, takes turns for that.
         self.leads = False
+        self.give: Callable[[Recall, bool], bool] = _gives_nothing
         #: Bytes that this task may use on each GPU in its turn, when they change.
         self.limited: Callable[[Mapping[str, int]], None] | None = None
         self._session = session
@@ -125,6 +129,7 @@ class Turns:
         self._takes_turns = False
         self._opened = threading.Event()
         self._cleared = False  # since the gate closed
+        self._asked: Recall | None = None  # for its memory
         self._told: tuple[tuple[str, int, int, int], ...] = ()
         self._told_at = 0.0
         self._told_steps = 0
@@ -141,17 +146,17 @@ class Turns:
     @property
     def is_closed(self) -> bool:
         """Whether this task should stop at the next gate."""
-        return self._gate is Gate.CLOSED
+        return self._gate is Gate.CLOSED or self._asked is not None
 
     @property
     def wants_gates(self) -> bool:
         """Whether a gate is of use: this task takes turns, or nobody knows yet that it can."""
-        return self._has_lease and (self._takes_turns or self._is_new)
+        return self._has_lease and (self._takes_turns or self._is_new or self.is_closed)
 
     @property
     def needs_gate(self) -> bool:
         """Whether a gate would do anything now. Costs half a microsecond."""
-        return self._gate is Gate.CLOSED or self._is_new
+        return self.is_closed or self._is_new
 
     @property
     def _has_lease(self) -> bool:
@@ -218,6 +223,12 @@ class Turns:
             return {"number": 0}  # a node manager that was started anew counts anew
         return {} if heard.number is None else {"number": heard.number}
 
+    def asked_for_memory(self, recall: Recall) -> None:
+        """This task gives its memory at its next gate, or at the one where it waits now."""
+        if self._grant() is not None:
+            self._asked = recall
+            self.watch()
+
     def _has_limits(self, limits: Mapping[str, int]) -> None:
         if self.limited is not None:
             self.limited(limits)
@@ -281,12 +292,32 @@ class Turns:
         For ``at_most`` seconds: then it goes on without. Raises only :class:`KeyboardInterrupt`,
         and what ``drop`` raises.
         """
-        if self._gate is Gate.CLOSED and self._has_lease and self.may_stop():
+        self._stop(at_most, is_step_end=True)
+
+    def _stop(self, at_most: float = math.inf, *, is_step_end: bool) -> None:
+        if self.is_closed and self._has_lease and self.may_stop():
             self.drop()
             self._cleared = True
             if (use := self.look()) is not None:
                 self.report(use)
-            self._wait(at_most)
+            while self.is_closed:
+                asked, self._asked = self._asked, None
+                if asked is not None:
+                    self._give(asked, is_step_end)
+                if self._gate is Gate.CLOSED:
+                    self._wait(at_most)
+                if self._asked is None:
+                    return
+
+    def _give(self, asked: Recall, is_step_end: bool) -> None:
+        gave_turn = True
+        try:
+            gave_turn = self.give(asked, is_step_end)
+        finally:
+            if gave_turn:  # and it has not heard what was said of turns meanwhile
+                self._gate, self._told_in = Gate.CLOSED, None
+        if gave_turn and (use := self.look()) is not None:
+            self.report(use)  # where its memory is now nothing is known of it
 
     def checkpoint(self) -> None:
         """A gate that is no step's end. Raises as :meth:`gate`.
@@ -294,7 +325,7 @@ class Turns:
         The node manager hears of it once: from then on this task can take turns.
         """
         self.announce()
-        self.gate()
+        self._stop(is_step_end=False)
 
     def announce(self) -> None:
         """Say, once in a session, that this task can take turns; nothing of its memory."""
@@ -319,6 +350,7 @@ class Turns:
     def rest(self) -> None:
         """No cell runs: the turn is somebody else's until this task asks again."""
         self._shown.done()
+        self._asked = None
         if not self._takes_turns or (self._gate is Gate.CLOSED and self._cleared):
             return
         self.clear_idle()
@@ -340,7 +372,7 @@ class Turns:
         times, said = self._heard.times, dict[str, int]()
         answer: Callable[[], Any] = _unknown
         try:
-            while self._gate is Gate.CLOSED:
+            while self._gate is Gate.CLOSED and self._asked is None:
                 session, grant = self._session(), self._grant()
                 if session is None or grant is None:
                     return  # without a lease there are no turns
@@ -478,6 +510,10 @@ def _always() -> bool:
 
 def _unknown() -> None:
     return None
+
+
+def _gives_nothing(_asked: Recall, _is_step_end: bool) -> bool:
+    return False
 
 
 def _left(answer: object, since: float) -> float:

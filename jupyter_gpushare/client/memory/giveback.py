@@ -6,6 +6,7 @@ are kept. Which threads come here, and which locks they take, is in `holding`.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,10 +20,14 @@ from ..session.session import Session
 from ..session.visible import cuda_started
 from ..words.recalls import Give, Need, Recall
 from .frameworks import Frameworks
-from .rungs import Given, Rung
+from .rungs import ANY, Bounds, Given, Movable, Rung
 from .setaside import LEAVE_SOMETHING, SetAside
 from .worker import Worker
 
+_log = logging.getLogger("jupyter_gpushare")
+
+#: CUDA was never started: it can go on with any GPU.
+RELEASED: Final = Given(Rung.RELEASE, movable=Movable.ANY)
 #: Bytes that may stay on a GPU when a person parks by hand, as no request says what it needs.
 _MAY_STAY: Final = 1024**3
 #: Seconds after a training step in which a task is at work though no cell runs.
@@ -142,7 +147,7 @@ class GivingBack:
             used = self._measured(session, grant.lease)
             needs = [Need(gpu.uuid, _MAY_STAY, used.get(gpu.uuid)) for gpu in grant.gpus]
             if not self._uses_cuda(needs):
-                self._parked(session, Given(Rung.RELEASE))
+                self._parked(session, RELEASED)
                 return self._aside.given
             # Only what is idle may move to host memory, and this cell is ours.
             session.call(Method.ACTIVITY, again=True, lease=grant.lease, state="idle")
@@ -156,7 +161,7 @@ class GivingBack:
 
     def step_aside(self) -> None:
         """Park a lease without memory on its GPUs while another lease is asked for."""
-        self._parked(self._connect(), Given(Rung.RELEASE))
+        self._parked(self._connect(), RELEASED)
 
     def _measured(self, session: Session, lease: str) -> dict[str, int]:
         """Bytes that were measured of a lease on its GPUs, where they are known."""
@@ -204,7 +209,7 @@ class GivingBack:
                             why = f"The thread that parks could not be started ({error})."
                             session.tell_surely(Method.KEPT, lease=lease, reason=why)
                         return
-                    self._parked(session, Given(Rung.RELEASE))
+                    self._parked(session, RELEASED)
                 else:
                     self._tell_parked(session, lease)
         finally:
@@ -248,6 +253,28 @@ class GivingBack:
         said = recall.message
         self._say(f"{said} Your variables are kept{where}; the next cell asks for a GPU again.")
 
+    def at_gate(self, session: Session, recall: Recall, bounds: Bounds) -> None:
+        """Give memory in the midst of a cell, on its thread; the lease is then parked, or kept.
+
+        Call it with `Holding.lock`, when the node manager has agreed. Raises nothing.
+        """
+        holding, lease = self._holding, recall.lease
+        holding.standing = Standing.PARKING
+        try:
+            if self._uses_cuda(recall.needs):
+                self._give(session, lease, recall.needs, bounds)
+            else:
+                self._parked(session, RELEASED)
+        except GpuShareError as error:
+            self.tell_ability(session, lease, anew=True)
+            session.tell_surely(Method.KEPT, lease=lease, reason=str(error)[:1000])
+        except Exception:  # noqa: BLE001 - a bug of ours: the user's code goes on
+            _log.exception("Memory could not be moved at a gate")
+            session.tell_surely(Method.KEPT, lease=lease, reason="Moving failed by a bug.")
+        finally:
+            if holding.standing is Standing.PARKING:
+                holding.standing = Standing.HELD
+
     def until_parked(self) -> bool:
         """Wait for a parking that is under way, which is no moment to stop; was it interrupted?
 
@@ -284,7 +311,9 @@ class GivingBack:
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _give(self, session: Session, lease: str, needs: Sequence[Need]) -> None:
+    def _give(
+        self, session: Session, lease: str, needs: Sequence[Need], bounds: Bounds = ANY
+    ) -> None:
         """Give memory back. Raises :class:`GpuShareError` when none can be given."""
 
         def plan(memory: int) -> None:
@@ -292,7 +321,7 @@ class GivingBack:
 
         lacked = self._aside.lacks_memory
         try:
-            given = self._aside.give(needs, plan)
+            given = self._aside.give(needs, plan, bounds)
         finally:
             if lacked or self._aside.lacks_memory:
                 self.tell_ability(session, lease, anew=True)

@@ -26,7 +26,7 @@ from ..errors import GpuShareError
 from ..words.recalls import Need
 from .bystanders import Bystanders, look, tasks_object, threads_object
 from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
-from .rungs import CannotGive, Given, Movable, NotBroughtBack, ProcessLost, Rung
+from .rungs import ANY, Bounds, CannotGive, Given, Movable, NotBroughtBack, ProcessLost, Rung
 
 #: Bytes to assume for a CUDA context that was not measured: more than any seen so far.
 CONTEXT: Final = 1024**3
@@ -46,7 +46,8 @@ Objects = Callable[[Sequence[str], Sequence[SeenGpu]], str | None]
 
 
 class Ladder:
-    """Chooses and carries out a rung. Not thread-safe; call it only while no cell runs.
+    """Chooses and carries out a rung. Not thread-safe; call it only while no cell runs, or on the
+    thread that runs it, at a gate.
 
     ``frameworks`` knows which have started CUDA. ``say`` speaks to the person. ``objection`` gives
     a reason why a checkpoint of this process is dangerous or impossible, from the lease's GPUs and
@@ -117,6 +118,7 @@ class Ladder:
         needs: Sequence[Need],
         plan: Callable[[int], None],
         after: Rung = Rung.RELEASE,
+        bounds: Bounds = ANY,
     ) -> Given:
         """Give memory until no more than may stay is on each GPU, by a rung above ``after``.
 
@@ -125,26 +127,32 @@ class Ladder:
         enough.
         """
         with self._alone():
-            return self._give(needs, plan, after)
+            return self._give(needs, plan, after, bounds)
 
-    def _give(self, needs: Sequence[Need], plan: Callable[[int], None], after: Rung) -> Given:
+    def _give(
+        self, needs: Sequence[Need], plan: Callable[[int], None], after: Rung, bounds: Bounds
+    ) -> Given:
         began = self._clock()
         self.lacking = 0
         why: list[str] = []
         if not self.holds:
             needs = self._after_trimming(needs)
             # Asked again after caches were emptied, the node manager needs what that left.
-            if after is not Rung.TRIM and _enough(needs, 0):
+            if after is not Rung.TRIM and not bounds.elsewhere and _enough(needs, 0):
                 return Given(Rung.TRIM, seconds=self._clock() - began)
         present = self._bystanders()
         if (against := tasks_object(present)) is not None:
             raise CannotGive(against)
         if not self.holds:
-            if (against := threads_object(present)) is not None:
+            if bounds.elsewhere:
+                why.append("Tensors that are moved one by one come back to the same GPUs only.")
+            elif not bounds.tensors:
+                why.append("Tensors are moved one by one only at the end of a step.")
+            elif (against := threads_object(present)) is not None:
                 why.append(against)
             elif self._move_tensors(needs, plan, why):
                 return Given(Rung.STORAGE, self._memory, seconds=self._clock() - began)
-        given = self._checkpoint(needs, plan, why)
+        given = self._checkpoint(needs, plan, why, bounds)
         if given is None:
             raise CannotGive(" ".join(why))
         return given._replace(seconds=self._clock() - began)
@@ -214,10 +222,12 @@ class Ladder:
         self._memory = 0
 
     def _checkpoint(
-        self, needs: Sequence[Need], plan: Callable[[int], None], why: list[str]
+        self, needs: Sequence[Need], plan: Callable[[int], None], why: list[str], bounds: Bounds
     ) -> Given | None:
         ability = self._driver.probe()
         against = self._against([need.gpu for need in needs], ability)
+        if against is None and bounds.elsewhere and not ability.migration:
+            against = "This driver brings a process back to the same GPUs only."
         if against is not None:
             why.append(against)
             return None

@@ -6,7 +6,7 @@ Small, because every process under a lease loads it; `ladder` does the work.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ..errors import GpuShareError
 
@@ -36,6 +36,18 @@ class Given(NamedTuple):
     memory: int = 0
     movable: Movable = Movable.SAME
     seconds: float = 0.0
+
+
+class Bounds(NamedTuple):
+    """What may be done. ``tensors``: they may be moved one by one. ``elsewhere``: only what lets
+    this process go on with other GPUs.
+    """
+
+    tensors: bool = True
+    elsewhere: bool = False
+
+
+ANY: Final = Bounds()
 
 
 class CannotGive(GpuShareError):

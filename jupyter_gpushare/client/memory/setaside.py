@@ -18,7 +18,7 @@ from ..session.session import Session
 from ..words.grant import Grant
 from ..words.recalls import Need
 from .frameworks import Frameworks
-from .rungs import Given, NotBroughtBack, Rung
+from .rungs import ANY, Bounds, Given, NotBroughtBack, Rung
 
 if TYPE_CHECKING:
     from ...protocol.checkpoint import SeenGpu
@@ -77,11 +77,13 @@ class SetAside:
         """The highest rung this process could take now, and why no higher one. Takes seconds."""
         return self._get_ladder().ability(self._holding.gpus)
 
-    def give(self, needs: Sequence[Need], plan: Callable[[int], None]) -> Given:
+    def give(
+        self, needs: Sequence[Need], plan: Callable[[int], None], bounds: Bounds = ANY
+    ) -> Given:
         """Free what is needed; arguments and errors as of `Ladder.give`."""
         if not self.holds:
             self._had = self._holding.gpus or self._had
-        return self._get_ladder().give(needs, plan, after=self.given.rung)
+        return self._get_ladder().give(needs, plan, self.given.rung, bounds)
 
     def granted(self, session: Session | None) -> None:
         """The GPUs are held again. If only caches were emptied, nothing has to come back."""

@@ -42,7 +42,7 @@ class Need(NamedTuple):
 class Recall(NamedTuple):
     """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`.
 
-    ``number`` is that of the turn which is asked back.
+    ``number`` is that of the turn which is asked back. ``why`` as the node manager says it.
     """
 
     lease: str
@@ -51,6 +51,7 @@ class Recall(NamedTuple):
     needs: tuple[Need, ...]
     message: str
     number: int | None = None
+    why: str = ""
 
     @property
     def limits(self) -> dict[str, int]:
@@ -87,8 +88,9 @@ def read_recall(told: Notification) -> Recall | None:
     if give is None:
         return None
     said = str(params.get("message", ""))
+    why = str(params.get("why", params.get("reason", "")))
     needs = read_needs(params)
-    return Recall(str(params.get("lease")), give, gate, needs, said, read_number(params))
+    return Recall(str(params.get("lease")), give, gate, needs, said, read_number(params), why)
 
 
 def read_number(params: Mapping[str, Any]) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ...policy.books import shares
 from ...policy.books.state import Lease, State
@@ -11,10 +12,12 @@ from ...policy.say.effects import TellOverLimit, WarnOfRecall
 from ...policy.say.texts import ask_back_text, over_limit_text, park_warning_text
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import Allocation, GpuUuid, LeaseId
-from ...policy.words.recalls import MEMORY, Give, Recall, RecallPhase, Why
+from ...policy.words.recalls import AT_WORK, MEMORY, Give, Recall, RecallPhase, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol.messages import Notice
+
+_OF_MEMORY: Final = tuple(give.value for give in MEMORY)
 
 
 def recall_notice(
@@ -27,7 +30,8 @@ def recall_notice(
     """The notice that asks a task for its memory, or, with no GPUs in it, for its cache alone.
 
     It may leave ``may_stay`` bytes on each GPU, which no request needs now. ``used`` is its
-    ``measured`` memory there; ``None`` where that is unknown, as on a simulated GPU.
+    ``measured`` memory there; ``None`` where that is unknown, as on a simulated GPU. A task that
+    computes is asked at its gate.
     """
     stay = {part.gpu: part.memory for part in recall.keep}
     is_memory = give in MEMORY
@@ -42,7 +46,7 @@ def recall_notice(
         for part in (lease.allocations if is_memory else ())
     ]
     said = ask_back_text(recall.why, _why_out(state, lease, recall.why)) if is_memory else ""
-    return _asks(lease.id, give, recall.why, gpus, said)
+    return _asks(lease.id, give, recall.why, gpus, said, gate=is_memory and recall.why in AT_WORK)
 
 
 def lower_notice(lease: LeaseId, limits: Sequence[Allocation]) -> doc.Recall:
@@ -93,7 +97,7 @@ def older_notice(
     """The notice by which a client of 0.1.0 is asked for the same."""
     lease = told["lease"]
     sizes = [(GpuUuid(gpu["uuid"]), gpu["may_stay"]) for gpu in told["gpus"]]
-    if told["gate"]:
+    if told["gate"] and told["give"] not in _OF_MEMORY:
         known: list[doc.TurnGpu] = [_turn_gpu(state, gpu, size) for gpu, size in sizes]
         return Notice.YIELD, {"lease": lease, "gpus": known}
     if told["give"] == Give.LIFT.value:

@@ -236,8 +236,10 @@ class Service:
         )
 
     def _parks(self, environment: EnvironmentName) -> bool:
-        """Whether idle kernels of this environment may be asked for their GPUs at all."""
+        """Whether kernels of this environment may be asked for their GPUs at all."""
         config = self._manager.config
+        if config.moving is not None:
+            return True
         own = self._manager.state.quotas.resolve(environment)[0].idle_timeout
         return bool(config.idle_timeout or config.idle_timeouts if own is None else own)
 

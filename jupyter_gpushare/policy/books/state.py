@@ -306,6 +306,9 @@ class State:
     #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0
+    #: Seconds in which tasks moved a GiB out of a GPU or back, the newest counting most; ``None``:
+    #: none did since the node manager started.
+    pace: float | None = None
 
     def gpus_used(self, environment: EnvironmentName) -> int:
         """The GPUs whose time is this environment's: those it holds, without those in turns where

@@ -16,6 +16,8 @@ from ..words.model import (
     RefusalReason,
     Rung,
 )
+from ..words.recalls import AT_WORK, Recall, Why
+from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft, Refuse
 from .own import of_task
 from .serving import serve
@@ -99,11 +101,14 @@ def _at_most_its_gpus(state: State, lease: Lease, memory: int) -> int:
 
 @of_task(cmd.PlanParking)
 def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decision:
-    if not lease.can_give or len(lease.members) > 1:
+    recall = draft.state.memory_recall(lease.id)
+    at_gate = _gives_at_gate(draft.state, lease, recall)
+    if not (lease.can_give or at_gate) or len(lease.members) > 1:
         queued = lease.phase is LeasePhase.QUEUED
         text = texts.NOTHING_TO_PARK if queued else texts.NOT_IDLE
         return Refuse(RefusalReason.BAD_REQUEST, text)
-    recall = draft.state.memory_recall(lease.id)
+    if at_gate and _link_is_busy(draft.state, lease):
+        return Refuse(RefusalReason.RATE_LIMITED, texts.LINK_IS_BUSY)
     own = (recall.moving if recall else 0) + (lease.parked.memory if lease.parked else 0)
     asked = _at_most_its_gpus(draft.state, lease, command.memory)
     whole, config = draft.state.parked_memory() - own, draft.config
@@ -117,7 +122,33 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decis
             text = texts.no_host_memory_text(asked, used, most, whose)
             return Refuse(RefusalReason.NO_RESOURCES, text, numbers)
     draft.emit(ev.ParkingPlanned(draft.at, lease.id, asked))
+    turn = draft.state.turns.get(lease.id)
+    if at_gate and turn is not None and turn.phase is not TurnPhase.REST:
+        # It stands at its gate, with its caches emptied: the next one computes meanwhile.
+        draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.REST, TurnEnd.DONE))
     return Done(lease.id)
+
+
+def _gives_at_gate(state: State, lease: Lease, recall: Recall | None) -> bool:
+    """Whether a task that computes is asked for its memory, and somebody still gains by that."""
+    return (
+        recall is not None
+        and recall.is_asked
+        and recall.why in AT_WORK
+        and lease.phase is LeasePhase.HELD
+        and (recall.why is Why.MOVED or recall.moving > 0 or state.has_line)
+    )
+
+
+def _link_is_busy(state: State, lease: Lease) -> bool:
+    """Whether other tasks' memory moves over the link of a GPU of this one."""
+    gpus = {part.gpu for part in lease.allocations}
+    moves = [o for o in state.leases.values() if o.is_resuming and o.parked and o.parked.memory]
+    moves += [state.leases[key.lease] for key, recall in state.recalls.items() if recall.moving]
+    return any(
+        other.id != lease.id and any(part.gpu in gpus for part in other.allocations)
+        for other in moves
+    )
 
 
 @of_task(cmd.Restored)

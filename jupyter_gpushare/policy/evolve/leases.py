@@ -138,6 +138,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         turn_pinned_from=None,
         worked_at=None,
     )
+    state = _paced(state, event.memory, event.seconds)
     state = put_lease(turns.remember(state, lease.id, event.at), before, lease)
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     if event.rung.stays:
@@ -150,7 +151,23 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
 
 @evolves(ev.LeaseRestored)
 def _lease_restored(state: State, event: ev.LeaseRestored) -> State:
-    return changed(state, event.lease, parked=None)
+    return changed(_paced(state, event.memory, event.seconds), event.lease, parked=None)
+
+
+#: What is less takes mostly what any move takes, however small.
+_TELLS: Final = 2**30
+#: How much of the pace is that of the last move.
+_NEWEST: Final = 0.2
+
+
+def _paced(state: State, memory: int, seconds: float) -> State:
+    """The state with what a move took."""
+    if memory < _TELLS or seconds <= 0.0:
+        return state
+    pace = seconds * 2**30 / memory
+    if state.pace is not None:
+        pace = state.pace + _NEWEST * (pace - state.pace)
+    return replace(state, pace=pace)
 
 
 @evolves(ev.ResumeQueued)

@@ -125,9 +125,9 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
 
 
 def _stays(state: State, lease: LeaseId) -> State:
-    """It has its turn where it is: it need not move any more."""
+    """It has its turn where it is: it need not move any more, unless its memory moves already."""
     recall = state.memory_recall(lease)
-    moves = recall is not None and recall.why is Why.MOVED
+    moves = recall is not None and recall.why is Why.MOVED and not recall.moving
     return recalls.forget(state, lease) if moves else state
 
 

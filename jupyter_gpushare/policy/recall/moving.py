@@ -41,7 +41,7 @@ def _can_move(state: State, lease: Lease) -> bool:
 
 def _may_again(state: State, config: PolicyConfig, moving: Moving, lease: Lease) -> float:
     """Boot time from which it may be moved (again)."""
-    rests = max(config.quantum, moving.rests * offers.price(moving, lease))
+    rests = max(config.quantum, moving.rests * offers.price(state, moving, lease))
     asked = patience.next_ask(Give.PROCESS, state.memory_recall(lease.id))
     return max((lease.granted_at or 0.0) + rests, asked)
 
@@ -66,7 +66,7 @@ def moved(state: State, config: PolicyConfig) -> Iterator[Offer]:
         lease, turn = state.leases[name], state.turns[name]
         if lease in coming or not _can_move(state, lease):
             continue
-        gains = moving.times * offers.price(moving, lease)
+        gains = moving.times * offers.price(state, moving, lease)
         latest = _waits_until(state, config, shared, name) - gains
         free_at = {
             gpu: when
@@ -172,7 +172,7 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
         lease = state.leases[name]
         if not _can_move(state, lease):
             continue
-        needs = max(moving.least, moving.times * offers.price(moving, lease), 2 * least)
+        needs = max(moving.least, moving.times * offers.price(state, moving, lease), 2 * least)
         pinned = lease.turn_pinned_until or -math.inf
         again = _may_again(state, config, moving, lease)
         when = max(levels.has_had(state, name, needs), again, pinned)

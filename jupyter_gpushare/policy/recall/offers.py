@@ -181,9 +181,9 @@ def due(state: State, lease: Lease, config: PolicyConfig, within: float = math.i
     return max(due_at, patience.next_ask(give, recall, seconds))
 
 
-def price(moving: Moving, lease: Lease) -> float:
+def price(state: State, moving: Moving, lease: Lease) -> float:
     """Seconds until a task's memory is out and in again; that of all its GPUs at the same time."""
-    return moving.price(max((part.memory for part in lease.allocations), default=0))
+    return moving.price(max((part.memory for part in lease.allocations), default=0), state.pace)
 
 
 def memory_of(state: State, lease: Lease) -> Give:

@@ -24,7 +24,7 @@ from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
-from ..words.recalls import MEMORY, Give, RecallPhase, Why
+from ..words.recalls import AT_WORK, MEMORY, Give, RecallPhase, Why
 from . import growing, moving, offers, patience, sources
 from .choosing import fewest
 from .offers import Offer
@@ -165,7 +165,7 @@ def _for_memory(
 
 
 #: Nobody could keep anything: a task over its limit, and one that goes on in a moment.
-_UNWARNED: Final = (Why.OVER_LIMIT, Why.MOVED, Why.SERVED)
+_UNWARNED: Final = (Why.OVER_LIMIT, *AT_WORK)
 
 
 def first_step(

@@ -8,7 +8,7 @@ from ..books.lifts import entitled, followers_on
 from ..books.state import State
 from ..words.model import BudgetLevel, ClaimPhase, LeasePhase
 from ..words.moves import InvariantBroken
-from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase, Why
+from ..words.recalls import AT_WORK, MEMORY, Give, RecallKey, RecallPhase
 from ..words.turns import TurnPhase
 
 
@@ -137,7 +137,7 @@ def _recalls(state: State) -> None:
             lifted = (key.lease, key.gpu) in state.lifts
             _require(lifted, f"{key.lease} is asked for a lift that it has not")
         if key.give in MEMORY:
-            runs = recall.why in (Why.MOVED, Why.SERVED) and lease.phase is LeasePhase.HELD
+            runs = recall.why in AT_WORK and lease.phase is LeasePhase.HELD
             idle = lease.can_give or runs or recall.phase is RecallPhase.KEPT
             _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")
             _require(not recall.moving or lease.can_give or runs, f"{key.lease} moves nothing")

@@ -182,7 +182,9 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield TellOverLimit(event.lease, event.gpu, event.used, event.limit)
         case ev.LeaseKept():
             lease = state.leases.get(event.lease)
-            if lease is not None and config.unparkable_action is not HolderAction.WAIT:
+            acts = config.unparkable_action is not HolderAction.WAIT
+            # One that was asked while it computes goes on.
+            if acts and lease is not None and lease.can_give:
                 yield Signal(lease.task.process, config.unparkable_action)
         case ev.LeaseParked():
             yield Measure()

@@ -351,13 +351,10 @@ _ASKED_BACK: Final[dict[Why, str]] = {
     ),
     Why.WISHED: "This kernel was parked by its person, so its GPU was given back.",
     Why.QUANTUM: "Another task waits for its turn on this GPU, so this task was asked to pause.",
-    Why.MOVED: (
-        "Another task computes on this GPU and another GPU is free, so this task was asked to move "
-        "there."
-    ),
+    Why.MOVED: ("This task can compute sooner on another GPU, so it was asked to move there."),
     Why.SERVED: (
-        "Others wait for memory on this GPU and have had less GPU time than this task, so it was "
-        "asked to make room."
+        "This task had much more GPU time than one that waits for its memory, so it was asked to "
+        "make room."
     ),
 }
 _WILL_BE_ASKED: Final[dict[Why, str]] = {
@@ -461,6 +458,7 @@ DRAINING = (
 NOT_IDLE: Final = (
     "This task cannot give its GPUs back now: it computes, or other processes share the lease."
 )
+LINK_IS_BUSY: Final = "Another task's memory moves out of this GPU, or back; then it is this one's."
 STILL_THERE = (
     "The task reported that it gave its GPU back, but a measurement shows that its process still "
     "has memory there. That memory stays reserved. The next cell can use it; restarting the "

@@ -127,7 +127,10 @@ class SetActivity(OfTask):
 
 @dataclass(frozen=True, slots=True)
 class PlanParking(OfTask):
-    """An idle task is about to move ``memory`` bytes of its GPUs' memory to the host's."""
+    """A task is about to move ``memory`` bytes of its GPUs' memory to the host's.
+
+    It is idle, or stands at a gate because it was asked.
+    """
 
     memory: int
 

@@ -365,8 +365,21 @@ class PolicyConfig:
         "what a task keeps across its steps.",
     )
 
-    #: ``None``: no task is moved while it computes.
+    move_seconds: float = setting(
+        0.0,
+        Unit.NUMBER,
+        "Seconds that moving a GiB of a task's memory out of a GPU, or back, is taken to need. "
+        "What this node's moves really take corrects it, by a factor of 10 at most. Where GPUs are "
+        "used by turns, a long cell that waits for its turn then moves to a GPU that idles, and "
+        "one that had much steps aside for a request that waits for its memory. 0: no task is "
+        "moved while it computes.",
+    )
+    #: ``None``: no task is moved while it computes. From ``move_seconds``, unless it is given.
     moving: Moving | None = None
+
+    def __post_init__(self) -> None:
+        if self.moving is None and self.move_seconds:
+            object.__setattr__(self, "moving", Moving(self.move_seconds))
 
     def with_headroom(self, memory: int, known_by: float = math.inf) -> int:
         """Bytes to reserve for a task that was measured, or is expected, to use ``memory``.

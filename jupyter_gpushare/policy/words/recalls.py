@@ -49,6 +49,10 @@ class Why(Enum):
     GROWS = "grows"
 
 
+#: Why a task is asked for its memory while it computes.
+AT_WORK: Final = (Why.MOVED, Why.SERVED)
+
+
 class RecallPhase(Enum):
     """How far a recall went.
 

@@ -85,9 +85,16 @@ class Moving:
     times: float = 10.0
     rests: float = 10.0
 
-    def price(self, memory: int) -> float:
-        """Seconds until ``memory`` bytes are out and in again."""
-        return 2 * self.per_gib * memory / 2**30
+    def price(self, memory: int, pace: float | None = None) -> float:
+        """Seconds until ``memory`` bytes are out and in again.
+
+        ``pace`` is what a GiB was measured to take. It counts within a tenth and ten times of what
+        is assumed: tasks tell it.
+        """
+        per_gib = self.per_gib
+        if pace is not None:
+            per_gib = min(max(pace, per_gib / 10), per_gib * 10)
+        return 2 * per_gib * memory / 2**30
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,16 @@ def test_tasks_are_seen_until_they_end() -> None:
     assert "inner" in asyncio.run(main())
 
 
+def test_the_task_that_looks_is_in_nobodys_way() -> None:
+    """At a gate in a cell with `await` the memory is moved in the midst of that cell's task."""
+
+    async def cell() -> tuple[str, ...]:
+        await asyncio.sleep(0)
+        return look().tasks
+
+    assert "cell" not in asyncio.run(cell())
+
+
 def test_a_loop_of_a_librarys_thread_may_do_what_it_likes() -> None:
     """Such as an HTTP client's: it blocks in CUDA at worst, and the kernel's loop goes on."""
     box: queue.Queue[asyncio.AbstractEventLoop] = queue.Queue()

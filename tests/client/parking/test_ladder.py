@@ -23,6 +23,7 @@ from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import CONTEXT, SPARE, Framework, Ladder
 from jupyter_gpushare.client.memory.oneatatime import one_at_a_time
 from jupyter_gpushare.client.memory.rungs import (
+    Bounds,
     CannotGive,
     Movable,
     NotBroughtBack,
@@ -416,3 +417,24 @@ def test_what_came_back_damaged_is_said_once_and_not_tried_again() -> None:
     assert said == ["Do not trust this kernel's variables."]
     assert not up.holds
     assert up.memory == 0
+
+
+def test_at_a_gate_that_ends_no_step_only_the_driver_moves_memory() -> None:
+    one, driver = Tensors(live=6 * GIB), Driver(usable=True)
+    up = ladder(one, driver=driver)
+    given = up.give(need(8 * GIB, 2 * GIB), no_plan, bounds=Bounds(tensors=False))
+    assert (given.rung, one.is_parked) == (Rung.DRIVER, False)
+    with pytest.raises(CannotGive, match=r"only at the end of a step.*too old"):
+        ladder(one).give(need(8 * GIB, 2 * GIB), no_plan, bounds=Bounds(tensors=False))
+
+
+def test_to_other_gpus_it_goes_only_as_a_whole_and_where_the_driver_can() -> None:
+    one = Tensors(live=6 * GIB, cache=GIB)
+    elsewhere = Bounds(elsewhere=True)
+    up = ladder(one, driver=Driver(usable=True, migration=True))
+    given = up.give(need(8 * GIB, 8 * GIB), no_plan, bounds=elsewhere)
+    assert (given.rung, given.movable) == (Rung.DRIVER, Movable.KIND)
+    driver = Driver(usable=True)
+    with pytest.raises(CannotGive, match=r"same GPUs only.*same GPUs only"):
+        ladder(one, driver=driver).give(need(8 * GIB, 0), no_plan, bounds=elsewhere)
+    assert not driver.log

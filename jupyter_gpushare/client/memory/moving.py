@@ -1,0 +1,161 @@
+"""Moves this process's memory in the midst of a cell: out of its GPUs at a gate, and in again.
+
+A task that would compute sooner elsewhere, or had much more than one that waits, is asked for its
+memory while it computes. It gives it on the thread that runs the cell, at its next gate, and waits
+there until it has GPUs again. So no code of the program runs while its memory is elsewhere, not
+even what follows an interrupt: the first one has the memory back first, and only a second one
+leaves it in host memory, as that of a kernel that was parked while idle.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from ...protocol.errors import Reason
+from ...protocol.messages import Method
+from ...protocol.sizes import format_size
+from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+from ..session.holding import Holding, Standing
+from ..session.interrupts import deaf_to_interrupts
+from ..session.session import Session
+from ..words.recalls import Recall
+from .giveback import GivingBack
+from .rungs import Bounds, ProcessLost
+from .setaside import SetAside
+
+#: The word of a node manager that asks a task to go on with another GPU.
+_ELSEWHERE: Final = "moved"
+#: Seconds for which another task's move over the same link is waited for, and between two looks.
+_LINK: Final = 60.0
+_LOOK: Final = 0.25
+#: Seconds between two tries to have the memory back.
+_AGAIN: Final = 5.0
+_INTERRUPTED: Final = (
+    "Interrupted. The memory that this task had on its GPU comes back first, when a GPU is free. "
+    "Interrupt again to stop at once: the memory then stays in host memory until the next cell, "
+    "and code that still uses the GPU after the interrupt fails or hangs."
+)
+
+
+class MovingAtGates:
+    """Gives memory at a gate and has it again. ``resume`` gets GPUs again and waits for them."""
+
+    def __init__(
+        self,
+        holding: Holding,
+        giving: GivingBack,
+        aside: SetAside,
+        *,
+        session: Callable[[], Session | None],
+        resume: Callable[[], object],
+        say: Callable[[str], None],
+    ) -> None:
+        self._holding = holding
+        self._giving = giving
+        self._aside = aside
+        self._session = session
+        self._resume = resume
+        self._say = say
+
+    def give(self, recall: Recall, is_step_end: bool) -> bool:
+        """Give what is asked for, and have it again; whether the turn was given, too.
+
+        Raises only :class:`KeyboardInterrupt`.
+        """
+        session = self._session()
+        # A thread that has the lock asks, waits or releases: this is no moment to give.
+        if session is None or not self._holding.lock.acquire(blocking=False):
+            return False
+        try:
+            grant = self._holding.grant
+            ours = grant is not None and grant.lease == recall.lease
+            if not ours or self._holding.standing is not Standing.HELD:
+                return False
+            if not self._is_wanted(session, recall):
+                return False
+            self._give(session, recall, is_step_end)
+            return True
+        except NodeUnavailable as error:
+            # It may have heard us, and counts on it.
+            self._keep(session, recall, str(error))
+            return True
+        finally:
+            self._holding.lock.release()
+
+    def _is_wanted(self, session: Session, recall: Recall) -> bool:
+        """Whether it is wanted still, and nothing else moves over the link of its GPUs.
+
+        Raises :class:`NodeUnavailable` where nobody can tell.
+        """
+        until = time.monotonic() + _LINK
+        memory = sum(need.used or 0 for need in recall.needs)
+        while True:
+            try:
+                session.call(Method.PARKING, again=True, lease=recall.lease, memory=memory)
+                return True
+            except (QuotaExceeded, LeaseLost) as error:
+                waits = error.reason is Reason.RATE_LIMITED
+                if not waits or time.monotonic() >= until:
+                    if waits or error.reason is Reason.NO_RESOURCES:
+                        self._keep(session, recall, str(error))
+                    return False
+            except KeyboardInterrupt:
+                self._keep(session, recall, "It was interrupted.")
+                raise
+            _pause(_LOOK)
+
+    def _keep(self, session: Session, recall: Recall, why: str) -> None:
+        session.tell_surely(Method.KEPT, lease=recall.lease, reason=why[:1000])
+
+    def _give(self, session: Session, recall: Recall, is_step_end: bool) -> None:
+        interrupted = False
+        try:
+            with deaf_to_interrupts():
+                bounds = Bounds(tensors=is_step_end, elsewhere=recall.why == _ELSEWHERE)
+                self._giving.at_gate(session, recall, bounds)
+        except KeyboardInterrupt:
+            interrupted = True
+        if self._is_away:
+            memory = self._aside.given.memory
+            what = (
+                f"its memory ({format_size(memory)}) waits in host memory" if memory else "it waits"
+            )
+            until = "until a GPU is free; then it goes on."
+            self._say(f"{recall.message} Paused: {what} {until}")
+            self._have_again(interrupted=interrupted)
+        elif interrupted:
+            raise KeyboardInterrupt
+
+    @property
+    def _is_away(self) -> bool:
+        return self._holding.standing is Standing.PARKED or self._aside.holds
+
+    def _have_again(self, *, interrupted: bool) -> None:
+        said, pauses = "", False
+        while self._is_away:
+            try:
+                if pauses:
+                    _pause(_AGAIN)
+                self._resume()
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise
+                interrupted = True
+                self._say(_INTERRUPTED)
+            except ProcessLost as error:
+                self._say(str(error))  # what follows meets it as any failure of CUDA
+                break
+            except GpuShareError as error:
+                if str(error) != said:
+                    said = str(error)
+                    self._say(f"{said} It is tried again.")
+                pauses = True
+        if interrupted:
+            raise KeyboardInterrupt
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)  # as every wait of the main thread, an interrupt ends it

@@ -1,0 +1,393 @@
+"""A task that is asked for its memory while it computes: a broker, and a node manager by a script.
+
+What moves the memory is a stand-in here; `tests/e2e/test_moved_in_mid_cell.py` has a driver.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.node import until
+from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
+
+from jupyter_gpushare.client.asking.broker import Broker
+from jupyter_gpushare.client.memory.bystanders import Bystanders
+from jupyter_gpushare.client.memory.ladder import Ladder
+from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.words.settings import Ask
+from jupyter_gpushare.protocol.checkpoint import Ability, Outcome, Result
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+GIB = 2**30
+HERE = str(GPU["uuid"])
+THERE = "GPU-00000000-0000-0000-0000-000000000002"
+OTHER_GPU = {**GPU, "uuid": THERE, "index": 1}
+
+
+class Driver:
+    """Stands where `DriverCheckpoint` stands, which tests/checkpoint has."""
+
+    def __init__(self, *, migration: bool = True) -> None:
+        self.log: list[str] = []
+        self.migration = migration
+        self.restores = Result.DONE
+        self.during_park: Callable[[], object] = list
+
+    def probe(self, deadline_s: float = 30.0) -> Ability:
+        return Ability(True, "", None, self.migration)
+
+    def park(self, deadline_s: float, lock_timeout_s: float = 5.0) -> Outcome:
+        self.during_park()
+        self.log.append("park")
+        return Outcome(Result.DONE, None, "")
+
+    def resume(self, gpu_map: Mapping[str, str] | None, deadline_s: float) -> Outcome:
+        self.log.append(f"resume {dict(gpu_map or {})}")
+        return Outcome(self.restores, None, "So the driver said.")
+
+
+class Task:
+    """A broker that has a lease and runs a cell on the test's thread."""
+
+    def __init__(self, node: ScriptedNode, driver: Driver) -> None:
+        self.said: list[str] = []
+        self.environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        self.broker = Broker(self.environ, make_display=_Silent, say=self.said.append)
+        self.broker._aside._ladder = Ladder(
+            list,
+            driver,  # type: ignore[arg-type]
+            self.said.append,
+            bystanders=Bystanders,
+        )
+        self.broker.request(Ask())
+        self.broker.set_activity(True)
+        self.broker.call(Method.STATUS)  # it is ready for what the node manager wants
+
+    def until_asked(self) -> None:
+        until(lambda: self.broker.turns._asked is not None, "it is asked")
+
+
+class _Silent:
+    def update(self, notice: Mapping[str, Any]) -> None:
+        """Not of interest here."""
+
+    def away(self, left: float) -> None:
+        """Neither."""
+
+    def done(self, text: str | None = None) -> bool:
+        return False
+
+
+def asks(visitor: Visitor, why: str = "moved", may_stay: int = 0) -> None:
+    """The beginning of all scripts: a lease, and the node manager wants its memory."""
+    visitor.welcome()
+    visitor.grant(visitor.expect(Method.REQUEST))
+    visitor.answer(visitor.expect(Method.STATUS), {})
+    gpus = [{"uuid": HERE, "may_stay": may_stay, "used": 4 * GIB}]
+    visitor.notify(
+        Notice.RECALL,
+        {
+            "lease": LEASE,
+            "give": "process",
+            "why": why,
+            "gate": True,
+            "gpus": gpus,
+            "message": "It computes sooner elsewhere.",
+        },
+    )
+
+
+def takes(visitor: Visitor) -> None:
+    """The node manager agrees, sets host memory aside, and hears that it is parked."""
+    for _ in range(2):
+        call = visitor.expect(Method.PARKING)
+        assert call.params.memory == 4 * GIB
+        visitor.answer(call, {"state": "held"})
+    gave = visitor.expect(Method.GAVE)
+    assert (gave.params.rung, gave.params.memory) == ("driver", 4 * GIB)
+    visitor.answer(gave, {"state": "parked"})
+
+
+def gives(visitor: Visitor, gpu: Mapping[str, Any] = OTHER_GPU) -> None:
+    call = visitor.expect(Method.RESUME)
+    told = {"lease": LEASE, "secret": SECRET, "gpus": [gpu], "state": "held"}
+    visitor.answer(call, told)
+
+
+def queues(visitor: Visitor) -> None:
+    """No GPU is free."""
+    visitor.expect(Method.RESUME)
+    place = {"position": 1, "ahead": {"interactive": 0, "batch": 0}, "waiting": 0.0}
+    why = {"reason": "no_resources", "message": "Waiting."}
+    visitor.notify(Notice.QUEUED, {"lease": LEASE, "secret": SECRET, **place, **why})
+
+
+def lets_compute(visitor: Visitor) -> None:
+    visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
+    visitor.notify(Notice.TURN, {"lease": LEASE, "gpus": [], "quantum": None})
+    visitor.live()
+
+
+@contextmanager
+def task(script: Callable[[Visitor], None], driver: Driver) -> Iterator[tuple[ScriptedNode, Task]]:
+    with ScriptedNode(script) as node:
+        task = Task(node, driver)
+        try:
+            task.until_asked()
+            yield node, task
+        finally:
+            task.broker.close()
+
+
+def test_it_gives_its_memory_at_its_gate_and_goes_on_elsewhere() -> None:
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        takes(visitor)
+        gives(visitor)
+        assert visitor.expect(Method.RESTORED).params.lease == LEASE
+        lets_compute(visitor)
+
+    with task(script, driver) as (node, alice):
+        assert alice.broker.turns.is_closed, "its gates are to look"
+        alice.broker.turns.checkpoint()
+        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
+        assert alice.environ["CUDA_VISIBLE_DEVICES"] == THERE
+        assert alice.broker.standing is Standing.HELD
+        assert any("Paused: its memory (4 GiB) waits in host memory" in one for one in alice.said)
+        assert node.calls(Method.GAVE)[0].params.movable == "kind"
+        alice.broker.turns.checkpoint()
+        assert len(driver.log) == 2, "it is asked once"
+
+
+def test_who_waits_for_its_turn_gives_it_there() -> None:
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.answer(visitor.expect(Method.STATUS), {})
+        gate = {"lease": LEASE, "give": "turn", "why": "quantum", "gate": True, "gpus": []}
+        visitor.notify(Notice.RECALL, {**gate, "message": ""})
+        visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
+        gpus = [{"uuid": HERE, "may_stay": 0, "used": 4 * GIB}]
+        memory = {**gate, "give": "process", "why": "moved", "gpus": gpus, "message": "m"}
+        visitor.notify(Notice.RECALL, memory)
+        takes(visitor)
+        gives(visitor)
+        lets_compute(visitor)
+
+    with ScriptedNode(script) as node:
+        alice = Task(node, driver)
+        until(lambda: alice.broker.turns.is_closed, "it is asked for its turn")
+        alice.broker.turns.checkpoint()
+        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
+        assert len(node.calls(Method.TURN_ASK)) >= 2, "it has no turn where it is now"
+        alice.broker.close()
+
+
+def test_what_nobody_wants_any_more_stays() -> None:
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        visitor.refuse(visitor.expect(Method.PARKING), Reason.BAD_REQUEST, "Nobody asked.")
+        visitor.live()
+
+    with task(script, driver) as (node, alice):
+        alice.broker.turns.checkpoint()
+        assert not driver.log
+        assert not alice.broker.turns.is_closed
+        assert alice.broker.standing is Standing.HELD
+        assert not node.calls(Method.KEPT)
+        assert not node.calls(Method.TURN_ASK), "it was alone, and goes on at once"
+
+
+def test_another_move_over_the_same_link_is_waited_for() -> None:
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        for _ in range(3):
+            visitor.refuse(visitor.expect(Method.PARKING), Reason.RATE_LIMITED, "Another moves.")
+        takes(visitor)
+        gives(visitor)
+        lets_compute(visitor)
+
+    with task(script, driver) as (_node, alice):
+        alice.broker.turns.checkpoint()
+        assert len(driver.log) == 2
+
+
+def test_who_could_only_come_back_to_the_same_gpu_keeps_its_memory_and_says_why() -> None:
+    driver = Driver(migration=False)
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        visitor.answer(visitor.expect(Method.PARKING), {"state": "held"})
+        kept = visitor.expect(Method.KEPT)
+        assert "back to the same GPUs only" in kept.params.reason
+        visitor.answer(kept, {"state": "held"})
+        lets_compute(visitor)
+
+    with task(script, driver) as (_node, alice):
+        alice.broker.turns.checkpoint()
+        assert not driver.log
+        assert alice.broker.standing is Standing.HELD
+        assert alice.environ["CUDA_VISIBLE_DEVICES"] == HERE
+
+
+def test_for_another_request_it_may_come_back_to_the_same_gpu() -> None:
+    driver = Driver(migration=False)
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor, "served")
+        takes(visitor)
+        gives(visitor, GPU)
+        lets_compute(visitor)
+
+    with task(script, driver) as (node, alice):
+        alice.broker.turns.checkpoint()
+        assert driver.log == ["park", "resume {}"]
+        assert node.calls(Method.GAVE)[0].params.movable == "same"
+
+
+def test_without_host_memory_for_it_it_stays() -> None:
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        visitor.refuse(visitor.expect(Method.PARKING), Reason.NO_RESOURCES, "No host memory.")
+        assert visitor.expect(Method.KEPT).params.reason == "No host memory."
+        visitor.live()
+
+    with task(script, driver) as (node, alice):
+        alice.broker.turns.checkpoint()
+        node.wait_for(Method.KEPT)
+        assert not driver.log
+        assert not node.calls(Method.TURN_ASK)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_has_the_memory_back_first() -> None:
+    """What follows in the program may use the GPU: `except KeyboardInterrupt: save(model)`."""
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        takes(visitor)
+        queues(visitor)
+        interrupt()
+        gives(visitor)
+        visitor.live()
+
+    with task(script, driver) as (_node, alice):
+        with pytest.raises(KeyboardInterrupt):
+            alice.broker.turns.checkpoint()
+        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
+        assert alice.broker.standing is Standing.HELD
+        assert any("comes back first" in one for one in alice.said)
+
+
+def test_an_interrupt_while_memory_moves_waits_until_it_is_back() -> None:
+    driver = Driver()
+    driver.during_park = interrupt
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        takes(visitor)
+        gives(visitor)
+        visitor.live()
+
+    with task(script, driver) as (_node, alice):
+        with pytest.raises(KeyboardInterrupt):
+            alice.broker.turns.checkpoint()
+        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
+
+
+def test_a_second_interrupt_leaves_it_as_a_parked_kernel() -> None:
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        takes(visitor)
+        for _ in range(2):
+            queues(visitor)
+            interrupt()
+        gives(visitor)
+        visitor.live()
+
+    with task(script, driver) as (_node, alice):
+        with pytest.raises(KeyboardInterrupt):
+            alice.broker.turns.checkpoint()
+        assert driver.log == ["park"]
+        assert alice.broker.standing is Standing.PARKED
+        alice.broker.set_activity(False)
+        assert alice.broker.cells.barred is not None, "no cell runs without it"
+        alice.broker.set_activity(True)
+        alice.broker.cells.before_cell()
+        assert driver.log[1:] == [f"resume {{{HERE!r}: {THERE!r}}}"]
+        assert alice.broker.cells.barred is None
+
+
+def test_what_cannot_be_brought_back_is_tried_again_and_an_interrupt_leaves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver()
+    driver.restores = Result.REFUSED
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 3:
+            driver.restores = Result.DONE
+
+    monkeypatch.setattr("jupyter_gpushare.client.memory.moving._pause", pause)
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        takes(visitor)
+        gives(visitor)
+        lets_compute(visitor)
+
+    with task(script, driver) as (_node, alice):
+        alice.broker.turns.checkpoint()
+        assert len(paused) == 3
+        assert driver.log[-1] == f"resume {{{HERE!r}: {THERE!r}}}"
+        assert sum("It is tried again." in one for one in alice.said) == 1, "said once"
+
+
+def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
+    driver = Driver()
+
+    def script(visitor: Visitor) -> None:
+        asks(visitor)
+        visitor.live()
+
+    with task(script, driver) as (node, alice):
+        has, done = threading.Event(), threading.Event()
+
+        def holds() -> None:
+            with alice.broker.lock:
+                has.set()
+                done.wait(20)
+
+        thread = threading.Thread(target=holds)
+        thread.start()
+        assert has.wait(20)
+        alice.broker.turns.checkpoint()
+        done.set()
+        thread.join(20)
+        assert not node.calls(Method.PARKING)
+        assert not driver.log

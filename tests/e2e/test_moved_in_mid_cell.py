@@ -1,0 +1,295 @@
+"""A long cell is moved in mid-run: real kernels, real torch, a driver and NVML of our own.
+
+Alice's cell trains, with 4 GiB on a GPU. Root's short cell takes her turn there, and Bob gives the
+other GPU back: so her process is checkpointed at the end of a step and goes on there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cuda import GIB, Call, Cuda
+from support.driverstage import FILL, READ, Stage, Wish, cuda_stubs, cuda_world, stage
+from support.kernel import Kernel, Shown, shows
+from support.node import NodeClient, until
+
+from jupyter_gpushare.protocol.messages import Method
+
+__all__ = ["cuda_stubs", "cuda_world", "stage"]
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.parametrize(
+        "stage",
+        [
+            Wish(
+                gpus=2,
+                config=(
+                    "c.Policy.max_tasks_per_gpu = 4\nc.Policy.idle_timeout = 600.0\n"
+                    "c.Policy.share_mode = 'time'\nc.Policy.quantum = 1.0\n"
+                    "c.Policy.move_seconds = 0.001\nc.Policy.heartbeat_timeout = 300.0\n"
+                    "c.Policy.turn_bound = 300.0\n"
+                    "c.Quotas.default = {'gpus': 1, 'memory': '5GiB'}\n"
+                ),
+            )
+        ],
+        indirect=True,
+    ),
+]
+
+#: Torch counts the memory that it uses on a GPU, and not what it uses on a CPU.
+STAND_IN = """
+from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator, Figures
+from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
+from jupyter_gpushare.client.adapters.torch import TorchAdapter
+
+class OnCpu(CudaAllocator):
+    def devices(self):
+        return (self._torch.device("cpu"),)
+    def figures(self, device):
+        return Figures._make(2**30 for _ in Figures._fields)
+    def free(self, device):
+        return None
+    def capturing(self):
+        return False
+
+def watch_steps(adapter, torch):
+    if adapter.meter is None:
+        adapter.meter = StepMeter(torch, OnCpu(torch))
+        adapter.meter.install()
+
+TorchAdapter._watch_steps = watch_steps
+"""
+TRAIN = """
+import json, os, time, torch
+torch.set_num_threads(1)
+
+def train(enough, note=len):
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1)
+    )
+    optimizer = torch.optim.AdamW(net.parameters())
+    losses = []
+    while not enough(len(losses)):
+        loss = net(torch.randn(32, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        note(losses)
+        time.sleep(0.01)
+    weights = sum(one.double().sum().item() for one in net.parameters())
+    print(json.dumps([one.hex() for one in (*losses, weights)]))
+"""
+
+
+def undisturbed(steps: int) -> list[str]:
+    """What a plain Python program computes that does the same without us."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{TRAIN}train(lambda steps: steps >= {steps})"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JUPYTER_GPUSHARE": "off"},
+    )
+    return list(json.loads(done.stdout))
+
+
+def made(steps: Path) -> int:
+    """How many steps her training has made."""
+    return steps.read_text().count("\n")
+
+
+class Others:
+    """Bob and root, as plain clients: each computes, and takes turns if he has the GPU."""
+
+    def __init__(self, stage: Stage, stack: ExitStack) -> None:
+        self._stage = stage
+        self._clients = {
+            who: stack.enter_context(stage.node.client(who)) for who in ("bob", "root")
+        }
+        self._leases: dict[str, str] = {}
+
+    def client(self, who: str) -> NodeClient:
+        return self._clients[who]
+
+    def comes(self, who: str) -> str:
+        """The UUID of the GPU on which he computes from now on."""
+        client = self._clients[who]
+        granted = client.request()
+        self._leases[who] = lease = granted["lease"]
+        client.call(Method.ACTIVITY, lease=lease, state="busy")
+        client.call(Method.MEMORY, lease=lease, figures=[], steps=0, can_take_turns=True)
+        return str(granted["gpus"][0]["uuid"])
+
+    def asks(self, who: str) -> None:
+        self._clients[who].call(Method.TURN_ASK, lease=self._leases[who])
+
+    def goes(self, who: str) -> None:
+        self._clients[who].call(Method.RELEASE, lease=self._leases.pop(who))
+
+
+class Scene:
+    """Alice trains and waits for her turn; the other GPU is about to be free."""
+
+    def __init__(self, stage: Stage, alice: Kernel, others: Others, enough: Path) -> None:
+        self.stage, self.alice, self.others, self.enough = stage, alice, others, enough
+        self.cell: Shown
+        self.first = self.second = ""
+
+    def gpu(self) -> str:
+        gpus = self.stage.lease("alice")["gpus"]
+        return str(gpus[0]["uuid"]) if gpus else ""
+
+    def until(self, what: Any, story: str) -> None:
+        until(lambda: self.alice.pump() or what(), story)
+
+    def turn(self, who: str) -> str | None:
+        turn = self.stage.lease(who)["turn"]
+        return None if turn is None else str(turn)
+
+    def ends(self) -> list[str]:
+        """Let her training end; what it printed."""
+        self.enough.touch()
+        self.alice.finish(self.cell)
+        assert self.cell.reply is not None
+        assert self.cell.reply["status"] == "ok", self.cell.reply
+        return list(json.loads(self.cell.stream()))
+
+    def is_whole(self, printed: list[str]) -> None:
+        assert printed == undisturbed(len(printed) - 1), "the same losses and weights, to the bit"
+        assert self.alice.ok(READ).stream().strip() == "read: b'alice was here'"
+
+
+@contextmanager
+def scene(stage: Stage, tmp_path: Path, **mishaps: Any) -> Iterator[Scene]:
+    stage.world.set_version(13000)
+    with ExitStack() as stack:
+        alice = stack.enter_context(stage.kernel("alice"))
+        others = Others(stage, stack)
+        now = Scene(stage, alice, others, tmp_path / "enough")
+        alice.ok(STAND_IN)
+        alice.ok("%gpushare request")
+        alice.ok(FILL)
+        alice.ok(TRAIN)
+        stage.until_measured("alice", 4 * GIB)
+        now.first = now.gpu()
+        steps = tmp_path / "steps"
+        steps.write_text("0\n")
+        alice.ok(
+            f"def note(losses):\n    with open({str(steps)!r}, 'a') as file:\n"
+            "        print(len(losses), file=file)"
+        )
+        now.cell = alice.start(f"train(lambda steps: os.path.exists({str(now.enough)!r}), note)")
+        stage.until_state("alice", "active")
+        now.second = others.comes("bob")
+        assert now.second != now.first
+        before = made(steps)
+        now.until(lambda: made(steps) > before + 500, "she has had much, 5 s at least")
+        assert others.comes("root") == now.first
+        now.until(lambda: now.turn("root") is not None, "they take turns")
+        others.asks("root")
+        now.until(lambda: now.turn("alice") == "waits", "the short cell has her turn")
+        yield now
+
+
+def test_a_long_cell_goes_on_on_the_gpu_that_idles(stage: Stage, tmp_path: Path) -> None:
+    with scene(stage, tmp_path) as now:
+        now.others.goes("bob")
+        now.until(lambda: now.gpu() == now.second, "she is there")
+        now.until(lambda: stage.lease("alice")["state"] == "active", "and computes")
+        assert set(stage.world.held_by(now.alice.pid)) == {now.second}
+        assert now.turn("root") in ("holds", "yields", None), "the short cell goes on"
+        said = now.cell.stream("stderr") + now.cell.plain()
+        assert "This task can compute sooner on another GPU" in said
+        assert "waits in host memory until a GPU is free" in said
+        now.is_whole(now.ends())
+        moved = [e for e in stage.root.call(Method.HISTORY)["events"] if "parked" in e["text"]]
+        assert moved, "the history tells of it"
+
+
+def test_who_cannot_be_moved_stays_and_computes_when_it_is_her_turn(
+    stage: Stage, tmp_path: Path
+) -> None:
+    with scene(stage, tmp_path) as now:
+        stage.world.fault(Call.CHECKPOINT, Cuda.UNKNOWN)
+        now.others.goes("bob")
+        now.until(lambda: stage.lease("alice")["kept"], "she says why")
+        assert now.gpu() == now.first
+        assert stage.world.state_of(now.alice.pid) == 0, "it runs"
+        now.others.goes("root")
+        now.is_whole(now.ends())
+
+
+def test_a_restore_that_fails_is_tried_again_and_can_be_left(stage: Stage, tmp_path: Path) -> None:
+    with scene(stage, tmp_path) as now:
+        stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
+        now.others.goes("bob")
+        shows(now.alice, now.cell, "It is tried again.")
+        now.alice.interrupt()
+        shows(now.alice, now.cell, "comes back first")
+        now.alice.interrupt()
+        now.alice.finish(now.cell)
+        assert now.cell.error()["ename"] == "KeyboardInterrupt"
+        barred = now.alice.run(READ)
+        assert barred.error()["ename"] == "InputRejected", "no code runs without its memory"
+        stage.world.heal()
+        assert now.alice.ok(READ).stream().strip() == "read: b'alice was here'"
+
+
+def test_the_stop_button_stops_the_cell_with_its_memory_back(stage: Stage, tmp_path: Path) -> None:
+    with scene(stage, tmp_path) as now:
+        stage.world.slow(Call.CHECKPOINT, 3000)
+        now.others.goes("bob")
+        now.until(lambda: stage.lease("alice")["state"] == "parking", "it moves")
+        now.alice.interrupt()
+        now.alice.finish(now.cell)
+        assert now.cell.error()["ename"] == "KeyboardInterrupt"
+        assert stage.world.state_of(now.alice.pid) == 0, "all is back"
+        assert now.alice.ok(READ).stream().strip() == "read: b'alice was here'"
+
+
+def test_the_node_manager_is_killed_in_the_middle_of_it(stage: Stage, tmp_path: Path) -> None:
+    with scene(stage, tmp_path) as now:
+        stage.world.slow(Call.CHECKPOINT, 3000)
+        roots = stage.lease("root")["id"]
+        now.others.goes("bob")
+        now.until(lambda: stage.lease("alice")["state"] == "parking", "it moves")
+        stage.node.kill9()
+        stage.node.start()
+        with stage.node.client("root") as root:
+            stage.root = root
+            root.call(Method.LEASE_REVOKE, lease=roots, reason="enough")
+            now.until(lambda: stage.lease("alice")["state"] == "active", "she computes again")
+            now.is_whole(now.ends())
+            assert len(stage.lease("alice")["gpus"]) == 1
+
+
+def test_the_kernel_is_killed_in_the_middle_of_it(stage: Stage, tmp_path: Path) -> None:
+    with scene(stage, tmp_path) as now:
+        stage.world.slow(Call.CHECKPOINT, 3000)
+        now.others.goes("bob")
+        now.until(lambda: stage.lease("alice")["state"] == "parking", "it moves")
+        now.alice.manager.shutdown_kernel(now=True)
+        until(
+            lambda: (
+                [one["environment"] for one in stage.root.call(Method.STATUS)["leases"]] == ["root"]
+            ),
+            "her lease is gone",
+        )
+        assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == 0
+
+        def is_free() -> bool:
+            gpus = stage.root.call(Method.STATUS)["gpus"]
+            return not any(gpu["used"] for gpu in gpus)
+
+        until(is_free, "and nothing of it is left")

@@ -1,0 +1,294 @@
+"""Random histories of tasks that take turns and are moved while they compute."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Bytes,
+    LeaseId,
+    LeasePhase,
+    Movable,
+    Quota,
+    Request,
+    Rung,
+)
+from jupyter_gpushare.policy.words.recalls import AT_WORK, MEMORY, RecallPhase, Why
+from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
+from support.policy_turns import CONFIG, Actor, TakingTurns, TurnWorld
+from support.policy_world import GIB, gpu
+
+#: Moves are cheap, so that short histories have many.
+MOVES = dataclasses.replace(
+    CONFIG, moving=Moving(0.02, least=8.0, times=2.0, rests=2.0), max_waiting_per_environment=64
+)
+
+
+class MovingWorld(TurnWorld):
+    """Passes on who is asked for memory. A task gives it at its gate, in two or three seconds.
+
+    Every fifth time the memory cannot be moved, or only back to the same GPUs.
+    """
+
+    def __init__(self, config: PolicyConfig) -> None:
+        super().__init__(config)
+        self.wanted: set[LeaseId] = set()
+        self.moving: set[LeaseId] = set()
+        self.back: set[LeaseId] = set()
+        self.moves, self.kept, self.refused = 0, 0, 0
+        self._count = itertools.count()
+
+    def run(self, command: cmd.Command) -> core.Decision:
+        before = len(self.history)
+        decision = super().run(command)
+        for event in self.history[before:]:
+            if isinstance(event, ev.RecallMoved) and event.give in MEMORY:
+                asked = event.phase is RecallPhase.TOLD and event.why in AT_WORK
+                if asked and event.lease in self.actors:
+                    self.wanted.add(event.lease)
+            elif isinstance(event, ev.LeaseGranted) and event.parked is not None:
+                self.back.add(event.lease)
+        return decision
+
+    def second(self) -> None:
+        super().second()
+        for name, actor in list(self.actors.items()):
+            if actor.stopped or name not in self.state.leases:
+                continue
+            if name in self.back and self.holds(actor):
+                self.comes_back(actor)
+            elif name in self.moving and self.holds(actor):
+                self.gives_or_keeps(actor)
+            elif name in self.wanted and not actor.in_step and self.holds(actor):
+                self.plans(actor)
+
+    def begin_step(self, actor: Actor) -> None:
+        if actor.lease not in self.moving | self.back:  # it stands at its gate
+            super().begin_step(actor)
+
+    def plans(self, actor: Actor) -> None:
+        memory = sum(self.memory.get((actor.pid, uuid), 0) for uuid in self.uuids(actor))
+        plan = cmd.PlanParking(self.at, *self.who(actor), memory)
+        turn = self.state.turns.get(actor.lease)
+        if isinstance(self.run(plan), core.Refuse):
+            assert self.state.turns.get(actor.lease) == turn, "it was refused, and lost its turn"
+            self.refused += 1
+            self.wanted.discard(actor.lease)
+            return
+        self.wanted.discard(actor.lease)
+        self.moving.add(actor.lease)
+        actor.closed, actor.waiting = True, False
+
+    def gives_or_keeps(self, actor: Actor) -> None:
+        self.moving.discard(actor.lease)
+        number = next(self._count)
+        if number % 5 == 3:
+            self.kept += 1
+            self.run(cmd.Keep(self.at, *self.who(actor), "NCCL runs."))
+            self.ask(actor)
+            return
+        self.moves += 1
+        for uuid in self.uuids(actor):
+            self.memory.pop((actor.pid, uuid), None)
+        movable = Movable.SAME if number % 5 == 4 else Movable.KIND
+        size = max(1, actor.persistent)
+        self.run(cmd.Park(self.at, *self.who(actor), Rung.DRIVER, size, movable, 1.0))
+        self.run(cmd.Resume(self.at, *self.who(actor)))
+
+    def comes_back(self, actor: Actor) -> None:
+        self.back.discard(actor.lease)
+        actor.closed = True
+        self.have(actor, actor.persistent, limited=False)
+        self.run(cmd.Restored(self.at, *self.who(actor), 1.0))
+        self.report(actor)
+        self.ask(actor)
+
+
+class MovedAround(TakingTurns):
+    """Two or three GPUs of one kind; people may hold one or two of them."""
+
+    config = MOVES
+    world: MovingWorld
+    quota = 1
+
+    @initialize(
+        gpus=st.integers(2, 3),
+        quota=st.integers(1, 2),
+        crowd=st.lists(st.integers(6, 14), min_size=2, max_size=6),
+        data=st.data(),
+    )
+    def begin(self, gpus: int, quota: int, crowd: list[int], data: st.DataObject) -> None:
+        world = MovingWorld(self.config)
+        world.start([gpu(index, 24) for index in range(gpus)], Quota(quota, None))
+        self.world, self.quota = world, quota
+        self.next_pid = 1
+        for gib in crowd:
+            both = quota > 1 and data.draw(st.integers(0, 3)) == 0
+            self.come("abcde"[self.next_pid % 5], 2 if both else 1, gib, 60, 30, 9, waits=True)
+            self.everybody(12)
+
+    def _pick(self, data: st.DataObject, *, stopped: bool | None = False) -> Actor | None:
+        actor = super()._pick(data, stopped=stopped)
+        stands = actor is not None and actor.lease in self.world.moving | self.world.back
+        return None if stands else actor
+
+    def everybody(self, rounds: int) -> None:
+        for number in range(rounds):
+            super().everybody(1)
+            if number % 3 == 2:
+                self.world.observe()
+            self.nobody_holds_more_than_the_quota()
+            self.what_moves_has_no_turn()
+
+    @invariant()
+    def nobody_holds_more_than_the_quota(self) -> None:
+        """Also on the way: what drains still counts."""
+        if not hasattr(self, "world"):
+            return
+        held: dict[str, set[str]] = {}
+        for environment, uuid in self.world.state.reservations:
+            held.setdefault(environment, set()).add(uuid)
+        assert all(len(gpus) <= self.quota for gpus in held.values()), "more GPUs than the quota"
+
+    @invariant()
+    def what_moves_has_no_turn(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        state = self.world.state
+        for key, recall in state.recalls.items():
+            if recall.moving and state.leases[key.lease].phase is LeasePhase.HELD:
+                assert key.lease not in state.turns or not state.turns[key.lease].gpus, (
+                    "it computes while its memory moves"
+                )
+
+
+def busy_day(seconds: int = 900) -> MovingWorld:
+    """A history without chance in which many are moved: long trainings and short cells."""
+    history = MovedAround()
+    world = MovingWorld(MOVES)
+    world.start([gpu(index, 24) for index in range(2)], Quota(1, None))
+    history.world, history.quota, history.next_pid = world, 1, 1
+    for gib in (14, 14, 12):
+        history.come("abcde"[history.next_pid % 5], 1, gib, 50, 30, 9, waits=True)
+        history.everybody(20)
+    for number in range(seconds // 30):
+        history.come("de"[number % 2], 1, 10 + number % 3 * 6, 40, 40, 9, waits=True)
+        history.everybody(20)
+        name = max(world.actors, key=lambda one: world.actors[one].pid)
+        actor = world.actors.pop(name)
+        if name in world.state.leases:
+            world.release(name, actor.who)
+        world.die(actor.pid)
+        history.everybody(10)
+        history.memory_is_there()
+        history.one_turn_a_gpu()
+    return world
+
+
+# -- stories without chance ----------------------------------------------------------------
+
+MOVING = Moving(per_gib=0.2)
+#: Seconds until 10 GiB are out and in again.
+PRICE = MOVING.price(10 * GIB)
+HOST = dataclasses.replace(CONFIG, moving=MOVING, max_tasks_per_gpu=8, idle_timeout=20.0)
+
+
+class Host:
+    """Tasks on two GPUs; each makes a step a second if it may, and moves when it is asked."""
+
+    def __init__(self, config: PolicyConfig = HOST, gpus: int = 2) -> None:
+        self.world = TurnWorld(config)
+        self.world.start([gpu(index, 80) for index in range(gpus)], Quota(1, None))
+        self.told: list[tuple[str, Why]] = []
+
+    def come(self, who: str, pid: int, size: int = 10) -> Actor:
+        decision = self.world.request(who, pid, Request(1, Bytes(size * GIB)), wait=True)
+        assert isinstance(decision, core.Grant | core.Wait), decision
+        actor = Actor(pid, who, decision.lease, size * GIB // 2, size * GIB // 4, gated=True)
+        self.world.actors[decision.lease] = actor
+        if isinstance(decision, core.Grant):
+            self.world.train(actor, 3)
+            self.world.observe()
+        return actor
+
+    def ends(self, actor: Actor) -> None:
+        actor.idle, actor.waiting = True, False
+        self.world.run(cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE))
+
+    def where(self, actor: Actor) -> list[str]:
+        return [str(uuid) for uuid in self.world.uuids(actor)]
+
+    def second(self) -> None:
+        before = len(self.world.history)
+        for actor in list(self.world.actors.values()):
+            if not actor.idle and self.world.holds(actor):
+                self.world.train(actor, 1)
+        self.world.second()
+        for event in self.world.history[before:]:
+            if isinstance(event, ev.RecallMoved) and event.give in MEMORY:
+                assert event.phase is RecallPhase.TOLD
+                self.told.append((self.world.actors[event.lease].who, event.why))
+                self.gives(self.world.actors[event.lease])
+
+    def gives(self, actor: Actor) -> None:
+        """Out to host memory; a cell that was under way asks to go on."""
+        world = self.world
+        for uuid in world.uuids(actor):
+            world.memory.pop((actor.pid, uuid), None)
+        world.run(cmd.Park(world.at, *world.who(actor), Rung.DRIVER, actor.persistent))
+        world.observe()
+        if not actor.idle:
+            actor.closed = actor.waiting = actor.in_step = False
+            world.run(cmd.Resume(world.at, *world.who(actor)))
+
+    def seconds(self, count: float) -> None:
+        for _ in range(int(count)):
+            self.second()
+
+
+def crowded(host: Host) -> tuple[Actor, Actor, Actor]:
+    """Alice and Bob have a GPU each, Carol's short cell took Alice's turn."""
+    alice = host.come("alice", 1)
+    host.seconds(100)
+    bob = host.come("bob", 2)
+    assert host.where(alice) != host.where(bob)
+    host.seconds(5)
+    carol = host.come("carol", 3)
+    assert host.where(carol) == host.where(alice), "her turn comes soonest where most was had"
+    host.seconds(3)
+    turns = host.world.state.turns
+    assert turns[carol.lease].phase is TurnPhase.HOLDS
+    assert turns[alice.lease].phase is TurnPhase.WAITS
+    return alice, bob, carol
+
+
+class Slow(Host):
+    """Its tasks say what they are asked for, and do nothing about it."""
+
+    def gives(self, actor: Actor) -> None:
+        actor.closed = True
+
+    def plan(self, actor: Actor, memory: int = GIB) -> core.Decision:
+        return self.world.run(cmd.PlanParking(self.world.at, *self.world.who(actor), memory))
+
+    def turn(self, actor: Actor) -> TurnPhase | None:
+        turn = self.world.state.turns.get(actor.lease)
+        return None if turn is None else turn.phase
+
+
+def asked_to_move(host: Host) -> tuple[Actor, Actor]:
+    """Alice was asked, and Carol computes on her GPU."""
+    alice, bob, carol = crowded(host)
+    host.ends(bob)
+    host.seconds(2)
+    assert host.told == [("alice", Why.MOVED)]
+    return alice, carol
