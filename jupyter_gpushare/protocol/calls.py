@@ -255,6 +255,7 @@ class MemoryParams(LeaseParams):
     figures: Annotated[tuple[GpuMemory, ...], "bytes"]
     steps: Whole
     can_take_turns: Annotated[bool, "it stops between two steps when it is told"] = False
+    by_lock: Annotated[bool, "it has no gate, and the driver can lock it"] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -469,6 +470,8 @@ PARAMS: Final[dict[Method, type]] = {
     Method.MEMORY: MemoryParams,
     Method.TURN_ASK: LeaseParams,
     Method.TURN_DONE: LeaseParams,
+    Method.TURN_LOCK: LeaseParams,
+    Method.TURN_LOCKED: LeaseParams,
     Method.RELEASE: ReleaseParams,
     Method.STATUS: StatusParams,
     Method.WATCH: NoParams,

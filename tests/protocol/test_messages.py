@@ -156,6 +156,8 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     ),
     Method.TURN_ASK: ({"lease": "l"}, LeaseParams("l")),
     Method.TURN_DONE: ({"lease": "l"}, LeaseParams("l")),
+    Method.TURN_LOCK: ({"lease": "l"}, LeaseParams("l")),
+    Method.TURN_LOCKED: ({"lease": "l"}, LeaseParams("l")),
     Method.LIMITED: (
         {"lease": "l", "limits": [{"uuid": "GPU-1", "memory": 5}], "live": False},
         LimitedParams("l", (GpuLimit("GPU-1", 5),), False),
@@ -436,6 +438,8 @@ def test_params_may_be_left_out() -> None:
         (Method.MEMORY, {"can_take_turns": "yes"}),
         (Method.TURN_ASK, {"lease": None}),
         (Method.TURN_DONE, {"lease": 7}),
+        (Method.TURN_LOCK, {"lease": ""}),
+        (Method.TURN_LOCKED, {"lease": 7}),
         (Method.LIMITED, {"limits": 5}),
         (Method.LIMITED, {"limits": [5]}),
         (Method.LIMITED, {"limits": [{"uuid": "GPU-1"}]}),
