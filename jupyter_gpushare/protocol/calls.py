@@ -267,6 +267,7 @@ class MemoryParams(LeaseParams):
     figures: Annotated[tuple[GpuMemory, ...], "bytes"]
     steps: Whole
     can_take_turns: Annotated[bool, "it stops between two steps when it is told"] = False
+    by_lock: Annotated[bool, "it has no gate, and the driver can lock it"] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +482,8 @@ PARAMS: Final[dict[Method, type]] = {
     Method.MEMORY: MemoryParams,
     Method.TURN_ASK: TurnParams,
     Method.TURN_DONE: TurnParams,
+    Method.TURN_LOCK: LeaseParams,
+    Method.TURN_LOCKED: LeaseParams,
     Method.RELEASE: ReleaseParams,
     Method.STATUS: StatusParams,
     Method.WATCH: NoParams,

@@ -20,6 +20,8 @@ from .framing import decode, encode
 VERSION: Final = 1
 #: Seconds beyond a request's deadline in which the helper brings a half-done process back.
 RESCUE_SECONDS: Final = 12.0
+#: Seconds that a process is locked at most for the turn of another; then its Ctrl-C works again.
+LONGEST_LOCK: Final = 10.0
 _LONGEST_DEADLINE: Final = 24 * 3600.0
 
 
@@ -30,6 +32,8 @@ class Action(Enum):
     STATE = "state"
     PARK = "park"
     RESUME = "resume"
+    LOCK = "lock"
+    UNLOCK = "unlock"
 
 
 class State(Enum):
@@ -94,6 +98,11 @@ class Request:
     """A question. ``deadline`` and ``lock_timeout`` in seconds from when it is received.
 
     ``gpu_map`` (only to resume): old to new GPU UUIDs, as far as they differ.
+
+    A ``LOCK`` lasts for ``hold`` seconds, at most :data:`LONGEST_LOCK`: then the helper unlocks the
+    process by itself, and answers. It does so sooner when the asker, or a socket that came with the
+    request, closes or says anything. ``say`` is what the helper writes to that socket once the
+    process is locked.
     """
 
     action: Action
@@ -101,6 +110,8 @@ class Request:
     deadline: float = 30.0
     lock_timeout: float = 5.0
     gpu_map: Mapping[str, str] = field(default_factory=dict)
+    hold: float = 0.0
+    say: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +179,8 @@ def encode_request(request: Request) -> bytes:
         message["target"] = {"pid": target.pid, "start_time": target.start_time}
     if request.gpu_map:
         message["gpu_map"] = dict(request.gpu_map)
+    if request.action is Action.LOCK:
+        message |= {"hold": request.hold, "say": request.say}
     return encode(message)
 
 
@@ -242,6 +255,8 @@ def decode_request(line: bytes) -> Request:
         deadline=_seconds(message.get("deadline"), "deadline"),
         lock_timeout=_seconds(message.get("lock_timeout"), "lock_timeout"),
         gpu_map=gpu_map,
+        hold=_seconds(message.get("hold", 0.0), "hold"),
+        say=_text(message.get("say", ""), "say"),
     )
 
 

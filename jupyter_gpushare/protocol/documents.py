@@ -877,6 +877,7 @@ class Welcome(TypedDict):
     node: NodeName
     environment: Annotated[str, "who you are"]
     parks: NotRequired[Annotated[bool, "whether your idle kernels may be asked for their GPUs"]]
+    turn_lock: NotRequired[Annotated[Seconds, "how long a task without a gate may be locked"]]
     admin: bool
     quota: HeldQuota
     heartbeat_interval: Seconds
@@ -933,7 +934,7 @@ class Done(NewVoucher):
         Annotated[
             Seconds,
             "of `pin`: for which it is kept now; of `turn.ask`: about until its turn, if it waits "
-            "and that can be told",
+            "and that can be told; of `turn.lock`: for which it must be locked, at most",
         ]
     ]
     turn_seconds: NotRequired[

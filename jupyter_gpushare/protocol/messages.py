@@ -55,6 +55,8 @@ class Method(Enum):
     MEMORY = "memory"
     TURN_ASK = "turn.ask"
     TURN_DONE = "turn.done"
+    TURN_LOCK = "turn.lock"
+    TURN_LOCKED = "turn.locked"
     RELEASE = "release"
     STATUS = "status"
     WATCH = "watch"

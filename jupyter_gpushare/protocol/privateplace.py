@@ -34,6 +34,15 @@ def checkpoint_socket(environ: Mapping[str, str], python: str) -> str:
     return private_file(environ, f"checkpoint-{namespace_of_pids()}-{which:08x}.sock")
 
 
+def helper_sockets(environ: Mapping[str, str]) -> Iterator[str]:
+    """The sockets of this user's checkpoint helpers in this pid namespace, of whatever Python."""
+    for folder in _candidates(environ):
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(folder)):
+                if name.startswith(f"checkpoint-{namespace_of_pids()}-") and name.endswith(".sock"):
+                    yield os.path.join(folder, name)
+
+
 def private_file(environ: Mapping[str, str], name: str) -> str:
     """The path for this user's file or socket ``name``. Raises :class:`UnsafePlace`."""
     reasons = []

@@ -13,11 +13,15 @@ events, and a server that dies, leak nothing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from jupyter_client.manager import AsyncKernelManager
+
 from .otherpythons import OtherPythons, lacking, other_python
+from .unlocking import unlock
 
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 
@@ -81,6 +85,9 @@ class KernelLifecycle:
         if kernel is None:
             return
         self._look_for_hook(kernel)
+        if isinstance(kernel, AsyncKernelManager):
+            for name in ("interrupt_kernel", "restart_kernel", "shutdown_kernel"):
+                _unlocks_first(kernel, name)
 
         def died() -> None:
             # A dead process's id is told, so what the restarted kernel asks for is safe.
@@ -115,9 +122,7 @@ class KernelLifecycle:
         return self._kernels.get_kernel(kernel_id) if kernel_id in self._kernels else None
 
     def _pid(self, kernel_id: str) -> int | None:
-        provisioner = getattr(self._kernel(kernel_id), "provisioner", None)
-        pid = getattr(provisioner, "pid", None)
-        return pid if isinstance(pid, int) else None
+        return _pid_of(self._kernel(kernel_id))
 
     def _ended(self, kernel_id: str, pid: int | None) -> None:
         self._keep(self._say(kernel_id, pid))
@@ -130,3 +135,21 @@ class KernelLifecycle:
     async def _say(self, kernel_id: str, pid: int | None) -> None:
         self._log.debug("gpushare: kernel %s ended (process %s)", kernel_id, pid)
         await self._tell(kernel_id, pid)
+
+
+def _pid_of(kernel: Any) -> int | None:
+    pid = getattr(getattr(kernel, "provisioner", None), "pid", None)
+    return pid if isinstance(pid, int) else None
+
+
+def _unlocks_first(kernel: Any, name: str) -> None:
+    """What a kernel's manager does by this name is done once the kernel is not locked any more."""
+    act = getattr(kernel, name)
+
+    @functools.wraps(act)
+    async def after_unlock(*arguments: Any, **options: Any) -> Any:
+        if (pid := _pid_of(kernel)) is not None:
+            await unlock(pid)
+        return await act(*arguments, **options)
+
+    setattr(kernel, name, after_unlock)

@@ -16,9 +16,11 @@ from jupyter_gpushare.node.checkpoint.sequence import (
     Call,
     Plan,
     Step,
+    lock,
     look,
     park,
     resume,
+    unlock,
 )
 from jupyter_gpushare.protocol.checkpoint import RESCUE_SECONDS, Cause, Outcome, Result, State
 
@@ -102,7 +104,8 @@ def check_outcome(driver: ModelDriver, before: State, goal: State, outcome: Outc
         assert driver.state is before
         assert all(call.step is Step.STATE for call in driver.calls)
     elif outcome.result is Result.INTACT:
-        assert driver.state is (State.RUNNING if goal is State.CHECKPOINTED else before)
+        forwards = (State.LOCKED, State.CHECKPOINTED)
+        assert driver.state is (State.RUNNING if goal in forwards else before)
     elif outcome.result is Result.DEAD:
         assert driver.gone or driver.state is State.FAILED
     assert (outcome.result is Result.DONE) == (outcome.cause is None)
@@ -124,6 +127,28 @@ def test_resume_says_what_is_so(driver: ModelDriver, deadline: float) -> None:
     before = driver.state
     outcome = driver.follow(resume(deadline, {}))
     check_outcome(driver, before, State.RUNNING, outcome)
+
+
+@given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))
+def test_lock_says_what_is_so(driver: ModelDriver, deadline: float, timeout: float) -> None:
+    before = driver.state
+    outcome = driver.follow(lock(deadline, timeout))
+    check_outcome(driver, before, State.LOCKED, outcome)
+    if driver.state is State.LOCKED and before is State.RUNNING and not driver.gone:
+        assert outcome.result in (Result.DONE, Result.STUCK)
+    assert all(call.step in (Step.STATE, Step.LOCK, Step.UNLOCK) for call in driver.calls)
+
+
+@given(DRIVERS, st.floats(0.1, 120))
+def test_unlock_says_what_is_so_and_touches_nothing_that_is_parked(
+    driver: ModelDriver, deadline: float
+) -> None:
+    before = driver.state
+    outcome = driver.follow(unlock(deadline))
+    check_outcome(driver, before, State.RUNNING, outcome)
+    if before is not State.LOCKED:
+        assert driver.state in (before, State.FAILED)
+        assert all(call.step is Step.STATE for call in driver.calls)
 
 
 @given(DRIVERS, st.floats(0.1, 120), st.floats(0.01, 30))

@@ -148,6 +148,9 @@ def test_where_only_ancestors_may_trace_the_helper_is_let_in_meanwhile(
     driver = DriverCheckpoint(place=str(place), environ=cuda_world.environ())
     driver.state()
     assert told == [helper_pid(place), 0]
+    told.clear()
+    driver.lock(0.0)
+    assert told == [-1, 0], "another helper may have to unlock it"
 
 
 def test_yamas_setting_is_read(tmp_path: Path) -> None:

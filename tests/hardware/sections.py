@@ -12,13 +12,16 @@ import importlib.metadata
 import json
 import os
 import platform
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,9 @@ RESIDUE = 64 * 2**20
 STORAGE_AIM = 0.7
 #: What taking turns may cost of the summed throughput.
 TURNS_AIM = 0.05
+#: Seconds that a lock may take to be the gate of short cells, too, and for which we lock.
+LOCK_AIM = 1.0
+LOCKED_FOR = 0.5
 
 
 def versions(bench: Bench) -> None:
@@ -200,6 +206,51 @@ def driver(bench: Bench) -> None:
                     bench.append("step_after", target.call("step"))
             finally:
                 bench.end(target, checkpoints)
+
+
+def locks(bench: Bench) -> None:
+    """Locking a torch program with its memory in place: how long it and the unlock take.
+
+    The program is locked while it is asked for its digest, which must wait, and be the same.
+    """
+    nvml, wanted = Nvml(), 8 * bench.orders.unit
+    with bench.helper() as drive:
+        target = Target(bench.torch_target)
+        checkpoints = drive(target)
+        try:
+            target.call("start")
+            target.call("build", wanted)
+            digest = target.call("digest")
+            checkpoints.lock(0.0)  # the helper's second worker starts, which is not to be measured
+            full = nvml.used()
+            for repeat in range(5 * bench.orders.repeats):
+                ours, theirs = socket.socketpair()
+                with ours, theirs, ThreadPoolExecutor(1) as pool:
+                    ours.settimeout(30.0)
+                    lock = pool.submit(checkpoints.lock, LOCKED_FOR + 5.0, theirs, "locked")
+                    if not ours.recv(100):
+                        raise Wrong(f"lock {repeat}: {told(lock.result())}")
+                    used, began = nvml.used(), time.monotonic()
+                    end = threading.Timer(LOCKED_FOR, ours.send, (b"unlock",))
+                    end.start()
+                    again = target.call("digest")
+                    waited = time.monotonic() - began
+                    outcome = lock.result()
+                bench.append("rounds", {**outcome.seconds, "a_call_waited": waited})
+                if outcome.result is not Result.DONE:
+                    raise Wrong(f"unlock {repeat}: {told(outcome)}")
+                if again != digest or used != full:
+                    raise Wrong(f"{again}, {used} bytes while locked; {digest}, {full} before")
+                if waited < LOCKED_FOR:
+                    raise Wrong(f"a call took {waited} s while the process was locked")
+            for phase in ("lock", "unlock"):
+                seconds = [one[phase] for one in bench.notes["rounds"]]
+                most = max(seconds)
+                bench.note(phase, {"median": statistics.median(seconds), "most": most})
+            worst = bench.notes["lock"]["most"]
+            bench.note("aim", {"wanted": LOCK_AIM, "worst": worst, "met": worst <= LOCK_AIM})
+        finally:
+            bench.end(target, checkpoints)
 
 
 def takeover(bench: Bench) -> None:
@@ -566,6 +617,7 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "versions": (versions, 60),
     "storage": (storage, 120),
     "driver": (driver, 190),
+    "locks": (locks, 60),
     "takeover": (takeover, 60),
     "turns": (turns, 130),
     "jax_cupy": (jax_cupy, 70),

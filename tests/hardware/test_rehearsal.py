@@ -34,7 +34,7 @@ def rehearse(report: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 #: Quick, and what the others rest on.
-IN_CI = ("storage", "driver", "takeover")
+IN_CI = ("storage", "driver", "locks", "takeover")
 
 
 @pytest.mark.slow

@@ -77,6 +77,8 @@ TABLE = [
     Row(Method.MEMORY, {"lease": "LEASE", "figures": [], "steps": 1}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.TURN_ASK, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.TURN_DONE, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
+    Row(Method.TURN_LOCK, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
+    Row(Method.TURN_LOCKED, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.LIMITED, {"lease": "LEASE", "limits": [], "live": True}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.KEPT, {"lease": "LEASE", "reason": "r"}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.RESUME, {"lease": "LEASE", "wait": False}, Gets.UNKNOWN, Gets.UNKNOWN),

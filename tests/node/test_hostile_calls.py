@@ -44,6 +44,8 @@ CALLS: dict[Method, dict[str, Any]] = {
     },
     Method.TURN_ASK: {},
     Method.TURN_DONE: {},
+    Method.TURN_LOCK: {},
+    Method.TURN_LOCKED: {},
     Method.RELEASE: {},
 }
 #: What any process of an environment may do to its leases; the rest only the task itself.

@@ -157,6 +157,8 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     ),
     Method.TURN_ASK: ({"lease": "l", "number": 3}, TurnParams("l", 3)),
     Method.TURN_DONE: ({"lease": "l"}, TurnParams("l")),
+    Method.TURN_LOCK: ({"lease": "l"}, LeaseParams("l")),
+    Method.TURN_LOCKED: ({"lease": "l"}, LeaseParams("l")),
     Method.LIMITED: (
         {"lease": "l", "limits": [{"uuid": "GPU-1", "memory": 5}], "live": False},
         LimitedParams("l", (GpuLimit("GPU-1", 5),), False),
@@ -439,6 +441,8 @@ def test_params_may_be_left_out() -> None:
         (Method.TURN_ASK, {"number": -1}),
         (Method.TURN_DONE, {"lease": 7}),
         (Method.TURN_DONE, {"number": "three"}),
+        (Method.TURN_LOCK, {"lease": ""}),
+        (Method.TURN_LOCKED, {"lease": 7}),
         (Method.LIMITED, {"limits": 5}),
         (Method.LIMITED, {"limits": [5]}),
         (Method.LIMITED, {"limits": [{"uuid": "GPU-1"}]}),

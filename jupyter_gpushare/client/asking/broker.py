@@ -90,6 +90,7 @@ class Broker:
         )
         self.turns.limited = self._limit_turn
         self.turns.drop = self._frameworks.drop_caches
+        self.turns.offer_lock = self._offer_lock
         self._silent_until = 0.0
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
@@ -403,6 +404,26 @@ class Broker:
             float(kept) if isinstance(kept, int | float) else 0.0,
             float(turn) if isinstance(turn, int | float) else 0.0,
         )
+
+    def _offer_lock(self) -> None:
+        """Where the node manager allows it, the driver's lock is the gate of a task without one."""
+        session = self._line.session
+        if session is None or not session.hello.get("turn_lock"):
+            return
+        if self.turns.locking is None:
+            from ..memory.locking import Locking
+
+            self.turns.locking = Locking(
+                lambda: self._line.session,
+                lambda: self.grant if self.standing is Standing.HELD else None,
+                lock=self._aside.lock,
+                against=self._aside.against_lock,
+                has_gates=lambda: self.turns.has_gates,
+                uses_cuda=self._aside.uses_cuda,
+                is_busy=lambda: self._giving.busy is not False,
+                say=self._say,
+            )
+        self.turns.locking.offer()
 
     def _limit_turn(self, limits: Mapping[str, int]) -> None:
         """In its turn a task may use what it keeps and the common region, by UUID in bytes."""

@@ -72,6 +72,9 @@ _POLL: Final = 0.02
 #: Seconds between two looks whether a helper that does not answer was stopped.
 _LOOK_EVERY: Final = 1.0
 _PR_SET_PTRACER: Final = 0x59616D61  # linux/prctl.h
+_ANY: Final = -1  # as a tracer
+#: Seconds that locking may take beyond the driver's own time-out.
+_LOCK_WITHIN: Final = 5.0
 #: How often a question is repeated if its helper died.
 _MOST_TRIES: Final = 5
 _NOT_FOR_HELPERS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "JPY_API_TOKEN", names.HUB_TOKEN})
@@ -86,6 +89,12 @@ def park_deadline(memory: int) -> float:
 def resume_deadline(memory: int) -> float:
     """Seconds that the restore of ``memory`` bytes may take."""
     return _BASE_SECONDS + memory / _SLOWEST
+
+
+_GONE: Final = Outcome(Result.DEAD, Cause.GONE, "The process has ended.")
+_UNREADABLE: Final = Outcome(
+    Result.STUCK, Cause.NO_HELPER, "The checkpoint helper's answer cannot be read."
+)
 
 
 class _NoHelper(Exception):
@@ -151,6 +160,38 @@ class DriverCheckpoint:
         """
         return self._carry_out(Action.RESUME, deadline_s, gpu_map=gpu_map or {})
 
+    def lock(
+        self,
+        hold_s: float,
+        told: socket.socket | None = None,
+        say: str = "",
+        lock_timeout_s: float = 2.0,
+    ) -> Outcome:
+        """Lock this process with its memory in place, wait until that is over, and say how it was.
+
+        Meanwhile this thread may be blocked, too. So the helper writes ``say`` to ``told`` once the
+        process is locked. It ends the lock after ``hold_s`` seconds, or when ``told`` closes or
+        says anything. It is not repeated where the helper dies: another one unlocks.
+        """
+        target = self._target()
+        if target is None:
+            return _GONE
+        within = lock_timeout_s + _LOCK_WITHIN
+        request = Request(Action.LOCK, target, within, lock_timeout_s, hold=hold_s, say=say)
+        try:
+            answer = self._ask(request, told)
+        except _NoHelper as error:
+            return Outcome(Result.REFUSED, Cause.NO_HELPER, str(error))
+        except _Lost as error:
+            # The next helper unlocks first of all, and needs our leave to trace us meanwhile.
+            free = self.unlock().result is Result.DONE
+            return Outcome(Result.INTACT if free else Result.STUCK, Cause.NO_HELPER, str(error))
+        return answer if isinstance(answer, Outcome) else _UNREADABLE
+
+    def unlock(self, deadline_s: float = 15.0) -> Outcome:
+        """End such a lock, whoever asked for it."""
+        return self._carry_out(Action.UNLOCK, deadline_s)
+
     # -- inside -----------------------------------------------------------------------
 
     def _target(self) -> Target | None:
@@ -168,7 +209,7 @@ class DriverCheckpoint:
     ) -> Outcome:
         target = self._target()
         if target is None:
-            return Outcome(Result.DEAD, Cause.GONE, "The process has ended.")
+            return _GONE
         request = Request(action, target, deadline, lock_timeout, gpu_map or {})
         try:
             answer = self._ask_until_heard(request)
@@ -176,10 +217,7 @@ class DriverCheckpoint:
             return Outcome(Result.REFUSED, Cause.NO_HELPER, str(error))
         except _Lost as error:
             return Outcome(Result.STUCK, Cause.NO_HELPER, str(error))
-        if isinstance(answer, Outcome):
-            return answer
-        said = "The checkpoint helper's answer cannot be read."
-        return Outcome(Result.STUCK, Cause.NO_HELPER, said)
+        return answer if isinstance(answer, Outcome) else _UNREADABLE
 
     def _ask_until_heard(self, request: Request) -> Outcome | Ability:
         """Ask; where a helper goes away another one is asked, and goes on from where it left.
@@ -205,14 +243,18 @@ class DriverCheckpoint:
                     raise
                 time.sleep(_POLL * tries)
 
-    def _ask(self, request: Request) -> Outcome | Ability:
+    def _ask(self, request: Request, told: socket.socket | None = None) -> Outcome | Ability:
         """Raises :class:`_NoHelper` and :class:`_Lost`."""
         connection, helper = self._connected()
-        with connection, self._traceable_by(helper):
-            end = time.monotonic() + request.deadline + ANSWER_GRACE
+        # Who unlocks may be another helper than the one that locks.
+        tracer = _ANY if request.action is Action.LOCK else helper
+        with connection, self._traceable_by(tracer):
+            end = time.monotonic() + request.deadline + request.hold + ANSWER_GRACE
             try:
                 connection.settimeout(10.0)
-                connection.sendall(encode_request(request))
+                # A short line: it is taken whole.
+                passed = [] if told is None else [told.fileno()]
+                socket.send_fds(connection, [encode_request(request)], passed)
                 return decode_answer(_line(connection, end, helper))
             except TimeoutError:
                 raise _Lost("The checkpoint helper does not answer.") from None
@@ -317,10 +359,10 @@ def _only_ancestors_trace(file: str = "/proc/sys/kernel/yama/ptrace_scope") -> b
 
 
 def _set_tracer(pid: int) -> None:
-    """Set which process besides ancestors, with its children, may trace this one; 0: none."""
+    """Set which process, with its children, may trace this one, too; 0: only ancestors."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
 
 
 def _connect(place: str) -> tuple[socket.socket, int] | None:

@@ -167,6 +167,7 @@ class Frameworks:
             turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
             meter.on_step, meter.gate = turns.report, turns.gate
         turns.watch()
+        turns.offer_lock()
 
     def gate_ranks(self, turns: Turns, lease: Callable[[], str | None]) -> None:
         """Connect the gates of a process that has joined ``lease()``; see `RankGate`."""
@@ -227,6 +228,13 @@ class Frameworks:
             and (stepped_at := meter.stepped_at) is not None
         ]
         return None if not ends else time.monotonic() - max(ends)
+
+    def records_graphs(self) -> bool:
+        """Whether CUDA graphs have memory here: one may be in the making, in whatever thread."""
+        from ..adapters.parkers.base import meter_of
+
+        meters = [meter_of(adapter) for _module, adapter, _loaded in self._loaded()]
+        return any(meter is not None and meter.has_graphs() for meter in meters)
 
     def on_gpus(self) -> Sequence[Framework]:
         """Those that have started CUDA here, or do not say."""

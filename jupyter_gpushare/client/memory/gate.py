@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ...protocol.messages import Method
 from ...protocol.times import format_about, format_duration
@@ -25,6 +25,9 @@ from ..session.session import Link, Session
 from ..words import display
 from ..words.grant import Grant
 from ..words.recalls import Recall
+
+if TYPE_CHECKING:
+    from .locking import Locking
 
 #: Seconds between two reports, of growth and of other changes; and the least change in bytes.
 GROWTH_EVERY: Final = 0.25
@@ -118,6 +121,9 @@ class Turns:
         #: Whether this process, which shares its parent's lease, takes turns for that.
         self.leads = False
         self.give: Callable[[Recall, bool], bool] = _gives_nothing
+        #: The gate of a process that has none of its own, where the node manager allows it.
+        self.locking: Locking | None = None
+        self.offer_lock: Callable[[], None] = _nothing
         #: Bytes that this task may use on each GPU in its turn, when they change.
         self.limited: Callable[[Mapping[str, int]], None] | None = None
         self._session = session
@@ -159,6 +165,16 @@ class Turns:
         return self.is_closed or self._is_new
 
     @property
+    def has_gates(self) -> bool:
+        """Whether the node manager knows of a gate of this process's own."""
+        return self._has_lease and not self._is_new
+
+    @property
+    def _locking(self) -> Locking | None:
+        """The driver's lock, where it is this process's gate."""
+        return self.locking if self.locking is not None and self.locking.stands else None
+
+    @property
     def _has_lease(self) -> bool:
         """Also that this is not a forked child, which has no session."""
         return self._session() is not None and self._grant() is not None
@@ -184,6 +200,9 @@ class Turns:
             if not self._said_hindrance:
                 self._said_hindrance = True
                 self._say(f"Another task waits for this GPU. This one goes on, because {why}.")
+        elif self._locking is not None:
+            self._takes_turns = True
+            self._locking.recalled()
         else:
             self._closes()
             self.watch()
@@ -201,6 +220,8 @@ class Turns:
         self._takes_turns = is_shared
         self._gate = Gate.OPEN
         self._hears(number, given=1)
+        if self.locking is not None:
+            self.locking.given()
         self._opened.set()
         if is_shared:
             self.watch()
@@ -346,6 +367,8 @@ class Turns:
         """A cell begins: if it is not its turn, it waits when it computes on the GPU."""
         self._shown = _Shown(self._say)
         self.cell_begins()
+        if self.locking is not None:
+            self.locking.cell_begins()
 
     def rest(self) -> None:
         """No cell runs: the turn is somebody else's until this task asks again."""
@@ -354,6 +377,9 @@ class Turns:
         if not self._takes_turns or (self._gate is Gate.CLOSED and self._cleared):
             return
         self.clear_idle()
+        if self._locking is not None:
+            self._locking.recalled()
+            return
         self._gate = Gate.CLOSED
         self._opened.clear()
         # Not `turn.done`, which says that all is cleared: what a person may still read is not.

@@ -21,7 +21,10 @@ from .frameworks import Frameworks
 from .rungs import ANY, Bounds, Given, NotBroughtBack, Rung
 
 if TYPE_CHECKING:
-    from ...protocol.checkpoint import SeenGpu
+    import socket
+
+    from ...protocol.checkpoint import Ability, Outcome, SeenGpu
+    from .driver import DriverCheckpoint
     from .ladder import Ladder
 
 #: Rungs after which something of this process stays on its GPUs.
@@ -48,6 +51,8 @@ class SetAside:
         self._say = say
         self._had: tuple[str, ...] = ()  # UUIDs of the GPUs it came from
         self._ladder: Ladder | None = None  # made when CUDA must be given up
+        self._driver: DriverCheckpoint | None = None
+        self._lockable: Ability | None = None  # as of the first look
 
     @property
     def holds(self) -> bool:
@@ -76,6 +81,30 @@ class SetAside:
     def ability(self) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one. Takes seconds."""
         return self._get_ladder().ability(self._holding.gpus)
+
+    def against_lock(self) -> str | None:
+        """Why the driver cannot lock this process now; ``None``: it can. Some seconds, at first."""
+        from . import safety
+
+        if self._lockable is None:
+            self._lockable = self._get_driver().probe()
+        if not self._lockable.usable:
+            return self._lockable.why
+        seen = self._lockable.gpus
+        why = safety.blocks(safety.gather(self._holding.gpus, seen, self._environ))
+        if why is None and self._frameworks.records_graphs():
+            why = "It has CUDA graphs, and must not be locked while one is recorded."
+        return why
+
+    def uses_cuda(self) -> bool:
+        """Whether the driver knows this process, and it is not parked or locked."""
+        from ...protocol.checkpoint import State
+
+        return self._get_driver().state() is State.RUNNING
+
+    def lock(self, seconds: float, told: socket.socket, say: str) -> Outcome:
+        """Lock this process; see `DriverCheckpoint.lock`. From any thread."""
+        return self._get_driver().lock(seconds, told, say)
 
     def give(
         self, needs: Sequence[Need], plan: Callable[[int], None], bounds: Bounds = ANY
@@ -111,11 +140,17 @@ class SetAside:
                 session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
         self._say(f"Restored {format_size(memory)} of GPU memory in {seconds:.1f} s.")
 
+    def _get_driver(self) -> DriverCheckpoint:
+        if self._driver is None:
+            from .driver import DriverCheckpoint
+
+            self._driver = DriverCheckpoint(environ=self._environ)
+        return self._driver
+
     def _get_ladder(self) -> Ladder:
         if self._ladder is None:
             from ...protocol import hostmemory
             from . import safety
-            from .driver import DriverCheckpoint
             from .ladder import Ladder
             from .oneatatime import one_at_a_time
 
@@ -124,7 +159,7 @@ class SetAside:
 
             self._ladder = Ladder(
                 self._frameworks.on_gpus,
-                DriverCheckpoint(environ=self._environ),
+                self._get_driver(),
                 self._say,
                 objection,
                 room=lambda: hostmemory.room(hostmemory.look()),

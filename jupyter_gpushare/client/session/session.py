@@ -280,6 +280,10 @@ class Session:
             pause = min(_LONGEST_PAUSE, pause * 2)
             left = max(_FIRST_PAUSE, min(self._timeout, until - time.monotonic()))
 
+    def greet_again(self) -> Greeting:
+        """Another connection to the same node manager. Raises :class:`NodeUnavailable`."""
+        return Greeting(self.path, self._token(), self._timeout)
+
     def call(self, method: Method, *, again: bool = False, **params: Any) -> Any:
         """Call and wait for the answer, at most the time-out. Opens, if that was not done.
 

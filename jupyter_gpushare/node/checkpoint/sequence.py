@@ -1,4 +1,4 @@
-"""Plans for parking and resuming: pure, one driver call at a time.
+"""Plans for parking, resuming and locking: pure, one driver call at a time.
 
 A plan is a generator. It yields a :class:`Call`, is sent its :class:`Answer` (which may say that
 the call hung and the worker was killed), and returns the :class:`Outcome`. It starts from the state
@@ -127,6 +127,10 @@ def plan(request: Request) -> Plan:
         return park(request.deadline, request.lock_timeout)
     if request.action is Action.RESUME:
         return resume(request.deadline, request.gpu_map)
+    if request.action is Action.LOCK:
+        return lock(request.deadline, request.lock_timeout)
+    if request.action is Action.UNLOCK:
+        return unlock(request.deadline)
     return look(request.deadline)
 
 
@@ -164,9 +168,7 @@ def park(deadline: float, lock_timeout: float) -> Plan:
     if over is not None:
         return over
     if story.is_in(State.RUNNING):
-        timeout = max(0.001, min(lock_timeout, story.left))
-        call = Call(Step.LOCK, timeout + LOCK_GRACE, lock_timeout=timeout)
-        answer = yield from _do(story, call)
+        answer = yield from _lock(story, lock_timeout)
         if not answer.well:
             return (yield from _rescue(story, answer, Step.LOCK))
     answer = yield from _do(story, Call(Step.CHECKPOINT, max(0.001, story.left)))
@@ -174,6 +176,37 @@ def park(deadline: float, lock_timeout: float) -> Plan:
         return (yield from _rescue(story, answer, Step.CHECKPOINT))
     story.state = State.CHECKPOINTED
     return story.end(Result.DONE, "")
+
+
+def lock(deadline: float, lock_timeout: float) -> Plan:
+    """Bring a running process to LOCKED, its memory in place, or leave it running."""
+    story = _Story(deadline)
+    over = yield from _begin(story, State.LOCKED, "It was locked already.")
+    if over is not None:
+        return over
+    if story.is_in(State.CHECKPOINTED):
+        return _is_parked(story)
+    answer = yield from _lock(story, lock_timeout)
+    if not answer.well:
+        return (yield from _rescue(story, answer, Step.LOCK))
+    story.state = State.LOCKED
+    return story.end(Result.DONE, "")
+
+
+def unlock(deadline: float) -> Plan:
+    """Bring a locked process to RUNNING. One that is checkpointed is not touched."""
+    story = _Story(deadline)
+    over = yield from _begin(story, State.RUNNING, "It was running already.")
+    if over is not None:
+        return over
+    if story.is_in(State.CHECKPOINTED):
+        return _is_parked(story)
+    return (yield from _unlock_to_run(story))
+
+
+def _lock(story: _Story, lock_timeout: float) -> Generator[Call, Answer, Answer]:
+    timeout = max(0.001, min(lock_timeout, story.left))
+    return (yield from _do(story, Call(Step.LOCK, timeout + LOCK_GRACE, lock_timeout=timeout)))
 
 
 def resume(deadline: float, gpu_map: Mapping[str, str]) -> Plan:
@@ -325,7 +358,7 @@ def _unlock_to_run(story: _Story) -> Plan:
         return _dead(story, failure)
     return story.end(
         Result.STUCK,
-        f"The GPU's memory is restored, but the process could not be unlocked"
+        f"Its memory is on the GPU, but the process could not be unlocked"
         f" ({_what(failure, Step.UNLOCK)}): its next CUDA call may hang. Try again, or restart"
         " the kernel.",
         _cause(failure),
@@ -354,6 +387,10 @@ def _no_state(story: _Story, answer: Answer) -> Outcome:
     else:
         message = f"The driver cannot checkpoint this process ({_what(answer, Step.STATE)})."
     return story.end(Result.REFUSED, message, _cause(answer), answer.error)
+
+
+def _is_parked(story: _Story) -> Outcome:
+    return story.end(Result.REFUSED, "The process is parked; nothing was changed.", Cause.BUSY)
 
 
 def _failed_but_runs(story: _Story, failure: Answer, step: Step) -> Outcome:

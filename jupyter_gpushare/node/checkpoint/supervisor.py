@@ -32,6 +32,7 @@ from jupyter_gpushare.protocol.framing import LineFramer
 from jupyter_gpushare.protocol.privateplace import UnsafePlace, make_private
 from jupyter_gpushare.protocol.processes import shares_pids
 
+from .locks import Heir, Locks, heir_command, left_locked
 from .operations import Operations
 from .workerlink import WorkerLink
 
@@ -43,14 +44,21 @@ _MOST_CALLERS: Final = 64
 _TICK: Final = 0.5
 #: Seconds that a helper which is told to stop still gives to what is under way.
 _DRAIN: Final = 30.0
+#: Seconds in which an unlock must be done for its asker; the helper goes on trying after that.
+_UNLOCK_WITHIN: Final = 15.0
+#: Seconds for which an heir waits until its predecessor's files are closed.
+_INHERIT: Final = 2.0
 
 
 class Supervisor:
     """Serves ``listener`` until it has been idle for ``idle`` seconds or is told to stop."""
 
-    def __init__(self, listener: socket.socket, operations: Operations, idle: float) -> None:
+    def __init__(
+        self, listener: socket.socket, operations: Operations, locks: Locks, idle: float
+    ) -> None:
         self._listener = listener
         self._operations = operations
+        self._locks = locks
         self._idle = idle
         self._lock = threading.Lock()
         self._callers = 0
@@ -99,10 +107,11 @@ class Supervisor:
                 if user != os.getuid() or not shares_pids(pid):
                     return
                 caller.settimeout(_ASK_WITHIN)
-                line = _one_line(caller)
-                if line is None:
-                    return
-                answer = self._answer(line)
+                with contextlib.ExitStack() as passed:
+                    line, told = _one_line(caller, passed)
+                    if line is None:
+                        return
+                    answer = self._answer(line, caller, told)
                 caller.settimeout(_ASK_WITHIN)
                 caller.sendall(encode_answer(answer))
         except OSError:
@@ -112,11 +121,24 @@ class Supervisor:
                 self._callers -= 1
                 self._last_use = time.monotonic()
 
-    def _answer(self, line: bytes) -> Outcome | Ability:
+    def _answer(
+        self, line: bytes, caller: socket.socket, told: socket.socket | None
+    ) -> Outcome | Ability:
         try:
-            return self._operations.carry_out(decode_request(line))
+            request = decode_request(line)
         except ProtocolError as error:
             return Outcome(Result.REFUSED, Cause.BAD_REQUEST, str(error))
+        if request.action is Action.LOCK:
+            return self._locks.hold(request, caller, told)
+        acts = request.action in (Action.PARK, Action.RESUME, Action.UNLOCK)
+        if acts and request.target is not None:
+            within = min(request.deadline, _UNLOCK_WITHIN)
+            if not self._locks.end(request.target, within):
+                text = "The process is locked and could not be unlocked in time; it is tried on."
+                return Outcome(Result.REFUSED, Cause.TIMEOUT, text)
+        if request.action is Action.UNLOCK:
+            return Outcome(Result.DONE)  # what somebody else locked is not ours to unlock
+        return self._operations.carry_out(request)
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:
@@ -127,18 +149,33 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
     return int(pid), int(user)
 
 
-def _one_line(caller: socket.socket) -> bytes | None:
+def _one_line(
+    caller: socket.socket, passed: contextlib.ExitStack
+) -> tuple[bytes | None, socket.socket | None]:
+    """What the caller says, and the socket that came with it, which ``passed`` closes."""
     framer = LineFramer()
+    told: socket.socket | None = None
     while True:
-        data = caller.recv(65536)
+        data, descriptors, _flags, _peer = socket.recv_fds(caller, 65536, 1)
+        for descriptor in descriptors:
+            told = passed.enter_context(_socket(descriptor))
         if not data:
-            return None
+            return None, told
         try:
             lines = framer.feed(data)
         except ProtocolError:
-            return b"{}"  # too long: answered as nonsense
+            return b"{}", told  # too long: answered as nonsense
         if lines:
-            return lines[0]
+            return lines[0], told
+
+
+def _socket(descriptor: int) -> socket.socket:
+    """Raises ``OSError`` for anything else."""
+    try:
+        return socket.socket(fileno=descriptor)
+    except OSError:
+        os.close(descriptor)
+        raise
 
 
 def listen(path: str) -> tuple[socket.socket, int] | None:
@@ -175,6 +212,13 @@ def listen(path: str) -> tuple[socket.socket, int] | None:
     return listener, lock
 
 
+def _inherits(place: str) -> bool:
+    """Wait until the helper has ended; whether it died and left a process locked."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # until then it has nothing to do but to wait
+    return not sys.stdin.buffer.read() and bool(left_locked(place))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Listen; leave the caller's process tree; serve."""
     parser = argparse.ArgumentParser(
@@ -195,6 +239,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--foreground", action="store_true", help="stay the child of whoever started it"
     )
+    parser.add_argument(
+        "--heir",
+        action="store_true",
+        help="wait for the end of standard input; be the helper then if processes are locked",
+    )
     options = parser.parse_args(arguments)
     if options.probe:
         link = WorkerLink()
@@ -204,8 +253,14 @@ def main(arguments: list[str] | None = None) -> int:
             link.close()
         sys.stdout.buffer.write(encode_answer(answer))
         return 0
+    if options.heir and not _inherits(options.socket):
+        return 0
     try:
         taken = listen(options.socket)
+        until = time.monotonic() + _INHERIT
+        while taken is None and options.heir and time.monotonic() < until:
+            time.sleep(0.02)
+            taken = listen(options.socket)
     except (UnsafePlace, OSError) as error:
         print(f"jupyter_gpushare checkpoint helper: {error}", file=sys.stderr)
         return 2
@@ -226,18 +281,24 @@ def main(arguments: list[str] | None = None) -> int:
     os.chdir("/")
     listener.listen(_MOST_CALLERS)  # again: callers are told the pid of who did so last
     os.write(lock, f"{os.getpid()}\n".encode())  # for people who look who that is
-    link = WorkerLink()
-    supervisor = Supervisor(listener, Operations(link), options.idle)
+    link, quick = WorkerLink(), WorkerLink()
+    heir = Heir(heir_command(options.socket, options.idle))
+    locks = Locks(Operations(quick), options.socket, heir)
+    supervisor = Supervisor(listener, Operations(link), locks, options.idle)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    locks.unlock_left()
     try:
         supervisor.serve()
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(options.socket)
         listener.close()
+        locks.end_all()
         supervisor.drain(_DRAIN)
+        heir.dismiss()
         link.close()
+        quick.close()
         os.close(lock)
     return 0

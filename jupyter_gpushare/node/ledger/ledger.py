@@ -314,7 +314,7 @@ class Reads(ABC):
         Raises :class:`LedgerFailed` where one of them is damaged.
         """
         # Turns come and go every few seconds and would hide everything else.
-        condition = "WHERE kind <> 'TurnGiven'"
+        condition = "WHERE kind NOT IN ('TurnGiven', 'TurnLocked')"
         condition += "" if environment is None else " AND environment = :environment"
         with self._reading() as connection:
             rows = connection.execute(

@@ -204,6 +204,7 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     ),
     "TurnsJoined": ("takes turns", lambda d: "can take turns"),
     "TurnGiven": ("turn given", lambda d: "may compute on " + ", ".join(d["gpus"])),
+    "TurnLocked": ("turn locked", lambda d: "is locked by the driver until its turn comes"),
     "TurnOverran": ("turn overran", lambda d: "did not give its turn back in time"),
     "ProcessFlagged": (
         "unallowed memory use",

@@ -57,7 +57,7 @@ def lower_notice(lease: LeaseId, limits: Sequence[Allocation]) -> doc.Recall:
 
 def gate_notice(state: State, lease: Lease) -> doc.Recall:
     """The notice to a task that must ask before its next step: for its turn, or for its cache."""
-    cache = state.recall(lease.id, Give.CACHE)
+    cache = _cache_at_gate(state, lease.id)
     give = Give.CACHE if cache is not None and cache.is_out else Give.TURN
     recall = state.recall(lease.id, give)
     why = Why.QUANTUM if recall is None else recall.why
@@ -170,9 +170,14 @@ def park_warning(
     }
 
 
+def _cache_at_gate(state: State, lease: LeaseId) -> Recall | None:
+    """The recall of its cache that a task answers at its next gate, if it has one."""
+    return None if lease in state.by_lock else state.recall(lease, Give.CACHE)
+
+
 def has_asked(state: State, lease: LeaseId) -> bool:
     """Whether a task waits: for its turn, or for the measurement of what its cache gave."""
-    turn, cache = state.turns.get(lease), state.recall(lease, Give.CACHE)
+    turn, cache = state.turns.get(lease), _cache_at_gate(state, lease)
     return (turn is not None and turn.phase is TurnPhase.WAITS) or (
         cache is not None and cache.phase is RecallPhase.ANSWERED
     )
@@ -180,7 +185,7 @@ def has_asked(state: State, lease: LeaseId) -> bool:
 
 def has_turn(state: State, lease: LeaseId) -> bool:
     """Whether a task that has not asked may compute. One that is to empty its cache must ask."""
-    turn, cache = state.turns.get(lease), state.recall(lease, Give.CACHE)
+    turn, cache = state.turns.get(lease), _cache_at_gate(state, lease)
     is_asked = (cache is not None and cache.is_out) or state.recall(lease, Give.TURN) is not None
     return not is_asked and (turn is None or turn.phase is TurnPhase.HOLDS)
 

@@ -132,6 +132,8 @@ class Service:
         self._guests: dict[int, Guest] = {}
         self._holders: dict[LeaseId, set[int]] = {}
         self._waiters: dict[LeaseId, list[_Waiter]] = {}
+        #: Who waits on behalf of a locked task: any answer unlocks it.
+        self._locked: dict[LeaseId, _Waiter] = {}
         self._queue_changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
@@ -152,6 +154,7 @@ class Service:
         self._special: dict[Method, Callable[[Guest, Call], None]] = {
             Method.ATTACH: self._attach,
             Method.RELEASE: self._release,
+            Method.TURN_LOCKED: self._is_locked,
             Method.STATUS: self.statuses.ask,
             Method.WATCH: self.statuses.ask,
             **ledger.calls,
@@ -254,6 +257,7 @@ class Service:
             },
             "environment": who.environment,
             "parks": self._parks(who.environment),
+            "turn_lock": manager.config.turn_lock,
             "admin": who.admin,
             "quota": quota_document(manager.state, who.environment, manager.config),
             "heartbeat_interval": self._heartbeat_interval,
@@ -290,6 +294,8 @@ class Service:
             return
         tag = call_tag(conn.id, None)
         say(self._log, logging.DEBUG, "connection.closed", call=tag)
+        if guest.locks is not None:
+            self._lock_is_over(guest, guest.locks)
         for lease in guest.leases:
             self._holders.get(lease, set()).discard(conn.id)
             waiters = [w for w in self._waiters.get(lease, ()) if w.conn is not conn]
@@ -359,6 +365,35 @@ class Service:
                 return
         self._command(guest, Call(call.id, call.method, ReleaseParams(name, None)))
 
+    def _is_locked(self, guest: Guest, call: Call) -> None:
+        """The driver has locked the task. The answer comes when its turn does, and unlocks it."""
+        name = LeaseId(call.params.lease)
+
+        def answer(decision: core.Decision) -> None:
+            if isinstance(decision, core.Done) and guest.locks == name:
+                self._locked[name] = _Waiter(guest.conn, call.id)
+                self._unlock(name, self._manager.state)
+            else:
+                self._answer(guest, call, decision)
+
+        command = translate.COMMANDS[call.method](self._clock.boot(), guest.who, call.params, name)
+        self._ask(guest, call, command, answer)
+
+    def _unlock(self, name: LeaseId, state: State) -> None:
+        """Answer for a locked task that does not wait for its turn any more."""
+        turn, waiter = state.turns.get(name), self._locked.get(name)
+        if waiter is not None and (turn is None or turn.phase is not TurnPhase.WAITS):
+            del self._locked[name]
+            if waiter.call_id is not None:
+                done = translate.done_result(core.Done(name), Method.TURN_LOCKED, state)
+                waiter.conn.reply(waiter.call_id, done)
+
+    def _lock_is_over(self, guest: Guest, name: LeaseId) -> None:
+        if (waiter := self._locked.get(name)) is not None and waiter.conn is guest.conn:
+            del self._locked[name]
+        command = cmd.EndLock(self._clock.boot(), name)
+        self._manager.ask(command, call=call_tag(guest.conn.id, None))
+
     # -- answers ---------------------------------------------------------------
 
     def _answer(self, guest: Guest, call: Call, decision: core.Decision) -> None:
@@ -385,6 +420,9 @@ class Service:
                         ("turn_seconds", lease.turn_pinned_until),
                     ):
                         result[word] = max(0.0, (until or 0.0) - self._clock.boot())
+                if call.method is Method.TURN_LOCK and decision.count:
+                    guest.locks = decision.lease
+                    result["seconds"] = self._manager.config.turn_lock
                 if call.method is Method.TURN_ASK and lease is not None:
                     result |= self._turn_left(lease.id, state)
                 if call.method is Method.MEMORY and lease is not None:
@@ -434,6 +472,8 @@ class Service:
             # One by one: what cannot be told to one client is told to the others.
             if not observers.call(self._tell, effect, state):
                 self._hang_up(getattr(effect, "lease", None))
+        for name in tuple(self._locked):
+            observers.call(self._unlock, name, state)
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
             self.statuses.news()
         if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
@@ -577,6 +617,7 @@ class Service:
             self._tell_limit(guests, TellLimit(lease.id, lifted), state)
         for key, recall in state.recalls.items():
             gated = key.give is Give.CACHE and lease.id in state.takers
+            gated = gated and lease.id not in state.by_lock
             if key.lease == lease.id and recall.is_asked and key.gpu is None and not gated:
                 self._tell_recall(guests, lease.id, key.give, state)
 

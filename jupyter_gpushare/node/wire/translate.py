@@ -233,12 +233,19 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         tuple(_figures(part) for part in p.figures),
         p.steps,
         p.can_take_turns,
+        p.by_lock,
     ),
     msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
         at, LeaseId(p.lease), who.environment, who.process, p.number
     ),
     msg.Method.TURN_DONE: lambda at, who, p, _: cmd.EndTurn(
         at, LeaseId(p.lease), who.environment, who.process, p.number
+    ),
+    msg.Method.TURN_LOCK: lambda at, who, p, _: cmd.LockTurn(
+        at, LeaseId(p.lease), who.environment, who.process
+    ),
+    msg.Method.TURN_LOCKED: lambda at, who, p, _: cmd.AskTurn(
+        at, LeaseId(p.lease), who.environment, who.process, locked=True
     ),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
         at, LeaseId(p.lease or ""), who.environment, who.admin, who.all_servers

@@ -189,6 +189,7 @@ def _may_share(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
         and not found.stalled
         and computes_alone(state, lease, gpu)
         and state.takers.get(lease) is False
+        and lease not in state.by_lock  # it may be locked in the midst of a step
         and (lease, gpu) not in state.left
     )
 

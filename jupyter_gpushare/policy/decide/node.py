@@ -40,6 +40,9 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
             draft.emit(ev.ClaimMoved(draft.at, owner, uuid, ClaimPhase.GONE))
     if draft.state.problem is not None:
         draft.emit(ev.GrantingChanged(draft.at, None))
+    for name, turn in sorted(draft.state.turns.items()):
+        if turn.lock is not None:  # the end of our connections has unlocked it
+            draft.emit(ev.TurnUnlocked(draft.at, name))
     rebuild.start(draft, forgot=command.forgot, rebooted=rebooted)
     _list_gpus(draft, command.gpus)
     grace = max(0.0, draft.config.restart_grace - draft.config.heartbeat_timeout)

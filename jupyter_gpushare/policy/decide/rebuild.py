@@ -65,6 +65,7 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
 
 def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes]]:
     gated = lease.phase is LeasePhase.HELD and state.takers.get(lease.id) is False
+    gated = gated and lease.id not in state.by_lock
     for part in lease.allocations if gated else ():
         told = shares.known(state, lease.id, part.gpu)
         if told is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..books import shares
 from ..books.state import Lease
+from ..turns import levels
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
@@ -14,6 +15,7 @@ from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft
 from .own import of_task
+from .registry import decides
 from .serving import serve, settle_sharing
 
 
@@ -39,24 +41,29 @@ def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Dec
         )
     ):
         draft.emit(ev.MemoryReported(draft.at, lease.id, told, command.steps))
-    _join_turns(draft, lease, command.can_take_turns)
+    _join_turns(draft, lease, command.can_take_turns, by_lock=command.by_lock)
     if len(draft.events) > 1 and draft.state.queue.waiting:
         serve(draft)
     return Done(lease.id)
 
 
-def _join_turns(draft: Draft, lease: Lease, can: bool) -> None:
+def _join_turns(draft: Draft, lease: Lease, can: bool, *, by_lock: bool = False) -> None:
+    if by_lock and not draft.config.turn_lock:
+        return
     in_time = any(shares.in_time(draft.state, draft.config, part.gpu) for part in lease.allocations)
-    if can and in_time and lease.phase is LeasePhase.HELD and lease.id not in draft.state.takers:
-        draft.emit(ev.TurnsJoined(draft.at, lease.id))
+    has_gate_now = lease.id in draft.state.by_lock and not by_lock
+    is_news = lease.id not in draft.state.takers or has_gate_now
+    if can and in_time and lease.phase is LeasePhase.HELD and is_news:
+        draft.emit(ev.TurnsJoined(draft.at, lease.id, by_lock))
 
 
 @of_task(cmd.AskTurn, members=True)
 def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
     if _has_crossed(draft, lease.id, command.number):
         return Done(lease.id)
-    _join_turns(draft, lease, can=True)
-    _has_cleared(draft, lease.id)
+    if not command.locked:
+        _join_turns(draft, lease, can=True)
+        _has_cleared(draft, lease.id)
     settle_sharing(draft)
     turn, recall = draft.state.turns.get(lease.id), draft.state.recall(lease.id, Give.TURN)
     if turn is not None and (turn.phase is TurnPhase.REST or recall is not None):
@@ -69,6 +76,35 @@ def _has_crossed(draft: Draft, name: LeaseId, number: int | None) -> bool:
     turn = draft.state.turns.get(name)
     has_turn = turn is not None and turn.phase is TurnPhase.HOLDS
     return has_turn and turn is not None and number is not None and number != turn.order
+
+
+@of_task(cmd.LockTurn)
+def _lock_turn(draft: Draft, command: cmd.LockTurn, lease: Lease) -> Decision:
+    """Its `count` is 1 if it must be locked now, and 0 if it may compute."""
+    name, most = lease.id, draft.config.turn_lock
+    if name not in draft.state.by_lock:
+        return Done(name)
+    turn = draft.state.turns.get(name)
+    if turn is not None and turn.phase is TurnPhase.REST:
+        draft.emit(ev.TurnMoved(draft.at, name, TurnPhase.WAITS, TurnEnd.DONE))
+        settle_sharing(draft)
+        turn = draft.state.turns.get(name)
+    if turn is None:
+        return Done(name)
+    waits = turn.phase is TurnPhase.WAITS or draft.state.recall(name, Give.TURN) is not None
+    may = most > 0 and levels.locks_from(draft.state, name) <= draft.at
+    if not waits or turn.lock is not None or not may:
+        return Done(name)
+    draft.emit(ev.TurnLocked(draft.at, name, draft.at + most))
+    return Done(name, count=1)
+
+
+@decides(cmd.EndLock)
+def _end_lock(draft: Draft, command: cmd.EndLock) -> Decision:
+    turn = draft.state.turns.get(command.lease)
+    if turn is not None and turn.lock is not None:
+        draft.emit(ev.TurnUnlocked(draft.at, command.lease))
+    return Done(command.lease)
 
 
 def _has_cleared(draft: Draft, name: LeaseId) -> None:

@@ -374,7 +374,8 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     )
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     takers, attained = drop(state.takers, lease.id), drop(state.attained, lease.id)
-    state = replace(state, takers=takers, attained=attained)
+    by_lock = drop(state.by_lock, lease.id)
+    state = replace(state, takers=takers, by_lock=by_lock, attained=attained)
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)
     for part in lease.allocations:

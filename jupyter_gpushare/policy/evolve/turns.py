@@ -10,7 +10,7 @@ from ..words import events as ev
 from ..words.model import LeaseId
 from ..words.moves import move
 from ..words.recalls import MEMORY, Give, Why
-from ..words.turns import TURN_MOVES, Turn, TurnEnd, TurnPhase
+from ..words.turns import TURN_MOVES, Lock, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
 from .steps import uses
@@ -32,7 +32,9 @@ def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
 
 @evolves(ev.TurnsJoined)
 def turns_joined(state: State, event: ev.TurnsJoined) -> State:
-    return replace(state, takers=state.takers.set(lease_of(state, event.lease).id, False))
+    name = lease_of(state, event.lease).id
+    by_lock = state.by_lock.set(name, None) if event.by_lock else drop(state.by_lock, name)
+    return replace(state, takers=state.takers.set(name, False), by_lock=by_lock)
 
 
 def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
@@ -72,9 +74,18 @@ def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> St
     if phase is TurnPhase.WAITS:
         order, asks = asks, asks + 1
     wants = None if phase is TurnPhase.REST else at if known.wants is None else known.wants
-    turn = Turn(phase, at, order, had=known.had, wants=wants, served=known.served)
+    lock = known.lock if phase is TurnPhase.WAITS else None
+    turn = Turn(phase, at, order, had=known.had, wants=wants, served=known.served, lock=lock)
+    if lock is not None and known.phase is TurnPhase.HOLDS:
+        state = _measured_lock(state, at - lock.since)
     state = _has_turn(replace(state, asks=asks), lease, turn, at)
     return recalls.forget(state, lease, (Give.TURN,))
+
+
+def _measured_lock(state: State, took: float) -> State:
+    """The mean, in which each lock counts half as much as the next one."""
+    before = state.lock_took or took
+    return replace(state, lock_took=(before + took) / 2)
 
 
 def _has_turn(state: State, lease: LeaseId, turn: Turn | None, at: float) -> State:
@@ -113,6 +124,9 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
         move(TURN_MOVES, known.phase, TurnPhase.HOLDS, f"turn of {event.lease}")
     wants = event.at if known.wants is None else known.wants
     state = replace(_stays(state, event.lease), asks=state.asks + 1)
+    kept = None
+    if known.lock is not None:  # it computes for as long as it was locked: a quantum, at most
+        kept = event.at + min(state.quantum, max(0.0, event.at - known.lock.since))
     turn = replace(
         known,
         phase=TurnPhase.HOLDS,
@@ -120,6 +134,8 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
         order=state.asks,
         gpus=event.gpus,
         wants=wants,
+        lock=None,
+        kept=kept,
     )
     return _has_turn(state, event.lease, turn, event.at)
 
@@ -148,6 +164,28 @@ def turn_moved(state: State, event: ev.TurnMoved) -> State:
 def _computed(state: State, lease: LeaseId) -> bool:
     turn = state.turns.get(lease)
     return turn is None or turn.phase is TurnPhase.HOLDS
+
+
+@evolves(ev.TurnLocked)
+def turn_locked(state: State, event: ev.TurnLocked) -> State:
+    # It can give no sign of life before, and owes none.
+    seen = max(event.until, state.last_seen.get(event.lease, event.until))
+    state = replace(state, last_seen=state.last_seen.set(event.lease, seen))
+    turn = state.turns.get(event.lease)
+    if turn is None:  # the ledger tells
+        return state
+    turn = replace(turn, lock=Lock(event.at, event.until))
+    return replace(state, turns=state.turns.set(event.lease, turn))
+
+
+@evolves(ev.TurnUnlocked)
+def turn_unlocked(state: State, event: ev.TurnUnlocked) -> State:
+    turn = state.turns[event.lease]
+    if turn.lock is None:
+        return state
+    waits = turn.phase is TurnPhase.WAITS
+    lock = replace(turn.lock, until=min(event.at, turn.lock.until)) if waits else None
+    return replace(state, turns=state.turns.set(event.lease, replace(turn, lock=lock)))
 
 
 @evolves(ev.TurnOverran)

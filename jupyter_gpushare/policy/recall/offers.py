@@ -60,6 +60,7 @@ def cached_on(state: State, config: PolicyConfig, name: LeaseId) -> Iterator[Gpu
     lease = state.leases[name]
     can = (
         state.takers.get(name) is False
+        and name not in state.by_lock
         and lease.phase is LeasePhase.HELD
         and not lease.stalled
         and not lease.is_resuming

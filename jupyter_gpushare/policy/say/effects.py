@@ -171,7 +171,8 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
         case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):
             yield Measure()
         case ev.RecallMoved():
-            if event.give not in MEMORY and event.lease in state.takers:
+            at_gate = event.give is not Give.CACHE or event.lease not in state.by_lock
+            if event.give not in MEMORY and event.lease in state.takers and at_gate:
                 yield TellTurn(event.lease)
             elif event.phase is RecallPhase.TOLD:
                 yield TellRecall(event.lease, event.give)

@@ -124,12 +124,14 @@ def _sharing(state: State) -> Iterator[ev.Event]:
         shares = tuple(state.shares[key] for key in sorted(state.shares) if key[1] == uuid)
         yield ev.GpuShared(at, uuid, state.gpus[uuid].offset, shares)
     for name, overran in sorted(state.takers.items()):
-        yield ev.TurnsJoined(at, name)
+        yield ev.TurnsJoined(at, name, name in state.by_lock)
         if overran:
             yield ev.TurnOverran(at, name, state.leases[name].environment)
     for name, turn in sorted(state.turns.items()):
         if turn.phase is TurnPhase.HOLDS:
             yield ev.TurnGiven(turn.since, name, turn.gpus)
+            if turn.lock is not None:
+                yield ev.TurnLocked(turn.lock.since, name, turn.lock.until)
 
 
 def _urgent_at(state: State, item: Waiting) -> int:

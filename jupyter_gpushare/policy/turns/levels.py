@@ -31,6 +31,10 @@ OWED_AFTER: Final = 9
 #: A batch task's turn comes after at most so many quanta of interactive ones, and lasts at least
 #: this part of what it waited: so batch has a twentieth of each GPU.
 BATCH_AFTER: Final = 19
+#: Where a lock takes longer than so many seconds, only tasks are locked that had so many
+#: GPU-seconds.
+SLOW_LOCK: Final = 1.0
+LONG: Final = 60.0
 
 
 def level(service: float, quantum: float) -> int:
@@ -85,10 +89,11 @@ def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
     """Boot time until which nobody may ask for this turn.
 
     A task that waited for long has what it is owed, or the turn would be lost to the next newcomer.
-    One that is pinned keeps the turn for as long as the administrator allows.
+    One that is pinned keeps the turn for as long as the administrator allows, and one that was
+    locked for as long as it was locked.
     """
     turn, pinned = state.turns[holder], state.leases[holder].turn_pinned_until
-    kept = -math.inf if pinned is None else pinned
+    kept = max(-math.inf if one is None else one for one in (pinned, turn.kept))
     waited = 0.0 if turn.wants is None else turn.since - turn.wants
     lasts = owed(state, config, holder)
     if waited < OWED_AFTER * lasts:
@@ -131,6 +136,13 @@ def has_had(state: State, name: LeaseId, service: float) -> float:
     if turn is not None and turn.phase is not TurnPhase.HOLDS:
         return math.inf
     return since + (service - had) / (len(lease.allocations) if turn is None else rate(turn))
+
+
+def locks_from(state: State, lease: LeaseId) -> float:
+    """Boot time from which on a task that has no gate may be locked; 0 where that is quick."""
+    if lease not in state.by_lock or state.lock_took <= SLOW_LOCK:
+        return 0.0
+    return has_had(state, lease, LONG)
 
 
 def is_batch(state: State, lease: LeaseId) -> bool:

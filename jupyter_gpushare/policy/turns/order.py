@@ -10,6 +10,11 @@ The bound: with n tasks that want the same GPUs, a task that waited for ``9 * n`
 before all that did not, and keeps its turn for so long. So where steps are short it has its part,
 one in ``10 * n``, of the GPU, whatever the other tasks do. Where batch and interactive tasks want
 the same GPU, batch tasks together have a twentieth of it. Both beat the order above.
+
+A task without a gate, which the driver locks while it waits (``by_lock``), is to have its turn when
+the lock ends, whoever computes, after those only who wait for longer; and it keeps it for as long
+as it was locked. It is not locked twice in one wait, so its Ctrl-C is never late by more than one
+lock. Where its turn does not come in time it computes beside the one that has it.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import Final
 
 from ..books import shares
 from ..books.state import State
@@ -26,6 +32,9 @@ from ..words.model import Activity, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
 from . import levels
+
+#: The part of a lock, and of a turn that ends because of one, after which the turn is asked back.
+_MOSTLY: Final = 0.9
 
 
 class Sharers(dict[GpuUuid, tuple[LeaseId, ...]]):
@@ -84,12 +93,19 @@ def _waiting(state: State) -> Iterator[LeaseId]:
 def _line(
     state: State, config: PolicyConfig, shared: Sharers, at: float, names: Iterable[LeaseId]
 ) -> list[LeaseId]:
-    """These who wait, in order: first those that are owed a turn, the longest first."""
+    """These who wait, in order: first those that are owed a turn, the longest first.
 
-    def key(name: LeaseId) -> tuple[bool, float, tuple[bool, int, int, int]]:
-        waits_on = at < owed_at(state, config, shared, name)
-        since = math.inf if waits_on else _wants_since(state, name)
-        return waits_on, since, levels.rank(state, config, name)
+    Then those whose lock ends, together with all who waited for longer than one of them.
+    """
+    names = tuple(names)
+    waits = {name: state.turns[name].since for name in names}
+    ending = max((waits[n] for n in names if at >= _lock_ends(state, n)), default=-math.inf)
+
+    def key(name: LeaseId) -> tuple[int, float, tuple[bool, int, int, int]]:
+        rank = levels.rank(state, config, name)
+        if at >= owed_at(state, config, shared, name):
+            return 0, _wants_since(state, name), rank
+        return 1 if waits[name] <= ending else 2, 0.0, rank
 
     return sorted(names, key=key)
 
@@ -118,6 +134,15 @@ def owed_at(state: State, config: PolicyConfig, shared: Sharers, lease: LeaseId)
         served = (_batch_served(state, shared[gpu], since) for gpu in gpus)
         at = min(at, min(served, default=math.inf) + levels.BATCH_AFTER * config.quantum)
     return at
+
+
+def _lock_ends(state: State, name: LeaseId) -> float:
+    """Boot time from which its turn is to come, for its lock ends; ``inf``: it is not locked.
+
+    The last tenth of the lock is for the others' step.
+    """
+    lock = state.turns[name].lock
+    return math.inf if lock is None else lock.since + _MOSTLY * (lock.until - lock.since)
 
 
 def _wants(state: State, name: LeaseId) -> bool:
@@ -166,10 +191,14 @@ def yields_at(
 ) -> float:
     """Boot time from which a holder is asked for its turn because this task waits."""
     owed = owed_at(state, config, shared, waiting)
-    return min(
+    if state.turns[waiting].lock is not None:
+        has = state.turns[holder].since + _MOSTLY * min(config.quantum, config.turn_lock)
+        owed = min(owed, max(_lock_ends(state, waiting), has))
+    at = min(
         levels.due(state, config, holder, waiting),
         max(owed, levels.sheltered(state, config, holder)),
     )
+    return max(at, levels.locks_from(state, holder))
 
 
 def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:

@@ -200,11 +200,15 @@ class Resume(OfTask):
 
 @dataclass(frozen=True, slots=True)
 class ReportMemory(OfTask):
-    """A task reports its memory after ``steps`` steps. ``can_take_turns``: it stops at a gate."""
+    """A task reports its memory after ``steps`` steps. ``can_take_turns``: it stops at a gate.
+
+    ``by_lock``: it has no gate of its own, and stops by the driver's lock.
+    """
 
     figures: tuple[Figures, ...]
     steps: int
     can_take_turns: bool = False
+    by_lock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +216,24 @@ class AskTurn(OfTask):
     """At the end of a step, its temporary memory dropped, a task waits for its next turn.
 
     ``number`` is the last turn of which it had heard when it asked, 0 for none; ``None``: it does
-    not say. An ask may cross a newer turn on the wire, and does not give that one back.
+    not say. An ask may cross a newer turn on the wire, and does not give that one back. ``locked``:
+    it does not end a step; the driver has locked it.
     """
 
     number: int | None = None
+    locked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LockTurn(OfTask):
+    """A task without a gate is about to be locked until its next turn, if it needs to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndLock(Command):
+    """A task is not locked any more, or was not locked after all."""
+
+    lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +413,8 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         Resume,
         ReportMemory,
         AskTurn,
+        LockTurn,
+        EndLock,
         EndTurn,
         EmptyCache,
         Release,

@@ -203,6 +203,14 @@ class PolicyConfig:
         "The longest idle time in seconds for which people may keep a GPU (the Keep button, "
         "%gpushare pin). 0: they cannot keep it.",
     )
+    turn_lock: float = setting(
+        0.0,
+        Unit.SECONDS,
+        "Seconds for which a task without a gate of its own is locked at most until its turn "
+        "comes: the driver makes its CUDA calls wait, and Ctrl-C, too. After that it computes for "
+        "as long. 0: such a task takes no turns, and computes beside the others.",
+        most=10.0,
+    )
     pin_turn_limit: float = setting(
         0.0,
         Unit.SECONDS,

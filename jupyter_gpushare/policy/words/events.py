@@ -563,7 +563,9 @@ class GpuShared(Event):
 
 @dataclass(frozen=True, slots=True)
 class TurnsJoined(AboutLease):
-    """A task on a GPU that is used by turns can be gated between two steps."""
+    """A task on a GPU that is used by turns can be gated between two steps, or ``by_lock`` only."""
+
+    by_lock: bool = since(3, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -571,6 +573,24 @@ class TurnGiven(AboutLease):
     """A task may compute on its GPUs that are shared by turns, and nobody else there."""
 
     gpus: tuple[GpuUuid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLocked(AboutLease):
+    """The driver is about to lock a task that has no turn; it gives no sign of life ``until`` then.
+
+    The ledger has it before the task is locked.
+    """
+
+    SINCE: ClassVar[int] = 3
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnUnlocked(AboutLease):
+    """A task is not locked any more, before its turn came, or was not locked after all."""
+
+    DURABLE: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,17 @@ class Moving:
 
 
 @dataclass(frozen=True, slots=True)
+class Lock:
+    """A task that is locked by the driver until its turn comes, or is about to be. Boot times.
+
+    It began ``since`` then and ends at ``until``, at the latest: whoever locked it sees to that.
+    """
+
+    since: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One task's turn. ``since`` is when this phase began (boot time).
 
@@ -106,7 +117,8 @@ class Turn:
     may compute on ``gpus``. ``had`` are the GPU-seconds that
     it computed before this phase, since it last waited for a person. ``wants`` is the boot time
     since which it wants to compute and had no whole quantum, ``None`` while it rests; ``served`` is
-    when its last whole quantum ended, ``None`` if it had none.
+    when its last whole quantum ended, ``None`` if it had none. ``lock`` is that of this wait, also
+    once it is over. Until ``kept`` the turn is not asked back, because the task was locked before.
     """
 
     phase: TurnPhase
@@ -116,3 +128,5 @@ class Turn:
     had: float = 0.0
     wants: float | None = None
     served: float | None = None
+    lock: Lock | None = None
+    kept: float | None = None

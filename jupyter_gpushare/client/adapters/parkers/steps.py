@@ -165,6 +165,10 @@ class StepMeter:
         """Whether a CUDA graph is recorded, in which nobody may wait for the GPU."""
         return self._allocator.capturing()
 
+    def has_graphs(self) -> bool:
+        """Whether CUDA graphs have memory here; from any thread."""
+        return any(self._allocator.pools(device) for device in self._allocator.devices())
+
     def next_step_fits(self) -> bool:
         """Whether a step like the largest so far fits in the memory that is free now, measured.
 

@@ -1,0 +1,213 @@
+"""The driver's lock as this process's gate, where it has none of its own.
+
+Programs whose steps nobody sees (CuPy, JAX, a C++ library) cannot stop at a gate. The CUDA driver
+can hold them up anywhere: once a process is locked its CUDA calls block, and its memory stays. A
+blocked call may hold Python's lock, and then no thread of this process runs. So all is prepared
+before the lock: a connection of its own to the node manager is handed to the checkpoint helper,
+which says there that this process is locked, and unlocks it as soon as an answer comes. That is
+when this task has its turn, or when the node manager dies; in any case after some seconds.
+
+It is offered only where the administrator allows it (``turn_lock`` in ``hello``), and once this
+process used CUDA for a while and named no gate.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any, Final
+
+from ...protocol.checkpoint import Cause, Outcome, Result
+from ...protocol.errors import ProtocolError
+from ...protocol.messages import ErrorAnswer, Method, Notification
+from ..errors import GpuShareError
+from ..session.session import Greeting, Link, Session
+from ..words.grant import Grant
+
+#: Seconds for which a task with a gate has time to show that it has one.
+PATIENCE: Final = 10.0
+#: Seconds between two looks, and until a lock that failed is tried again.
+LOOK_EVERY: Final = 5.0
+AGAIN: Final = 1.0
+#: Seconds in which the node manager must answer.
+_ANSWER: Final = 10.0
+#: Locks that failed one after the other, after which this process is not locked any more.
+_MOST_FAILURES: Final = 5
+
+
+class Locking:
+    """Locks this process when it has no turn. Call ``offer`` when it has a lease and uses CUDA.
+
+    ``lock`` locks it until that is over, for so many seconds at most, and ``against`` tells why it
+    cannot be locked now (``None``: it can). ``has_gates`` tells whether the node manager knows
+    gates of this process, and ``uses_cuda`` whether CUDA has started here.
+    """
+
+    def __init__(
+        self,
+        session: Callable[[], Session | None],
+        grant: Callable[[], Grant | None],
+        *,
+        lock: Callable[[float, socket.socket, str], Outcome],
+        against: Callable[[], str | None],
+        has_gates: Callable[[], bool],
+        uses_cuda: Callable[[], bool],
+        is_busy: Callable[[], bool],
+        say: Callable[[str], None],
+    ) -> None:
+        self._session = session
+        self._grant = grant
+        self._carry_out = lock
+        self._against = against
+        self._has_gates = has_gates
+        self._uses_cuda = uses_cuda
+        self._is_busy = is_busy
+        self._say = say
+        self._told_in: object = None  # the greeting of the session in which it was offered
+        self._must_ask = False  # it has no turn, or is asked for it
+        self._had_gates = self._barred = False
+        self._failures = 0
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether the node manager takes the lock for this process's gate."""
+        session = self._session()
+        # It knows that from its ledger, also where it was restarted and is not told again yet.
+        told = self._told_in is not None and session is not None and _longest(session) > 0
+        return told and not self._is_gated
+
+    @property
+    def _is_gated(self) -> bool:
+        """Whether this process has ever named a gate: from then on that is where it stops."""
+        self._had_gates = self._had_gates or self._has_gates()
+        return self._had_gates
+
+    def offer(self) -> None:
+        """Watch whether a lock is of use, in a thread of its own. Never waits."""
+        session = self._session()
+        if session is None or self._grant() is None or self._barred or not _longest(session):
+            return
+        with self._lock:
+            # A forked child does not have its parent's threads.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="gpushare-lock", daemon=True)
+                self._thread.start()
+
+    # -- from the session's thread, and the user's ----------------------------------------
+
+    def recalled(self) -> None:
+        """This task has no turn from now on, or is asked for it."""
+        self._must_ask = True
+        if self._is_busy():
+            self._wake.set()
+
+    def given(self) -> None:
+        """It may compute."""
+        self._must_ask = False
+
+    def cell_begins(self) -> None:
+        """Code is about to run, which may compute."""
+        if self._must_ask:
+            self._wake.set()
+
+    # -- on our own thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._barred:
+            session, grant = self._session(), self._grant()
+            if session is None or grant is None or session.link is Link.CLOSED:
+                return
+            if self._is_gated:
+                return
+            if session.hello is not self._told_in:
+                self._tell(session, grant, time.monotonic() - began)
+            if self._wake.wait(LOOK_EVERY):
+                self._wake.clear()
+                self._pause(session, grant)
+
+    def _tell(self, session: Session, grant: Grant, waited: float) -> None:
+        if waited < PATIENCE or not self._is_busy() or not self._uses_cuda():
+            return
+        if session.link is Link.UP and self._against() is None:
+            self._told_in = session.hello  # before: its answer may be a recall
+            session.tell(
+                Method.MEMORY,
+                lease=grant.lease,
+                figures=[],
+                steps=0,
+                can_take_turns=True,
+                by_lock=True,
+            )
+
+    def _pause(self, session: Session, grant: Grant) -> None:
+        """Be locked until the turn comes, if there is need."""
+        while self._must_ask and self._is_busy() and not self._barred:
+            why = self._against()
+            if why is not None:
+                self._bar(why)
+                return
+            try:
+                outcome = self._lock_once(session, grant)
+            except (GpuShareError, ProtocolError, OSError):
+                return  # the node manager is away; it asks again when it is back
+            if outcome is None or outcome.result is Result.DONE:
+                self._failures = 0
+                return
+            if outcome.cause not in (Cause.GPU_WORK, Cause.BUSY):
+                self._failures += 1
+            is_hopeless = outcome.result in (Result.STUCK, Result.DEAD)
+            if is_hopeless or self._failures == _MOST_FAILURES:
+                self._bar(outcome.message)
+                return
+            self._wake.wait(AGAIN)
+
+    def _bar(self, why: str) -> None:
+        self._barred = True
+        self._say(f"Another task waits for this GPU. This one goes on. {why}")
+
+    def _lock_once(self, session: Session, grant: Grant) -> Outcome | None:
+        """Be locked once; ``None``: there is no need.
+
+        Raises :class:`GpuShareError`, ``ProtocolError`` and ``OSError`` where the node manager is
+        away.
+        """
+        greeting = session.greet_again()
+        with closing(greeting.socket) as wire:
+            call, line = greeting.protocol.call(Method.TURN_LOCK, lease=grant.lease)
+            wire.settimeout(_ANSWER)
+            wire.sendall(line)
+            seconds = _seconds(_answer(greeting, call))
+            if not seconds:
+                return None
+            _, line = greeting.protocol.call(Method.TURN_LOCKED, lease=grant.lease)
+            return self._carry_out(seconds, wire, line.decode())
+
+
+def _longest(session: Session) -> float:
+    """Seconds for which this node manager has tasks locked at most; 0: not at all."""
+    return _seconds({"seconds": session.hello.get("turn_lock")})
+
+
+def _answer(greeting: Greeting, call: object) -> Any:
+    while True:
+        data = greeting.socket.recv(65536)
+        if not data:
+            raise ConnectionError("the node manager closed the connection")
+        for message in greeting.protocol.receive(data):
+            if isinstance(message, Notification) or message.id != call:
+                continue
+            return {} if isinstance(message, ErrorAnswer) else message.result
+
+
+def _seconds(answer: object) -> float:
+    told = answer.get("seconds") if isinstance(answer, dict) else None
+    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < 1e9:
+        return 0.0
+    return float(told)

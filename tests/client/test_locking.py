@@ -1,0 +1,208 @@
+"""When a process lets itself be locked for another's turn, and when it does not."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.node import until
+
+from jupyter_gpushare.client.memory import locking
+from jupyter_gpushare.client.memory.gate import Turns
+from jupyter_gpushare.client.memory.locking import Locking
+from jupyter_gpushare.client.session.session import Link
+from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result
+from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.messages import Method
+
+
+class Node:
+    """A session, and what the node manager was told in it; ``seconds``: what ``turn.lock`` says."""
+
+    def __init__(self) -> None:
+        self.path = "/nowhere"
+        self.link = Link.UP
+        self.hello: dict[str, Any] = {"turn_lock": 10.0}
+        self.told: list[tuple[Method, dict[str, Any]]] = []
+        self.seconds: float | None = 7.0
+        self.greeted = 0
+        self.ends: list[socket.socket] = []
+
+    def tell(self, method: Method, **params: Any) -> Callable[[], Any]:
+        self.told.append((method, params))
+        return lambda: None
+
+    def greet_again(self) -> Any:
+        """A connection on which the answer to the first call is there already."""
+        self.greeted += 1
+        ours, theirs = socket.socketpair()
+        result = {"state": "active"}
+        if self.seconds is not None:
+            result["seconds"] = cast(Any, self.seconds)
+        protocol, ids = ClientConnection(), list[Any]()
+
+        def call(method: Method, **params: Any) -> tuple[Any, bytes]:
+            number, line = protocol.call(method, **params)
+            ids.append(number)
+            return number, line
+
+        def receive(_data: bytes) -> list[Any]:
+            return [SimpleNamespace(id=ids[0], result=result)]
+
+        greeting = SimpleNamespace(
+            socket=ours, protocol=SimpleNamespace(call=call, receive=receive)
+        )
+        theirs.send(b"{}")
+        self.ends.append(theirs)
+        return greeting
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.node = Node()
+        self.said: list[str] = []
+        self.locks: list[tuple[float, str]] = []
+        self.outcome = Outcome(Result.DONE)
+        self.against: str | None = None
+        self.has_gates = False
+        self.busy = True
+        self.grant: Any = SimpleNamespace(lease="L1", gpus=())
+        self.locking = Locking(
+            lambda: cast(Any, self.node),
+            lambda: self.grant,
+            lock=self.lock,
+            against=lambda: self.against,
+            has_gates=lambda: self.has_gates,
+            uses_cuda=lambda: True,
+            is_busy=lambda: self.busy,
+            say=self.said.append,
+        )
+
+    def lock(self, seconds: float, wire: socket.socket, line: str) -> Outcome:
+        self.locks.append((seconds, line))
+        if self.outcome.result is Result.DONE:
+            self.locking.given()  # its turn came
+        return self.outcome
+
+    def offered(self) -> None:
+        self.locking.offer()
+        until(lambda: self.node.told, "it says that it can be locked")
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(locking, "PATIENCE", 0.0)
+    monkeypatch.setattr(locking, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(locking, "AGAIN", 0.01)
+    made = Scene()
+    yield made
+    made.grant = None  # its thread ends
+    thread = made.locking._thread
+    if thread is not None:
+        thread.join(10)
+    for end in made.node.ends:
+        end.close()
+
+
+def test_it_is_locked_when_it_is_asked_for_its_turn(scene: Scene) -> None:
+    scene.offered()
+    assert scene.node.told == [
+        (
+            Method.MEMORY,
+            {"lease": "L1", "figures": [], "steps": 0, "can_take_turns": True, "by_lock": True},
+        )
+    ]
+    assert scene.locking.stands
+    scene.locking.recalled()
+    until(lambda: scene.locks, "it is locked")
+    ((seconds, line),) = scene.locks
+    assert seconds == 7.0
+    assert Method.TURN_LOCKED.value in line
+    assert line.endswith("\n")
+
+
+def test_an_idle_one_is_locked_when_its_next_cell_begins(scene: Scene) -> None:
+    scene.offered()
+    scene.busy = False
+    scene.locking.recalled()
+    assert not scene.locks
+    scene.busy = True
+    scene.locking.cell_begins()
+    until(lambda: scene.locks, "it is locked")
+
+
+def test_one_that_may_compute_is_not_locked(scene: Scene) -> None:
+    scene.node.seconds = None
+    scene.offered()
+    scene.locking.recalled()
+    until(lambda: scene.node.greeted, "it asks")
+    scene.locking.given()
+    assert not scene.locks
+    assert not scene.said
+
+
+@pytest.mark.parametrize("hindrance", ["NCCL runs in this process.", "It has CUDA graphs."])
+def test_what_forbids_it_is_looked_at_before_each_lock(scene: Scene, hindrance: str) -> None:
+    scene.offered()
+    scene.against = hindrance
+    scene.locking.recalled()
+    until(lambda: scene.said, "it says why not")
+    assert hindrance in scene.said[0]
+    assert not scene.locks
+    assert not scene.node.greeted, "the node manager is not even asked"
+
+
+def test_it_is_not_offered_where_it_is_forbidden_or_not_allowed(scene: Scene) -> None:
+    scene.node.hello = {}
+    scene.locking.offer()
+    assert scene.locking._thread is None
+    scene.node.hello = {"turn_lock": 10.0}
+    scene.has_gates = True
+    scene.locking.offer()
+    thread = scene.locking._thread
+    assert thread is not None
+    thread.join(10)
+    assert not scene.node.told, "it has a gate"
+
+
+def test_gpu_work_that_goes_on_is_tried_again_and_other_failures_a_few_times(scene: Scene) -> None:
+    scene.outcome = Outcome(Result.INTACT, Cause.GPU_WORK, "It works.")
+    scene.offered()
+    scene.locking.recalled()
+    until(lambda: len(scene.locks) > 8, "it tries on")
+    assert not scene.said
+    scene.outcome = Outcome(Result.REFUSED, Cause.NO_HELPER, "There is no helper.")
+    until(lambda: scene.said, "it gives up")
+    assert "There is no helper." in scene.said[0]
+
+
+def test_it_stays_its_gate_over_a_restart_of_the_node_manager(scene: Scene) -> None:
+    """The recall may come before it is told again: the ledger knows."""
+    scene.offered()
+    scene.node.hello = {"turn_lock": 10.0}
+    assert scene.locking.stands
+    until(lambda: len(scene.node.told) == 2, "it is told again")
+
+
+def test_a_gate_of_its_own_goes_before_it_for_ever(scene: Scene) -> None:
+    scene.offered()
+    scene.has_gates = True
+    assert not scene.locking.stands
+    scene.has_gates = False  # as after a reconnect, before the next step
+    assert not scene.locking.stands
+
+
+def test_its_gate_never_closes(scene: Scene) -> None:
+    """There is no place at which it could stop."""
+    turns = Turns(lambda: cast(Any, scene.node), lambda: scene.grant, say=scene.said.append)
+    turns.locking = scene.locking
+    scene.offered()
+    turns.recalled({})
+    assert turns.is_gated
+    assert not turns.is_closed
+    until(lambda: scene.locks, "it is locked")
+    turns.rest()
+    assert not turns.is_closed

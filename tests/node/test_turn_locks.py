@@ -1,0 +1,226 @@
+"""Real processes without a gate take turns by the driver's lock, over the driver's double.
+
+While one is locked none of its threads may run: the call that waits holds Python's own lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.cuda import GIB, CudaWorld, children_of, end_helper, helper_pid
+from support.node import RunningNode, token_file, until
+
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.privateplace import checkpoint_socket
+
+LOCKED = 1
+WITHIN = 60.0
+#: Of a task that is locked for two seconds a sign of life is wanted each second.
+CONFIG = """
+c.NodeManagerApp.debug_checks = True
+c.NodeManagerApp.measure_interval = 0.2
+c.Policy.share_mode = "time"
+c.Policy.turn_lock = 2.0
+c.Policy.quantum = 0.5
+c.Policy.owed_most = 0
+c.Policy.turn_bound = 600.0
+c.Policy.heartbeat_interval = 0.3
+c.Policy.heartbeat_timeout = 1.5
+c.Policy.restart_grace = 30.0
+"""
+PROGRAM = """
+import ctypes, time
+from jupyter_gpushare.client.memory import locking
+locking.PATIENCE, locking.LOOK_EVERY, locking.AGAIN = 0.0, 0.1, 0.1
+from jupyter_gpushare.client import request
+request(memory="4GiB")
+cuda = ctypes.{library}("libcuda.so.1")
+def must(code):
+    assert not code, code
+must(cuda.cuInit(0))
+context = ctypes.c_void_p()
+must(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+must(cuda.cuCtxSetCurrent(context))
+block = ctypes.c_ulonglong()
+must(cuda.cuMemAlloc_v2(ctypes.byref(block), ctypes.c_size_t(2**30)))
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+while True:
+    began = time.monotonic()
+    must(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    time.sleep(0.02)
+    print("step", began, time.monotonic(), flush=True)
+"""
+
+
+@dataclass
+class Scene:
+    """A node manager and two people's programs on one GPU."""
+
+    world: CudaWorld
+    node: RunningNode
+    place: Path
+    pids: dict[str, int]
+    files: dict[str, Path]
+
+    def is_locked(self, who: str) -> bool:
+        return self.world.state_of(self.pids[who]) == LOCKED
+
+    def anybody_locked(self) -> list[str]:
+        return [who for who in self.pids if self.is_locked(who)]
+
+    def steps(self, who: str) -> list[tuple[float, float]]:
+        lines = [line.split() for line in self.files[who].read_text().split("\n")[:-1]]
+        return [(float(line[1]), float(line[2])) for line in lines]
+
+    def go_on(self, count: int = 20) -> None:
+        """Wait until each has made so many steps more."""
+        before = {who: len(self.steps(who)) for who in self.pids}
+        for who, steps in before.items():
+            until(lambda w=who, s=steps: len(self.steps(w)) >= s + count, f"{who} goes on", WITHIN)
+
+    def pauses(self, who: str, least: float) -> list[float]:
+        steps = self.steps(who)
+        gaps = [after[0] - before[0] for before, after in itertools.pairwise(steps)]
+        return [gap for gap in gaps if gap >= least]
+
+
+Make = Callable[..., contextlib.AbstractContextManager[Scene]]
+
+
+@pytest.fixture
+def scene(cuda_world: CudaWorld, tmp_path: Path) -> Make:
+    @contextlib.contextmanager
+    def make(library: str = "PyDLL", **extra: str) -> Iterator[Scene]:
+        cuda_world.add_gpu(memory=12 * GIB)
+        node = RunningNode(
+            tmp_path,
+            simulate="",
+            config=CONFIG,
+            arguments=[token_file(tmp_path, "alice", "bob", "root")],
+            environ=cuda_world.environ(),
+        )
+        with contextlib.ExitStack() as stack:
+            runtime = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-"))
+            environ = {"XDG_RUNTIME_DIR": runtime}
+            place = Path(checkpoint_socket(environ, sys.executable))
+            stack.callback(_end_family, place)
+            stack.callback(node.close)
+            node.start(**extra)
+            pids, files = {}, {}
+            for who in ("alice", "bob"):
+                files[who] = tmp_path / f"{who}.steps"
+                more = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
+                with files[who].open("w") as out:
+                    process = subprocess.Popen(
+                        [sys.executable, "-c", PROGRAM.format(library=library)],
+                        env=cuda_world.environ({**os.environ, **environ, **more}),
+                        stdout=out,
+                    )
+                stack.callback(process.wait)
+                stack.callback(process.kill)
+                pids[who] = process.pid
+            yield Scene(cuda_world, node, place, pids, files)
+
+    return make
+
+
+def _end_family(place: Path) -> None:
+    """End the helper and all that it has started."""
+    pid = helper_pid(place)
+    if pid is not None:
+        for child in children_of(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        end_helper(place)
+
+
+@pytest.mark.parametrize("library", ["PyDLL", "CDLL"])
+def test_loops_that_nobody_can_see_take_turns(scene: Make, library: str) -> None:
+    with scene(library) as now:
+        until(lambda: now.is_locked("alice"), "alice is locked", WITHIN)
+        until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
+        now.go_on(60)
+        until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
+        with now.node.client("root") as root:
+            leases = root.call(Method.STATUS)["leases"]
+            kinds = [e["kind"] for e in root.call(Method.HISTORY, limit=1000)["events"]]
+        assert [lease["state"] for lease in leases] == ["active", "active"]
+        assert not [lease for lease in leases if lease["overran"]]
+        assert "TurnsJoined" in kinds
+        assert "TurnLocked" not in kinds, "it would hide everything else"
+
+
+def test_a_node_manager_that_is_killed_leaves_nobody_locked(scene: Make) -> None:
+    with scene() as now:
+        for _ in range(2):
+            until(now.anybody_locked, "somebody is locked", WITHIN)
+            now.node.kill9()
+            until(lambda: not now.anybody_locked(), "nobody is locked", WITHIN)
+            now.go_on()
+            assert not now.anybody_locked()
+            now.node.start()
+        until(now.anybody_locked, "they take turns again", WITHIN)
+        now.go_on()
+
+
+def test_nobody_is_locked_before_the_ledger_has_it(scene: Make) -> None:
+    """The node manager dies after it wrote that a task will be locked, and before it says so."""
+    with scene(JUPYTER_GPUSHARE_FAILPOINT="after-append:1:TurnLocked") as now:
+        assert now.node.wait_dead(WITHIN) == -signal.SIGKILL
+        assert not now.anybody_locked()
+        now.go_on()
+        now.node.start()
+        until(now.anybody_locked, "they take turns", WITHIN)
+        now.go_on()
+
+
+def test_a_helper_that_is_killed_leaves_nobody_locked_and_turns_go_on(scene: Make) -> None:
+    with scene() as now:
+        until(now.anybody_locked, "somebody is locked", WITHIN)
+        helper = helper_pid(now.place)
+        assert helper is not None
+        os.kill(helper, signal.SIGKILL)
+        now.go_on()
+        until(now.anybody_locked, "they take turns again", WITHIN)
+        now.go_on()
+
+
+@pytest.mark.long
+def test_a_storm_leaves_nobody_locked(scene: Make) -> None:
+    chance = random.Random(17)
+    with scene() as now:
+        for _ in range(12):
+            until(now.anybody_locked, "somebody is locked", WITHIN)
+            victims = chance.choice(["node", "helper", "both", "family"])
+            if victims in ("node", "both"):
+                now.node.kill9()
+            helper = helper_pid(now.place)
+            if victims != "node" and helper is not None:
+                # A worker, too, but not the heir: then nobody would be left.
+                workers = [p for p in children_of(helper) if not _is_heir(p)]
+                os.kill(helper, signal.SIGKILL)
+                for worker in workers if victims == "family" else ():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGKILL)
+            now.go_on(5)
+            if victims in ("node", "both"):
+                until(lambda: not now.anybody_locked(), "nobody is locked", WITHIN)
+                now.node.start()
+        now.go_on()
+
+
+def _is_heir(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"--heir" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
