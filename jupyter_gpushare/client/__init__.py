@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import history, lease, quota, release, request, status, usage
     from .decorator import gpu
-    from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-    from .gates import checkpoint, steps
+    from .errors import GpuShareError, LeaseLost, NodeUnavailable, Preempted, QuotaExceeded
+    from .gates import checkpoint, on_preempt, steps
 
 __all__ = [
     "GpuShareError",
     "LeaseLost",
     "NodeUnavailable",
+    "Preempted",
     "QuotaExceeded",
     "checkpoint",
     "gpu",
     "history",
     "lease",
+    "on_preempt",
     "quota",
     "release",
     "request",
@@ -33,7 +35,8 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("GpuShareError", "LeaseLost", "NodeUnavailable", "QuotaExceeded"), ".errors"),
-    **dict.fromkeys(("checkpoint", "steps"), ".gates"),
+    "Preempted": ".errors",
+    **dict.fromkeys(("checkpoint", "on_preempt", "steps"), ".gates"),
     "gpu": ".decorator",
 }
 

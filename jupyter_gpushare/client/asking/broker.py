@@ -19,6 +19,7 @@ from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
+from ..memory.stopping import Stopping
 from ..memory.worker import Worker
 from ..session.holding import Holding, Standing
 from ..session.session import NobodyThere
@@ -90,6 +91,7 @@ class Broker:
         self.turns.limited = self._limit_turn
         self.turns.drop = self._frameworks.drop_caches
         self._silent_until = 0.0
+        self._stopping: Stopping | None = None
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
         self._getting = Getting(
@@ -188,7 +190,7 @@ class Broker:
             if is_live(adapter):
                 self._limits.can_change()
             self._getting.tell_live()
-            if self.standing is Standing.HELD:
+            if self.standing is Standing.HELD or self._stopping is not None:
                 self._frameworks.gate_steps(self.turns, self._giving.runs_here)
 
     def _late(self, adapter: registry.Adapter) -> bool:
@@ -332,6 +334,25 @@ class Broker:
             if not busy:
                 self._giving.tell_ability(session, grant.lease)
 
+    def stops_by(self, stopping: Stopping) -> None:
+        """This process said how its state is saved: from now on it may be asked to stop."""
+        if self._stopping is not stopping:
+            self._stopping = self._getting.stopping = stopping
+            stopping.said, stopping.kept = self._tell_stoppable, self._keeps_on
+            self._frameworks.step_ended = stopping.step_ended
+        self._frameworks.gate_steps(self.turns, self._giving.runs_here)
+
+    def _tell_stoppable(self) -> None:
+        """Only of a lease of its own: who runs a child of ours says so for it."""
+        grant, session, stopping = self.grant, self._line.session, self._stopping
+        if grant and session and stopping and self.standing is Standing.HELD:
+            session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=stopping.can)
+
+    def _keeps_on(self, why: str) -> None:
+        grant, session = self.grant, self._line.session
+        if grant is not None and session is not None:
+            session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
+
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
         self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
@@ -450,8 +471,11 @@ class Broker:
             self._say.now(str(params.get("message", "This kernel is idle.")))
 
     def _recalled(self, recall: Recall, grant: Grant) -> None:
-        """Give what is cheaper than memory. Called on the session's thread."""
-        if recall.give is Give.LIFT:
+        """Give what is cheaper than memory, or stop. Called on the session's thread."""
+        if recall.give is Give.STOP:
+            if self._stopping is not None:
+                self._stopping.wanted(recall.seconds)
+        elif recall.give is Give.LIFT:
             self._limits.changed(grant, recall.limits)
         elif recall.gate:
             self.turns.recalled(recall.limits)

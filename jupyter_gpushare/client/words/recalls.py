@@ -20,6 +20,7 @@ class Give(IntEnum):
     TURN = 2
     TENSORS = 3
     PROCESS = 4
+    STOP = 5
 
     @property
     def word(self) -> str:
@@ -40,13 +41,17 @@ class Need(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`."""
+    """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`.
+
+    ``seconds`` is how long it may take to stop.
+    """
 
     lease: str
     give: Give
     gate: bool
     needs: tuple[Need, ...]
     message: str
+    seconds: float = 60.0
 
     @property
     def limits(self) -> dict[str, int]:
@@ -83,7 +88,11 @@ def read_recall(told: Notification) -> Recall | None:
     if give is None:
         return None
     said = str(params.get("message", ""))
-    return Recall(str(params.get("lease")), give, gate, read_needs(params), said)
+    recall = Recall(str(params.get("lease")), give, gate, read_needs(params), said)
+    seconds = params.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
+        return recall
+    return recall._replace(seconds=float(seconds))
 
 
 def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:
