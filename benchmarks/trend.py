@@ -75,6 +75,12 @@ WATCHED: tuple[Watched, ...] = (
     Watched(
         "a short cell, with us by without", "benchmarks.json", figure("a short cell, ratio"), 1.25
     ),
+    Watched(
+        "a hand-over between two loops in round trips, p50",
+        "benchmarks.json",
+        figure("hand-over between two loops, p50, round trips"),
+        1.6,
+    ),
     Watched("import torch, with us by without", "benchmarks.json", with_us("import torch"), 1.1),
     Watched("kernel ready, with us by without", "benchmarks.json", with_us("kernel ready"), 1.15),
     Watched("Python start, with us by without", "benchmarks.json", with_us("Python start"), 1.1),

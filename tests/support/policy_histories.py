@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 )
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import uses
 from jupyter_gpushare.policy.books.room import comes_back
 from jupyter_gpushare.policy.books.state import ClaimKey, State
 from jupyter_gpushare.policy.recall import lifts
@@ -75,6 +76,7 @@ class Histories(RuleBasedStateMachine):
         )
         self.next_pid = 1
         self.alive: dict[int, str] = {}
+        self.seen: State | None = None
 
     def _leases(self, phase: LeasePhase) -> list[LeaseId]:
         return sorted(n for n, x in self.world.state.leases.items() if x.phase is phase)
@@ -442,6 +444,22 @@ class Histories(RuleBasedStateMachine):
             for recall in [state.recall(key[0], Give.LIFT, key[1])]
             if state.leases[key[0]].phase is LeasePhase.HELD
         }
+
+    @invariant()
+    def uses_are_found_by_what_changed(self) -> None:
+        """Whose use is another is touched, and of those it is found as of all."""
+        if not hasattr(self, "world"):
+            return
+        before, state = self.seen or self.world.state, self.world.state
+        touched, now = uses.touched(before, state), uses.memory(state)
+        was = uses.memory(before)
+        for name in was.keys() | now.keys():
+            rested = [uses.rests(one, name) for one in (before, state)]
+            if was.get(name) != now.get(name) or len(set(rested)) > 1:
+                assert name in touched
+        found = {name: size for name, size in now.items() if name in touched}
+        assert uses.memory(state, touched) == found
+        self.seen = state
 
     @invariant()
     def no_leak(self) -> None:

@@ -15,24 +15,21 @@ class LeaseUses:
 
     def __init__(self) -> None:
         self._written: dict[LeaseId, Use] = {}
-        self._seen: tuple[object, ...] = ()  # the parts of the state that this depends on
-        self._looked: tuple[object, ...] = ()
+        self._seen: State | None = None
+        self._looked: State | None = None
 
     def changes(self, state: State) -> Mapping[LeaseId, Use]:
-        """What is otherwise now. O(claims) after a change of claims, reservations or turns."""
-        parts = (state.claims, state.reservations, state.shares, state.bursts, state.turns)
-        self._looked = parts
-        if len(self._seen) == len(parts) and all(map(_is, parts, self._seen)):
-            return {}
-        now = {
-            name: Use(uses.rests(state, name), memory)
-            for name, memory in uses.memory(state).items()
-        }
+        """What is otherwise now. O(claims), and fast where few of them changed."""
+        self._looked = state
+        touched = None if self._seen is None else uses.touched(self._seen, state)
+        memory = {} if touched == set() else uses.memory(state, touched)
+        now = {name: Use(uses.rests(state, name), size) for name, size in memory.items()}
         # A lease whose claims are all gone: it is parked, or has ended and is not known any more.
-        gone = {name: Use() for name in self._written.keys() - now.keys()}
-        changed = {n: one for n, one in (now | gone).items() if self._written.get(n, Use()) != one}
+        gone = (self._written.keys() if touched is None else touched) - now.keys()
+        now.update((name, Use()) for name in gone)
+        changed = {n: one for n, one in now.items() if self._written.get(n, Use()) != one}
         if not changed:
-            self._seen = parts
+            self._seen = state
         return changed
 
     def are_written(self, changed: Mapping[LeaseId, Use]) -> None:
@@ -43,7 +40,3 @@ class LeaseUses:
                 self._written.pop(name, None)
             else:
                 self._written[name] = one
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from typing import Any
 
 from ..words.model import LeaseId
 from ..words.turns import TurnPhase
 from .state import ReservationKey, State
+from .table import Map
 
 
 def rests(state: State, lease: LeaseId) -> bool:
@@ -15,23 +17,33 @@ def rests(state: State, lease: LeaseId) -> bool:
     return turn is not None and turn.phase is not TurnPhase.HOLDS
 
 
-def memory(state: State) -> dict[LeaseId, float]:
-    """Bytes reserved for each lease. Of leases that share a reservation the oldest has all of it.
+def memory(state: State, only: Set[LeaseId] | None = None) -> dict[LeaseId, float]:
+    """Bytes reserved for each lease that has claims, or for ``only`` these.
+
+    Of leases that share a reservation the oldest has all of it.
 
     (With equal parts, each lease that comes or goes would change those of all the others.) What
     limits are lifted by does not count, and where tasks take turns what they keep does. O(claims).
     """
     found: dict[LeaseId, float] = {}
-    for name, size in _parts(state):
-        found[name] = found.get(name, 0.0) + size
+    for name, size in _parts(state, only):
+        if only is None or name in only:
+            found[name] = found.get(name, 0.0) + size
     return found
 
 
-def _parts(state: State) -> Iterator[tuple[LeaseId, float]]:
+def _parts(state: State, only: Set[LeaseId] | None) -> Iterator[tuple[LeaseId, float]]:
+    shared = None
+    if only is not None:
+        leases = (state.leases[name] for name in only if name in state.leases)
+        shared = {(one.environment, part.gpu) for one in leases for part in one.allocations}
     oldest: dict[ReservationKey, LeaseId] = {}
     for name, gpu in state.claims:
-        lease, share = state.leases[name], state.shares.get((name, gpu))
+        lease = state.leases[name]
         key = (lease.environment, gpu)
+        if shared is not None and key not in shared:
+            continue
+        share = state.shares.get((name, gpu))
         if share is not None:
             yield name, float(share.persistent)
             continue
@@ -40,3 +52,30 @@ def _parts(state: State) -> Iterator[tuple[LeaseId, float]]:
             oldest[key] = name
     for key, name in oldest.items():
         yield name, float(state.reservations[key].memory - state.bursts.get(key, 0))
+
+
+def touched(before: State, state: State) -> Set[LeaseId]:
+    """The leases whose use may be another than ``before``, those that are gone, too.
+
+    A claim that comes or goes changes its reservation, so claims are compared only of those.
+    """
+    names = set(_differing(before.turns, state.turns))
+    keys = {
+        *_differing(before.reservations, state.reservations),
+        *_differing(before.bursts, state.bursts),
+    }
+    for name, gpu in _differing(before.shares, state.shares):
+        lease = state.leases.get(name) or before.leases[name]
+        keys.add((lease.environment, gpu))
+    if keys:
+        for one in (before, state):
+            leases = one.leases
+            names.update(n for n, gpu in one.claims if (leases[n].environment, gpu) in keys)
+    return names
+
+
+def _differing(before: Map[Any, Any], now: Map[Any, Any]) -> Iterator[Any]:
+    """The keys whose value is not the very same in both."""
+    if before is not now:
+        yield from (key for key, value in now.items() if before.get(key) is not value)
+        yield from (key for key in before if key not in now)

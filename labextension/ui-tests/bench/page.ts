@@ -1,4 +1,11 @@
 /** What runs in the page: a stand-in for the live connection, and statuses to send through it. */
+import type {
+  Gpu,
+  Lease,
+  Live,
+  Status,
+  Waiting
+} from '../../src/api/types';
 
 /** How large the node of the benchmark is. */
 export interface ISize {
@@ -9,6 +16,14 @@ export interface ISize {
   waiting: number;
   /** Leases whose state is another in the next status. */
   changes: number;
+}
+
+/** Whole documents, of which each status changes some fields. Only data goes into the page. */
+export interface IDocuments {
+  gpu: Gpu;
+  lease: Lease;
+  waiting: Waiting;
+  status: Status;
 }
 
 /** What the page offers the benchmark. */
@@ -24,7 +39,7 @@ declare global {
 }
 
 /** Run in the page before anything else of it. */
-export function install(size: ISize): void {
+export function install({ size, like }: { size: ISize; like: IDocuments }): void {
   const GIB = 2 ** 30;
   let socket: { onmessage?: (event: { data: string }) => void } | null = null;
   const Real = window.WebSocket;
@@ -51,9 +66,10 @@ export function install(size: ISize): void {
     `GPU-00000000-0000-0000-0000-${String(index).padStart(12, '0')}`;
   const start = Date.now() / 1000;
 
-  const status = (): object => {
+  const status = (): Status => {
     const time = start + round * 0.2;
-    const gpus = Array.from({ length: size.gpus }, (_, index) => ({
+    const gpus = Array.from({ length: size.gpus }, (_, index): Gpu => ({
+      ...like.gpu,
       uuid: uuid(index),
       index,
       name: 'NVIDIA H200',
@@ -64,18 +80,16 @@ export function install(size: ISize): void {
       used: (((index * 3 + round) % 11) + 1) * GIB,
       mine: index % 3 ? 0 : 16 * GIB,
       utilisation: ((index * 13 + round * 7) % 100) / 100,
-      tasks: 12,
-      health: 'ok',
-      problem: null,
-      squatters: []
+      tasks: 12
     }));
     const first = (round * size.changes) % size.leases;
-    const leases = Array.from({ length: size.leases }, (_, place) => {
+    const leases = Array.from({ length: size.leases }, (_, place): Lease => {
       const mine = place < size.mine;
       const queued = place >= size.leases - size.waiting;
       const changed =
         (place - first + size.leases) % size.leases < size.changes;
       return {
+        ...like.lease,
         id: `lease-${place}`,
         environment: mine ? 'bench' : `person-${place % 40}`,
         mine,
@@ -83,7 +97,6 @@ export function install(size: ISize): void {
         phase: queued ? 'queued' : 'held',
         activity: changed ? 'busy' : 'idle',
         name: `notebook-${place}.ipynb`,
-        kind: 'kernel',
         kernel_id: `kernel-${place}`,
         path: `projects/${place % 10}/notebook-${place}.ipynb`,
         pid: 1000 + place,
@@ -91,57 +104,36 @@ export function install(size: ISize): void {
           ? []
           : [
               {
+                ...like.lease.gpus[0],
                 uuid: uuid(place % size.gpus),
                 index: place % size.gpus,
                 memory: 16 * GIB,
                 measured: ((place + round) % 16) * GIB
               }
             ],
-        asked: { gpus: 1, memory: null },
-        priority_class: 'interactive',
         requested: start - place,
         granted: queued ? null : start - place,
         since: start - place,
         age: time - start,
-        position: queued ? place - size.leases + size.waiting + 1 : null,
-        reason: null,
-        kept: null
+        position: queued ? place - size.leases + size.waiting + 1 : null
       };
     });
     const waits = { granted: 40, waited: 9, median: 33, longest: 240 };
     return {
-      node: {
-        name: 'bench',
-        version: '0',
-        simulated: false,
-        problem: null,
-        time,
-        started: start,
-        max_tasks_per_gpu: 16,
-        heartbeat_timeout: 60
-      },
+      ...like.status,
+      node: { ...like.status.node, time, started: start },
       environment: 'bench',
       admin: true,
-      quota: {
-        gpus: 16,
-        memory: 16 * GIB,
-        weight: 1,
-        source: 'user',
-        used_gpus: 6,
-        budget: null
-      },
       gpus,
       leases,
       queue: leases
         .filter(lease => lease.state === 'queued')
-        .map(lease => ({
-          position: lease.position,
+        .map((lease): Waiting => ({
+          ...like.waiting,
+          position: lease.position ?? 1,
           lease: lease.id,
           mine: lease.mine,
           environment: lease.environment,
-          priority_class: 'interactive',
-          gpus: 1,
-          memory: null,
           waiting: time - lease.requested,
           ahead: { interactive: (lease.position ?? 1) - 1, batch: 0 },
           message: '1 GPU asked, 0 free for you now.'
@@ -153,7 +145,8 @@ export function install(size: ISize): void {
   window.gpushareBench = {
     next: () => {
       round += 1;
-      const data = JSON.stringify({ type: 'status', status: status() });
+      const message: Live = { type: 'status', status: status() };
+      const data = JSON.stringify(message);
       const sent = performance.now();
       socket?.onmessage?.({ data });
       return new Promise(resolve => {

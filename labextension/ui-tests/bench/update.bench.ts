@@ -4,7 +4,13 @@ import * as path from 'path';
 import { CDPSession, Page } from '@playwright/test';
 import { expect, test } from '../support/fixtures';
 import { GpuPanel } from '../support/panel';
-import { install, ISize } from './page';
+import {
+  aGpu,
+  aLease,
+  aStatus,
+  aWaiting
+} from '../../src/__tests__/support/builders';
+import { IDocuments, install, ISize } from './page';
 
 const LARGE: ISize = {
   gpus: 16,
@@ -14,6 +20,12 @@ const LARGE: ISize = {
   changes: 20
 };
 const SMALL: ISize = { gpus: 2, leases: 4, mine: 2, waiting: 1, changes: 1 };
+const LIKE: IDocuments = {
+  gpu: aGpu(0),
+  lease: aLease('a'),
+  waiting: aWaiting(1),
+  status: aStatus()
+};
 /** An hour, at the most that the node manager sends: five a second. */
 const HOUR = Number(process.env.BENCH_UPDATES || 18_000);
 const SAMPLE = 300;
@@ -61,7 +73,7 @@ async function openWith(
   url: string,
   given: ISize
 ): Promise<GpuPanel> {
-  await page.addInitScript(install, given);
+  await page.addInitScript(install, { size: given, like: LIKE });
   await page.goto(url);
   await page.waitForSelector('#jp-main-dock-panel');
   const panel = await GpuPanel.open(page);
