@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import math
 import os
 import select
@@ -18,14 +19,18 @@ import shutil
 import signal
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..client.errors import GpuShareError
+from ..client.session.origin import origin
 from ..client.session.session import Link, Session
+from ..client.words.classes import class_of
 from ..client.words.display import TerminalDisplay
 from ..client.words.grant import Grant, read_grant
+from ..client.words.recalls import Give, Recall, read_recall
 from ..client.words.settings import ONE_PART, Ask, read_settings, read_token
 from ..protocol import names
 from ..protocol.address import find_socket
@@ -84,7 +89,8 @@ class UnderLease(Verb):
     )
     priority_class: str | None = option(
         None,
-        "interactive (a person waits) or batch. Default: interactive.",
+        "interactive (a person waits) or batch. Default: interactive in a terminal's foreground, "
+        "else batch.",
         name="class",
         choices=("interactive", "batch"),
         variable=names.CLASS,
@@ -108,6 +114,12 @@ class UnderLease(Verb):
         choices=RESERVES,
         variable=names.RESERVE,
     )
+    lasts: float | None = option(
+        None,
+        "How long the command will run, such as 2h: a short batch command may go before an "
+        "interactive request that it does not delay.",
+        parse_duration,
+    )
     wait = flag("Fail at once when nothing is free.", name="no-wait", default=True)
     timeout: float | None = option(
         None,
@@ -117,40 +129,55 @@ class UnderLease(Verb):
     )
     task_name = option("", "The name shown to people. Default: the command's.", name="name")
 
-    def start_command(self, command: list[str]) -> int:
-        """Ask, wait, run the command; its exit code. Raises `Refused`, `UsageError`."""
+    def start_command(self, command: list[str], stops_by: signal.Signals | None = None) -> int:
+        """Ask, wait, run the command; its exit code. Raises `Refused`, `UsageError`.
+
+        With ``stops_by`` it is asked to stop by that signal when an interactive request needs its
+        GPUs, and started again, at the end of the queue, when there are some.
+        """
         program = shutil.which(command[0])
         if program is None:
             return _cannot_start(command[0])
         if (self.persistent is None) != (self.temporary is None):
             raise UsageError(ONE_PART)
         name = self.task_name or command_name(command)
+        asked = {
+            "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
+            "gpus": self.gpus,
+            "memory": self.memory,
+            "priority_class": self.priority_class or ("batch" if stops_by else None),
+            "looks": class_of(origin(os.environ)),
+            "reserve": self.reserve,
+            "lasts": self.lasts,
+            "stops": stops_by is not None,
+            "wait": self.wait,
+            **Ask(
+                persistent=self.persistent,
+                temporary=self.temporary,
+                turn_offset=self.turn_offset,
+            ).parts,
+        }
         with (
             contextlib.closing(Signals()) as signals,
-            contextlib.closing(_Lease(signals)) as lease,
+            contextlib.closing(_Lease(signals, stops_by)) as lease,
         ):
-            try:
-                lease.ask(
-                    {
-                        "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
-                        "gpus": self.gpus,
-                        "memory": self.memory,
-                        "priority_class": self.priority_class,
-                        "reserve": self.reserve,
-                        "wait": self.wait,
-                        **Ask(
-                            persistent=self.persistent,
-                            temporary=self.temporary,
-                            turn_offset=self.turn_offset,
-                        ).parts,
-                    },
-                    self.timeout,
+            for restarts in itertools.count():
+                try:
+                    lease.ask(asked, self.timeout)
+                except _Signalled as signalled:
+                    return 128 + signalled.number  # as a shell expects of what this signal ended
+                if self.told:
+                    print(f"{COMMAND}: {lease.words}. {self.told}", file=sys.stderr)
+                code = lease.hold(program, command, restarts)
+                if not lease.was_stopped or not code:
+                    return code
+                lease.give_back()
+                print(
+                    f"{COMMAND}: the command has stopped (exit code {code}); it is started again "
+                    "when GPUs are free.",
+                    file=sys.stderr,
                 )
-            except _Signalled as signalled:
-                return 128 + signalled.number  # as a shell expects of what this signal ended
-            if self.told:
-                print(f"{COMMAND}: {lease.words}. {self.told}", file=sys.stderr)
-            return lease.hold(program, command)
+        raise AssertionError("it counts for ever")
 
 
 class RunApp(UnderLease):
@@ -160,14 +187,28 @@ class RunApp(UnderLease):
     arguments = "[--] COMMAND [ARGUMENT...]"
     description = """Run any command under a lease: wait until GPUs are free, start the command with
     CUDA_VISIBLE_DEVICES set to them, and give them back when it ends. Signals are passed on. What
-    is not given is taken from JUPYTER_GPUSHARE_GPUS, _MEMORY, _CLASS and _WAIT_TIMEOUT."""
+    is not given is taken from JUPYTER_GPUSHARE_GPUS, _MEMORY, _CLASS and _WAIT_TIMEOUT.
+
+    With --requeue the command is batch, and says that it can be stopped: when an interactive
+    request needs its GPUs, it gets SIGTERM (--stop-signal) and time to save its state. When it has
+    ended with another exit code than 0, it waits for GPUs again and is started again, with
+    JUPYTER_GPUSHARE_RESTARTS one higher. A command that goes on is not killed."""
     examples = """
     jupyter gpushare run -- python train.py --epochs 3
     jupyter gpushare run --gpus 2 --memory 8GiB --class batch -- ./simulate
+    jupyter gpushare run --requeue -- python train.py --resume last.pt
 
     The exit code is the command's; 128+n when signal n ended it; 126 or 127 when it cannot be
     started; 1 when no lease could be had; 2 for wrong usage.
     """
+
+    requeue = flag("Stop the command when an interactive request needs its GPUs; start it again.")
+    stop_signal = option(
+        "TERM",
+        "The signal for that: TERM or USR1. Default: TERM.",
+        name="stop-signal",
+        choices=("TERM", "USR1"),
+    )
 
     def parse(self, argv: Sequence[str]) -> list[str]:
         """Options up to the command are ours, all that follows is the command's."""
@@ -182,7 +223,8 @@ class RunApp(UnderLease):
     def run(self, arguments: list[str]) -> int:
         if not arguments:
             raise UsageError("run what? jupyter gpushare run -- python train.py")
-        return self.start_command(arguments)
+        stops_by = signal.Signals[f"SIG{self.stop_signal}"] if self.requeue else None
+        return self.start_command(arguments, stops_by)
 
 
 class RequestApp(UnderLease):
@@ -230,7 +272,7 @@ class _Signalled(Exception):
 class _Lease:
     """A lease of this process, the session it hangs on, and the command under it."""
 
-    def __init__(self, signals: Signals) -> None:
+    def __init__(self, signals: Signals, stops_by: signal.Signals | None = None) -> None:
         """Raises `Refused`."""
         found = find_socket(os.environ)
         if found is None:
@@ -248,6 +290,10 @@ class _Lease:
         self._grant: Grant | None = None
         self._secret = ""
         self._watch: int | None = None  # pidfd of the command
+        self._stops_by = stops_by
+        self._late: threading.Timer | None = None
+        #: Whether the command was asked to stop, and may be started again.
+        self.was_stopped = False
         with _refusing():
             self._session.open(read_settings(os.environ).answer_timeout)
 
@@ -257,6 +303,7 @@ class _Lease:
         Raises `Refused`; `_Signalled`.
         """
         request = {**request, "request_id": f"run-{os.getpid()}-{time.monotonic_ns()}"}
+        self.was_stopped = False
         shown, last, granted = TerminalDisplay(sys.stderr), dict[str, Any](), None
 
         def heed_signals() -> None:
@@ -290,7 +337,7 @@ class _Lease:
         """What was granted."""
         return "" if self._grant is None else self._grant.words
 
-    def hold(self, program: str, arguments: list[str]) -> int:
+    def hold(self, program: str, arguments: list[str], restarts: int = 0) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""
         assert self._grant is not None
         environ = {
@@ -301,6 +348,8 @@ class _Lease:
             names.SECRET: self._secret,
             names.SOCKET: self._session.path,
         }
+        if self._stops_by is not None:
+            environ[names.RESTARTS] = str(restarts)
         try:
             # With the signals as a program expects them: none blocked, SIGPIPE not ignored.
             child = os.posix_spawn(
@@ -328,16 +377,22 @@ class _Lease:
                     return code if code >= 0 else 128 - code
         finally:
             self._watch = None
+            if self._late is not None:
+                self._late.cancel()
             os.close(watch)
 
     def close(self) -> None:
+        """Give it back, and hang up."""
+        self.give_back()
+        self._session.close(2.0)
+
+    def give_back(self) -> None:
         """Give it back, if anybody is there to take it; the kernel tells of our end otherwise."""
         lease = None if self._grant is None else self._grant.lease
         if lease is not None and self._session.holds(lease) and self._session.link is Link.UP:
             self._session.let_go(lease)
             with contextlib.suppress(GpuShareError):
                 self._session.call(Method.RELEASE, lease=lease)
-        self._session.close(2.0)
 
     # -- on the session's thread -------------------------------------------------------------
 
@@ -348,6 +403,28 @@ class _Lease:
         ours = self._grant is not None and message.params.get("lease") == self._grant.lease
         if message.notice is Notice.REVOKED and ours:
             self._end_command()
+        recall = read_recall(message)
+        if ours and recall is not None and recall.give is Give.STOP:
+            self._stop_command(recall)
+
+    def _stop_command(self, recall: Recall) -> None:
+        """Ask the command to save its state and end. It is not killed if it goes on."""
+        if self._watch is None or self._stops_by is None:
+            return
+        self.was_stopped = True
+        said = clean(recall.message)
+        print(f"jupyter gpushare: {said}", file=sys.stderr)
+        self._late = threading.Timer(recall.seconds, self._goes_on, (recall.lease,))
+        self._late.daemon = True
+        self._late.start()
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._watch, self._stops_by)
+
+    def _goes_on(self, lease: str) -> None:
+        if self._watch is not None:
+            why = "The command was asked to stop and goes on."
+            print(f"jupyter gpushare: {why}", file=sys.stderr)
+            self._session.tell_surely(Method.KEPT, lease=lease, reason=why)
 
     def _end_command(self) -> None:
         if self._watch is not None:

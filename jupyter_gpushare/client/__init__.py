@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import history, lease, quota, release, request, status, usage
     from .decorator import gpu
-    from .errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-    from .gates import checkpoint, gated, steps
+    from .errors import GpuShareError, LeaseLost, NodeUnavailable, Preempted, QuotaExceeded
+    from .gates import checkpoint, gated, on_preempt, steps
 
 __all__ = [
     "GpuShareError",
     "LeaseLost",
     "NodeUnavailable",
+    "Preempted",
     "QuotaExceeded",
     "checkpoint",
     "gated",
     "gpu",
     "history",
     "lease",
+    "on_preempt",
     "quota",
     "release",
     "request",
@@ -34,7 +36,8 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("GpuShareError", "LeaseLost", "NodeUnavailable", "QuotaExceeded"), ".errors"),
-    **dict.fromkeys(("checkpoint", "gated", "steps"), ".gates"),
+    "Preempted": ".errors",
+    **dict.fromkeys(("checkpoint", "gated", "on_preempt", "steps"), ".gates"),
     "gpu": ".decorator",
 }
 

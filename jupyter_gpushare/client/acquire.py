@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .asking.broker import Broker
+    from .memory.stopping import Stopping
     from .words.settings import Settings
 
 
@@ -30,6 +31,7 @@ class _Process:
         self._broker: Broker | None = None
         self._busy: bool | None = None
         self._traits: Callable[[], Settings] | None = None
+        self._stopping: Stopping | None = None
 
     def get(self) -> Broker:
         with self._lock:
@@ -84,6 +86,8 @@ class _Process:
 
     def checkpoint(self) -> None:
         """A gate in the user's code: the turn is given back here if another task waits for it."""
+        if self._stopping is not None:
+            self._stopping.gate()
         if self._broker is not None:
             self._broker.turns.checkpoint()
 
@@ -91,6 +95,18 @@ class _Process:
         """A gate before the call of a function that the program marked, if this is one now."""
         if self._broker is not None:
             self._broker.before_call()
+
+    def on_preempt(self, save: Callable[[], object] | None) -> None:
+        """How this process's state is saved before it is stopped; ``None``: it cannot be."""
+        if self._stopping is None:
+            if save is None:
+                return
+            from .memory.stopping import Stopping
+
+            self._stopping = Stopping()
+        if self.is_needed():
+            self.get().stops_by(self._stopping)
+        self._stopping.by(save)
 
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""
@@ -112,6 +128,7 @@ class _Process:
     def _forked(self) -> None:
         self._lock = threading.Lock()
         self._busy = None
+        self._stopping = None
         if self._broker is not None:
             self._broker = self._broker.abandon_in_child()
 
@@ -161,6 +178,7 @@ code_runs = _process.code_runs
 annotate = _process.annotate
 checkpoint = _process.checkpoint
 before_call = _process.before_call
+on_preempt = _process.on_preempt
 barred = _process.barred
 
 

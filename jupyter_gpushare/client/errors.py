@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..protocol.errors import Reason
+
+#: The exit code of a program that saved its state and is to be started again (EX_TEMPFAIL).
+PREEMPTED: Final = 75
 
 
 class GpuShareError(Exception):
@@ -39,6 +42,17 @@ class NodeUnavailable(GpuShareError):
 
 class LeaseLost(GpuShareError):
     """A lease that this process held has ended."""
+
+
+class Preempted(SystemExit):
+    """The program has saved its state for an interactive request, and ends: exit code 75.
+
+    That is EX_TEMPFAIL: start it again. It is no :class:`Exception`, so that no ``except`` of the
+    program's own loop goes on with it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(PREEMPTED)
 
 
 _BY_REASON: dict[Reason, type[GpuShareError]] = {

@@ -16,6 +16,7 @@ from . import acquire
 Item = TypeVar("Item")
 P = ParamSpec("P")
 R = TypeVar("R")
+Save = TypeVar("Save", bound="Callable[[], object] | None")
 
 
 def checkpoint() -> None:
@@ -26,7 +27,8 @@ def checkpoint() -> None:
     the GPU; for another library's work wait yourself. Without a lease, or alone on the GPU, it does
     nothing, and that quickly.
 
-    Raises only :class:`KeyboardInterrupt`: Ctrl-C ends the wait.
+    Raises only :class:`KeyboardInterrupt`, for Ctrl-C ends the wait, and :class:`Preempted` in a
+    program that said :func:`on_preempt`.
     """
     acquire.checkpoint()
 
@@ -69,6 +71,23 @@ class Gated(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<gated {self.__wrapped__!r}>"
+
+
+def on_preempt(save: Save) -> Save:
+    """From now on this batch program may be stopped for an interactive request: ``save()`` first.
+
+    ``save`` writes all that the program needs to go on later. It is called where the program is at
+    its next :func:`checkpoint` (or item of :func:`steps`), on the same thread; then
+    :class:`Preempted` ends the program with the exit code 75. ``jupyter gpushare run --requeue``
+    starts it again when GPUs are free; another may do so who sent SIGTERM, as Slurm does. A program
+    that names no gate is stopped at the end of an optimizer's step, where the rest of its loop has
+    not run yet; one without steps where SIGTERM meets it. If ``save`` raises, the program goes on.
+
+    It can be used as a decorator. ``None``: the program cannot be stopped any more. Call it in the
+    main thread, or SIGTERM is not heeded.
+    """
+    acquire.on_preempt(save)
+    return save
 
 
 def steps(loader: Iterable[Item]) -> Steps[Item]:

@@ -204,6 +204,12 @@ def _pin(texts: Mapping[str, str]) -> dict[str, Any]:
     return {"pin_turn_limit": _read("pin_turn_limit", text or None, wanted)}
 
 
+def _interactive(texts: Mapping[str, str]) -> dict[str, Any]:
+    wanted = f"A whole number from 0 to {MOST_GPUS}; empty: no bound."
+    text = texts["interactive"]
+    return {"interactive": _read("interactive", _number(text) if text else None, wanted)}
+
+
 def _show(name: str, wished: str, text: Callable[[Any], str]) -> Shows:
     """Show a field of a wish as ``text`` of it; empty without it."""
     return lambda wish: {name: "" if wish.get(wished) is None else text(wish[wished])}
@@ -382,6 +388,17 @@ PARTS: Final = (
         lambda wish: words.pin_text(wish["pin_turn_limit"]),
         of="pin_turn_limit",
         empty="as on the node",
+    ),
+    Part(
+        "interactive",
+        "GPUs for interactive requests",
+        "So many may be had or waited for at once by notebooks and programs in a terminal; what "
+        "is asked beyond is batch. Empty: no bound.",
+        _show("interactive", "interactive", str),
+        _interactive,
+        lambda wish: words.interactive_text(wish["interactive"]),
+        empty="no bound",
+        keyboard="numeric",
     ),
 )
 INPUTS: Final = tuple(name for part in PARTS for name in part.inputs)

@@ -136,6 +136,11 @@ def pin_text(seconds: float | None) -> str:
     return f"pins keep turns for {duration(seconds)}" if seconds else "pins keep no turns"
 
 
+def interactive_text(most: int | None) -> str:
+    """The bound beyond which requests are batch."""
+    return "all may be interactive" if most is None else f"{gpus(most)} for interactive requests"
+
+
 def reserve_text(reserve: str | None) -> str:
     """How much a request reserves that names no memory."""
     return {

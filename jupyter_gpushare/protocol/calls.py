@@ -93,7 +93,9 @@ class RequestParams:
     memory: Annotated[
         int | None, Range(-(2**53), 2**53), "bytes on each GPU; null: what the quota gives"
     ] = None
-    priority_class: Annotated[str, words("interactive", "batch")] = "interactive"
+    priority_class: Annotated[
+        str | None, words("interactive", "batch"), "null: as `looks`, or as the node has it"
+    ] = None
     wait: Annotated[bool, "false: now or never"] = True
     persistent: Annotated[
         Whole | None, "bytes of it that live across steps; with `temporary` or not at all"
@@ -117,6 +119,15 @@ class RequestParams:
         "a hash of the path and content of the code that runs: by it the node manager knows what "
         "earlier runs needed",
     ] = None
+    looks: Annotated[
+        str | None,
+        words("interactive", "batch"),
+        "the class that the process looks like, for a request that names none; null: interactive",
+    ] = None
+    lasts: Annotated[
+        float | None, Range(0.0, 1e9), "seconds for which it expects to hold its GPUs"
+    ] = None
+    stops: Annotated[bool, "it can save its state, end, and go on later from there"] = False
 
     def mistake(self) -> str:
         """What is wrong with them together; empty: nothing is."""
@@ -211,6 +222,13 @@ class AbilityParams(LeaseParams):
 
 
 @dataclass(frozen=True, slots=True)
+class StoppableParams(LeaseParams):
+    """Whether a task can save its state, end, and go on later from there."""
+
+    can: bool
+
+
+@dataclass(frozen=True, slots=True)
 class GpuLimit:
     """How much a task may use of one GPU."""
 
@@ -230,7 +248,8 @@ class LimitedParams(LeaseParams):
 class GaveParams(ParkedParams):
     """What a task gave of what it was asked for; the fields that belong to another are not read."""
 
-    give: Annotated[str, words(*GIVES)] = "tensors"
+    # A program that stops gives its lease back instead.
+    give: Annotated[str, words(*(give for give in GIVES if give != "stop"))] = "tensors"
     limits: tuple[GpuLimit, ...] = ()
     live: Annotated[bool, "false: no limit of this task can change while it runs"] = True
     number: Annotated[Whole | None, "as of `turn.done`"] = None
@@ -432,6 +451,15 @@ class QuotaParams:
         ]
         | LeftOut
     ) = LeftOut.KEEP
+    interactive: (
+        Annotated[
+            int | None,
+            Range(0, MOST_GPUS),
+            "GPUs that its interactive requests may have or wait for at once; what it asks beyond "
+            "is batch; null is no bound",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +504,7 @@ PARAMS: Final[dict[Method, type]] = {
     Method.RESTORED: RestoredParams,
     Method.PIN: PinParams,
     Method.ABILITY: AbilityParams,
+    Method.STOPPABLE: StoppableParams,
     Method.LIMITED: LimitedParams,
     Method.KEPT: KeptParams,
     Method.RESUME: ResumeParams,

@@ -50,6 +50,12 @@ OwnPin = Annotated[
     Range(0),
     "the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's",
 ]
+OwnInteractive = Annotated[
+    int | None,
+    Range(0),
+    "GPUs that its interactive requests may have or wait for at once; what it asks beyond is "
+    "batch; null: no bound",
+]
 OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
 OwnReserve = Annotated[
     str | None,
@@ -139,6 +145,7 @@ class ListedQuota(HeldQuota):
     own_burst_memory: NotRequired[OwnBurst]
     turn_offset: NotRequired[OwnOffset]
     pin_turn_limit: NotRequired[OwnPin]
+    interactive: NotRequired[OwnInteractive]
     seen: NotRequired[Annotated[bool, "whether it was ever here"]]
 
 
@@ -162,6 +169,7 @@ class GroupQuota(QuotaNumbers):
     own_burst_memory: NotRequired[OwnBurst]
     turn_offset: NotRequired[OwnOffset]
     pin_turn_limit: NotRequired[OwnPin]
+    interactive: NotRequired[OwnInteractive]
     reserve: NotRequired[OwnReserve]
     warnings: NotRequired[Warnings]
 
@@ -1006,6 +1014,9 @@ class Recall(TypedDict):
     gpus: list[AskedGpu]
     message: Annotated[str, "for its people; empty: nothing that they must know"]
     number: Annotated[int, Range(0), "with `gate`: of its turn, as of `turn`; 0: of none"]
+    seconds: NotRequired[
+        Annotated[float, "that it has for saving its state, where it is to `stop`"]
+    ]
 
 
 class Park(TypedDict):

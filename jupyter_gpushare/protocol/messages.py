@@ -50,6 +50,7 @@ class Method(Enum):
     RESTORED = "restored"
     PIN = "pin"
     ABILITY = "ability"
+    STOPPABLE = "stoppable"
     LIMITED = "limited"
     RESUME = "resume"
     MEMORY = "memory"
@@ -104,7 +105,7 @@ FEATURES: Final = (
 )
 
 #: What a task can be asked to give, the cheapest first; DESIGN's ladder of recalls.
-GIVES: Final = ("cache", "lift", "turn", "tensors", "process")
+GIVES: Final = ("cache", "lift", "turn", "tensors", "process", "stop")
 #: How a task gave its GPUs back, as ``parked`` and ``ability`` name it; DESIGN's ladder.
 RUNGS: Final = ("release", "trim", "storage", "driver", "none")
 #: On which GPUs a parked task can go on: any, one of the same kind, or the same ones only.
@@ -144,7 +145,7 @@ NULL_SAYS: Final = {
     Method.QUOTA_SET: frozenset(
         {
             *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
-            *("reserve", "pin_turn_limit"),
+            *("reserve", "pin_turn_limit", "interactive"),
         }
     )
 }

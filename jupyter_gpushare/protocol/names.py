@@ -16,6 +16,7 @@ HUB_TOKEN: Final = "JUPYTERHUB_API_TOKEN"
 QUOTAS: Final = "JUPYTER_GPUSHARE_QUOTAS"
 LEASE: Final = "JUPYTER_GPUSHARE_LEASE"
 SECRET: Final = "JUPYTER_GPUSHARE_SECRET"
+RESTARTS: Final = "JUPYTER_GPUSHARE_RESTARTS"
 KERNEL_ID: Final = "JUPYTER_GPUSHARE_KERNEL_ID"
 NOTEBOOK: Final = "JUPYTER_GPUSHARE_NOTEBOOK"
 NOTEBOOK_SOCKET: Final = "JUPYTER_GPUSHARE_NOTEBOOK_SOCKET"
@@ -39,7 +40,11 @@ RESERVES: Final = ("whole", "quota", "estimate")
 ASKS: Final = (
     ("gpus", GPUS, "How many GPUs to ask for; `0`: run on the CPU; `quota`: all of the quota."),
     ("memory", MEMORY, "Memory on each GPU, like `8GiB`. Not set: what the quota allows."),
-    ("priority_class", CLASS, "`interactive` (a person waits) or `batch` (may wait longer)."),
+    (
+        *("priority_class", CLASS),
+        "`interactive` (a person waits) or `batch` (may wait longer). Not set: what the process "
+        "looks like.",
+    ),
     (
         "reserve",
         RESERVE,
@@ -95,6 +100,7 @@ MEANING: Final = {
     QUOTAS: "Set by `setup(c)` for the Hub's node manager: its quotas, as JSON.",
     LEASE: "Set by us: the lease that child processes join.",
     SECRET: "Set by us: what proves it.",
+    RESTARTS: "Set by `run --requeue`: how often it has started this command again; first 0.",
     KERNEL_ID: "Set by the Jupyter server: the kernel's id.",
     NOTEBOOK: "Set by the Jupyter server: the notebook's `gpushare` metadata when the "
     "kernel started, as JSON; for when the server does not answer.",

@@ -118,6 +118,12 @@ QUOTA: Final = {
         "all; default: the node's own.",
         "default",
     ),
+    "interactive": QuotaField(
+        _gpus,
+        "GPUs that its interactive requests may have or wait for at once; what it asks beyond is "
+        "batch; none: no bound.",
+        "none",
+    ),
 }
 
 

@@ -271,7 +271,7 @@ def test_waiting_is_said_and_ends_when_a_gpu_is_free(own_node: LiveNode) -> None
     started(alice)
     bob = runs(own_node, "bob", "--class", "batch")
     assert "position 1" in waits(bob)
-    carol = runs(own_node, "carol")
+    carol = runs(own_node, "carol", "--class", "interactive")
     waits(carol)
     until(lambda: len(own_node.json("status")["queue"]) == 2, "both wait")
     alice.communicate("\n", timeout=60)

@@ -34,6 +34,7 @@ CALLS: dict[Method, dict[str, Any]] = {
     Method.RESTORED: {"seconds": 0.5},
     Method.PIN: {"seconds": 60},
     Method.ABILITY: {"rung": "driver", "why": "it can"},
+    Method.STOPPABLE: {"can": True},
     Method.LIMITED: {"limits": [{"uuid": "GPU-x", "memory": GIB}], "live": True},
     Method.KEPT: {"reason": "no"},
     Method.RESUME: {"wait": False},

@@ -111,6 +111,7 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "reason": "r",
         "memory": 1,
         "rung": "driver",
+        "can": True,
         "limits": [],
         "figures": [],
         "steps": 2,

@@ -44,6 +44,7 @@ from jupyter_gpushare.protocol.calls import (
     ResumeParams,
     RevokeParams,
     StatusParams,
+    StoppableParams,
     TaskEndedParams,
     TaskParams,
     TurnParams,
@@ -146,6 +147,7 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
         {"lease": "l", "rung": "storage", "why": "no driver"},
         AbilityParams("l", "storage", "no driver"),
     ),
+    Method.STOPPABLE: ({"lease": "l", "can": True}, StoppableParams("l", True)),
     Method.MEMORY: (
         {
             "lease": "l",
@@ -368,9 +370,7 @@ def test_every_reason_has_a_meaning_for_the_docs() -> None:
 
 def test_what_a_request_need_not_say() -> None:
     read = parse_call(line_of(Method.REQUEST, {"task": {"name": "n", "kind": "process"}})).params
-    assert read == RequestParams(
-        TaskParams("n", "process", None, None), None, 1, None, "interactive", True
-    )
+    assert read == RequestParams(TaskParams("n", "process", None, None), None, 1, None, None, True)
     assert parse_call(line_of(Method.USAGE, {})).params == UsageParams(7 * 86400.0, None)
     assert parse_call(line_of(Method.USAGE_DAILY, {})).params == DailyUsageParams(30, 0.0, None)
     assert parse_call(line_of(Method.READINGS, {})).params == ReadingsParams(900.0)

@@ -20,6 +20,7 @@ from ..memory.limits import Limits
 from ..memory.moving import MovingAtGates
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
+from ..memory.stopping import Stopping
 from ..memory.worker import Worker
 from ..session.holding import Holding, Standing
 from ..session.session import NobodyThere
@@ -92,6 +93,7 @@ class Broker:
         self.turns.drop = self._frameworks.drop_caches
         self.turns.offer_lock = self._offer_lock
         self._silent_until = 0.0
+        self._stopping: Stopping | None = None
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
         self._getting = Getting(
@@ -355,6 +357,25 @@ class Broker:
             if not busy:
                 self._giving.tell_ability(session, grant.lease)
 
+    def stops_by(self, stopping: Stopping) -> None:
+        """This process said how its state is saved: from now on it may be asked to stop."""
+        if self._stopping is not stopping:
+            self._stopping = self._getting.stopping = stopping
+            stopping.said, stopping.kept = self._tell_stoppable, self._keeps_on
+            self._frameworks.step_ended = stopping.step_ended
+        self._frameworks.gate_steps(self.turns, self._giving.runs_here)
+
+    def _tell_stoppable(self) -> None:
+        """Only of a lease of its own: who runs a child of ours says so for it."""
+        grant, session, stopping = self.grant, self._line.session, self._stopping
+        if grant and session and stopping and self.standing is Standing.HELD:
+            session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=stopping.can)
+
+    def _keeps_on(self, why: str) -> None:
+        grant, session = self.grant, self._line.session
+        if grant is not None and session is not None:
+            session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
+
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
         self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
@@ -494,8 +515,11 @@ class Broker:
             self._say.now(str(params.get("message", "This kernel is idle.")))
 
     def _recalled(self, recall: Recall, grant: Grant) -> None:
-        """Give what a task that may compute can give. Called on the session's thread."""
-        if recall.give in MEMORY:
+        """Give what a task that may compute can give, or stop. Called on the session's thread."""
+        if recall.give is Give.STOP:
+            if self._stopping is not None:
+                self._stopping.wanted(recall.seconds)
+        elif recall.give in MEMORY:
             self.turns.asked_for_memory(recall)
         elif recall.give is Give.LIFT:
             self._limits.changed(grant, recall.limits)

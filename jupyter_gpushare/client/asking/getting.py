@@ -17,13 +17,16 @@ from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.setaside import SetAside
+from ..memory.stopping import Stopping
 from ..session.code import code_of
 from ..session.holding import Holding, Standing
 from ..session.interrupts import deaf_to_interrupts
+from ..session.origin import origin
 from ..session.session import Session
 from ..session.task import describe_task
 from ..session.visible import cuda_started
 from ..words import display
+from ..words.classes import class_of
 from ..words.grant import Grant, limits_now, read_grant
 from ..words.settings import Ask
 from ..words.tracebacks import stopped_waiting
@@ -59,6 +62,7 @@ class Getting:
         set_activity: Callable[[bool], None],
         say: Callable[[str], None],
     ) -> None:
+        self._environ = environ
         self._wishes = wishes
         self._line = line
         self._holding = holding
@@ -74,6 +78,8 @@ class Getting:
         self._parts: dict[str, int] = {}  # named in the last request that was granted
         #: Ends the wait that is under way when it says so.
         self.cancelled: Callable[[], bool] | None = None
+        #: Whether it can be stopped; ``None``: it did not say so.
+        self.stopping: Stopping | None = None
         #: Whether a grant is still to be told of: once a process.
         self.announces = True
         self._told_live: tuple[str, bool] | None = None
@@ -128,6 +134,8 @@ class Getting:
             "gpus": ask.gpus,
             "memory": ask.memory,
             "priority_class": ask.priority_class,
+            "looks": None if ask.priority_class else class_of(origin(self._environ)),
+            "stops": None if self.stopping is None else self.stopping.can,
             "wait": wait,
             **ask.parts,
             "reserve": ask.reserve,
@@ -307,10 +315,10 @@ class Getting:
 
     def connect_gates(self) -> None:
         """From now on this process stops at its gates, or at those that all ranks have together."""
-        if self._holding.standing is Standing.HELD:
-            self._frameworks.gate_steps(self._turns, self._giving.runs_here)
-        elif self._holding.standing is Standing.JOINED:
+        if self._holding.standing is Standing.JOINED:
             self._frameworks.gate_ranks(self._turns, lambda: self._holding.lease)
+        elif self._holding.standing is Standing.HELD or self.stopping is not None:
+            self._frameworks.gate_steps(self._turns, self._giving.runs_here)
 
     def tell_live(self) -> None:
         """Whether limits can change here, where the node manager lets a reservation follow."""

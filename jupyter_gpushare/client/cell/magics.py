@@ -84,7 +84,8 @@ class GpuShare(Configurable):
     priority_class = word(
         ("interactive", "batch"),
         allow_none=True,
-        help="interactive (a person waits) or batch (may wait longer).",
+        help="interactive (a person waits) or batch (may wait longer). None: what the kernel looks "
+        "like.",
     ).tag(config=True)
     reserve = word(
         RESERVES,

@@ -29,6 +29,8 @@ class Frameworks:
         self._say = say
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
         self._batches: BatchGate | None = None
+        #: Called at the end of each step, before its gate; may end the program.
+        self.step_ended: Callable[[], object] = _nothing
         # Looking up a limit and telling it must be one step; else an older limit may be told last.
         self._telling = threading.RLock()
         self._live: dict[str, bool] = {}
@@ -165,7 +167,7 @@ class Frameworks:
             turns.look, turns.fits = meter.look, meter.next_step_fits
             turns.hindrance, turns.may_stop = meter.hindrance, meter.may_stop
             turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
-            meter.on_step, meter.gate = turns.report, turns.gate
+            meter.on_step, meter.gate = turns.report, partial(self._gate, turns)
         turns.watch()
         turns.offer_lock()
 
@@ -187,6 +189,10 @@ class Frameworks:
                     say=self._say,
                 )
                 meter.gate = gate.step_ends
+
+    def _gate(self, turns: Turns) -> None:
+        self.step_ended()
+        turns.gate()
 
     def drop_caches(self) -> None:
         """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""
@@ -259,6 +265,10 @@ class Frameworks:
             for module, (adapter, loaded) in tuple(self._known.items())
             if loaded is not None
         ]
+
+
+def _nothing() -> None:
+    return
 
 
 def is_live(adapter: registry.Adapter) -> bool:

@@ -20,6 +20,7 @@ class Give(IntEnum):
     TURN = 2
     TENSORS = 3
     PROCESS = 4
+    STOP = 5
 
     @property
     def word(self) -> str:
@@ -43,6 +44,7 @@ class Recall(NamedTuple):
     """What is asked for. ``gate``: at the end of a step, and the next one waits for `turn`.
 
     ``number`` is that of the turn which is asked back. ``why`` as the node manager says it.
+    ``seconds`` is how long it may take to stop.
     """
 
     lease: str
@@ -52,6 +54,7 @@ class Recall(NamedTuple):
     message: str
     number: int | None = None
     why: str = ""
+    seconds: float = 60.0
 
     @property
     def limits(self) -> dict[str, int]:
@@ -90,7 +93,11 @@ def read_recall(told: Notification) -> Recall | None:
     said = str(params.get("message", ""))
     why = str(params.get("why", params.get("reason", "")))
     needs = read_needs(params)
-    return Recall(str(params.get("lease")), give, gate, needs, said, read_number(params), why)
+    recall = Recall(str(params.get("lease")), give, gate, needs, said, read_number(params), why)
+    seconds = params.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
+        return recall
+    return recall._replace(seconds=float(seconds))
 
 
 def read_number(params: Mapping[str, Any]) -> int | None:

@@ -61,6 +61,8 @@ def _quota(data: Mapping[str, Any]) -> str:
         parts.append(f"reserve {quota['reserve']}")
     if (pin := quota.get("pin_turn_limit")) is not None:
         parts.append(f"pins keep turns for {format_duration(pin)}" if pin else "pins keep no turns")
+    if (most := quota.get("interactive")) is not None:
+        parts.append(f"{gpus(most)} for interactive requests")
     return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
 
 

@@ -170,6 +170,7 @@ def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
         "turn_offset": quota.turn_offset,
         "reserve": quota.reserve and quota.reserve.value,
         "pin_turn_limit": quota.pin_turn_limit,
+        "interactive": quota.interactive,
         "by": event.by,
     }
 
@@ -264,6 +265,7 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
         "lease.ability",
         lambda e: {"lease": e.lease, "rung": e.rung.value},
     ),
+    ev.StopOffered: (_DEBUG, "lease.stoppable", lambda e: {**_who(e), "can": e.can}),
     ev.LeaseKept: (_INFO, "lease.kept", _who),
     ev.LeaseParked: (
         _INFO,
@@ -356,6 +358,7 @@ _RECALLED: Final = {
     RecallPhase.WARNED: (_INFO, "lease.warned"),
     RecallPhase.ANSWERED: (_DEBUG, "lease.answered"),
     RecallPhase.MEASURED: (_DEBUG, "lease.measured"),
+    RecallPhase.KEPT: (_INFO, "lease.kept"),
 }
 
 

@@ -481,6 +481,7 @@ def environment_quota(
         "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
         "turn_offset": state.quotas.resolve(environment)[0].turn_offset,
         "pin_turn_limit": state.quotas.resolve(environment)[0].pin_turn_limit,
+        "interactive": state.quotas.resolve(environment)[0].interactive,
         "seen": seen,
     }
 
@@ -506,6 +507,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.Gr
         "own_burst_memory": quota.burst_memory,
         "turn_offset": quota.turn_offset,
         "pin_turn_limit": quota.pin_turn_limit,
+        "interactive": quota.interactive,
         "reserve": quota.reserve and quota.reserve.value,
     }
 

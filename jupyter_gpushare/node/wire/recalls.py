@@ -9,7 +9,7 @@ from ...policy.books import shares
 from ...policy.books.state import Lease, State
 from ...policy.decide import out_of_service
 from ...policy.say.effects import TellOverLimit, WarnOfRecall
-from ...policy.say.texts import ask_back_text, over_limit_text, park_warning_text
+from ...policy.say.texts import ask_back_text, over_limit_text, park_warning_text, stop_text
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import Allocation, GpuUuid, LeaseId
 from ...policy.words.recalls import AT_WORK, MEMORY, Give, Recall, RecallPhase, Why
@@ -47,6 +47,13 @@ def recall_notice(
     ]
     said = ask_back_text(recall.why, _why_out(state, lease, recall.why)) if is_memory else ""
     return _asks(lease.id, give, recall.why, gpus, said, gate=is_memory and recall.why in AT_WORK)
+
+
+def stop_notice(lease: Lease, recall: Recall, config: PolicyConfig) -> doc.Recall:
+    """The notice that asks a batch program to save its state and end."""
+    seconds = config.stop_grace
+    told = _asks(lease.id, Give.STOP, recall.why, [], stop_text(seconds))
+    return {**told, "seconds": seconds}
 
 
 def lower_notice(lease: LeaseId, limits: Sequence[Allocation]) -> doc.Recall:

@@ -81,7 +81,10 @@ from .statuses import Statuses
 from .translate import Caller
 
 #: Calls that change the content of a lease's voucher; a grant brings a voucher anyway.
-_CHANGES_VOUCHER = (Method.GAVE, Method.PARKED, Method.RESTORED, Method.MEMORY)
+_CHANGES_VOUCHER = (
+    *(Method.GAVE, Method.PARKED, Method.RESTORED, Method.MEMORY),
+    Method.STOPPABLE,
+)
 
 #: Events that change the places of requests, or the reasons why they wait, without an effect.
 _MOVES_QUEUE = (
@@ -551,6 +554,9 @@ class Service:
         if lease is not None and recall is not None:
             measured = measured_by_lease(state, self._manager.readings.by_gpu)
             asked = recalls.recall_notice(give, recall, state, lease, measured)
+            if give is Give.STOP:
+                asked = recalls.stop_notice(lease, recall, self._manager.config)
+                guests = [guest for guest in guests if guest.recalls]
             self._ask_task(guests, asked, state)
 
     def _tell_limit(self, guests: Sequence[Guest], effect: TellLimit, state: State) -> None:

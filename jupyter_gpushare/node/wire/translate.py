@@ -109,7 +109,7 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         path=None if params.task.path is None else _within(params.task.path, _LONGEST_PATH),
     )
     memory = _bytes(params.memory)
-    priority_class = PriorityClass(params.priority_class)
+    priority_class = PriorityClass(params.priority_class or params.looks or "interactive")
     of_quota = params.gpus is None
     request = Request(
         params.gpus or 0,
@@ -122,8 +122,13 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         None if params.reserve is None else Reserve(params.reserve),
         params.live,
         params.code,
+        lasts=params.lasts,
+        stops=params.stops,
     )
-    return cmd.RequestLease(at, fresh, who.environment, task, request, params.wait, of_quota)
+    detected = params.priority_class is None
+    return cmd.RequestLease(
+        at, fresh, who.environment, task, request, params.wait, of_quota, detected
+    )
 
 
 def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) -> cmd.Command:
@@ -209,6 +214,9 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         who.process,
         Rung(p.rung),
         _within(p.why, _LONGEST_PATH),
+    ),
+    msg.Method.STOPPABLE: lambda at, who, p, _: cmd.OfferStop(
+        at, LeaseId(p.lease), who.environment, who.process, p.can
     ),
     msg.Method.GAVE: _gave,
     msg.Method.LIMITED: lambda at, who, p, _: cmd.ConfirmLimit(

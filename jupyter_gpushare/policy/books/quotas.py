@@ -126,6 +126,9 @@ def best(quotas: Iterable[Quota]) -> Quota:
             (q.turn_offset for q in several if q.turn_offset is not None), default=None
         ),
         reserve=min(reserves, key=tuple(Reserve).index, default=None),
+        interactive=None
+        if any(quota.interactive is None for quota in several)
+        else max(quota.interactive or 0 for quota in several),
         pin_turn_limit=max(
             (q.pin_turn_limit for q in several if q.pin_turn_limit is not None), default=None
         ),

@@ -97,6 +97,14 @@ def _report_ability(draft: Draft, command: cmd.ReportAbility, lease: Lease) -> D
     return Done(lease.id)
 
 
+@of_task(cmd.OfferStop)
+def _offer_stop(draft: Draft, command: cmd.OfferStop, lease: Lease) -> Decision:
+    if lease.request.stops is not command.can:
+        draft.emit(ev.StopOffered(draft.at, lease.id, lease.environment, command.can))
+        ask_back(draft)  # somebody may wait for this
+    return Done(lease.id)
+
+
 @decides(cmd.Release)
 def _release(draft: Draft, command: cmd.Release) -> Decision:
     lease = draft.state.leases.get(command.lease)

@@ -18,6 +18,7 @@ from ..words.model import (
     GpuReading,
     LeaseId,
     LeasePhase,
+    PriorityClass,
 )
 from . import out_of_service, rebuild
 from .draft import Decision, Done, Draft
@@ -186,7 +187,9 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
             if seen + timeout <= draft.at and name not in draft.state.stalled
         ]
         _silence(draft, sorted(silent))
-    if rebuild.end_when_due(draft):
+    # A batch request that fits may wait for what was expected, and is not any more.
+    batch = any(kind is PriorityClass.BATCH for kind, _environment in draft.state.queue.lanes)
+    if rebuild.end_when_due(draft) or batch:
         serve(draft)
     for late in tuple(plan.gave(draft.state, draft.config, draft.at)):
         draft.emit(late)

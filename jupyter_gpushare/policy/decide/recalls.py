@@ -16,7 +16,7 @@ from ..words.model import (
     RefusalReason,
     Rung,
 )
-from ..words.recalls import AT_WORK, Recall, Why
+from ..words.recalls import AT_WORK, Give, Recall, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft, Refuse
 from .own import of_task
@@ -161,7 +161,13 @@ def _restored(draft: Draft, command: cmd.Restored, lease: Lease) -> Decision:
 
 @of_task(cmd.Keep)
 def _keep(draft: Draft, command: cmd.Keep, lease: Lease) -> Decision:
-    if _is_asked(draft.state, lease.id):
+    stop = draft.state.recall(lease.id, Give.STOP)
+    if stop is not None and stop.is_asked:
+        # No `LeaseKept`: nothing is done to a program that goes on.
+        kept = RecallPhase.KEPT
+        draft.emit(ev.RecallMoved(draft.at, lease.id, Give.STOP, kept, stop.why))
+        ask_back(draft)
+    elif _is_asked(draft.state, lease.id):
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))
         ask_back(draft)  # somebody else may be able to
     return Done(lease.id)

@@ -13,6 +13,7 @@ from ..words import events as ev
 from ..words.model import (
     BudgetLevel,
     Bytes,
+    DefaultClass,
     EnvironmentName,
     LeaseId,
     LeasePhase,
@@ -26,7 +27,7 @@ from .draft import Decision, Draft, Grant, Refuse, Wait
 from .own import of_task
 from .recalls import ask_back, set_limits
 from .registry import decides
-from .serving import fit, fit_newly, grant
+from .serving import delays, fit, fit_newly, grant
 from .waiting import held_up_text, joined, no_room_text, spent_text
 
 
@@ -45,6 +46,7 @@ def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
     quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
     if command.of_quota:
         command = _of_quota(draft.state, command)
+    command = _of_class(draft, command)
     command = _of_parts(draft, command)
     command = _with_reserve(draft, command)
     refuse = _refuse_now(draft, command)
@@ -77,6 +79,38 @@ def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
     )
     count = max(1, min(quota.gpus, fit_for_it))
     return replace(command, request=replace(command.request, gpus=count))
+
+
+def _of_class(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
+    """The same request in the class that it has: its own, or the one of those that name none.
+
+    Beyond the quota's bound for interactive GPUs it is batch.
+    """
+    request, default = command.request, draft.config.default_class
+    if command.detected and default is not DefaultClass.DETECTED:
+        request = replace(request, priority_class=PriorityClass(default.value))
+    if _is_beyond(draft.state, command.environment, request, None):
+        request = replace(request, priority_class=PriorityClass.BATCH)
+    return replace(command, request=request)
+
+
+def _is_beyond(
+    state: State, environment: EnvironmentName, request: Request, own: LeaseId | None
+) -> bool:
+    """Whether a request is more than its environment's interactive ones may have at once."""
+    bound = state.quotas.resolve(environment)[0].interactive
+    if bound is None or request.priority_class is PriorityClass.BATCH:
+        return False
+    # Parked leases that wait for nothing do not count.
+    others = sum(
+        lease.request.gpus
+        for name, lease in state.leases.items()
+        if lease.environment == environment
+        and name != own
+        and lease.request.priority_class is PriorityClass.INTERACTIVE
+        and (lease.phase is LeasePhase.HELD or name in state.queue.waiting)
+    )
+    return others + request.gpus > bound
 
 
 def _of_parts(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
@@ -134,6 +168,10 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         barred = state.rebuild or state.queue.first_urgent(state.grants)
         if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
             return not_now(state)
+        if request.priority_class is PriorityClass.BATCH:
+            trial = Draft(state, draft.config, draft.at)
+            if not isinstance(_enqueue(trial, command), Grant):
+                return not_now(state)
     return None
 
 
@@ -183,11 +221,13 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
         result = fit(draft, lease)
-        if isinstance(result, Granted):
+        if isinstance(result, Granted) and (urgent or not delays(draft, item, result)):
             grant(draft, item, result)
             return Grant(name)
         if isinstance(result, NoRoom):
             room = result
+        elif isinstance(result, Granted):
+            return Wait(name, texts.delays_text())
     # In a storm of requests one look a second is enough; the timer sees to it.
     if draft.at >= draft.state.line_looked_at + patience.LOOK_EVERY:
         ask_back(draft)
@@ -226,10 +266,10 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         if barred or not isinstance(fit(draft, lease), Granted):
             return not_now(state)
     ahead = len(state.queue.waiting)
-    bound = draft.config.overtakes(PriorityClass.INTERACTIVE)
+    beyond = _is_beyond(state, lease.environment, lease.request, lease.id)
+    kind = PriorityClass.BATCH if beyond else PriorityClass.INTERACTIVE
+    urgent_at = state.grants + ahead + draft.config.overtakes(kind)
     draft.emit(
-        ev.ResumeQueued(
-            draft.at, lease.id, lease.environment, state.arrivals, state.grants + ahead + bound
-        )
+        ev.ResumeQueued(draft.at, lease.id, lease.environment, state.arrivals, urgent_at, kind)
     )
     return _try_newcomer(draft, lease.id, ahead)

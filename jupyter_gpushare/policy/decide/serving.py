@@ -11,10 +11,11 @@ from ..books.placement import GpuRoom, Granted, NoRoom, Refused, place
 from ..books.queue import Waiting
 from ..books.state import Lease, State
 from ..measure import observe
+from ..recall import backfill, plan
 from ..say import texts
 from ..turns import arranging, order
 from ..words import events as ev
-from ..words.model import Activity, EndReason, EnvironmentName, Request, Rung
+from ..words.model import Activity, EndReason, EnvironmentName, PriorityClass, Request, Rung
 from .draft import Draft
 
 
@@ -103,6 +104,24 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
         draft.emit(unleased)
 
 
+def delays(draft: Draft, item: Waiting, granted: Granted) -> bool:
+    """Whether a batch request, granted now, would delay the first interactive one."""
+    if item.priority_class is not PriorityClass.BATCH:
+        return False
+    first = backfill.first_interactive(draft.state)
+    if first is None:
+        return False
+    start = backfill.start_of(draft.state, draft.config, first, draft.at)
+    if start is None:
+        return False
+    when, gone = start
+    if backfill.is_over_by(draft.config, draft.state.leases[item.lease], draft.at, when):
+        return False
+    trial = Draft(draft.state, draft.config, draft.at)
+    grant(trial, item, granted)
+    return not plan.fits_without(trial.state, draft.config, first, gone)
+
+
 def serve(draft: Draft) -> None:
     """Grant the requests that now fit, in order, until none fits.
 
@@ -120,7 +139,7 @@ def _serve_one(draft: Draft) -> bool:
         return False
     urgent = state.queue.first_urgent(state.grants)
     if urgent is not None:
-        return _settle(draft, urgent)
+        return _settle(draft, urgent, is_urgent=True)
     for looked_at, item in enumerate(state.queue.fair_order()):
         if looked_at >= draft.config.backfill_depth:
             return False
@@ -129,11 +148,13 @@ def _serve_one(draft: Draft) -> bool:
     return False
 
 
-def _settle(draft: Draft, item: Waiting) -> bool:
+def _settle(draft: Draft, item: Waiting, *, is_urgent: bool = False) -> bool:
     """Grant or, after a quota was lowered, refuse; False when it must go on waiting."""
     lease = draft.state.leases[item.lease]
     result = fit(draft, lease)
     if isinstance(result, Granted):
+        if not is_urgent and delays(draft, item, result):
+            return False
         grant(draft, item, result)
         return True
     if isinstance(result, Refused):

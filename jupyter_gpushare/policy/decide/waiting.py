@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..books.lifts import unlifted
-from ..books.placement import NoRoom, shortage
+from ..books.placement import Granted, NoRoom, shortage
 from ..books.room import expected_of, expecting, waits_for_own
 from ..books.state import Lease, State
 from ..recall import plan
@@ -19,9 +19,10 @@ from ..words.model import (
     LeaseId,
     RefusalReason,
 )
+from ..words.recalls import Give
 from . import out_of_service
 from .draft import Draft
-from .serving import fit, rooms
+from .serving import delays, fit, rooms
 
 
 def joined(*sentences: str) -> str:
@@ -75,15 +76,30 @@ def why_waiting(
     asked = waiting.request.gpus
     if ahead >= MOST_EXPLAINED:
         return Why(RefusalReason.NO_RESOURCES, texts.far_back_text(asked, ahead))
-    result = fit(Draft(state, config, state.settled_at), waiting)
-    if isinstance(result, NoRoom):
+    draft = Draft(state, config, state.settled_at if at is None else at)
+    result, item = fit(draft, waiting), state.queue.waiting.get(lease)
+    if item is not None and isinstance(result, Granted) and delays(draft, item, result):
+        text = texts.delays_text()
+    elif isinstance(result, NoRoom):
         cached = plan.why_caches(state, config, waiting, at)
         text = no_room_text(state, waiting, config, result, ahead)
         left = plan.why_residue(state, config, lease)
-        text = joined(text, cached, left, pinned_text(state, at))
+        stops = stopping_text(state, config, lease)
+        text = joined(text, cached, left, stops, pinned_text(state, at))
     else:
         text = texts.behind_text(ahead)
     return Why(RefusalReason.NO_RESOURCES, text)
+
+
+def stopping_text(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
+    """That batch programs save their state and stop for this request; empty: none does."""
+    asked = {
+        key.lease
+        for key, recall in state.recalls.items()
+        if key.give is Give.STOP and recall.is_out
+    }
+    helps = asked and plan.fits_without(state, config, waiting, asked)
+    return texts.stopping_text(len(asked)) if helps else ""
 
 
 def pinned_text(state: State, at: float | None) -> str:

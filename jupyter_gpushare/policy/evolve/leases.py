@@ -26,7 +26,6 @@ from ..words.model import (
     GpuUuid,
     LeasePhase,
     Parked,
-    PriorityClass,
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
 from . import lifts, recalls, shares, turns
@@ -117,6 +116,12 @@ def _ability_reported(state: State, event: ev.AbilityReported) -> State:
     return changed(state, event.lease, ability=(event.rung, event.why))
 
 
+@evolves(ev.StopOffered)
+def _stop_offered(state: State, event: ev.StopOffered) -> State:
+    request = lease_of(state, event.lease).request
+    return changed(state, event.lease, request=replace(request, stops=event.can))
+
+
 @evolves(ev.LineLooked)
 def _line_looked(state: State, event: ev.LineLooked) -> State:
     return replace(state, line_looked_at=event.at)
@@ -175,7 +180,7 @@ def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
     state = changed(state, event.lease, requested_at=event.at)
     # A person waits now, also if the task first asked as batch.
     waiting = Waiting(
-        event.lease, event.environment, PriorityClass.INTERACTIVE, event.order, event.urgent_at
+        event.lease, event.environment, event.priority_class, event.order, event.urgent_at
     )
     state = replace(
         state,

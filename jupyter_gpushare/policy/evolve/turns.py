@@ -9,7 +9,7 @@ from ..books.state import State
 from ..words import events as ev
 from ..words.model import LeaseId
 from ..words.moves import move
-from ..words.recalls import MEMORY, Give, Why
+from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
@@ -102,7 +102,7 @@ def no_turn(state: State, lease: LeaseId, at: float) -> State:
 
 def gives_up(state: State, lease: LeaseId, at: float) -> State:
     """Take a lease that is no longer held out of the turns: no other task waits for it any more."""
-    return recalls.forget(no_turn(state, lease, at), lease, (Give.CACHE, *MEMORY))
+    return recalls.forget(no_turn(state, lease, at), lease, (Give.CACHE, *FREES))
 
 
 def leave_behind(state: State, lease: LeaseId, at: float) -> State:

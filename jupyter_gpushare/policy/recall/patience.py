@@ -12,7 +12,7 @@ ANSWER: Final = 10.0
 #: Time after which a task that gave no answer is asked again.
 AGAIN: Final = 60.0
 #: The longest pause: each further ask of these comes after twice the pause, up to this one.
-SELDOM: Final = {Give.CACHE: 16 * AGAIN, Give.PROCESS: 3600.0}
+SELDOM: Final = {Give.CACHE: 16 * AGAIN, Give.PROCESS: 3600.0, Give.STOP: 3600.0}
 #: Time for which a task that emptied its cache is held up for the measurement.
 HELD_FOR: Final = 5.0
 #: Time between two looks at which tasks could help the waiting requests.
@@ -25,6 +25,8 @@ def answer(give: Give, config: PolicyConfig) -> float:
     """How long the node manager waits for a task's answer."""
     if give in (Give.CACHE, Give.TURN):
         return config.turn_bound  # it comes at the end of a step
+    if give is Give.STOP:
+        return config.stop_grace
     return min(ANSWER, config.burst_return) if give is Give.LIFT else ANSWER
 
 

@@ -3,7 +3,8 @@
 A task that must give in any case is always asked. Of the others the planner asks as few as
 possible: only so many that tasks that compute can grow, and that the first requests in line fit. It
 first counts what is on its way back. Emptying a cache costs nothing, so caches are asked for by
-themselves; then memory, and each task may leave on its GPU as many bytes as are not needed.
+themselves; then memory, and each task may leave on its GPU as many bytes as are not needed. Last
+come batch programs that are stopped.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
-from ..words.recalls import AT_WORK, MEMORY, Give, RecallPhase, Why
-from . import growing, moving, offers, patience, sources
+from ..words.recalls import AT_WORK, FREES, Give, RecallPhase, Why
+from . import growing, moving, offers, patience, sources, stopping
 from .choosing import fewest
 from .offers import Offer
 
@@ -42,13 +43,13 @@ def line(state: State) -> Iterator[LeaseId]:
 
 
 def coming(
-    state: State, config: PolicyConfig, at: float, gives: Collection[Give] = MEMORY
+    state: State, config: PolicyConfig, at: float, gives: Collection[Give] = FREES
 ) -> Iterator[LeaseId]:
     """Leases that give already, or soon, what they were asked for."""
     for key, recall in state.recalls.items():
         if key.give in gives and patience.is_coming(key.give, recall, config, at):
             yield key.lease
-    for drains in state.draining if gives is MEMORY else ():
+    for drains in state.draining if gives is FREES else ():
         if at - state.claims[drains].since < patience.ANSWER:
             yield drains[0]  # what takes long is not counted on
 
@@ -104,7 +105,7 @@ def asks(
 ) -> Iterator[ev.RecallMoved]:
     """Choose which of the tasks with due offers to ask, or to warn first."""
     yield from _for_caches(state, config, at, [o for o in ripe if o.give is Give.CACHE])
-    yield from _for_memory(state, config, at, [o for o in ripe if o.give in MEMORY])
+    yield from _for_memory(state, config, at, [o for o in ripe if o.give in FREES])
 
 
 def _for_caches(
@@ -130,7 +131,10 @@ def _for_memory(
 ) -> Iterator[ev.RecallMoved]:
     going = {*coming(state, config, at), *_announced(state, config, at)}
     wanted = [offer for offer in ripe if offer.if_needed]
-    could = {offer.lease: offer for offer in wanted if offer.why is not Why.GROWS}
+    could: dict[LeaseId, Offer] = {}
+    for offer in wanted:
+        if offer.why is not Why.GROWS:
+            could.setdefault(offer.lease, offer)  # of what one task could give, the cheapest
     beside = {offer.lease: offer for offer in wanted if offer.why is Why.GROWS}
     for offer in ripe:
         if not offer.if_needed:
@@ -152,7 +156,11 @@ def _for_memory(
     fits = partial(fits_without, back, config)
 
     def helps(waiting: LeaseId) -> Iterator[LeaseId]:
-        return (n for n, o in could.items() if moving.outranks(state, waiting, o, at))
+        return (
+            n
+            for n, o in could.items()
+            if moving.outranks(state, waiting, o, at) and stopping.helps(state, waiting, o)
+        )
 
     for waiting, asked in _helpers(line(state), helps, going, fits):
         slack = _slack(back, config, waiting, going)
@@ -175,7 +183,7 @@ def first_step(
     recall = state.memory_recall(offer.lease)
     warned = None if recall is None else recall.warned_at
     holds = config.notify_before + patience.WARNING_HOLDS
-    warns = config.notify_before and offer.why not in _UNWARNED
+    warns = config.notify_before and offer.why not in _UNWARNED and offer.give is not Give.STOP
     if (
         warns
         and not state.leases[offer.lease].has_residue

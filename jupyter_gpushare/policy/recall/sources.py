@@ -8,7 +8,7 @@ from typing import Final
 from ..books.state import State
 from ..words.config import PolicyConfig
 from ..words.recalls import Give
-from . import growing, moving, offers
+from . import growing, moving, offers, stopping
 from .offers import Offer
 
 SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
@@ -17,6 +17,7 @@ SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
     growing.neighbours,
     moving.moved,
     moving.served,
+    stopping.stopped,
 )
 _PRICE: Final = {give: price for price, give in enumerate(Give)}
 

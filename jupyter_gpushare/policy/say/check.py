@@ -6,7 +6,7 @@ from collections import Counter
 
 from ..books.lifts import entitled, followers_on
 from ..books.state import State
-from ..words.model import BudgetLevel, ClaimPhase, LeasePhase
+from ..words.model import BudgetLevel, ClaimPhase, LeasePhase, PriorityClass
 from ..words.moves import InvariantBroken
 from ..words.recalls import AT_WORK, MEMORY, Give, RecallKey, RecallPhase
 from ..words.turns import TurnPhase
@@ -136,6 +136,10 @@ def _recalls(state: State) -> None:
         if key.give is Give.LIFT:
             lifted = (key.lease, key.gpu) in state.lifts
             _require(lifted, f"{key.lease} is asked for a lift that it has not")
+        if key.give is Give.STOP:
+            batch = lease.request.priority_class is PriorityClass.BATCH
+            holds = lease.phase is LeasePhase.HELD and batch
+            _require(holds, f"{key.lease} is asked to stop and is no batch task with GPUs")
         if key.give in MEMORY:
             runs = recall.why in AT_WORK and lease.phase is LeasePhase.HELD
             idle = lease.can_give or runs or recall.phase is RecallPhase.KEPT

@@ -21,7 +21,7 @@ from ..words.model import (
     Period,
     ProcessId,
 )
-from ..words.recalls import MEMORY, Give, RecallPhase
+from ..words.recalls import FREES, Give, RecallPhase
 from ..words.turns import TurnEnd
 
 #: The actions that are taken as soon as a task is stalled, whether or not a request waits.
@@ -172,7 +172,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             yield Measure()
         case ev.RecallMoved():
             at_gate = event.give is not Give.CACHE or event.lease not in state.by_lock
-            if event.give not in MEMORY and event.lease in state.takers and at_gate:
+            if event.give not in FREES and event.lease in state.takers and at_gate:
                 yield TellTurn(event.lease)
             elif event.phase is RecallPhase.TOLD:
                 yield TellRecall(event.lease, event.give)

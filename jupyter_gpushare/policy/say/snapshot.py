@@ -70,7 +70,12 @@ def _summary(state: State) -> Iterator[ev.Event]:
         lease = state.leases[item.lease]
         if lease.phase is LeasePhase.PARKED:
             yield ev.ResumeQueued(
-                lease.requested_at, lease.id, lease.environment, item.order, _urgent_at(state, item)
+                lease.requested_at,
+                lease.id,
+                lease.environment,
+                item.order,
+                _urgent_at(state, item),
+                item.priority_class,
             )
     if state.rebuild is not None:
         yield ev.RebuildBegun(at, state.rebuild.until)

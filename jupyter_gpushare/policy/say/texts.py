@@ -296,6 +296,29 @@ def behind_text(ahead: int) -> str:
     )
 
 
+def delays_text() -> str:
+    """Why a batch request waits although there is room for it."""
+    return (
+        "There is room, but an interactive request that waits would start later if this batch "
+        "request took it. It is granted when that is no longer so."
+    )
+
+
+def stop_text(seconds: float) -> str:
+    """What a batch program is told that is to save its state and end."""
+    return (
+        "An interactive request waits for this batch program's GPUs. It is to save its state and "
+        f"end within {seconds:g} s."
+    )
+
+
+def stopping_text(count: int) -> str:
+    """That batch programs make way for a request."""
+    if count == 1:
+        return "A batch program was asked to save its state and stop."
+    return f"{count} batch programs were asked to save their state and stop."
+
+
 def far_back_text(asked: int, ahead: int) -> str:
     """Why a request waits behind very many others."""
     return (

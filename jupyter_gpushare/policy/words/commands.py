@@ -85,6 +85,7 @@ class RequestLease(Command):
     ``lease`` is the id it gets. Without ``wait`` it is refused where it would have to wait.
 
     With ``of_quota`` it asks for as many GPUs as its quota allows; the request's number is ignored.
+    ``detected``: it names no class; the request's is what its process looks like.
     """
 
     lease: LeaseId
@@ -93,6 +94,7 @@ class RequestLease(Command):
     request: Request
     wait: bool = True
     of_quota: bool = False
+    detected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,13 @@ class ReportAbility(OfTask):
 
     rung: Rung
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferStop(OfTask):
+    """The task can save its state, end, and go on later from there; not ``can``: no more."""
+
+    can: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +417,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         Restored,
         Pin,
         ReportAbility,
+        OfferStop,
         ConfirmLimit,
         Keep,
         Resume,

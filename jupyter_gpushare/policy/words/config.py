@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .model import HolderAction, ParkWhen, PriorityClass, Reserve
+from .model import DefaultClass, HolderAction, ParkWhen, PriorityClass, Reserve
 from .settings import Unit, setting
 from .turns import Moving, ShareMode
 
@@ -106,6 +106,27 @@ class PolicyConfig:
         128,
         Unit.COUNT,
         "How many later requests may be granted before a batch request becomes urgent.",
+    )
+    default_class: DefaultClass = setting(
+        DefaultClass.DETECTED,
+        Unit.WORD,
+        "The class of a request that names none. detected: interactive for notebooks and for "
+        "programs in a terminal's foreground; batch for papermill, nbconvert, nohup, cron, "
+        "services and Slurm jobs without a terminal. interactive, batch: that, for all.",
+    )
+    stop_after: float = setting(
+        300.0,
+        Unit.SECONDS,
+        "Seconds that a batch program which can save its state and go on later computes before "
+        "it is asked to stop for an interactive request that waits. A program that did not say "
+        "so is never stopped. 0: none is.",
+    )
+    stop_grace: float = setting(
+        60.0,
+        Unit.SECONDS,
+        "Seconds that such a program has for saving its state. It is not killed afterwards; it "
+        "is asked again, more and more rarely.",
+        least=0.1,
     )
     backfill_depth: int = setting(
         64,

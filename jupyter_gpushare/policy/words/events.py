@@ -26,6 +26,7 @@ from .model import (
     Movable,
     OverLimitStage,
     Parked,
+    PriorityClass,
     ProcessId,
     Quota,
     RefusalReason,
@@ -384,6 +385,14 @@ class AbilityReported(AboutLease):
 
 
 @dataclass(frozen=True, slots=True)
+class StopOffered(OfLease):
+    """A task can save its state, end, and go on later from there; not ``can``: no more."""
+
+    SINCE: ClassVar[int] = 3
+    can: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LineLooked(Event):
     """Somebody waits, and it was worked out who could help."""
 
@@ -500,6 +509,7 @@ class ResumeQueued(OfLease):
 
     order: int
     urgent_at: int
+    priority_class: PriorityClass = since(3, PriorityClass.INTERACTIVE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,14 @@ class PriorityClass(Enum):
     BATCH = "batch"
 
 
+class DefaultClass(Enum):
+    """The class of a request that names none. ``DETECTED``: as its process looks (see there)."""
+
+    DETECTED = "detected"
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
 class TaskKind(Enum):
     """A Jupyter kernel, or any other process."""
 
@@ -268,7 +276,8 @@ class Quota:
     the node's holds. ``burst_memory`` replaces the node's in the same way: a limit is lifted up to
     it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
     is lifted. ``turn_offset`` (bytes), ``reserve`` and ``pin_turn_limit`` (seconds) replace the
-    node's in the same way.
+    node's in the same way. ``interactive`` is how many GPUs its interactive requests may have or
+    wait for at once; what it asks beyond is batch. ``None``: no bound.
     """
 
     gpus: int
@@ -281,6 +290,7 @@ class Quota:
     turn_offset: Bytes | None = since(3, None)
     reserve: Reserve | None = since(3, None)
     pin_turn_limit: float | None = since(3, None)
+    interactive: int | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +333,9 @@ class Request:
     ``None``: all that the quota gives. ``live``: its frameworks' limits can change while they run
     (``None``: not known yet). ``code`` names the code that runs, for :class:`Estimate` and
     ``learned``, the parts that its earlier runs had; only the node manager makes these.
+
+    ``lasts`` is for how many seconds it will hold its GPUs, as its people say. ``stops``: it said
+    that it can save its state, end, and go on later from there.
     """
 
     gpus: int = 1
@@ -337,6 +350,8 @@ class Request:
     code: str | None = since(3, None)
     estimate: Estimate | None = since(3, None)
     learned: Parts | None = since(3, None)
+    lasts: float | None = since(3, None)
+    stops: bool = since(3, False)
 
     @property
     def named(self) -> int:

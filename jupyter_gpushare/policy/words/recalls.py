@@ -15,7 +15,7 @@ class Give(Enum):
 
     ``CACHE``: memory that a framework keeps unused. ``LIFT``: the right to use more than its
     allocation. ``TURN``: the right to compute now. ``TENSORS``: its memory; the CUDA context may
-    stay. ``PROCESS``: everything.
+    stay. ``PROCESS``: everything. ``STOP``: it saves its state and ends, to be started again later.
     """
 
     CACHE = "cache"
@@ -23,10 +23,13 @@ class Give(Enum):
     TURN = "turn"
     TENSORS = "tensors"
     PROCESS = "process"
+    STOP = "stop"
 
 
 #: A task's own memory. At most one recall of a task asks for it at a time, by one of these.
 MEMORY: Final = (Give.TENSORS, Give.PROCESS)
+#: After these its GPUs' memory is free.
+FREES: Final = (*MEMORY, Give.STOP)
 
 
 class Why(Enum):

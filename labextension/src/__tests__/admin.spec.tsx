@@ -106,7 +106,8 @@ describe('readDraft', () => {
     burst_memory: '',
     turn_offset: '',
     reserve: '',
-    pin_turn_limit: ''
+    pin_turn_limit: '',
+    interactive: ''
   };
 
   it('reads what is right', () => {
@@ -120,7 +121,8 @@ describe('readDraft', () => {
       burst_memory: null,
       turn_offset: null,
       reserve: null,
-      pin_turn_limit: null
+      pin_turn_limit: null,
+      interactive: null
     });
     const own = {
       ...good,
@@ -129,7 +131,8 @@ describe('readDraft', () => {
       burst_memory: '60GiB',
       turn_offset: '1 GiB',
       reserve: 'estimate',
-      pin_turn_limit: '10'
+      pin_turn_limit: '10',
+      interactive: '2'
     };
     expect(readDraft(own).wish).toMatchObject({
       per: 'month',
@@ -137,7 +140,8 @@ describe('readDraft', () => {
       burst_memory: 60 * GIB,
       turn_offset: GIB,
       reserve: 'estimate',
-      pin_turn_limit: 600
+      pin_turn_limit: 600,
+      interactive: 2
     });
     const share = readDraft({ ...good, burst_memory: '0.9' });
     expect(share.wish?.burst_memory).toBe(0.9);
@@ -167,6 +171,8 @@ describe('readDraft', () => {
     ['turn_offset', '1'],
     ['reserve', 'most'],
     ['pin_turn_limit', 'long'],
+    ['interactive', '1.5'],
+    ['interactive', '4097'],
     ['gpus', ''],
     ['gpus', '1.5'],
     ['gpus', '-1'],
@@ -211,7 +217,8 @@ describe('readDraft', () => {
             burst_memory: burst,
             turn_offset: burst === null ? null : Math.floor(burst),
             reserve: idle === null ? null : 'estimate',
-            pin_turn_limit: idle
+            pin_turn_limit: idle,
+            interactive: idle === null ? null : 2
           };
           const quota = { gpus: 3, memory, weight: 2.5 };
           const own = { hours, per, rules };
@@ -237,7 +244,8 @@ it('undoes to the override that was, or to none', () => {
     burst_memory: null,
     turn_offset: null,
     reserve: null,
-    pin_turn_limit: null
+    pin_turn_limit: null,
+    interactive: null
   };
   expect(undoOf('alice', QUOTAS)).toEqual({ ...before, gpu_hours: null });
   const budget = {
@@ -332,7 +340,8 @@ describe('AdminView', () => {
           burst_memory: null,
           turn_offset: null,
           reserve: null,
-          pin_turn_limit: null
+          pin_turn_limit: null,
+          interactive: null
         }
       }
     ]);

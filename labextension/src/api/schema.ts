@@ -379,6 +379,8 @@ export interface components {
             group?: string | null;
             /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
             idle_timeout?: number | null;
+            /** @description GPUs that its interactive requests may have or wait for at once; what it asks beyond is batch; null: no bound */
+            interactive?: number | null;
             /** @description that are known; null: not asked */
             members?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
@@ -663,6 +665,8 @@ export interface components {
             groups: string[];
             /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
             idle_timeout?: number | null;
+            /** @description GPUs that its interactive requests may have or wait for at once; what it asks beyond is batch; null: no bound */
+            interactive?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
             /** @description the quota's own burst_memory; null: it has none */
@@ -705,6 +709,8 @@ export interface components {
             gpus: number;
             /** @description seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out */
             idle_timeout?: number | null;
+            /** @description GPUs that its interactive requests may have or wait for at once; what it asks beyond is batch; null is no bound */
+            interactive?: number | null;
             /** @description bytes on each GPU; null: whole GPUs; or text as '8GiB'. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description 'week', 'month', or the first day of a term; null: the rolling window */

@@ -98,7 +98,8 @@ export function rulesOf(quota: EnvironmentQuota | Quotas['default']): Rules {
     burst_memory: quota.own_burst_memory ?? null,
     turn_offset: quota.turn_offset ?? null,
     reserve: quota.reserve ?? null,
-    pin_turn_limit: quota.pin_turn_limit ?? null
+    pin_turn_limit: quota.pin_turn_limit ?? null,
+    interactive: quota.interactive ?? null
   };
 }
 
@@ -164,7 +165,14 @@ const RULES: Readonly<Record<RuleField, IRuleText>> = {
     show: String,
     read: text => (RESERVES.includes(text) ? text : undefined)
   },
-  pin_turn_limit: minutes(PIN.maximum)
+  pin_turn_limit: minutes(PIN.maximum),
+  interactive: {
+    show: String,
+    read: text => {
+      const number = readNumber(text, MOST_GPUS);
+      return number !== null && Number.isInteger(number) ? number : undefined;
+    }
+  }
 };
 /** In the order of the page. */
 export const RULE_FIELDS = Object.keys(RULES) as readonly RuleField[];

@@ -488,6 +488,14 @@ function draftInputs(
       wanted: trans.__(
         "Minutes from 0, which is not at all; empty is the node's own."
       )
+    },
+    interactive: {
+      label: trans.__('GPUs for interactive requests'),
+      placeholder: trans.__('GPUs that may be interactive, no bound'),
+      wanted: trans.__(
+        'A whole number from 0 to %1; what is asked beyond is batch; empty is no bound.',
+        MOST_GPUS
+      )
     }
   };
 }
@@ -555,6 +563,14 @@ function ownText(
       pin
         ? trans.__('pins keep turns for %1', formatDuration(pin, trans))
         : trans.__('pins keep no turns')
+    );
+  }
+  if (typeof own.interactive === 'number') {
+    rules.push(
+      trans.__(
+        '%1 for interactive requests',
+        formatGpus(own.interactive, trans)
+      )
     );
   }
   return rules.join(', ');

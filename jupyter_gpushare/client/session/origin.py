@@ -1,0 +1,99 @@
+"""Gathers the facts by which a request that names no class gets one (:mod:`..words.classes`).
+
+From ``/proc`` and the environment. What cannot be read is not so.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from ..words.classes import Origin
+from .task import SESSION_NAME, running_kernel
+
+#: Programs that run notebooks for nobody to watch, as commands and as modules (``-m``).
+RUNNERS: Final = (
+    "papermill",
+    "jupyter-nbconvert",
+    "jupyter-execute",
+    "jupyter-run",
+    "nbconvert",
+    "nbclient",
+)
+#: The variables that a Jupyter server sets for its kernels, and that their children inherit.
+_OF_KERNEL: Final = ("JPY_PARENT_PID", SESSION_NAME)
+_MOST_ANCESTORS: Final = 64
+
+
+def origin(environ: Mapping[str, str]) -> Origin:
+    """The facts about this process."""
+    is_kernel = running_kernel() is not None
+    return Origin(
+        kernel=is_kernel,
+        of_kernel=not is_kernel and any(name in environ for name in _OF_KERNEL),
+        foreground=_is_in_foreground(),
+        nohup=_survives_its_terminal(),
+        runner=next((found for words in _ancestors() if (found := runner_of(words))), ""),
+    )
+
+
+def runner_of(command: Sequence[str]) -> str:
+    """Which of :data:`RUNNERS` a command line is; empty: none.
+
+    It may be a script, which Python runs, or a module.
+    """
+    for at, word in enumerate(command[:3]):
+        name = os.path.basename(word).removesuffix(".exe")
+        is_module = at > 0 and command[at - 1] == "-m"
+        is_command = at == 0 or (at == 1 and not word.startswith("-"))
+        if name in RUNNERS and (is_module or is_command):
+            return name
+    return ""
+
+
+def _is_in_foreground() -> bool:
+    """Whether it has a controlling terminal, and its group is the one that the terminal heeds."""
+    fields = _stat("self")
+    if len(fields) < 6:
+        return False
+    group, terminal, foreground = fields[2], fields[4], fields[5]
+    return terminal != b"0" and group == foreground
+
+
+def _survives_its_terminal() -> bool:
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        return False
+    # A server that was started so passes it on, but its terminals are terminals.
+    out = sys.__stdout__
+    try:
+        return out is None or not out.isatty()
+    except ValueError:  # closed
+        return True
+
+
+def _ancestors() -> Iterator[Sequence[str]]:
+    """The command lines of the parents, the nearest first."""
+    pid = os.getppid()
+    for _ in range(_MOST_ANCESTORS):
+        if pid <= 1:
+            return
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                line = file.read(4096)
+        except OSError:
+            return
+        yield [os.fsdecode(word) for word in line.split(b"\0")]
+        fields = _stat(pid)
+        pid = int(fields[1]) if len(fields) > 1 else 0
+
+
+def _stat(pid: int | str) -> list[bytes]:
+    """The fields of ``/proc/PID/stat`` after the command's name: state, parent, group, session …"""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,55 @@
+"""Offers of batch programs that can save their state, end, and go on later from there.
+
+Nothing costs more, so this is the last thing that is asked for; and only of a program that said how
+(`on_preempt`, `run --requeue`), that has computed for `stop_after` seconds since it was granted its
+GPUs, and for an interactive request that nothing cheaper helps. The one that has computed for
+longest is asked first: it loses the least by starting again. It is asked, and never killed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from ..books.state import Lease, State
+from ..words.config import PolicyConfig
+from ..words.model import LeaseId, LeasePhase, PriorityClass
+from ..words.recalls import Give, Why
+from . import patience
+from .offers import Offer
+
+
+def due(state: State, config: PolicyConfig, lease: Lease) -> float | None:
+    """Boot time from which a task may be asked to stop; ``None``: it may not."""
+    request = lease.request
+    can = (
+        config.stop_after > 0
+        and request.stops
+        and request.priority_class is PriorityClass.BATCH
+        and lease.phase is LeasePhase.HELD
+        and not lease.stalled
+        and not lease.is_resuming
+    )
+    if not can:
+        return None
+    computed = (lease.granted_at or 0.0) + config.stop_after
+    asked = patience.next_ask(Give.STOP, state.recall(lease.id, Give.STOP))
+    return max(computed, asked, lease.turn_pinned_until or -math.inf)
+
+
+def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
+    """Batch programs that said how they are stopped, if an interactive request waits. O(leases)."""
+    if not any(kind is PriorityClass.INTERACTIVE for kind, _environment in state.queue.lanes):
+        return
+    for name, lease in state.leases.items():
+        when = due(state, config, lease)
+        if when is not None:
+            order = (lease.granted_at or 0.0, lease.order)
+            yield Offer(name, Give.STOP, Why.CONTENDED, when, True, order)
+
+
+def helps(state: State, waiting: LeaseId, offer: Offer) -> bool:
+    """Whether this offer may help a request: a program is stopped only for an interactive one."""
+    if offer.give is not Give.STOP:
+        return True
+    return state.queue.waiting[waiting].priority_class is PriorityClass.INTERACTIVE

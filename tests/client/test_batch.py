@@ -1,0 +1,303 @@
+"""Which class a request has that names none, and how a program is stopped: with real processes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from support.kernel import Kernel
+
+from jupyter_gpushare.client.errors import PREEMPTED, Preempted
+from jupyter_gpushare.client.memory.stopping import Stopping
+from jupyter_gpushare.client.session.origin import RUNNERS, runner_of
+from jupyter_gpushare.client.words.classes import Origin, class_of
+
+# -- classes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (Origin(kernel=True), "interactive"),
+        (Origin(kernel=True, nohup=True), "interactive"),  # the server was started so
+        (Origin(kernel=True, runner="papermill"), "batch"),
+        (Origin(foreground=True), "interactive"),
+        (Origin(foreground=True, nohup=True), "batch"),
+        (Origin(of_kernel=True), "interactive"),
+        (Origin(of_kernel=True, nohup=True), "batch"),
+        (Origin(of_kernel=True, runner="papermill"), "batch"),
+        (Origin(), "batch"),
+    ],
+)
+def test_the_class_of_an_origin(origin: Origin, expected: str) -> None:
+    assert class_of(origin) == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["/usr/bin/papermill", "in.ipynb", "out.ipynb"], "papermill"),
+        (["/opt/bin/python3.11", "/opt/bin/papermill", "in.ipynb"], "papermill"),
+        (["python", "-m", "papermill", "in.ipynb"], "papermill"),
+        (["python", "/opt/bin/jupyter-nbconvert", "--execute"], "jupyter-nbconvert"),
+        (["python", "-m", "nbconvert", "--execute"], "nbconvert"),
+        (["vim", "papermill"], "papermill"),  # indistinguishable, and harmless: it starts nothing
+        (["python", "train.py", "papermill"], ""),
+        (["python", "-c", "papermill"], ""),
+        (["jupyter-lab"], ""),
+        ([""], ""),
+        ([], ""),
+    ],
+)
+def test_who_runs_notebooks_for_nobody(command: list[str], expected: str) -> None:
+    assert runner_of(command) == expected
+    assert expected in ("", *RUNNERS)
+
+
+SAYS = (
+    "import os; from jupyter_gpushare.client.session.origin import origin; "
+    "from jupyter_gpushare.client.words.classes import class_of; "
+    "open(os.environ['SAYS'], 'w').write(class_of(origin(os.environ)))"
+)
+
+
+@pytest.fixture
+def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a process writes its class. It is no child of a kernel."""
+    for name in ("JPY_PARENT_PID", "JPY_SESSION_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "class"
+    monkeypatch.setenv("SAYS", str(path))
+    return path
+
+
+def in_a_terminal(script: str) -> None:
+    """Run a shell script, as typed in a terminal, to its end."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execvp("bash", ["bash", "--norc", "-mc", script])
+    while True:
+        try:
+            if not os.read(fd, 4096):
+                break
+        except OSError:  # the terminal is closed
+            break
+    os.close(fd)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+PYTHON = f'{sys.executable} -c "{SAYS}"'
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (PYTHON, "interactive"),
+        (f"{PYTHON} | cat", "interactive"),
+        (f"{PYTHON} & wait", "batch"),
+        (f"nohup {PYTHON}", "batch"),
+        (f"nohup {PYTHON} > /dev/null 2>&1 & wait", "batch"),
+        (f"setsid -w {PYTHON}", "batch"),
+    ],
+    ids=["foreground", "pipe", "background", "nohup", "nohup-background", "setsid"],
+)
+def test_programs_from_a_terminal(
+    says: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # nohup.out
+    in_a_terminal(script)
+    assert says.read_text() == expected
+
+
+@pytest.mark.parametrize("more", [{}, {"SLURM_JOB_ID": "7"}], ids=["cron", "sbatch"])
+def test_programs_without_a_terminal(says: Path, more: dict[str, str]) -> None:
+    subprocess.run(
+        [sys.executable, "-c", SAYS],
+        check=True,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **more},
+    )
+    assert says.read_text() == "batch"
+
+
+def test_a_notebook_and_what_it_starts(says: Path, tmp_path: Path) -> None:
+    with Kernel(tmp_path, None, SAYS=str(says)) as kernel:
+        kernel.ok(SAYS)
+        assert says.read_text() == "interactive"
+        kernel.ok(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS!r}])")
+        assert says.read_text() == "interactive"
+
+
+def test_a_notebook_that_papermill_runs(says: Path, tmp_path: Path) -> None:
+    pytest.importorskip("papermill")
+    import nbformat
+
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(SAYS)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    path = tmp_path / "in.ipynb"
+    nbformat.write(notebook, path)
+    subprocess.run(
+        [sys.executable, "-m", "papermill", str(path), str(tmp_path / "out.ipynb")],
+        check=True,
+        env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")},
+        stderr=subprocess.DEVNULL,
+        timeout=120,
+    )
+    assert says.read_text() == "batch"
+
+
+# -- stopping ---------------------------------------------------------------------------------
+
+
+class Told:
+    """A program that can be stopped, without signals."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Stopping, "_listen", lambda _self: None)
+        self.stopping = Stopping(say=lambda _text: None)
+        self.kept: list[str] = []
+        self.stopping.kept = self.kept.append
+        self.saves = 0
+
+    def save(self) -> None:
+        self.saves += 1
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    return Told(monkeypatch)
+
+
+def test_it_stops_at_its_next_gate_and_not_before(told: Told) -> None:
+    told.stopping.by(told.save)
+    told.stopping.gate()
+    told.stopping.wanted(60)
+    assert told.saves == 0
+    with pytest.raises(Preempted) as stopped:
+        told.stopping.gate()
+    assert stopped.value.code == PREEMPTED
+    assert (told.saves, told.kept) == (1, [])
+    assert not isinstance(stopped.value, Exception), "`except Exception` must not go on with it"
+
+
+def test_gates_that_it_names_go_before_the_ends_of_steps(told: Told) -> None:
+    told.stopping.by(told.save)
+    told.stopping.step_ended()
+    told.stopping.wanted(60)
+    with pytest.raises(Preempted):
+        told.stopping.step_ended()
+    other = Stopping(say=lambda _text: None)
+    other.by(told.save)
+    other.gate()
+    other.wanted(60)
+    for _ in range(5):
+        other.step_ended()
+    assert told.saves == 1
+    with pytest.raises(Preempted):
+        other.gate()
+
+
+def test_who_did_not_say_how_is_not_stopped(told: Told) -> None:
+    told.stopping.wanted(60)
+    told.stopping.gate()
+    told.stopping.by(told.save)
+    told.stopping.by(None)
+    told.stopping.wanted(60)
+    told.stopping.gate()
+    assert told.saves == 0
+    assert len(told.kept) == 2
+
+
+def test_a_program_whose_state_cannot_be_saved_goes_on(told: Told) -> None:
+    def fails() -> None:
+        raise OSError("the disk is full")
+
+    told.stopping.by(fails)
+    told.stopping.wanted(60)
+    told.stopping.gate()
+    (why,) = told.kept
+    assert "the disk is full" in why
+    told.stopping.by(told.save)
+    told.stopping.wanted(60)
+    with pytest.raises(Preempted):
+        told.stopping.gate()
+
+
+def test_a_program_that_comes_to_no_gate_says_so(told: Told) -> None:
+    said = threading.Event()
+
+    def kept(why: str) -> None:
+        told.kept.append(why)
+        said.set()
+
+    told.stopping.kept = kept
+    told.stopping.by(told.save)
+    told.stopping.wanted(0.05)
+    assert said.wait(30)
+    told.stopping.gate()
+    assert told.saves == 0, "who asked counts on it no more"
+
+
+PROGRAM = """
+import os, signal, sys, threading
+import jupyter_gpushare as gpushare
+from jupyter_gpushare import Preempted
+
+@gpushare.on_preempt
+def save():
+    os.write(1, b"saved in %s\\n" % threading.current_thread().name.encode())
+
+def asks():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+{body}
+print("went on", flush=True)
+"""
+MAIN = "saved in MainThread\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "out", "code"),
+    [
+        (
+            "gpushare.checkpoint(); asks(); print('here', flush=True); gpushare.checkpoint()",
+            "here\n" + MAIN,
+            PREEMPTED,
+        ),
+        ("asks()", MAIN, PREEMPTED),
+        ("for _ in gpushare.steps([1, 2]):\n    asks()", MAIN, PREEMPTED),
+        ("try:\n    asks()\nexcept Exception:\n    pass", MAIN, PREEMPTED),
+        ("gpushare.on_preempt(None)\nasks()", "", -signal.SIGTERM),
+        (
+            "if os.fork() == 0:\n    asks()\nelse:\n    print(os.wait()[1], flush=True)",
+            f"{int(signal.SIGTERM)}\nwent on\n",
+            0,
+        ),
+        (
+            "gpushare.checkpoint()\nasks()\n"
+            "thread = threading.Thread(target=gpushare.checkpoint, name='worker')\n"
+            "thread.start(); thread.join()\nsignal.pause()",
+            "saved in worker\n",
+            PREEMPTED,
+        ),
+    ],
+    ids=["gate", "no-gate", "steps", "except", "taken-back", "child", "thread"],
+)
+def test_sigterm(body: str, out: str, code: int) -> None:
+    environ = {name: v for name, v in os.environ.items() if not name.startswith("JUPYTER_GPU")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(body=body)],
+        capture_output=True,
+        text=True,
+        env={**environ, "JUPYTER_GPUSHARE_SOCKET": "/nonexistent/node.sock"},
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == (out, code), done.stderr

@@ -1,0 +1,282 @@
+"""A real training program is stopped for a person, waits in the queue, and goes on, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.kernel import Kernel
+from support.livenode import LiveNode, until
+
+from jupyter_gpushare.client.errors import PREEMPTED
+
+STEPS = 400
+ASKS = ("run", "--class", "interactive", "--", "true")
+WITHIN = 120.0  # seconds; torch is imported several times, on a busy machine
+
+#: What docs/batch.md shows, with a data set, a scheduler, dropout, and a log of what was done.
+TRAINING = """
+import json, os, sys, time
+import torch
+import jupyter_gpushare as gpushare
+
+checkpoint, result, steps, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+torch.set_num_threads(1)
+torch.manual_seed(3)
+net = torch.nn.Sequential(
+    torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(64, 1)
+)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.97)
+parts = {"net": net, "optimizer": optimizer, "scheduler": scheduler}
+step, losses = 0, []
+if os.path.exists(checkpoint):
+    saved = torch.load(checkpoint)
+    for name, part in parts.items():
+        part.load_state_dict(saved[name])
+    torch.set_rng_state(saved["rng"])
+    step, losses = saved["step"], saved["losses"]
+
+def state():
+    told = {name: part.state_dict() for name, part in parts.items()}
+    return {**told, "rng": torch.get_rng_state(), "step": step, "losses": losses}
+
+@gpushare.on_preempt
+def save():
+    torch.save(state(), checkpoint + ".new")
+    os.replace(checkpoint + ".new", checkpoint)
+
+while step < steps:
+    inputs = torch.randn(32, 16)
+    loss = torch.nn.functional.mse_loss(net(inputs), inputs.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    step += 1
+    losses.append(loss.item())
+    time.sleep(pause)  # the GPU computes
+    print("step", step, flush=True)
+    gpushare.checkpoint()
+torch.save(state(), result)
+"""
+
+
+@contextmanager
+def live(folder: Path, **policy: float) -> Iterator[LiveNode]:
+    """One GPU, and two people known by tokens: the programs are Bob's."""
+    people = folder / "tokens.json"
+    people.touch(mode=0o600)
+    tokens = [{"token": name, "environment": name} for name in ("bob", "carol")]
+    people.write_text(json.dumps({"tokens": tokens}))
+    options = [f"--Policy.{name}={value}" for name, value in policy.items()]
+    with LiveNode(folder, "1x24GiB", "--token-file", str(people), *options) as running:
+        running.environ.update(person("bob"))
+        yield running
+
+
+def person(name: str) -> dict[str, str]:
+    return {"JUPYTER_GPUSHARE_TOKEN": name}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[LiveNode]:
+    with live(tmp_path, stop_after=0.5, stop_grace=60) as running:
+        yield running
+
+
+def read(path: Path) -> dict[str, Any]:
+    return dict(torch.load(path))
+
+
+def same(one: object, other: object) -> bool:
+    """Bit for bit."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+def lines(path: Path, word: str) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line.startswith(word)]
+
+
+class Batch:
+    """``run --requeue`` of a script; what it prints is in files."""
+
+    def __init__(
+        self, node: LiveNode, script: Path, *arguments: str, signal_: str = "TERM"
+    ) -> None:
+        self.out, self.err = script.with_suffix(".out"), script.with_suffix(".err")
+        options = ("--memory", "20GiB", "--requeue", "--stop-signal", signal_)
+        command = [sys.executable, "-m", "jupyter_gpushare.cli", "run", *options, "--"]
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.process = subprocess.Popen(
+                [*command, sys.executable, str(script), *arguments],
+                env=node.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    def has(self, word: str, least: int) -> None:
+        """Wait until it has printed so many lines that begin so."""
+        until(lambda: len(lines(self.out, word)) >= least or self._ended(), word, WITHIN)
+
+    def _ended(self) -> bool:
+        assert self.process.poll() is None, self.err.read_text()
+        return False
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> dict[str, Any]:
+    """The end of the same training without us, and undisturbed."""
+    script, result = tmp_path / "plain.py", tmp_path / "plain.pt"
+    script.write_text(TRAINING)
+    subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "no.pt"), str(result), str(STEPS), "0"],
+        env={**os.environ, "JUPYTER_GPUSHARE": "off"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=WITHIN,
+    )
+    return read(result)
+
+
+def test_it_stops_for_a_persons_kernel_and_goes_on_bit_for_bit(
+    node: LiveNode, tmp_path: Path, plain: dict[str, Any]
+) -> None:
+    script, result = tmp_path / "train.py", tmp_path / "result.pt"
+    script.write_text(TRAINING)
+    batch = Batch(node, script, str(tmp_path / "last.pt"), str(result), str(STEPS), "0.01")
+    try:
+        batch.has("step", 40)
+        (lease,) = node.json("leases")["leases"]
+        assert lease["priority_class"] == "batch"
+        with Kernel(tmp_path, node.socket, **person("carol")) as kernel:
+            kernel.ok("%gpushare request --memory 20GiB")
+            (gpu,) = node.json("status")["gpus"]
+            assert (gpu["mine"], gpu["reserved"]) == (0, 20 * 2**30), "she has the GPU"
+            done = len(lines(batch.out, "step"))
+            assert read(tmp_path / "last.pt")["step"] == done < STEPS
+            until(lambda: len(node.json("status")["queue"]) == 1, "the program waits", WITHIN)
+        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
+    finally:
+        batch.close()
+    printed = [int(line.split()[1]) for line in lines(batch.out, "step")]
+    assert printed == list(range(1, STEPS + 1)), "no step was lost, and none was done twice"
+    assert batch.err.read_text().count("is started again") == 1
+    found = read(result)
+    for part, value in plain.items():
+        assert same(found[part], value), f"{part} is not what it would have been"
+
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("up", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_a_command_that_goes_on_is_not_killed(tmp_path: Path) -> None:
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF)
+    with live(tmp_path, stop_after=0.2, stop_grace=0.5) as node:
+        batch = Batch(node, script)
+        waits = None
+        try:
+            batch.has("up", 1)
+            waits = node.spawn(*ASKS, environ=person("carol"))
+            batch.has("asked", 1)
+            until(lambda: "goes on" in batch.err.read_text(), "it said that it goes on", WITHIN)
+            assert batch.process.poll() is None
+            assert len(node.json("status")["queue"]) == 1, "she waits on"
+        finally:
+            if waits is not None:
+                waits.send_signal(signal.SIGINT)
+                waits.communicate(timeout=60)
+            batch.close()
+
+
+SIGUSR1 = """
+import os, signal, sys, time
+def stop(*_):
+    print("saved", os.environ["JUPYTER_GPUSHARE_RESTARTS"], flush=True)
+    sys.exit(3)
+signal.signal(signal.SIGUSR1, stop)
+print("up", os.environ["JUPYTER_GPUSHARE_RESTARTS"], flush=True)
+while os.environ["JUPYTER_GPUSHARE_RESTARTS"] != "1":
+    time.sleep(0.05)
+"""
+
+
+def test_other_programs_stop_by_the_signal_that_they_listen_to(
+    node: LiveNode, tmp_path: Path
+) -> None:
+    script = tmp_path / "usr1.py"
+    script.write_text(SIGUSR1)
+    batch = Batch(node, script, signal_="USR1")
+    try:
+        batch.has("up", 1)
+        done = node.cli(*ASKS, environ=person("carol"))
+        assert done.returncode == 0, done.stderr
+        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
+    finally:
+        batch.close()
+    assert batch.out.read_text().split("\n")[:3] == ["up 0", "saved 0", "up 1"]
+
+
+#: A program with a lease of its own, which nobody runs again.
+ALONE = """
+import sys, time
+import torch
+import jupyter_gpushare as gpushare
+
+@gpushare.on_preempt
+def save():
+    print("saved", flush=True)
+
+print("up", flush=True)
+while True:
+    time.sleep(0.02)
+    gpushare.checkpoint()
+"""
+
+
+def test_a_program_with_a_lease_of_its_own_saves_and_ends_with_75(
+    node: LiveNode, tmp_path: Path
+) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    environ = {**node.environ, "JUPYTER_GPUSHARE_CLASS": "batch"}
+    alone = subprocess.Popen(
+        [sys.executable, str(script)], env=environ, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert alone.stdout is not None
+        assert alone.stdout.readline() == "up\n"
+        done = node.cli(*ASKS, environ=person("carol"))
+        assert done.returncode == 0, done.stderr
+        out, _ = alone.communicate(timeout=60)
+        assert (out, alone.returncode) == ("saved\n", PREEMPTED)
+    finally:
+        alone.kill()
+        alone.wait(30)

@@ -1,0 +1,407 @@
+"""Batch: what fills the rest is stopped if it said how, and starts where it delays nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.policy_moves import idle, resume
+from support.policy_world import GIB, World, gpu, plain_config, task
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.recall import backfill, patience
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Bytes,
+    DefaultClass,
+    EnvironmentName,
+    HolderAction,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    Quota,
+    Request,
+    Rung,
+)
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
+
+INTERACTIVE, BATCH = PriorityClass.INTERACTIVE, PriorityClass.BATCH
+STOPS = Request(priority_class=BATCH, stops=True)
+SILENT = Request(priority_class=BATCH)
+AFTER, GRACE = 60.0, 30.0
+
+
+def host(gpus: int = 1, **parts: object) -> World:
+    """GPUs for one task each."""
+    usual = {"max_tasks_per_gpu": 1, "stop_after": AFTER, "stop_grace": GRACE}
+    config = plain_config(**{**usual, "heartbeat_timeout": 1e6, **parts})
+    return World(config).start([gpu(index) for index in range(gpus)], Quota(4, None))
+
+
+def stopped(world: World) -> list[str]:
+    """The leases that were asked to stop so far, in order."""
+    return [
+        event.lease
+        for event in world.history
+        if isinstance(event, ev.RecallMoved)
+        and event.give is Give.STOP
+        and event.phase is RecallPhase.TOLD
+    ]
+
+
+def phase(world: World, lease: str) -> str:
+    found = world.state.leases.get(LeaseId(lease))
+    return "gone" if found is None else found.phase.value
+
+
+def keeps(world: World, lease: str) -> None:
+    found = world.state.leases[LeaseId(lease)]
+    world.run(cmd.Keep(world.at, found.id, found.environment, found.task.process, "it goes on"))
+
+
+def seconds(world: World, count: float) -> None:
+    """Time passes, and the node manager wakes when it must."""
+    until = world.at + count
+    while world.at < until:
+        due = core.next_deadline(world.state, world.config)
+        world.tick(max(0.01, min(due, until) - world.at))
+
+
+# -- stopping -----------------------------------------------------------------------------
+
+
+def test_a_batch_program_that_said_how_stops_for_a_person_once_it_has_computed_a_while() -> None:
+    world = host()
+    world.request("alice", 1, STOPS)
+    world.request("bob", 2)
+    seconds(world, AFTER - 1)
+    assert stopped(world) == []
+    seconds(world, 2)
+    assert stopped(world) == ["L1"]
+    assert phase(world, "L2") == "queued", "the program still saves its state"
+    world.die(1)
+    world.observe()
+    assert phase(world, "L2") == "held"
+    world.request("alice", 3, STOPS)
+    seconds(world, 10 * AFTER)
+    assert stopped(world) == ["L1"]
+    assert phase(world, "L3") == "queued", "it waits at the end of the line"
+    world.die(2)
+    world.observe()
+    assert phase(world, "L3") == "held", "and goes on when there is room"
+
+
+@pytest.mark.parametrize(
+    ("asked", "parts"),
+    [
+        (SILENT, {}),
+        (Request(priority_class=INTERACTIVE, stops=True), {}),
+        (STOPS, {"stop_after": 0.0}),
+    ],
+    ids=["said-nothing", "interactive", "off"],
+)
+def test_nothing_else_is_stopped(asked: Request, parts: dict[str, float]) -> None:
+    world = host(**parts)
+    world.request("alice", 1, asked)
+    world.request("bob", 2)
+    seconds(world, 20 * AFTER)
+    assert stopped(world) == []
+
+
+def test_no_batch_program_stops_for_another() -> None:
+    world = host()
+    world.request("alice", 1, STOPS)
+    world.request("bob", 2, SILENT)
+    seconds(world, 20 * AFTER)
+    assert stopped(world) == []
+
+
+def test_it_may_say_so_later_and_take_it_back() -> None:
+    world = host()
+    world.request("alice", 1, SILENT)
+    world.request("bob", 2)
+    seconds(world, 2 * AFTER)
+    who = (LeaseId("L1"), EnvironmentName("alice"), task(1).process)
+    world.run(cmd.OfferStop(world.at, *who, False))
+    assert stopped(world) == []
+    world.run(cmd.OfferStop(world.at, *who, True))
+    seconds(world, 2)
+    assert stopped(world) == ["L1"]
+    assert world.state.leases[LeaseId("L1")].request.stops, "it is known after a restart, too"
+    snapshot = State()
+    for event in core.summarise(world.state):
+        snapshot = core.evolve(snapshot, event)
+    assert snapshot.leases[LeaseId("L1")].request == world.state.leases[LeaseId("L1")].request
+
+
+def test_who_goes_on_is_asked_again_ever_more_rarely_and_nothing_is_done_to_it() -> None:
+    world = host(unparkable_action=HolderAction.KILL)
+    world.request("alice", 1, STOPS)
+    world.request("bob", 2)
+    asked = []
+    for _ in range(3 * 3600):
+        before = len(stopped(world))
+        seconds(world, 1)
+        if len(stopped(world)) > before:
+            asked.append(world.at)
+            keeps(world, "L1")
+    gaps = [later - earlier for earlier, later in itertools.pairwise(asked)]
+    assert gaps == sorted(gaps)
+    assert patience.AGAIN <= gaps[0] < 2 * patience.AGAIN
+    assert gaps[-1] <= patience.SELDOM[Give.STOP] + 2
+    assert phase(world, "L1") == "held"
+    assert not any(isinstance(event, ev.LeaseKept) for event in world.history)
+
+
+def test_as_few_as_possible_are_stopped_and_who_computed_longest_first() -> None:
+    world = host(gpus=3)
+    for pid in (1, 2, 3):
+        world.request("alice", pid, STOPS)
+        seconds(world, 5)
+    world.request("bob", 4)
+    seconds(world, AFTER + 2)
+    assert stopped(world) == ["L1"]
+    seconds(world, GRACE)
+    assert stopped(world) == ["L1", "L2"], "the first one does not answer: another can help"
+
+
+def test_an_idle_kernel_is_parked_rather() -> None:
+    world = host(gpus=2, idle_timeout=30.0)
+    world.request("alice", 1, STOPS)
+    world.request("carol", 2)
+    idle(world, "L2")
+    seconds(world, 2 * AFTER)
+    world.request("bob", 3)
+    seconds(world, 5)
+    assert stopped(world) == []
+    recall = world.state.memory_recall(LeaseId("L2"))
+    assert recall is not None
+    assert recall.phase is RecallPhase.TOLD
+
+
+class Story:
+    """Random batch programs and people on two GPUs; whoever is asked to stop does so in time."""
+
+    def __init__(self) -> None:
+        self.world = host(gpus=2)
+        self.silent: set[str] = set()
+        self.asked_at: dict[str, float] = {}
+        self.waits_since: dict[str, float] = {}
+
+    def comes(self, pid: int, kind: int) -> None:
+        person = Request()
+        decision = self.world.request(f"user-{pid}", pid, (STOPS, SILENT, person)[kind])
+        if isinstance(decision, core.Grant | core.Wait) and kind == 1:
+            self.silent.add(decision.lease)
+
+    def goes_on(self, count: int) -> None:
+        for _ in range(count):
+            seconds(self.world, 1)
+            for lease in stopped(self.world):
+                assert lease not in self.silent, "it never said so"
+                self.asked_at.setdefault(lease, self.world.at)
+            for lease, when in tuple(self.asked_at.items()):
+                held = self.world.state.leases.get(LeaseId(lease))
+                if held is not None and self.world.at >= when + GRACE / 2:
+                    self.world.die(held.task.process.pid)
+                    self.world.observe()
+            self.bounded()
+
+    def bounded(self) -> None:
+        """The first person in line waits for a program that can be stopped no longer than this."""
+        state = self.world.state
+        first = backfill.first_interactive(state)
+        holders = [one for one in state.leases.values() if one.phase is LeasePhase.HELD]
+        helps = first is not None and any(
+            one.request.stops and one.request.priority_class is BATCH for one in holders
+        )
+        if not helps or first is None:
+            self.waits_since.clear()
+            return
+        since = self.waits_since.setdefault(first, self.world.at)
+        self.waits_since = {first: since}
+        bound = AFTER + GRACE + patience.LOOK_EVERY + 2
+        assert self.world.at - since <= bound, "a person waits for what could be stopped"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 40), st.booleans()), min_size=3, max_size=14
+    )
+)
+def test_nobody_waits_longer_than_the_bound_for_what_can_be_stopped(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    story = Story()
+    for pid, (kind, wait, leaves) in enumerate(steps, 1):
+        story.comes(pid, kind)
+        story.goes_on(wait)
+        people = [
+            one
+            for one in story.world.state.leases.values()
+            if one.phase is LeasePhase.HELD and not one.request.stops
+        ]
+        if leaves and people:
+            story.world.die(people[0].task.process.pid)
+            story.world.observe()
+    story.goes_on(int(AFTER + GRACE))
+
+
+# -- backfill -----------------------------------------------------------------------------
+
+
+def lasting(lasts: float | None, gpus: int = 1, kind: PriorityClass = BATCH) -> Request:
+    return Request(gpus, priority_class=kind, lasts=lasts)
+
+
+def full_but_one() -> World:
+    """Alice has one of two GPUs for 100 s more; Bob waits for two."""
+    world = host(gpus=2)
+    world.request("alice", 1, lasting(100.0, kind=INTERACTIVE))
+    world.request("bob", 2, Request(2))
+    assert phase(world, "L2") == "queued"
+    return world
+
+
+def test_a_batch_request_goes_first_where_it_ends_in_time() -> None:
+    world = full_but_one()
+    world.request("carol", 3, lasting(90.0))
+    assert phase(world, "L3") == "held"
+
+
+def test_a_batch_request_waits_where_it_would_delay_a_person() -> None:
+    world = full_but_one()
+    decision = world.request("carol", 3, lasting(200.0))
+    assert isinstance(decision, core.Wait)
+    assert "would start later" in decision.message
+    assert (
+        "would start later"
+        in core.why_waiting(world.state, LeaseId("L3"), 1, world.config, world.at).message
+    )
+    refused = world.request("dave", 4, lasting(200.0), wait=False)
+    assert isinstance(refused, core.Refuse)
+    world.die(1)
+    world.observe()
+    assert (phase(world, "L2"), phase(world, "L3")) == ("held", "queued")
+
+
+def test_an_interactive_request_still_overtakes() -> None:
+    world = full_but_one()
+    world.request("carol", 3, lasting(200.0, kind=INTERACTIVE))
+    assert phase(world, "L3") == "held"
+
+
+def test_where_nobody_can_tell_a_batch_request_overtakes_as_ever() -> None:
+    world = host(gpus=2)
+    world.request("alice", 1)
+    world.request("bob", 2, Request(2))
+    world.request("carol", 3, SILENT)
+    assert phase(world, "L3") == "held"
+
+
+def test_what_was_expected_and_did_not_come_holds_nobody_back() -> None:
+    world = full_but_one()
+    world.request("carol", 3, lasting(200.0))
+    seconds(world, 101.0 + world.config.settle_interval)
+    assert phase(world, "L1") == "held", "Alice is late, and nobody can tell"
+    assert phase(world, "L3") == "held"
+
+
+def test_a_batch_request_that_leaves_the_person_her_room_goes_first() -> None:
+    world = host(gpus=3)
+    world.request("alice", 1, lasting(100.0, 2, INTERACTIVE))
+    world.request("bob", 2, Request(2))
+    world.request("carol", 3, lasting(None))
+    assert phase(world, "L3") == "held", "Bob has Alice's GPUs"
+
+
+def test_a_program_that_can_be_stopped_counts_as_one_that_ends() -> None:
+    world = full_but_one()
+    world.run(
+        cmd.SetActivity(
+            world.at, LeaseId("L1"), EnvironmentName("alice"), task(1).process, Activity.BUSY
+        )
+    )
+    world.request("carol", 3, dataclasses.replace(STOPS))
+    assert phase(world, "L3") == "held", "it can be stopped before Alice's 100 s are over"
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    alice=st.floats(5, 200),
+    others=st.lists(st.one_of(st.none(), st.floats(1, 400)), min_size=1, max_size=6),
+)
+def test_backfill_never_delays_the_first_person_beyond_what_was_expected(
+    alice: float, others: list[float | None]
+) -> None:
+    world = host(gpus=3)
+    world.request("alice", 1, lasting(alice, 2, INTERACTIVE))
+    world.request("bob", 2, Request(3))
+    expected = backfill.start_of(world.state, world.config, LeaseId("L2"), world.at)
+    assert expected is not None
+    for pid, lasts in enumerate(others, 3):
+        world.request(f"user-{pid}", pid, lasting(lasts))
+    while phase(world, "L2") != "held":
+        running = [one for one in world.state.leases.values() if one.phase is LeasePhase.HELD]
+        assert all(one.request.lasts is not None for one in running), "it may never end"
+        first = min(running, key=lambda one: (one.granted_at or 0.0) + (one.request.lasts or 0.0))
+        ends = (first.granted_at or 0.0) + (first.request.lasts or 0.0)
+        seconds(world, max(0.0, ends - world.at))
+        world.die(first.task.process.pid)
+        world.observe()
+    assert world.at <= expected[0] + 0.1
+
+
+# -- classes ------------------------------------------------------------------------------
+
+
+def class_of(world: World, lease: str) -> PriorityClass:
+    return world.state.leases[LeaseId(lease)].request.priority_class
+
+
+def test_a_quota_bounds_interactive_gpus_and_what_is_beyond_is_batch() -> None:
+    world = World(plain_config()).start([gpu(n) for n in range(4)], Quota(4, None, interactive=2))
+    for pid, gpus in enumerate((1, 2, 1, 1), 1):
+        world.request("alice", pid, Request(gpus, Bytes(GIB)))
+    classes = [class_of(world, f"L{number}") for number in (1, 2, 3, 4)]
+    assert classes == [INTERACTIVE, BATCH, INTERACTIVE, BATCH]
+    world.request("bob", 9, Request(2, Bytes(GIB)))
+    assert class_of(world, "L5") is INTERACTIVE, "each environment by itself"
+    world.die(1)
+    world.request("alice", 10, Request(1, Bytes(GIB)))
+    assert class_of(world, "L6") is INTERACTIVE
+
+
+def test_a_parked_lease_counts_again_when_it_resumes() -> None:
+    world = World(plain_config()).start([gpu(0)], Quota(1, Bytes(GIB), interactive=1))
+    world.request("alice", 1)
+    idle(world, "L1")
+    found = world.state.leases[LeaseId("L1")]
+    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.observe()
+    world.request("alice", 2)
+    assert class_of(world, "L2") is INTERACTIVE, "a parked one holds nothing"
+    resume(world, "L1")
+    (queued,) = [event for event in world.history if isinstance(event, ev.ResumeQueued)]
+    assert queued.priority_class is BATCH
+
+
+@pytest.mark.parametrize("default", DefaultClass)
+@pytest.mark.parametrize("looks", PriorityClass)
+def test_the_class_of_who_names_none(default: DefaultClass, looks: PriorityClass) -> None:
+    world = host(default_class=default)
+    request = Request(priority_class=looks)
+    alice = EnvironmentName("alice")
+    command = cmd.RequestLease(world.at, LeaseId("L9"), alice, task(1), request)
+    world.run(dataclasses.replace(command, detected=True))
+    expected = looks if default is DefaultClass.DETECTED else PriorityClass(default.value)
+    assert class_of(world, "L9") is expected
+    world.run(dataclasses.replace(command, lease=LeaseId("L10"), task=task(2)))
+    assert class_of(world, "L10") is looks, "what is named holds"
