@@ -1,11 +1,5 @@
 /** What runs in the page: a stand-in for the live connection, and statuses to send through it. */
-import type {
-  Gpu,
-  Lease,
-  Live,
-  Status,
-  Waiting
-} from '../../src/api/types';
+import type { Gpu, Lease, Live, Status, Waiting } from '../../src/api/types';
 
 /** How large the node of the benchmark is. */
 export interface ISize {
@@ -39,7 +33,13 @@ declare global {
 }
 
 /** Run in the page before anything else of it. */
-export function install({ size, like }: { size: ISize; like: IDocuments }): void {
+export function install({
+  size,
+  like
+}: {
+  size: ISize;
+  like: IDocuments;
+}): void {
   const GIB = 2 ** 30;
   let socket: { onmessage?: (event: { data: string }) => void } | null = null;
   const Real = window.WebSocket;
