@@ -374,10 +374,12 @@ def test_steps_are_gated_from_the_import_on(
     broker = world.broker()
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
-    assert meter.gate == broker.turns.gate
     assert meter.on_step == broker.turns.report
     broker.cells.before_cell()
     assert watched == ["watch", "cell"], "modules' calls, too"
+    broker.turns.gate = lambda: watched.append("gate")  # type: ignore[method-assign]
+    meter.gate()
+    assert watched[-1] == "gate"
 
 
 def test_at_first_use(world: World, node: RunningNode, framework: Framework) -> None:

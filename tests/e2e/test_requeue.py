@@ -280,3 +280,43 @@ def test_a_program_with_a_lease_of_its_own_saves_and_ends_with_75(
     finally:
         alone.kill()
         alone.wait(30)
+
+
+#: A program that names no gate: the ends of its optimizer's steps are its gates.
+STEPS_ONLY = """
+import os, time
+import torch
+import jupyter_gpushare as gpushare
+
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+again, steps, ended = os.environ["JUPYTER_GPUSHARE_RESTARTS"], 0, 0
+optimizer.register_step_post_hook(lambda *_: globals().update(ended=ended + 1))
+
+@gpushare.on_preempt
+def save():
+    print("saved", ended - steps, flush=True)
+
+print("up", again, flush=True)
+while again == "0":
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+    steps += 1
+    print("step", flush=True)
+"""
+
+
+def test_without_a_named_gate_a_steps_end_is_one(node: LiveNode, tmp_path: Path) -> None:
+    script = tmp_path / "steps.py"
+    script.write_text(STEPS_ONLY)
+    batch = Batch(node, script)
+    try:
+        batch.has("step", 3)
+        done = node.cli(*ASKS, environ=person("carol"))
+        assert done.returncode == 0, done.stderr
+        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
+    finally:
+        batch.close()
+    assert lines(batch.out, "saved") == ["saved 1"], "the step has ended, its loop has not gone on"
+    assert lines(batch.out, "up") == ["up 0", "up 1"]
