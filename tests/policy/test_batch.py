@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.policy_moves import idle, resume
+from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, task
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import demand
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import backfill, patience
 from jupyter_gpushare.policy.words import commands as cmd
@@ -29,7 +31,8 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
+from jupyter_gpushare.policy.words.turns import Moving
 
 INTERACTIVE, BATCH = PriorityClass.INTERACTIVE, PriorityClass.BATCH
 STOPS = Request(priority_class=BATCH, stops=True)
@@ -183,6 +186,43 @@ def test_an_idle_kernel_is_parked_rather() -> None:
     recall = world.state.memory_recall(LeaseId("L2"))
     assert recall is not None
     assert recall.phase is RecallPhase.TOLD
+
+
+def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> None:
+    config = dataclasses.replace(CONFIG, moving=Moving(per_gib=0.05), max_tasks_per_gpu=8)
+    world = TurnWorld(config)
+    world.start([gpu(0, 80)], Quota(1, None))
+
+    def comes(who: str, pid: int, kind: PriorityClass, gib: int = 40) -> core.Decision:
+        request = Request(1, Bytes(gib * GIB), priority_class=kind)
+        decision = world.request(who, pid, request)
+        if isinstance(decision, core.Grant):
+            actor = Actor(pid, who, decision.lease, 8 * GIB, 4 * GIB, gated=True)
+            world.actors[decision.lease] = actor
+            world.train(actor, 3)
+            world.observe()
+        return decision
+
+    def computes(count: int) -> None:
+        for _ in range(count):
+            for actor in world.actors.values():
+                world.train(actor, 1)
+            world.second()
+
+    comes("alice", 1, BATCH)
+    computes(100)
+    comes("bob", 2, INTERACTIVE)
+    computes(180)
+    had = [demand.attained(world.state, LeaseId(name), world.at) for name in ("L1", "L2")]
+    assert had[1] > had[0] > 60, "he had more, and would be asked first"
+    assert isinstance(comes("carol", 3, INTERACTIVE, 66), core.Wait)
+    computes(5)
+    told = [
+        event.lease
+        for event in world.history
+        if isinstance(event, ev.RecallMoved) and event.why is Why.SERVED
+    ]
+    assert told[:1] == ["L1"]
 
 
 class Story:

@@ -5,7 +5,8 @@ at its gate, and in again. So the short cell that took its turn goes on at once,
 loses seconds. Idle tasks that have the memory there are asked for it first.
 
 ``served``: a request waits for memory, and no idle task can give enough. A task that had twice the
-service of the request's is asked at its gate, the one that had most first.
+service of the request's is asked at its gate, the one that had most first. Batch tasks come before
+all others where a person waits, however much she had.
 
 Either way it must have had so much that what moving takes hardly counts (:class:`..words.turns.
 Moving`). A task without a gate is never asked.
@@ -25,10 +26,10 @@ from ..books.state import Lease, State
 from ..turns import levels
 from ..turns import order as turn_order
 from ..words.config import PolicyConfig
-from ..words.model import GpuUuid, LeaseId, Rung
+from ..words.model import GpuUuid, LeaseId, PriorityClass, Rung
 from ..words.recalls import Give, Recall, Why
 from ..words.turns import Moving, TurnPhase
-from . import offers, patience
+from . import offers, patience, stopping
 from .choosing import fewest
 from .offers import Offer
 
@@ -169,21 +170,27 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
         return
     # The service of a request that waits does not grow.
     least = min(attained(state, name, 0.0) for name in state.queue.waiting)
+    person_waits = stopping.person_waits(state)
     for name in state.takers:
         lease = state.leases[name]
         if not _can_move(state, lease):
             continue
-        needs = max(moving.least, moving.times * offers.price(state, moving, lease), 2 * least)
+        yields = person_waits and levels.is_batch(state, name)
+        price = moving.times * offers.price(state, moving, lease)
+        needs = max(moving.least, price, 0.0 if yields else 2 * least)
         pinned = lease.turn_pinned_until or -math.inf
         again = _may_again(state, config, moving, lease)
         when = max(levels.has_had(state, name, needs), again, pinned)
         if when < math.inf:
-            order = (math.inf, -attained(state, name, when))
+            order = (math.inf, -math.inf if yields else -attained(state, name, when))
             yield Offer(name, Give.PROCESS, Why.SERVED, when, True, order)
 
 
 def outranks(state: State, waiting: LeaseId, offer: Offer, at: float) -> bool:
     """Whether this offer may help a request: a task had twice as much as the one that waits."""
     if offer.why is not Why.SERVED:
+        return True
+    kind = state.queue.waiting[waiting].priority_class
+    if kind is PriorityClass.INTERACTIVE and levels.is_batch(state, offer.lease):
         return True
     return attained(state, offer.lease, at) >= 2 * attained(state, waiting, at)

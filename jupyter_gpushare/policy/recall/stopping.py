@@ -37,9 +37,14 @@ def due(state: State, config: PolicyConfig, lease: Lease) -> float | None:
     return max(computed, asked, lease.turn_pinned_until or -math.inf)
 
 
+def person_waits(state: State) -> bool:
+    """Whether an interactive request is in line."""
+    return any(kind is PriorityClass.INTERACTIVE for kind, _environment in state.queue.lanes)
+
+
 def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """Batch programs that said how they are stopped, if an interactive request waits. O(leases)."""
-    if not any(kind is PriorityClass.INTERACTIVE for kind, _environment in state.queue.lanes):
+    if not person_waits(state):
         return
     for name, lease in state.leases.items():
         when = due(state, config, lease)
