@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import itertools
 
 import pytest
@@ -15,7 +16,7 @@ from support.policy_world import GIB, World, gpu, plain_config, task
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
 from jupyter_gpushare.policy.books.state import State
-from jupyter_gpushare.policy.recall import backfill, patience
+from jupyter_gpushare.policy.recall import backfill, moving, patience
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -216,6 +217,9 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
     had = [demand.attained(world.state, LeaseId(name), world.at) for name in ("L1", "L2")]
     assert had[1] > had[0] > 60, "he had more, and would be asked first"
     assert isinstance(comes("carol", 3, INTERACTIVE, 66), core.Wait)
+    offers = {offer.lease: offer for offer in moving.served(world.state, config)}
+    assert offers[LeaseId("L1")].order < offers[LeaseId("L2")].order
+    assert offers[LeaseId("L1")].order[1] == -math.inf
     computes(5)
     told = [
         event.lease
