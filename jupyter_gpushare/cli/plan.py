@@ -51,8 +51,9 @@ class PlanApp(Verb):
       {"decision": "wait", "reason": "no_resources", "message": "..."}
       {"decision": "refuse", "reason": "over_quota", "message": "..."}
 
-    With "estimate": BYTES in a request that names no memory, it is placed as one whose earlier runs
-    needed so much on each GPU: it wants that and head-room, but no more than its quota gives.
+    With "estimate": BYTES and "runs": N (2 if left out) in a request that names no memory, it is
+    placed as one whose N earlier runs needed so much on each GPU: it wants that and head-room, more
+    the fewer runs there were, but no more than its quota gives.
 
     A line that is not understood gives "refuse" with "bad_request" (and the exit code is still 0:
     it is an answer).
@@ -119,8 +120,9 @@ def _plan(value: object) -> dict[str, Any]:
     rooms, quota = _rooms(capacities, quotas, leases, environment), quotas[environment]
     asked = None if memory is None else Bytes(memory)
     estimate = _optional_integer(request.get("estimate"), "request.estimate", least=1)
+    runs = _optional_integer(request.get("runs"), "request.runs", least=2)
     if estimate is not None and asked is None:
-        known = Request(reserve=Reserve.ESTIMATE, estimate=Estimate(Bytes(estimate), 2))
+        known = Request(reserve=Reserve.ESTIMATE, estimate=Estimate(Bytes(estimate), runs or 2))
         needs = expected(known, PolicyConfig())
         rooms = [replace(room, expected=needs) for room in rooms]
     placement = place(rooms, quota, count, asked, most_tasks)

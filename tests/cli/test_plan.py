@@ -164,25 +164,34 @@ def test_refusals_and_waits(plan: dict[str, Any], decision: str, reason: str) ->
 
 
 @pytest.mark.parametrize(
-    ("estimate", "named", "quota", "decision"),
+    ("estimate", "runs", "named", "quota", "decision"),
     [
-        (None, None, None, "wait"),
-        (10, None, None, "grant"),
-        (11, None, None, "wait"),
-        (10, 13, None, "wait"),
-        (20, None, 12, "grant"),
+        (None, None, None, None, "wait"),
+        (10, 15, None, None, "grant"),
+        (11, 15, None, None, "wait"),
+        (4, None, None, None, "grant"),
+        (5, None, None, None, "wait"),
+        (10, 15, 13, None, "wait"),
+        (20, None, None, 12, "grant"),
     ],
 )
 def test_an_estimate_is_wanted_with_head_room_and_within_the_quota(
-    estimate: int | None, named: int | None, quota: int | None, decision: str
+    estimate: int | None, runs: int | None, named: int | None, quota: int | None, decision: str
 ) -> None:
-    """Half of the GPU is free; 10 GiB and a fifth of it fit, 11 do not. A named size holds."""
+    """Half of the GPU is free: 10 GiB and a fifth of it fit, 11 do not. A named size holds.
+
+    What only two runs are known of has head-room of one and a half times its size.
+    """
     plan = line(
         gpus=1,
         memory=quota and quota * GIB,
         leases=[("bob", [0])],
         others={"bob": {"gpus": 1, "memory": 12 * GIB}},
-        request={"estimate": estimate and estimate * GIB, "memory": named and named * GIB},
+        request={
+            "estimate": estimate and estimate * GIB,
+            "runs": runs,
+            "memory": named and named * GIB,
+        },
     )
     assert decide(plan)["decision"] == decision
 

@@ -372,12 +372,12 @@ def test_steps_are_gated_from_the_import_on(
     )
     framework.meter = meter  # type: ignore[attr-defined]
     broker = world.broker()
+    broker.turns.gate = lambda: watched.append("gate")  # type: ignore[method-assign]
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
     assert meter.on_step == broker.turns.report
     broker.cells.before_cell()
     assert watched == ["watch", "cell"], "modules' calls, too"
-    broker.turns.gate = lambda: watched.append("gate")  # type: ignore[method-assign]
     meter.gate()
     assert watched[-1] == "gate"
 

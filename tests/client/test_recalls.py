@@ -69,11 +69,11 @@ def test_policy_wire_and_client_have_the_same_ladder() -> None:
 def test_a_recall_is_read_as_it_is_said_now_and_as_it_was() -> None:
     asked = [{"uuid": "GPU-1", "may_stay": 5, "used": 7}]
     now = told(Notice.RECALL, give="tensors", why="idle", gate=False, gpus=asked, message="m")
-    assert now == Recall("L", Give.TENSORS, False, (Need("GPU-1", 5, 7),), "m", "idle")
+    assert now == Recall("L", Give.TENSORS, False, (Need("GPU-1", 5, 7),), "m", why="idle")
     assert told(Notice.PARK, reason="idle", gpus=asked, message="m") == now
     limits = [{"uuid": "GPU-1", "memory": 5}]
     turn = told(Notice.RECALL, give="turn", gate=True, gpus=[], number=7)
-    assert turn == Recall("L", Give.TURN, True, (), "", 7)
+    assert turn == Recall("L", Give.TURN, True, (), "", number=7)
     gate = told(Notice.YIELD, gpus=limits)
     assert gate == Recall("L", Give.TURN, True, (Need("GPU-1", 5, None),), "")
     assert gate.limits == {"GPU-1": 5}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import itertools
+import math
 
 import pytest
 from hypothesis import given, settings

@@ -167,7 +167,7 @@ class Frameworks:
             turns.look, turns.fits = meter.look, meter.next_step_fits
             turns.hindrance, turns.may_stop = meter.hindrance, meter.may_stop
             turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
-            meter.on_step, meter.gate = turns.report, partial(self._gate, turns)
+            meter.on_step, meter.gate = turns.report, partial(self._step_ends, turns.gate)
         turns.watch()
         turns.offer_lock()
 
@@ -188,11 +188,11 @@ class Frameworks:
                     capturing=meter.capturing,
                     say=self._say,
                 )
-                meter.gate = gate.step_ends
+                meter.gate = partial(self._step_ends, gate.step_ends)
 
-    def _gate(self, turns: Turns) -> None:
+    def _step_ends(self, gate: Callable[[], None]) -> None:
         self.step_ended()
-        turns.gate()
+        gate()
 
     def drop_caches(self) -> None:
         """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""

@@ -130,6 +130,10 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "RequestRefused": ("request refused", lambda d: f"{_asked(d)}, refused: {d['message']}"),
     "LeaseQueued": ("asked for a GPU", _asked),
     "LeaseGranted": ("got a GPU", _granted),
+    "StopOffered": (
+        "can be stopped",
+        lambda d: "can save its state and be stopped" if d["can"] else "can no longer be stopped",
+    ),
     "MemberJoined": ("process joined", lambda d: f"process {d['process']['pid']} joined"),
     "MemberLeft": ("process ended", lambda d: f"process {d['process']['pid']} ended"),
     "RebuildBegun": (

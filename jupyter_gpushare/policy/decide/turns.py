@@ -14,7 +14,7 @@ from ..words.model import (
 from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft
-from .own import of_task
+from .own import of_task, unknown_lease
 from .registry import decides
 from .serving import serve, settle_sharing
 
@@ -59,6 +59,8 @@ def _join_turns(draft: Draft, lease: Lease, can: bool, *, by_lock: bool = False)
 
 @of_task(cmd.AskTurn, members=True)
 def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
+    if command.locked and lease.task.process != command.process:
+        return unknown_lease()  # of what the driver locks only the task itself may speak
     if _has_crossed(draft, lease.id, command.number):
         return Done(lease.id)
     if not command.locked:
