@@ -15,15 +15,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.manager import AsyncKernelManager
 
 from .otherpythons import OtherPythons, lacking, other_python
 from .unlocking import unlock
 
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
+
+#: A message's header is one of its first parts: delimiter, signature, header.
+_HEADER_WITHIN = 4
 
 _HOOK_TOLD_WITHIN = 5.0  # seconds that a kernel's Python may take to answer
 
@@ -88,6 +92,8 @@ class KernelLifecycle:
         if isinstance(kernel, AsyncKernelManager):
             for name in ("interrupt_kernel", "restart_kernel", "shutdown_kernel"):
                 _unlocks_first(kernel, name)
+            if isinstance(kernel, AsyncIOLoopKernelManager):  # its channels are streams
+                _unlocks_for_debugger(kernel, self._keep)
 
         def died() -> None:
             # A dead process's id is told, so what the restarted kernel asks for is safe.
@@ -153,3 +159,25 @@ def _unlocks_first(kernel: Any, name: str) -> None:
         return await act(*arguments, **options)
 
     setattr(kernel, name, after_unlock)
+
+
+def _unlocks_for_debugger(kernel: Any, keep: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    """Whatever a debugger in a browser asks of a kernel ends its lock; ``keep`` runs that.
+
+    The question is sent all the same: a kernel reads it as soon as its lock has ended.
+    """
+    connect = kernel.connect_control
+
+    def sent(parts: Sequence[Any], status: Any) -> None:
+        # Others ask on this channel, too, and some every few seconds: they can wait.
+        is_debugger = any(b'"debug_request"' in bytes(part) for part in parts[:_HEADER_WITHIN])
+        if is_debugger and (pid := _pid_of(kernel)) is not None:
+            keep(unlock(pid))
+
+    @functools.wraps(connect)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        stream = connect(*arguments, **options)
+        stream.on_send(sent)
+        return stream
+
+    kernel.connect_control = watched

@@ -1,4 +1,4 @@
-"""Unlocks a kernel before the server interrupts, restarts or ends it.
+"""Unlocks a kernel before the server interrupts, restarts or ends it, and for its debugger.
 
 A kernel without a gate of its own may be locked by the CUDA driver while another task has its turn
 (``turn_lock``). It does not hear an interrupt before its lock ends. So its checkpoint helper, which

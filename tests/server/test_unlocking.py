@@ -1,32 +1,41 @@
-"""A kernel that is locked for another's turn is unlocked before it is interrupted or ended."""
+"""A kernel that is locked for another's turn is unlocked for what its person does with it."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_server.services.kernels.connection.base import serialize_msg_to_ws_v1
 from support.cuda import CudaWorld, end_helper
 from support.cuda_fixtures import cuda_stubs, cuda_world
+from support.jupyter import Home
 from support.node import until
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.protocol.checkpoint import Outcome, Result
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
-from jupyter_gpushare.server.lifecycle import _unlocks_first
+from jupyter_gpushare.server.lifecycle import _unlocks_first, _unlocks_for_debugger
 from jupyter_gpushare.server.unlocking import unlock
 
 __all__ = ["cuda_stubs", "cuda_world"]
 
 RUNNING, LOCKED = 0, 1
+#: What JupyterLab speaks with a server about a kernel.
+V1 = "v1.kernel.websocket.jupyter.org"
 WITHIN = 60.0
 #: A loop in calls that hold Python's own lock: no other thread runs while one of them waits.
 LOOP = """
@@ -115,10 +124,68 @@ async def test_a_real_kernel_hears_what_the_server_does_at_once(
             began = time.monotonic()
             await getattr(manager, act)()
             if act == "interrupt_kernel":
-                reply: Any = await client.get_shell_msg(timeout=WITHIN)
+                reply: Any = {"msg_type": ""}
+                while reply["msg_type"] != "execute_reply":  # it may be asked twice who it is
+                    reply = await client.get_shell_msg(timeout=WITHIN)
                 assert reply["content"]["ename"] == "KeyboardInterrupt"
                 assert time.monotonic() - began < 8, "not when the lock would have ended"
             until(lambda: outcomes, "the lock has ended", 8)
         client.stop_channels()
     finally:
         await manager.shutdown_kernel(now=True)
+
+
+def test_a_debugger_in_a_browser_is_answered_at_once(cuda_world: CudaWorld, runtime: Path) -> None:
+    with Home.make() as home:
+        environ = home.environ(XDG_RUNTIME_DIR=str(runtime))
+        server = home.serve(environ=cuda_world.environ(environ))
+        kernel = server.start_kernel()
+        pid = kernel.pid()
+        channels = f"api/kernels/{kernel.id}/channels"
+        with closing(server.websocket(channels, subprotocol=V1)) as wire:
+            wire.send_binary(_message("shell", "execute_request", {"code": LOOP}))
+            _wait_for(wire, b'"stream"')
+            with locked(cuda_world, pid) as outcomes:
+                began = time.monotonic()
+                asked = {"seq": 1, "type": "request", "command": "debugInfo"}
+                wire.send_binary(_message("control", "debug_request", asked))
+                _wait_for(wire, b'"debug_reply"')
+                assert time.monotonic() - began < 8, "not when the lock would have ended"
+                until(lambda: outcomes, "the lock has ended", 8)
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_only_a_debugger_ends_a_lock_by_what_it_asks() -> None:
+    class Stream:
+        def on_send(self, callback: Any) -> None:
+            self.sent = callback
+
+    class Kernel:
+        provisioner = SimpleNamespace(pid=os.getpid())
+
+        def connect_control(self) -> Stream:
+            return Stream()
+
+    kernel, kept = Kernel(), []
+    _unlocks_for_debugger(kernel, kept.append)
+    stream = kernel.connect_control()
+    for asked in ("usage_request", "kernel_info_request", "debug_request"):
+        stream.sent([b"<IDS|MSG>", b"signature", json.dumps({"msg_type": asked}).encode()], None)
+        assert len(kept) == (asked == "debug_request")
+    kept[0].close()
+
+
+def _message(channel: str, kind: str, content: dict[str, Any]) -> bytes:
+    header = {"msg_id": uuid4().hex, "msg_type": kind, "session": "test", "version": "5.3"}
+    parts = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
+    return bytes(
+        serialize_msg_to_ws_v1(parts, channel, pack=lambda part: json.dumps(part).encode())
+    )
+
+
+def _wait_for(wire: Any, what: bytes) -> None:
+    deadline = time.monotonic() + WITHIN
+    while time.monotonic() < deadline:
+        if what in wire.recv():
+            return
+    raise AssertionError(f"no {what!r} within {WITHIN} s")

@@ -87,10 +87,15 @@ class Server:
             kernel_id = answer.json()["id"]
         return Kernel(self, kernel_id)
 
-    def websocket(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
+    def websocket(
+        self, path: str, headers: Mapping[str, str] | None = None, subprotocol: str = ""
+    ) -> Any:
         given = {"Authorization": f"token {TOKEN}"} if headers is None else headers
         return websocket.create_connection(
-            self.url.replace("http", "ws", 1) + path, header=dict(given), timeout=20
+            self.url.replace("http", "ws", 1) + path,
+            header=dict(given),
+            timeout=20,
+            subprotocols=[subprotocol] if subprotocol else None,
         )
 
     def tail(self, lines: int = 40) -> str:
