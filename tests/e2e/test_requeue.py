@@ -320,3 +320,74 @@ def test_without_a_named_gate_a_steps_end_is_one(node: LiveNode, tmp_path: Path)
         batch.close()
     assert lines(batch.out, "saved") == ["saved 1"], "the step has ended, its loop has not gone on"
     assert lines(batch.out, "up") == ["up 0", "up 1"]
+
+
+LIGHTNING = """
+import os, sys, time
+import torch
+import lightning
+from lightning.pytorch.callbacks import OnExceptionCheckpoint
+
+folder, steps, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+last = os.path.join(folder, "last.ckpt")
+torch.set_num_threads(1)
+lightning.seed_everything(3)
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)
+        )
+
+    def training_step(self, batch, index):
+        time.sleep(pause)
+        # Lightning begins an epoch's data anew: which one comes next goes by the step here.
+        torch.manual_seed(self.global_step)
+        inputs = torch.randn(4, 8)
+        return torch.nn.functional.mse_loss(self.net(inputs), inputs.sum(1, keepdim=True))
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    def on_train_batch_end(self, *_):
+        print("step", self.global_step, flush=True)
+
+net = Net()
+trainer = lightning.Trainer(
+    max_steps=steps, max_epochs=-1, accelerator="cpu", logger=False, enable_progress_bar=False,
+    enable_model_summary=False, default_root_dir=folder,
+    callbacks=[OnExceptionCheckpoint(folder, "last")],
+)
+data = torch.utils.data.DataLoader(torch.zeros(200), batch_size=1)
+trainer.fit(net, data, ckpt_path=last if os.path.exists(last) else None)
+torch.save(net.state_dict(), os.path.join(folder, "result.pt"))
+"""
+
+
+def test_lightning_stops_by_its_own_hook_and_goes_on(node: LiveNode, tmp_path: Path) -> None:
+    pytest.importorskip("lightning")
+    script, steps = tmp_path / "fit.py", 100
+    script.write_text(LIGHTNING)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    subprocess.run(
+        [sys.executable, str(script), str(plain), str(steps), "0"],
+        env={**os.environ, "JUPYTER_GPUSHARE": "off"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=WITHIN,
+    )
+    batch = Batch(node, script, str(tmp_path), str(steps), "0.05")
+    try:
+        batch.has("step", 10)
+        done = node.cli(*ASKS, environ=person("carol"))
+        assert done.returncode == 0, done.stderr
+        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
+    finally:
+        batch.close()
+    printed = [int(line.split()[1]) for line in lines(batch.out, "step")]
+    assert printed == list(range(1, steps + 1)), "no step was lost, and none was done twice"
+    assert batch.err.read_text().count("is started again") == 1
+    assert same(read(tmp_path / "result.pt"), read(plain / "result.pt"))

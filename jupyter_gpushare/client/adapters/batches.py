@@ -12,14 +12,14 @@ the model is trained by several processes, which would wait for this one.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import logging
 import os
 import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
+
+from .afterimport import when_imported
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -42,11 +42,7 @@ class BatchGate:
 
     def watch(self) -> None:
         """Once: from now on, or from when Keras is imported."""
-        module = sys.modules.get(_MODULE)
-        if module is None or _is_being_imported(module):
-            sys.meta_path.insert(0, _Imports(self._install))
-        else:
-            self._install(module)
+        when_imported(_MODULE, self._install)
 
     def _install(self, module: ModuleType) -> None:
         kind = getattr(module, "CallbackList", None)
@@ -73,33 +69,6 @@ class BatchGate:
         except Exception as error:  # noqa: BLE001 - the user's loop goes on
             self._gate = None
             _log.warning("There is no gate after Keras' batches any more: %r", error)
-
-
-class _Imports:
-    """Stands before the other finders until Keras' list of callbacks is imported."""
-
-    def __init__(self, imported: Callable[[ModuleType], None]) -> None:
-        self._imported = imported
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-        spec = importlib.util.find_spec(name)
-        loader: Any = None if spec is None else spec.loader
-        run = getattr(loader, "exec_module", None)
-        if run is not None:
-
-            def exec_module(module: ModuleType) -> None:
-                run(module)
-                self._imported(module)
-
-            loader.exec_module = exec_module
-        return spec
-
-
-def _is_being_imported(module: ModuleType) -> bool:
-    return bool(getattr(module.__spec__, "_initializing", False))
 
 
 def is_one_of_several() -> bool:

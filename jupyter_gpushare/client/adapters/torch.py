@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ...protocol.names import RESTARTS
 from ...protocol.sizes import format_size
 from ..words import display
 from ..words.grant import Grant, GrantedGpu
@@ -60,6 +61,7 @@ class TorchAdapter:
         self._allocator: CudaAllocator | None = None
         self.meter: StepMeter | None = None
         self._first_use: _FirstUse | None = None
+        self._is_requeued = RESTARTS in os.environ
 
     def before(self, grant: Grant | None) -> None:
         """Nothing to prepare: torch reads no limit from the environment."""
@@ -67,6 +69,11 @@ class TorchAdapter:
     def after(self, module: ModuleType, grant: Grant | None) -> None:
         """Limit the memory now if CUDA runs, else when it starts; again when the limit changes."""
         self._grant = grant
+        if self._is_requeued:
+            self._is_requeued = False
+            from .lightning import stops_are_told
+
+            stops_are_told()
         if grant is not None:
             self._watch_steps(module)
         cuda: Any = module.cuda

@@ -1,6 +1,6 @@
 """Gates in the loops of other people's trainers, by what they do with torch.
 
-The real ones are used where they are installed: ``pip install accelerate lightning transformers``.
+Real ones are used where they are installed: ``pip install accelerate transformers``.
 """
 
 from __future__ import annotations
