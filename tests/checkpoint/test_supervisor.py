@@ -150,7 +150,42 @@ def test_where_only_ancestors_may_trace_the_helper_is_let_in_meanwhile(
     assert told == [helper_pid(place), 0]
     told.clear()
     driver.lock(0.0)
-    assert told == [-1, 0], "another helper may have to unlock it"
+    assert (set(told[:-1]), told[-1]) == ({-1}, 0), "another helper may have to unlock it"
+
+
+def test_what_ends_first_does_not_take_the_others_leave_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A question of one thread while another one's lock goes on: who unlocks must get in."""
+    told: list[int] = []
+    monkeypatch.setattr(driver_module, "_set_tracer", told.append)
+    with driver_module._let_in(7):
+        with driver_module._let_in(8):
+            assert told == [7, -1], "only one can be named"
+        assert told[-1] == 7
+        with driver_module._let_in(7):
+            assert told[-1] == 7
+        assert told[-1] == 7
+    assert told[-1] == 0
+
+
+def test_while_it_is_locked_the_next_helper_may_unlock_it_at_once(
+    cuda_world: CudaWorld, gpu: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heir does that before this process has asked it."""
+    told: list[int] = []
+    monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
+    monkeypatch.setattr(driver_module, "_set_tracer", told.append)
+    driver = DriverCheckpoint(place=str(place), environ=cuda_world.environ())
+
+    def lost(*_request: object) -> None:
+        assert told[-1] == -1
+        raise driver_module._Lost("It went away.")
+
+    monkeypatch.setattr(driver, "_ask", lost)
+    monkeypatch.setattr(driver, "unlock", lambda: told.append(9) or Outcome(Result.DONE))
+    assert driver.lock(0.0).result is Result.INTACT
+    assert told == [-1, 9, 0], "not in between"
 
 
 def test_yamas_setting_is_read(tmp_path: Path) -> None:

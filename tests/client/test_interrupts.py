@@ -22,6 +22,7 @@ from support.node import RunningNode, until
 
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.interrupts import deaf_to_interrupts
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
 
@@ -133,6 +134,41 @@ def at_each_line(run: Callable[[Interrupt], None]) -> None:
             at += STRIDE
         gc.collect()
     assert at > 50, "there was something to interrupt"
+
+
+@pytest.fixture
+def sigint() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint")
+def test_a_programs_own_handler_hears_it_afterwards() -> None:
+    """As a training loop has one that saves and stops after this step."""
+    heard: list[str] = []
+    signal.signal(signal.SIGINT, lambda *_told: heard.append("interrupt"))
+    with deaf_to_interrupts():
+        with deaf_to_interrupts():
+            signal.raise_signal(signal.SIGINT)
+        heard.append("the outer one goes on")
+    assert heard == ["the outer one goes on", "interrupt"]
+
+
+@pytest.mark.usefixtures("sigint")
+def test_where_interrupts_are_ignored_they_stay_so() -> None:
+    """As of a program that a shell script has started with ``&``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with deaf_to_interrupts():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+def test_a_failure_does_not_lose_it() -> None:
+    with pytest.raises(KeyboardInterrupt) as told, deaf_to_interrupts():
+        signal.raise_signal(signal.SIGINT)
+        raise OSError("no")
+    assert isinstance(told.value.__context__, OSError)
 
 
 def test_in_a_request(node: RunningNode) -> None:

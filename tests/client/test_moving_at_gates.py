@@ -5,11 +5,14 @@ What moves the memory is a stand-in here; `tests/e2e/test_moved_in_mid_cell.py` 
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -391,3 +394,73 @@ def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
         thread.join(20)
         assert not node.calls(Method.PARKING)
         assert not driver.log
+
+
+class _AtLine:
+    """Sends SIGINT before line number ``at`` of ours that runs here while the memory moves."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+        self.where = ""
+
+    def _looks(self, frame: FrameType, event: str, _argument: object) -> Any:
+        file = os.path.basename(frame.f_code.co_filename)
+        if file not in ("moving.py", "getting.py", "setaside.py"):
+            return None if OURS not in frame.f_code.co_filename else self._looks
+        if event == "line" and frame.f_code.co_name in MOVES:
+            # Python hears no signal between the end of `with` and what guards it.
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            self._left -= not text.startswith(("with ", "try:"))
+            if not self._left and not self.where:
+                self.where = f"{file}:{frame.f_lineno}"
+                sys.settrace(None)
+                interrupt()
+        return self._looks
+
+    def during(self, call: Callable[[], object]) -> bool:
+        before = sys.gettrace()
+        sys.settrace(self._looks)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+
+#: The functions between the node manager's agreement and the end of the move.
+MOVES = {"_give", "_paused", "_have_again", "_settle_in", "bring_back", "tell_frameworks"}
+OURS = os.path.join("jupyter_gpushare", "client")
+
+
+def test_an_interrupt_at_any_line_leaves_nothing_half_moved() -> None:
+    at = 1
+    while True:
+        driver, told = Driver(), list[object]()
+
+        def script(visitor: Visitor) -> None:
+            asks(visitor)
+            while True:
+                call = visitor.read()
+                granted = {"lease": LEASE, "secret": SECRET, "gpus": [OTHER_GPU], "state": "held"}
+                visitor.answer(call, granted if call.method is Method.RESUME else {"state": "held"})
+                if call.method is Method.TURN_ASK:
+                    turn = {"lease": LEASE, "gpus": [], "quantum": None}
+                    visitor.notify(Notice.TURN, turn)
+
+        with task(script, driver) as (node, alice):
+            alice.broker._frameworks.tell = told.append  # type: ignore[assignment,method-assign]
+            line = _AtLine(at)
+            was_heard = line.during(alice.broker.turns.checkpoint)
+            assert was_heard is bool(line.where), f"{line.where}: an interrupt is not lost"
+            assert alice.broker.standing is Standing.HELD, line.where
+            assert not alice.broker._aside.holds, line.where
+            moved = bool(driver.log)
+            node.wait_for(Method.RESTORED if moved else Method.KEPT)
+            assert alice.environ["CUDA_VISIBLE_DEVICES"] == (THERE if moved else HERE), line.where
+            assert len(told) == moved, f"{line.where}: the limits are those of the new GPU"
+        if not line.where:
+            break
+        at += 1
+    assert at > 30, "there was something to interrupt"

@@ -264,19 +264,20 @@ class Getting:
         return grant
 
     def _settle_in(self, grant: Grant) -> None:
-        if self._aside.holds:
-            # Before anything else here calls CUDA, which blocks until then.
-            self._aside.bring_back(grant, self._line.session)
-        self._frameworks.look_around()
-        if self._holding.cuda_had != self._holding.gpus and cuda_started():
-            self._say(
-                "CUDA was started in this process before this lease was granted, and keeps the "
-                "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
-            )
-        self.tell_frameworks()
-        busy = self._giving.busy
-        if busy is not None:
-            self._set_activity(busy)
+        with deaf_to_interrupts():  # else limits or gates could be those of the GPUs before
+            if self._aside.holds:
+                # Before anything else here calls CUDA, which blocks until then.
+                self._aside.bring_back(grant, self._line.session)
+            self._frameworks.look_around()
+            if self._holding.cuda_had != self._holding.gpus and cuda_started():
+                self._say(
+                    "CUDA was started in this process before this lease was granted, and keeps the "
+                    "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
+                )
+            self.tell_frameworks()
+            busy = self._giving.busy
+            if busy is not None:
+                self._set_activity(busy)
 
     def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
         """Exchange the held or parked lease for another.

@@ -26,6 +26,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -178,14 +179,15 @@ class DriverCheckpoint:
             return _GONE
         within = lock_timeout_s + _LOCK_WITHIN
         request = Request(Action.LOCK, target, within, lock_timeout_s, hold=hold_s, say=say)
-        try:
-            answer = self._ask(request, told)
-        except _NoHelper as error:
-            return Outcome(Result.REFUSED, Cause.NO_HELPER, str(error))
-        except _Lost as error:
-            # The next helper unlocks first of all, and needs our leave to trace us meanwhile.
-            free = self.unlock().result is Result.DONE
-            return Outcome(Result.INTACT if free else Result.STUCK, Cause.NO_HELPER, str(error))
+        # Who unlocks may be another helper than the one that locks: the next one does it first of all.
+        with self._traceable_by(_ANY):
+            try:
+                answer = self._ask(request, told)
+            except _NoHelper as error:
+                return Outcome(Result.REFUSED, Cause.NO_HELPER, str(error))
+            except _Lost as error:
+                free = self.unlock().result is Result.DONE
+                return Outcome(Result.INTACT if free else Result.STUCK, Cause.NO_HELPER, str(error))
         return answer if isinstance(answer, Outcome) else _UNREADABLE
 
     def unlock(self, deadline_s: float = 15.0) -> Outcome:
@@ -246,9 +248,7 @@ class DriverCheckpoint:
     def _ask(self, request: Request, told: socket.socket | None = None) -> Outcome | Ability:
         """Raises :class:`_NoHelper` and :class:`_Lost`."""
         connection, helper = self._connected()
-        # Who unlocks may be another helper than the one that locks.
-        tracer = _ANY if request.action is Action.LOCK else helper
-        with connection, self._traceable_by(tracer):
+        with connection, self._traceable_by(helper):
             end = time.monotonic() + request.deadline + request.hold + ANSWER_GRACE
             try:
                 connection.settimeout(10.0)
@@ -272,11 +272,8 @@ class DriverCheckpoint:
         if self._pid is not None or not _only_ancestors_trace():
             yield
             return
-        _set_tracer(helper)
-        try:
+        with _let_in(helper):
             yield
-        finally:
-            _set_tracer(0)
 
     def _connected(self) -> tuple[socket.socket, int]:
         """A connection to the helper and its pid; the helper is started if none listens."""
@@ -356,6 +353,40 @@ def _only_ancestors_trace(file: str = "/proc/sys/kernel/yama/ptrace_scope") -> b
             return scope.read().strip() == "1"
     except OSError:
         return False  # no Yama in this kernel
+
+
+class _Tracers:
+    """Whom this process lets in: it can name one, so two at the same time mean anybody.
+
+    What a debugger was allowed before cannot be read, and is over, too.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+        self._in: list[int] = []
+
+    @contextmanager
+    def let_in(self, pid: int) -> Iterator[None]:
+        """Let it in meanwhile."""
+        if self._owner != os.getpid():  # a forked child lets nobody in
+            self._owner, self._lock, self._in = os.getpid(), threading.Lock(), []
+        with self._lock:
+            self._in.append(pid)
+            self._tell()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in.remove(pid)
+                self._tell()
+
+    def _tell(self) -> None:
+        ones = set(self._in)
+        _set_tracer(_ANY if len(ones) > 1 else ones.pop() if ones else 0)
+
+
+_let_in: Final = _Tracers().let_in
 
 
 def _set_tracer(pid: int) -> None:

@@ -82,6 +82,10 @@ class MovingAtGates:
             # It may have heard us, and counts on it.
             self._keep(session, recall, str(error))
             return True
+        except KeyboardInterrupt:
+            if not self._is_away:  # where it was given and is back, nobody asks any more
+                self._keep(session, recall, "It was interrupted.")
+            raise
         finally:
             self._holding.lock.release()
 
@@ -102,59 +106,54 @@ class MovingAtGates:
                     if waits or error.reason is Reason.NO_RESOURCES:
                         self._keep(session, recall, str(error))
                     return False
-            except KeyboardInterrupt:
-                self._keep(session, recall, "It was interrupted.")
-                raise
             _pause(_LOOK)
 
     def _keep(self, session: Session, recall: Recall, why: str) -> None:
         session.tell_surely(Method.KEPT, lease=recall.lease, reason=why[:1000])
 
     def _give(self, session: Session, recall: Recall, is_step_end: bool) -> None:
-        interrupted = False
-        try:
-            with deaf_to_interrupts():
-                bounds = Bounds(tensors=is_step_end, elsewhere=recall.why == _ELSEWHERE)
-                self._giving.at_gate(session, recall, bounds)
-        except KeyboardInterrupt:
-            interrupted = True
-        if self._is_away:
-            memory = self._aside.given.memory
-            what = (
-                f"its memory ({format_size(memory)}) waits in host memory" if memory else "it waits"
-            )
-            until = "until a GPU is free; then it goes on."
-            self._say(f"{recall.message} Paused: {what} {until}")
-            self._have_again(interrupted=interrupted)
-        elif interrupted:
-            raise KeyboardInterrupt
-
-    @property
-    def _is_away(self) -> bool:
-        return self._holding.standing is Standing.PARKED or self._aside.holds
-
-    def _have_again(self, *, interrupted: bool) -> None:
-        said, pauses = "", False
-        while self._is_away:
+        """Give it and have it again. An interrupt at any line is heard when that is done."""
+        interrupted = began = pauses = False
+        said = trouble = ""
+        while True:
             try:
+                if not began:
+                    with deaf_to_interrupts():
+                        began = True
+                        bounds = Bounds(tensors=is_step_end, elsewhere=recall.why == _ELSEWHERE)
+                        self._giving.at_gate(session, recall, bounds)
+                        if self._is_away:
+                            self._say(self._paused(recall))
+                if not self._is_away:
+                    break
+                if trouble != said:
+                    said = trouble
+                    self._say(f"{trouble} It is tried again.")
                 if pauses:
                     _pause(_AGAIN)
                 self._resume()
             except KeyboardInterrupt:
-                if interrupted:
+                if interrupted or not began:
                     raise
                 interrupted = True
-                self._say(_INTERRUPTED)
+                if self._is_away:
+                    self._say(_INTERRUPTED)
             except ProcessLost as error:
                 self._say(str(error))  # what follows meets it as any failure of CUDA
                 break
             except GpuShareError as error:
-                if str(error) != said:
-                    said = str(error)
-                    self._say(f"{said} It is tried again.")
-                pauses = True
+                trouble, pauses = str(error), True
         if interrupted:
             raise KeyboardInterrupt
+
+    def _paused(self, recall: Recall) -> str:
+        memory = self._aside.given.memory
+        what = f"its memory ({format_size(memory)}) waits in host memory" if memory else "it waits"
+        return f"{recall.message} Paused: {what} until a GPU is free; then it goes on."
+
+    @property
+    def _is_away(self) -> bool:
+        return self._holding.standing is Standing.PARKED or self._aside.holds
 
 
 def _pause(seconds: float) -> None:

@@ -6,19 +6,33 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 
 @contextlib.contextmanager
 def deaf_to_interrupts() -> Iterator[None]:
-    """Ctrl-C waits until the end: what is half done is no use to anybody."""
-    if threading.current_thread() is not threading.main_thread():
+    """Ctrl-C waits until the end: what is half done is no use to anybody.
+
+    It then does what it would have done: the program may have a handler of its own, or ignore it.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    # A handler that is not Python's (`None`) could not be set again.
+    if threading.current_thread() is not threading.main_thread() or before is None:
         yield
         return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: heard.append(number))
+    heard: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
-    if heard:
-        raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, before)
+        if heard:  # also where the body has failed
+            _pass_on(before, *heard[-1])
+
+
+def _pass_on(handler: Any, number: int, frame: FrameType | None) -> None:
+    if callable(handler):
+        handler(number, frame)  # where this was inside another such moment, that one has heard it
+    elif handler == signal.SIG_DFL:
+        signal.raise_signal(number)

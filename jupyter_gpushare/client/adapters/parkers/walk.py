@@ -12,9 +12,12 @@ runs the user's hooks (recomputation, copies), and a tensor subclass's own metho
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
+from itertools import chain, compress, tee
 from typing import Any
 
 
@@ -42,16 +45,54 @@ def walk(torch: Any, is_ours: Callable[[Any], bool]) -> Findings:
 
 def live_objects(*bases: type) -> tuple[list[Any], ...]:
     """All live objects of each of these classes or of subclasses, by their real type."""
-    which: dict[type, int | None] = {}
+    which = {
+        of: next((i for i, base in enumerate(bases) if base in _bases(of)), None)
+        for of in _types_in_use()
+    }
     found: tuple[list[Any], ...] = tuple([] for _ in bases)
-    for thing in gc.get_objects():
-        of = type(thing)
-        if of not in which:
-            which[of] = next((i for i, base in enumerate(bases) if base in _bases(of)), None)
-        index = which[of]
+    for thing in _of_types(of for of, index in which.items() if index is not None):
+        index = which.get(type(thing))
         if index is not None:
             found[index].append(thing)
     return found
+
+
+def _types_in_use() -> Collection[type]:
+    """The types of all objects; see `_of_types`."""
+    with _no_collection():
+        types = list(map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
+    return {id(of): of for of in types}.values()
+
+
+def _of_types(types: Iterable[type]) -> list[Any]:
+    """The objects whose type is exactly one of these.
+
+    Nobody else may run while all objects are held: they include tuples that another thread is
+    filling, and Python raises SystemError there when somebody else has a reference. So what is put
+    together here runs, and lets go of everything, inside one call of a C function, in which no line
+    of Python's runs.
+    """
+    wanted = frozenset(map(id, types))
+    # The one list of all objects, three times.
+    things, same, last = tee(map(gc.get_objects, (None,)), 3)
+    ids = map(partial(map, id), map(partial(map, type), same))
+    chosen = map(compress, things, map(partial(map, wanted.__contains__), ids))
+    # It has what holds it, too, and would live on.
+    emptied = filter(None, map(list.clear, last))
+    with _no_collection():
+        return list(chain(chain.from_iterable(chosen), emptied))
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Finalizers are Python's, too."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _bases(of: type) -> tuple[type, ...]:
@@ -79,9 +120,8 @@ class _Walk:
     def run(self) -> Findings:
         # A tensor subclass must not see us: its __torch_function__ may do anything.
         with self._torch._C.DisableTorchFunctionSubclass(), self._torch.no_grad():
-            for thing in gc.get_objects():
-                if self._kind(type(thing)) is not None:
-                    self._visit(thing)
+            for thing in _of_types(of for of in _types_in_use() if self._kind(of) is not None):
+                self._visit(thing)
             while self._waiting:
                 self._look_into(self._waiting.pop())
         return self._found
