@@ -437,6 +437,22 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     assert queued.priority_class is BATCH
 
 
+@pytest.mark.parametrize("kind", PriorityClass)
+def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> None:
+    world = host()
+    world.request("alice", 1, Request(priority_class=kind))
+    idle(world, "L1")
+    found = world.state.leases[LeaseId("L1")]
+    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.observe()
+    world.request("bob", 2)
+    resume(world, "L1")
+    item = world.state.queue.waiting[LeaseId("L1")]
+    assert item.priority_class is kind
+    bound = world.config.overtakes(kind)
+    assert item.urgent_at == world.state.grants + bound
+
+
 @pytest.mark.parametrize("default", DefaultClass)
 @pytest.mark.parametrize("looks", PriorityClass)
 def test_the_class_of_who_names_none(default: DefaultClass, looks: PriorityClass) -> None:

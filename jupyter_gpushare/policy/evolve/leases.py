@@ -178,7 +178,6 @@ def _paced(state: State, memory: int, seconds: float) -> State:
 @evolves(ev.ResumeQueued)
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
     state = changed(state, event.lease, requested_at=event.at)
-    # A person waits now, also if the task first asked as batch.
     waiting = Waiting(
         event.lease, event.environment, event.priority_class, event.order, event.urgent_at
     )
