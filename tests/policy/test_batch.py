@@ -33,7 +33,7 @@ from jupyter_gpushare.policy.words.model import (
     Rung,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
-from jupyter_gpushare.policy.words.turns import Moving
+from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
 
 INTERACTIVE, BATCH = PriorityClass.INTERACTIVE, PriorityClass.BATCH
 STOPS = Request(priority_class=BATCH, stops=True)
@@ -219,7 +219,6 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
     assert isinstance(comes("carol", 3, INTERACTIVE, 66), core.Wait)
     offers = {offer.lease: offer for offer in moving.served(world.state, config)}
     assert offers[LeaseId("L1")].order < offers[LeaseId("L2")].order
-    assert offers[LeaseId("L1")].order[1] == -math.inf
     computes(5)
     told = [
         event.lease
@@ -227,6 +226,95 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
         if isinstance(event, ev.RecallMoved) and event.why is Why.SERVED
     ]
     assert told[:1] == ["L1"]
+
+
+class Turns:
+    """One GPU by turns, on which people and batch programs compute; each holds what is named."""
+
+    def __init__(self, **parts: object) -> None:
+        usual = {"max_tasks_per_gpu": 8, "stop_after": AFTER, "stop_grace": GRACE}
+        self.world = TurnWorld(dataclasses.replace(CONFIG, **{**usual, **parts}))  # type: ignore[arg-type]
+        self.world.start([gpu(0, 80)], Quota(1, None))
+        self.pid = 0
+
+    def comes(self, gib: int, kind: PriorityClass, *, stops: bool = False) -> LeaseId:
+        self.pid += 1
+        world, who = self.world, f"user-{self.pid}"
+        request = Request(1, Bytes(gib * GIB), priority_class=kind, stops=stops)
+        decision = world.request(who, self.pid, request)
+        assert isinstance(decision, core.Grant | core.Wait)
+        if isinstance(decision, core.Grant):
+            kept = (gib - 4) * GIB
+            actor = Actor(self.pid, who, decision.lease, kept, GIB, gated=True)
+            world.actors[decision.lease] = actor
+            world.train(actor, 3)
+            world.observe()
+        return decision.lease
+
+    def computes(self, count: int) -> None:
+        for _ in range(count):
+            for actor in self.world.actors.values():
+                if actor.lease in self.world.state.leases:
+                    self.world.train(actor, 1)
+            self.world.second()
+
+    def waits(self, name: LeaseId) -> bool:
+        turn = self.world.state.turns.get(name)
+        return turn is not None and turn.phase is TurnPhase.WAITS
+
+    @property
+    def steps_aside(self) -> list[str]:
+        """Who was asked for its memory while it computes, or waits to, in order."""
+        return [
+            event.lease
+            for event in self.world.history
+            if isinstance(event, ev.RecallMoved) and event.why is Why.SERVED
+        ]
+
+
+def test_a_program_that_waits_for_its_turn_is_stopped_too() -> None:
+    turns = Turns()
+    batch = turns.comes(40, BATCH, stops=True)
+    turns.comes(20, INTERACTIVE)
+    turns.computes(int(AFTER) + 2)
+    assert turns.waits(batch)
+    turns.comes(44, INTERACTIVE)
+    turns.computes(3)
+    assert stopped(turns.world) == [batch]
+
+
+def test_a_batch_task_that_waits_for_its_turn_makes_room_too() -> None:
+    turns = Turns(moving=Moving(per_gib=0.05, least=30.0))
+    batch = turns.comes(40, BATCH)
+    turns.comes(20, INTERACTIVE)
+    turns.computes(60)
+    assert turns.waits(batch)
+    had = demand.attained(turns.world.state, batch, turns.world.at)
+    assert had < 30, "it computed too little for a move to be worth it, if it did compute"
+    turns.comes(44, INTERACTIVE)
+    turns.computes(3)
+    assert turns.steps_aside == [batch]
+
+
+@pytest.mark.parametrize("how", ["stop", "move"])
+def test_of_one_class_who_had_most_makes_room_first(how: str) -> None:
+    parts = {"moving": Moving(per_gib=0.01, least=5.0)} if how == "move" else {}
+    turns = Turns(**parts)
+    world = turns.world
+    old = turns.comes(30, BATCH, stops=how == "stop")
+    turns.computes(12)
+    new = turns.comes(30, BATCH, stops=how == "stop")
+    idle(world, old)
+    world.actors[old].idle = True
+    for _ in range(int(AFTER)):
+        world.train(world.actors[new], 1)
+        world.second()
+    turns.computes(15)  # the older one's next cell has just begun
+    had = [demand.attained(world.state, name, world.at) for name in (old, new)]
+    assert 5 < had[0] < had[1] / 2, "the older one had less"
+    turns.comes(44, INTERACTIVE)
+    turns.computes(3)
+    assert (stopped(world) if how == "stop" else turns.steps_aside)[:1] == [new]
 
 
 class Story:
