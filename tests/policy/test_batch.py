@@ -33,7 +33,7 @@ from jupyter_gpushare.policy.words.model import (
     Rung,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
-from jupyter_gpushare.policy.words.turns import Moving
+from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
 
 INTERACTIVE, BATCH = PriorityClass.INTERACTIVE, PriorityClass.BATCH
 STOPS = Request(priority_class=BATCH, stops=True)
@@ -219,7 +219,6 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
     assert isinstance(comes("carol", 3, INTERACTIVE, 66), core.Wait)
     offers = {offer.lease: offer for offer in moving.served(world.state, config)}
     assert offers[LeaseId("L1")].order < offers[LeaseId("L2")].order
-    assert offers[LeaseId("L1")].order[1] == -math.inf
     computes(5)
     told = [
         event.lease
@@ -227,6 +226,95 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
         if isinstance(event, ev.RecallMoved) and event.why is Why.SERVED
     ]
     assert told[:1] == ["L1"]
+
+
+class Turns:
+    """One GPU by turns, on which people and batch programs compute; each holds what is named."""
+
+    def __init__(self, **parts: object) -> None:
+        usual = {"max_tasks_per_gpu": 8, "stop_after": AFTER, "stop_grace": GRACE}
+        self.world = TurnWorld(dataclasses.replace(CONFIG, **{**usual, **parts}))  # type: ignore[arg-type]
+        self.world.start([gpu(0, 80)], Quota(1, None))
+        self.pid = 0
+
+    def comes(self, gib: int, kind: PriorityClass, *, stops: bool = False) -> LeaseId:
+        self.pid += 1
+        world, who = self.world, f"user-{self.pid}"
+        request = Request(1, Bytes(gib * GIB), priority_class=kind, stops=stops)
+        decision = world.request(who, self.pid, request)
+        assert isinstance(decision, core.Grant | core.Wait)
+        if isinstance(decision, core.Grant):
+            kept = (gib - 4) * GIB
+            actor = Actor(self.pid, who, decision.lease, kept, GIB, gated=True)
+            world.actors[decision.lease] = actor
+            world.train(actor, 3)
+            world.observe()
+        return decision.lease
+
+    def computes(self, count: int) -> None:
+        for _ in range(count):
+            for actor in self.world.actors.values():
+                if actor.lease in self.world.state.leases:
+                    self.world.train(actor, 1)
+            self.world.second()
+
+    def waits(self, name: LeaseId) -> bool:
+        turn = self.world.state.turns.get(name)
+        return turn is not None and turn.phase is TurnPhase.WAITS
+
+    @property
+    def steps_aside(self) -> list[str]:
+        """Who was asked for its memory while it computes, or waits to, in order."""
+        return [
+            event.lease
+            for event in self.world.history
+            if isinstance(event, ev.RecallMoved) and event.why is Why.SERVED
+        ]
+
+
+def test_a_program_that_waits_for_its_turn_is_stopped_too() -> None:
+    turns = Turns()
+    batch = turns.comes(40, BATCH, stops=True)
+    turns.comes(20, INTERACTIVE)
+    turns.computes(int(AFTER) + 2)
+    assert turns.waits(batch)
+    turns.comes(44, INTERACTIVE)
+    turns.computes(3)
+    assert stopped(turns.world) == [batch]
+
+
+def test_a_batch_task_that_waits_for_its_turn_makes_room_too() -> None:
+    turns = Turns(moving=Moving(per_gib=0.05, least=30.0))
+    batch = turns.comes(40, BATCH)
+    turns.comes(20, INTERACTIVE)
+    turns.computes(60)
+    assert turns.waits(batch)
+    had = demand.attained(turns.world.state, batch, turns.world.at)
+    assert had < 30, "it computed too little for a move to be worth it, if it did compute"
+    turns.comes(44, INTERACTIVE)
+    turns.computes(3)
+    assert turns.steps_aside == [batch]
+
+
+@pytest.mark.parametrize("how", ["stop", "move"])
+def test_of_one_class_who_had_most_makes_room_first(how: str) -> None:
+    parts = {"moving": Moving(per_gib=0.01, least=5.0)} if how == "move" else {}
+    turns = Turns(**parts)
+    world = turns.world
+    old = turns.comes(30, BATCH, stops=how == "stop")
+    turns.computes(12)
+    new = turns.comes(30, BATCH, stops=how == "stop")
+    idle(world, old)
+    world.actors[old].idle = True
+    for _ in range(int(AFTER)):
+        world.train(world.actors[new], 1)
+        world.second()
+    turns.computes(15)  # the older one's next cell has just begun
+    had = [demand.attained(world.state, name, world.at) for name in (old, new)]
+    assert 5 < had[0] < had[1] / 2, "the older one had less"
+    turns.comes(44, INTERACTIVE)
+    turns.computes(3)
+    assert (stopped(world) if how == "stop" else turns.steps_aside)[:1] == [new]
 
 
 class Story:
@@ -403,6 +491,173 @@ def test_backfill_never_delays_the_first_person_beyond_what_was_expected(
     assert world.at <= expected[0] + 0.1
 
 
+def starts(world: World, lease: str) -> float | None:
+    """Seconds from now until a request is expected to fit."""
+    found = backfill.start_of(world.state, world.config, LeaseId(lease), world.at)
+    return None if found is None else found[0] - world.at
+
+
+def test_a_program_that_is_stopping_is_expected_to_take_its_grace() -> None:
+    world = host()
+    world.request("alice", 1, STOPS)
+    seconds(world, AFTER)
+    world.request("bob", 2)
+    seconds(world, 2)
+    assert stopped(world) == ["L1"]
+    (asked,) = [event.at for event in world.history if isinstance(event, ev.RecallMoved)]
+    assert starts(world, "L2") == pytest.approx(asked + GRACE - world.at)
+
+
+def test_who_went_on_when_it_was_asked_is_not_expected_to_stop() -> None:
+    world = host()
+    world.request("alice", 1, STOPS)
+    seconds(world, AFTER)
+    world.request("bob", 2)
+    seconds(world, 2)
+    keeps(world, "L1")
+    assert starts(world, "L2") is None, "an hour later it may go on again"
+    silent = host()
+    silent.request("alice", 1, STOPS)
+    seconds(silent, AFTER)
+    silent.request("bob", 2)
+    seconds(silent, 1.2 * GRACE)
+    assert starts(silent, "L2") is None, "it did not even answer"
+
+
+@pytest.mark.parametrize("warned", [False, True])
+def test_a_warning_is_counted_once(warned: bool) -> None:
+    world = host(idle_timeout=100.0, notify_before=40.0)
+    world.request("alice", 1)
+    idle(world, "L1")
+    since = world.at
+    seconds(world, 70.0 if warned else 50.0)
+    world.request("bob", 2)
+    seconds(world, 1.0)
+    recall = world.state.memory_recall(LeaseId("L1"))
+    assert (recall is not None) is warned
+    due = 100.0 if not warned else (recall.warned_at or 0.0) + 40.0 - since if recall else 0.0
+    assert starts(world, "L2") == pytest.approx(since + due - world.at)
+
+
+def test_what_a_task_held_before_it_was_parked_counts() -> None:
+    world = host()
+    world.request("alice", 1, lasting(3600.0, kind=INTERACTIVE))
+    seconds(world, 3000.0)
+    idle(world, "L1")
+    found = world.state.leases[LeaseId("L1")]
+    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.observe()
+    seconds(world, 50.0)
+    snapshot = State()
+    for event in core.summarise(world.state):
+        snapshot = core.evolve(snapshot, event)
+    assert snapshot.leases[LeaseId("L1")].request == world.state.leases[LeaseId("L1")].request
+    resume(world, "L1")
+    world.request("bob", 2)
+    assert starts(world, "L2") == pytest.approx(600.0), "not an hour"
+
+
+def test_a_program_is_stopped_in_time_for_what_ends_by_itself() -> None:
+    world = host(gpus=2)
+    world.request("alice", 1, lasting(100.0, kind=INTERACTIVE))
+    world.request("carol", 3, STOPS)
+    seconds(world, 5.0)
+    world.request("bob", 2, Request(2))
+    assert starts(world, "L3") == pytest.approx(95.0)
+    seconds(world, 60.0)
+    assert stopped(world) == [], "it would stop in vain"
+    seconds(world, 8.0)
+    assert stopped(world) == ["L2"], "both GPUs are free when Alice's 100 s are over"
+    world.die(3)
+    world.observe()
+    seconds(world, 27.0)
+    world.die(1)
+    world.observe()
+    assert phase(world, "L3") == "held"
+
+
+class Queue:
+    """GPUs for one task each; all end when they said, or when the time for saving is over."""
+
+    def __init__(self, gpus: int, **parts: float) -> None:
+        self.world = host(gpus, stop_after=20.0, stop_grace=10.0, **parts)
+        self.pid = 0
+        self.asked: dict[str, float] = {}
+
+    def comes(self, lasts: float | None, gpus: int, kind: PriorityClass, stops: bool) -> str:
+        self.pid += 1
+        request = Request(gpus, priority_class=kind, lasts=lasts, stops=stops)
+        self.world.request(f"user-{self.pid}", self.pid, request)
+        return f"L{self.world.serial}"
+
+    def second(self) -> None:
+        world = self.world
+        seconds(world, 1.0)
+        for event in world.history:
+            if isinstance(event, ev.RecallMoved) and event.give is Give.STOP:
+                self.asked.setdefault(event.lease, event.at)
+        for name, lease in tuple(world.state.leases.items()):
+            if lease.phase is not LeasePhase.HELD:
+                continue
+            lasts = math.inf if lease.request.lasts is None else lease.request.lasts
+            ends = (lease.granted_at or 0.0) + lasts
+            if name in self.asked:
+                ends = min(ends, self.asked[name] + world.config.stop_grace)
+            if world.at >= ends:
+                world.die(lease.task.process.pid)
+                world.observe()
+
+
+LASTS = st.integers(3, 60)
+KINDS = st.one_of(  # lasts, gpus, stops
+    st.tuples(LASTS, st.integers(1, 2), st.booleans()),
+    st.tuples(st.none(), st.just(1), st.just(True)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    gpus=st.integers(2, 4),
+    before=st.lists(st.tuples(st.booleans(), KINDS, st.integers(0, 30)), min_size=1, max_size=4),
+    wants=st.integers(1, 4),
+    after=st.lists(st.tuples(KINDS, st.integers(0, 9)), min_size=1, max_size=5),
+)
+def test_backfill_keeps_the_expected_start_where_all_times_are_true(
+    gpus: int,
+    before: list[tuple[bool, tuple[int | None, int, bool], int]],
+    wants: int,
+    after: list[tuple[tuple[int | None, int, bool], int]],
+) -> None:
+    queue = Queue(gpus)
+    for person, (lasts, count, stops), later in before:
+        kind = INTERACTIVE if person and lasts is not None else BATCH
+        queue.comes(lasts, count, kind, stops)
+        for _ in range(later):
+            queue.second()
+    world = queue.world
+    if any(item.priority_class is INTERACTIVE for item in world.state.queue.waiting.values()):
+        return  # Bob would not be the first
+    bob = queue.comes(None, min(wants, gpus), INTERACTIVE, stops=False)
+    started = world.at
+    if phase(world, bob) == "held":
+        return
+    expected = backfill.start_of(world.state, world.config, LeaseId(bob), world.at)
+    assert expected is not None, "all that holds a GPU ends, or can be stopped"
+    arrivals = list(after)
+    while phase(world, bob) != "held":
+        if arrivals:
+            (lasts, count, stops), later = arrivals.pop(0)
+            queue.comes(lasts, count, BATCH, stops)
+            for _ in range(later):
+                if phase(world, bob) != "held":
+                    queue.second()
+        else:
+            queue.second()
+        assert world.at <= expected[0] + patience.LOOK_EVERY + 1.1, (
+            f"expected after {expected[0] - started} s"
+        )
+
+
 # -- classes ------------------------------------------------------------------------------
 
 
@@ -435,6 +690,22 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     resume(world, "L1")
     (queued,) = [event for event in world.history if isinstance(event, ev.ResumeQueued)]
     assert queued.priority_class is BATCH
+
+
+@pytest.mark.parametrize("kind", PriorityClass)
+def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> None:
+    world = host()
+    world.request("alice", 1, Request(priority_class=kind))
+    idle(world, "L1")
+    found = world.state.leases[LeaseId("L1")]
+    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.observe()
+    world.request("bob", 2)
+    resume(world, "L1")
+    item = world.state.queue.waiting[LeaseId("L1")]
+    assert item.priority_class is kind
+    bound = world.config.overtakes(kind)
+    assert item.urgent_at == world.state.grants + bound
 
 
 @pytest.mark.parametrize("default", DefaultClass)

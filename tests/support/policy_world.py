@@ -128,7 +128,7 @@ class World:
                 if holder not in self.memory:
                     self.entitled.pop(holder, None)
             if isinstance(event, ev.ResumeQueued):
-                bound = self.config.overtake_interactive
+                bound = self.config.overtakes(event.priority_class)
                 self.may_pass[event.lease] = len(replayed.queue.waiting) + bound
             if isinstance(event, ev.ActivityChanged):
                 self.idle_since.pop(event.lease, None)

@@ -363,6 +363,7 @@ class Broker:
             self._stopping = self._getting.stopping = stopping
             stopping.said, stopping.kept = self._tell_stoppable, self._keeps_on
             self._frameworks.step_ended = stopping.step_ended
+            self.turns.ends_here, self.turns.end = stopping.ends_here, stopping.end
         self._frameworks.gate_steps(self.turns, self._giving.runs_here)
 
     def _tell_stoppable(self) -> None:

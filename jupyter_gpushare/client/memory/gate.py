@@ -99,7 +99,8 @@ class Turns:
     must never stop, ``may_stop`` whether it may at this place. ``watch`` looks
     for places where it can, and ``cell_begins`` also begins anew. ``give`` gives
     this process's memory and has it again, at a step's end or at another gate;
-    it says whether the turn was given, too.
+    it says whether the turn was given, too. ``ends_here`` says whether the
+    program is to save its state and ``end`` while it waits at such a gate.
     """
 
     def __init__(
@@ -121,6 +122,8 @@ class Turns:
         #: Whether this process, which shares its parent's lease, takes turns for that.
         self.leads = False
         self.give: Callable[[Recall, bool], bool] = _gives_nothing
+        self.ends_here: Callable[[bool], bool] = _never
+        self.end: Callable[[], object] = _nothing
         #: The gate of a process that has none of its own, where the node manager allows it.
         self.locking: Locking | None = None
         self.offer_lock: Callable[[], None] = _nothing
@@ -326,8 +329,10 @@ class Turns:
                 if asked is not None:
                     self._give(asked, is_step_end)
                 if self._gate is Gate.CLOSED:
-                    self._wait(at_most)
-                if self._asked is None:
+                    self._wait(at_most, is_step_end)
+                if self.ends_here(is_step_end):
+                    self.end()  # where its state cannot be saved it waits on
+                elif self._asked is None:
                     return
 
     def _give(self, asked: Recall, is_step_end: bool) -> None:
@@ -392,7 +397,7 @@ class Turns:
 
     # -- inside -------------------------------------------------------------------------
 
-    def _wait(self, at_most: float) -> None:
+    def _wait(self, at_most: float, is_step_end: bool) -> None:
         began = time.monotonic()
         heard_at, asked_at, asked_in = began, 0.0, None
         times, said = self._heard.times, dict[str, int]()
@@ -402,6 +407,8 @@ class Turns:
                 session, grant = self._session(), self._grant()
                 if session is None or grant is None:
                     return  # without a lease there are no turns
+                if self.ends_here(is_step_end):
+                    return
                 heard = self._heard
                 if heard.times != times:
                     return  # it is asked for this turn already, and has one step in it
@@ -536,6 +543,10 @@ def _always() -> bool:
 
 def _unknown() -> None:
     return None
+
+
+def _never(_is_step_end: bool) -> bool:
+    return False
 
 
 def _gives_nothing(_asked: Recall, _is_step_end: bool) -> bool:

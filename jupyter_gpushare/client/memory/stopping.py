@@ -77,8 +77,17 @@ class Stopping:
     def step_ended(self) -> None:
         """The end of an optimizer's step. Raises as :meth:`gate`."""
         self._steps += 1
-        if self._wanted and self.can and not self._names_gates and self._steps >= _NAMES_NONE:
+        if self.ends_here(is_step_end=True):
             self._stop()
+
+    def ends_here(self, is_step_end: bool) -> bool:
+        """Whether it is to stop, and may at this gate, where it waits for its turn perhaps."""
+        its_own = not is_step_end or (not self._names_gates and self._steps >= _NAMES_NONE)
+        return self._wanted and self.can and its_own
+
+    def end(self) -> None:
+        """Stop at such a gate. Raises as :meth:`gate`."""
+        self._stop()
 
     # -- inside -------------------------------------------------------------------------
 

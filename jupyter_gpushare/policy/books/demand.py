@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from ..words.model import Activity, GpuUuid, LeaseId, LeasePhase
@@ -56,12 +57,20 @@ def ranks(state: State) -> dict[GpuUuid, int]:
     A newcomer has its turn there first.
     """
     wanted = wanting(state)
-    names = {name for some in wanted.values() for name in some}
-    # Those that compute all gain a second in a second, so any common instant gives the same order.
-    at = max((_since(state, name) for name in names), default=0.0)
-    least = {gpu: min(attained(state, n, at) for n in some) for gpu, some in wanted.items()}
+    had = side_by_side(state, {name for some in wanted.values() for name in some})
+    least = {gpu: min(had[name] for name in some) for gpu, some in wanted.items()}
     order = sorted(least, key=lambda gpu: (-least[gpu], gpu))
     return {gpu: place for place, gpu in enumerate(order, 1)}
+
+
+def side_by_side(state: State, names: Collection[LeaseId]) -> dict[LeaseId, float]:
+    """What each of these tasks had attained at one instant, so that they can be compared.
+
+    It is about now: when the last of them gave a sign of life.
+    """
+    seen = (max(_since(state, name), state.last_seen.get(name, 0.0)) for name in names)
+    at = max(seen, default=0.0)
+    return {name: attained(state, name, at) for name in names}
 
 
 def _since(state: State, name: LeaseId) -> float:

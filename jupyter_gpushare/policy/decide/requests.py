@@ -267,7 +267,7 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
             return not_now(state)
     ahead = len(state.queue.waiting)
     beyond = _is_beyond(state, lease.environment, lease.request, lease.id)
-    kind = PriorityClass.BATCH if beyond else PriorityClass.INTERACTIVE
+    kind = PriorityClass.BATCH if beyond else lease.request.priority_class
     urgent_at = state.grants + ahead + draft.config.overtakes(kind)
     draft.emit(
         ev.ResumeQueued(draft.at, lease.id, lease.environment, state.arrivals, urgent_at, kind)

@@ -132,9 +132,11 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     before = lease_of(state, event.lease)
     deeper = before.has_residue
     phase = LeasePhase.PARKED
+    granted_at = event.at if before.granted_at is None else before.granted_at
     lease = replace(
         before,
         phase=phase if deeper else move(LEASE_MOVES, before.phase, phase, f"lease {before.id}"),
+        request=before.request if deeper else before.request.after(event.at - granted_at),
         activity=Activity.IDLE,
         changed_at=event.at,
         parked=Parked(event.rung, event.memory, event.gpus, event.movable),
@@ -178,7 +180,6 @@ def _paced(state: State, memory: int, seconds: float) -> State:
 @evolves(ev.ResumeQueued)
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
     state = changed(state, event.lease, requested_at=event.at)
-    # A person waits now, also if the task first asked as batch.
     waiting = Waiting(
         event.lease, event.environment, event.priority_class, event.order, event.urgent_at
     )

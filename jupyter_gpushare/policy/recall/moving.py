@@ -5,11 +5,12 @@ at its gate, and in again. So the short cell that took its turn goes on at once,
 loses seconds. Idle tasks that have the memory there are asked for it first.
 
 ``served``: a request waits for memory, and no idle task can give enough. A task that had twice the
-service of the request's is asked at its gate, the one that had most first. Batch tasks come before
-all others where a person waits, however much she had.
+service of the request's is asked at its gate, the one that had most first. Where a person waits,
+batch tasks come before all others, however much she had, and those first that had most.
 
 Either way it must have had so much that what moving takes hardly counts (:class:`..words.turns.
-Moving`). A task without a gate is never asked.
+Moving`); a batch task that only waits for its turn loses nothing meanwhile. A task without a gate
+is never asked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import math
 from collections.abc import Iterable, Iterator, Set
 
 from ..books.copies import replace
-from ..books.demand import attained, computes, ranks, wanting
+from ..books.demand import attained, computes, ranks, side_by_side, wanting
 from ..books.placement import GpuRoom, Granted
 from ..books.room import try_place
 from ..books.shares import in_time
@@ -171,18 +172,20 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
     # The service of a request that waits does not grow.
     least = min(attained(state, name, 0.0) for name in state.queue.waiting)
     person_waits = stopping.person_waits(state)
-    for name in state.takers:
-        lease = state.leases[name]
-        if not _can_move(state, lease):
-            continue
+    names = [name for name in state.takers if _can_move(state, state.leases[name])]
+    had = side_by_side(state, names)
+    for name in names:
+        lease, turn = state.leases[name], state.turns.get(name)
         yields = person_waits and levels.is_batch(state, name)
         price = moving.times * offers.price(state, moving, lease)
         needs = max(moving.least, price, 0.0 if yields else 2 * least)
+        if yields and turn is not None and turn.phase is TurnPhase.WAITS:
+            needs = 0.0
         pinned = lease.turn_pinned_until or -math.inf
         again = _may_again(state, config, moving, lease)
         when = max(levels.has_had(state, name, needs), again, pinned)
         if when < math.inf:
-            order = (math.inf, -math.inf if yields else -attained(state, name, when))
+            order = (math.inf, not yields, -had[name])
             yield Offer(name, Give.PROCESS, Why.SERVED, when, True, order)
 
 

@@ -49,7 +49,7 @@ class Offer:
     why: Why
     due: float
     if_needed: bool
-    order: tuple[float, float]
+    order: tuple[float, ...]
 
 
 # -- caches ----------------------------------------------------------------------------

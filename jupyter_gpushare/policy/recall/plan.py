@@ -26,7 +26,7 @@ from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
 from ..words.recalls import AT_WORK, FREES, Give, RecallPhase, Why
-from . import growing, moving, offers, patience, sources, stopping
+from . import ending, growing, moving, offers, patience, sources, stopping
 from .choosing import fewest
 from .offers import Offer
 
@@ -49,9 +49,15 @@ def coming(
     for key, recall in state.recalls.items():
         if key.give in gives and patience.is_coming(key.give, recall, config, at):
             yield key.lease
-    for drains in state.draining if gives is FREES else ():
-        if at - state.claims[drains].since < patience.ANSWER:
-            yield drains[0]  # what takes long is not counted on
+    if gives is FREES:
+        yield from drains(state, at)
+
+
+def drains(state: State, at: float) -> Iterator[LeaseId]:
+    """Leases whose memory is on its way out of a GPU; what takes long is not counted on."""
+    for key in state.draining:
+        if at - state.claims[key].since < patience.ANSWER:
+            yield key[0]
 
 
 def fits_without(
@@ -162,7 +168,14 @@ def _for_memory(
             if moving.outranks(state, waiting, o, at) and stopping.helps(state, waiting, o)
         )
 
-    for waiting, asked in _helpers(line(state), helps, going, fits):
+    def helpers() -> Iterator[tuple[LeaseId, list[LeaseId]]]:
+        yield from _helpers(line(state), helps, going, fits)
+        if any(offer.give is Give.STOP for offer in could.values()):
+            # Saving takes its time: it begins before others have given what is needed, too.
+            going.update(set(ending.soon(state, config, at)) - could.keys())
+            yield from _helpers(line(state), helps, going, fits)
+
+    for waiting, asked in helpers():
         slack = _slack(back, config, waiting, going)
         for name in asked:
             # A waiting request wants it, whatever the offer's own reason was.

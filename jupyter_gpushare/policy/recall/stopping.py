@@ -1,9 +1,9 @@
 """Offers of batch programs that can save their state, end, and go on later from there.
 
 Nothing costs more, so this is the last thing that is asked for; and only of a program that said how
-(`on_preempt`, `run --requeue`), that has computed for `stop_after` seconds since it was granted its
-GPUs, and for an interactive request that nothing cheaper helps. The one that has computed for
-longest is asked first: it loses the least by starting again. It is asked, and never killed.
+(`on_preempt`, `run --requeue`), that has had its GPUs for `stop_after` seconds, and for an
+interactive request that nothing cheaper helps. The one that has computed most is asked first. One
+that only waits for its turn is asked, too: it has the memory. It is asked, and never killed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..books import demand
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
 from ..words.model import LeaseId, LeasePhase, PriorityClass
@@ -46,10 +47,11 @@ def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """Batch programs that said how they are stopped, if an interactive request waits. O(leases)."""
     if not person_waits(state):
         return
-    for name, lease in state.leases.items():
-        when = due(state, config, lease)
+    dues = {name: due(state, config, lease) for name, lease in state.leases.items()}
+    had = demand.side_by_side(state, [name for name, when in dues.items() if when is not None])
+    for name, when in dues.items():
         if when is not None:
-            order = (lease.granted_at or 0.0, lease.order)
+            order = (-had[name], state.leases[name].order)
             yield Offer(name, Give.STOP, Why.CONTENDED, when, True, order)
 
 

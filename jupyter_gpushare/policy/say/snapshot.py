@@ -146,12 +146,15 @@ def _urgent_at(state: State, item: Waiting) -> int:
 def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
     waiting = state.queue.waiting.get(lease.id)
     parked = lease.phase is LeasePhase.PARKED
+    request = lease.request
+    if parked and lease.granted_at is not None:  # parking it takes off again what it held
+        request = request.after(lease.granted_at - lease.changed_at)
     yield ev.LeaseQueued(
         lease.requested_at,
         lease.id,
         lease.environment,
         lease.task,
-        lease.request,
+        request,
         lease.order,
         _urgent_at(state, waiting) if waiting and not parked else 0,
     )

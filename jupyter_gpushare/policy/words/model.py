@@ -7,7 +7,7 @@ wall clock. Memory is in bytes, always.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NewType
 
@@ -352,6 +352,12 @@ class Request:
     learned: Parts | None = since(3, None)
     lasts: float | None = since(3, None)
     stops: bool = since(3, False)
+
+    def after(self, held: float) -> Request:
+        """The same once it has held its GPUs for so many seconds; of a late one nobody can tell."""
+        if self.lasts is None:
+            return self
+        return replace(self, lasts=self.lasts - held if held < self.lasts else None)
 
     @property
     def named(self) -> int:
