@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.faults.checker import Property, Rules, check
 from support.faults.observed import Log, Saw, Seen, read_log
@@ -22,6 +22,8 @@ RULES = Rules(
     leak_bound=1.0,
     overtakes={"interactive": 2, "batch": 4},
     silence=10.0,
+    lock_bound=3.0,
+    lock_inherit=10.0,
 )
 
 
@@ -579,3 +581,73 @@ def test_a_gpu_is_out_of_service_where_the_order_was_answered(sure: bool) -> Non
     history.record("LeaseEnded", "who", "l", reason="released")
     history.see("who", Saw.RELEASED, since, lease="l", state="ended")
     assert history.broken() == ({Property.DRAINED} if sure else set())
+
+
+def _locked(history: History, how: str, begin: float, end: float) -> None:
+    if how == "books":
+        history.see("harness", Saw.LOCKED, client="who", begin=begin, end=end)
+    else:
+        history.at = end
+        history.see("who", Saw.STEPPED, begin)
+
+
+@given(st.integers(0, 2**32), st.sampled_from(["books", "step"]), st.floats(0.0, 30.0))
+@settings(deadline=None)
+def test_nobody_is_locked_for_longer_than_promised(seed: int, how: str, seconds: float) -> None:
+    history = History(random.Random(seed))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    _locked(history, how, 200.0, 200.0 + seconds)
+    # A step may have waited, too, between the lock's end and when it is written down.
+    assume(how == "books" or not RULES.lock_bound - 0.5 < seconds <= RULES.lock_bound)
+    found = seconds > RULES.lock_bound
+    assert history.broken() == ({Property.LOCKED} if found else set())
+
+
+@pytest.mark.parametrize("how", ["books", "step"])
+@pytest.mark.parametrize(
+    ("ill", "seconds", "found"),
+    [
+        ((201.0, 202.0), 9.0, False),  # within what it may take until another one is there
+        ((201.0, 202.0), 14.0, False),
+        ((201.0, 202.0), 16.0, True),
+        ((150.0, 170.0), 4.0, True),  # long before
+        ((215.0, 216.0), 5.0, True),  # afterwards
+    ],
+)
+def test_a_helper_that_was_held_up_explains_a_lock_for_some_time(
+    how: str, ill: tuple[float, float], seconds: float, found: bool
+) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.seen.append(Seen("harness", Saw.HELPER, *ill))
+    _locked(history, how, 200.0, 200.0 + seconds)
+    assert history.broken() == ({Property.LOCKED} if found else set())
+
+
+@pytest.mark.parametrize("how", ["books", "step"])
+def test_who_was_stopped_may_be_locked_for_long(how: str) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.see("harness", Saw.STOPPED, client="who")
+    begin = history.at
+    history.see("harness", Saw.FAULT, name="nothing")
+    history.at += 20.0
+    history.see("harness", Saw.WENT_ON, client="who")
+    _locked(history, how, begin + 0.001, history.at)
+    assert history.broken() == set()
+
+
+@pytest.mark.parametrize("steps", ["before", "across", "after"])
+def test_when_the_node_manager_is_gone_nobody_is_locked(steps: str) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.see("who", Saw.STEPPED)
+    if steps == "before":
+        gone = history.see("harness", Saw.FAULT, name="node manager killed")
+    else:
+        since = history.see("harness", Saw.FAULT, name="nothing")
+        gone = history.see("harness", Saw.FAULT, name="node manager killed")
+        # What was launched before may have been done before anybody was locked.
+        history.see("who", Saw.STEPPED, None if steps == "after" else since)
+    history.see("harness", Saw.FREED, gone, client="who")
+    assert history.broken() == (set() if steps == "after" else {Property.LOCKED})

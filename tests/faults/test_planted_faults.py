@@ -30,6 +30,7 @@ class Case:
     rate: float = 2.0
     clients: int = 10
     tenants: int = 0
+    locked: int = 0
     lifted: bool = False
     by_turns: bool = False
     hosts: int = 0
@@ -75,6 +76,26 @@ CASES: dict[str, Case] = {
         0.01,
         6,
         seconds=40.0,
+        by_turns=True,
+    ),
+    "be_locked_for_long": Case(
+        Property.LOCKED,
+        ("step without end",),
+        ("stepper",),
+        0.5,
+        3,
+        locked=5,
+        seconds=15.0,
+        by_turns=True,
+    ),
+    "leave_the_dead_helpers_locks": Case(
+        Property.LOCKED,
+        ("helper killed while a lock is out",),
+        ("stepper",),
+        0.5,
+        1,
+        locked=5,
+        seconds=6.0,
         by_turns=True,
     ),
     "ask_everybody_for_caches": Case(Property.CACHE, ("client killed",), STAYERS),
@@ -167,6 +188,7 @@ def test_a_planted_bug_is_found(
             rate=case.rate,
             clients=case.clients,
             tenants=case.tenants,
+            locked=case.locked,
             lifted=case.lifted,
             by_turns=case.by_turns,
             hosts=case.hosts,

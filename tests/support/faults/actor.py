@@ -29,7 +29,7 @@ from jupyter_gpushare.client.words.recalls import (
 )
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
-from . import hostile, tenant
+from . import hostile, locked, tenant
 from .observed import Log, Saw, boot
 
 GIB = 2**30
@@ -312,6 +312,8 @@ def main(spec: dict[str, Any]) -> None:
         hostile.main(spec)
     elif spec["role"] == "tenant":
         tenant.Tenant(spec).run()
+    elif spec["role"] == "locked":
+        locked.Locked(spec).run()
     elif spec["role"] == "sleeper":  # has the pid of somebody who died
         Log(Path(spec["log"])).note(
             Saw.BORN, pid=os.getpid(), environment=spec["environment"], role="sleeper"

@@ -1,4 +1,4 @@
-"""Bugs in the client's parking, for the test of the storm: see ``planted.py``.
+"""Bugs in the client's parking, stops and locks, for the test of the storm: see ``planted.py``.
 
 A module of its own, for a client that imports the node manager takes seconds to start.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jupyter_gpushare.client.memory import ladder
+from jupyter_gpushare.client.memory import driver, ladder, locking
 from jupyter_gpushare.client.memory.rungs import Given, Rung
 
 
@@ -40,9 +40,22 @@ def forget_what_was_moved() -> None:
     ladder.Ladder.bring_back = bring_back
 
 
+def be_locked_for_long() -> None:
+    """However soon its lock shall end: it is locked until its turn comes."""
+    original = locking._seconds
+    locking._seconds = lambda answer: 600.0 if original(answer) else 0.0
+
+
+def leave_the_dead_helpers_locks() -> None:
+    """A helper that starts does not unlock what the one before it had locked."""
+    driver._MODULE = "support.faults.planted_helper"
+
+
 #: Alone, or besides what is planted in the node manager by the same name.
 IN_CLIENTS: dict[str, Callable[[], None]] = {
     "believe_who_parks": believe_every_checkpoint,
     "believe_every_restore": believe_every_restore,
     "forget_what_was_moved": forget_what_was_moved,
+    "be_locked_for_long": be_locked_for_long,
+    "leave_the_dead_helpers_locks": leave_the_dead_helpers_locks,
 }

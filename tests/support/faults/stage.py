@@ -146,6 +146,8 @@ class Player:
     passed: int = 0  # gates
     yields: bool = False  # was asked for its turn, and has not come to a gate
     turn_since: float | None = None  # it was given its turn then
+    launches: bool = False  # computes without a gate
+    launched: float = -math.inf  # when it began the last step that the driver has done
     hangs: bool = False  # was made to compute for ever
 
     @property
@@ -170,6 +172,10 @@ class Player:
                 self.leases.pop(seen.get("lease"), None)
             self.has_memory |= saw is Saw.FILLED
             self._turns(saw, seen["t1"])
+            if saw is Saw.STEPPED:
+                self.launched = seen["t0"]
+            elif saw in (Saw.LAUNCHES, Saw.RELEASING, Saw.LOST, Saw.LET_GO):
+                self.launches = saw is Saw.LAUNCHES
             if saw in SETTLED:
                 self.settled = seen["t1"]
 
