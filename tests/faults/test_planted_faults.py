@@ -31,6 +31,7 @@ class Case:
     clients: int = 10
     tenants: int = 0
     locked: int = 0
+    savers: int = 0
     lifted: bool = False
     by_turns: bool = False
     hosts: int = 0
@@ -97,6 +98,12 @@ CASES: dict[str, Case] = {
         locked=5,
         seconds=6.0,
         by_turns=True,
+    ),
+    "stop_anybody": Case(
+        Property.STOP, ("client killed",), ("long", "pair"), 0.5, savers=1, seconds=8.0
+    ),
+    "save_at_once": Case(
+        Property.STOP, ("client killed",), ("short", "pair"), 0.5, 5, savers=3, seconds=8.0
     ),
     "ask_everybody_for_caches": Case(Property.CACHE, ("client killed",), STAYERS),
     "place_out_of_service": Case(Property.DRAINED, ("GPU out of service",), ("short", "pair"), 4.0),
@@ -189,6 +196,7 @@ def test_a_planted_bug_is_found(
             clients=case.clients,
             tenants=case.tenants,
             locked=case.locked,
+            savers=case.savers,
             lifted=case.lifted,
             by_turns=case.by_turns,
             hosts=case.hosts,

@@ -35,6 +35,7 @@ class Property(Enum):
     TURN = "two tasks compute at once on a GPU that they use by turns"
     WAITS = "a task waits for its turn for longer than promised"
     LOCKED = "a task stays locked"
+    STOP = "a program is stopped that did not say how, or loses what it saved"
     CACHE = "a task within its limit is asked for its cache"
 
 
@@ -55,7 +56,9 @@ class Rules:
     long the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does
     not end a step for so long loses the turn. ``turn_wait``: a task has its turn after so long,
     where nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
-    steps, at least, and what one at a time needs for a step. ``lock_bound``: the driver has nobody
+    steps, at least, and what one at a time needs for a step. ``stop_after``: as long a
+    program computes before it is told to stop, ``stop_grace``: as long it may save, ``stopped_by``:
+    so long after that it has saved its state, or said why not. ``lock_bound``: the driver has nobody
     locked for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was held up.
     """
 
@@ -69,6 +72,9 @@ class Rules:
     turn_bound: float = 0.0
     turn_wait: float = math.inf
     by_turns: tuple[int, int] | None = None
+    stop_after: float = 0.0
+    stop_grace: float = 0.0
+    stopped_by: float = math.inf
     lock_bound: float = math.inf
     lock_inherit: float = 0.0
 
@@ -183,6 +189,7 @@ def check(
     findings += _turns(clients.values(), harness, rules)
     findings += _waits(clients.values(), harness, rules)
     findings += _locked(seen, clients, harness, rules)
+    findings += _stops(seen, clients, harness, rules)
     findings += _caches(clients, harness)
     findings += _memory(seen, clients, harness)
     findings += _again(clients.values(), harness, rules, ledger or ())
@@ -216,6 +223,11 @@ def check(
             "caches emptied": count["emptied"],
             "steps by turns": count["step"],
             "waits for turns": count["passed"],
+            "stops asked for": count["told"],
+            "states saved": count["saved"],
+            "states found again": sum(
+                line.saw is Saw.LOADED and line.data["count"] > 0 for line in seen
+            ),
             "steps without a gate": count["stepped"],
             "locks": count["locked"],
             "free when the node manager was gone": count["freed"],
@@ -595,6 +607,82 @@ def _waits(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> Itera
                         f"nothing explains what is after {began:.3f}",
                     )
                 waits = None
+
+
+def _stops(
+    seen: Sequence[Seen], clients: Mapping[str, _Client], harness: _Harness, rules: Rules
+) -> Iterator[Finding]:
+    """Only who said how is told to stop, and not at once; what it has saved is found again.
+
+    It is saved at a gate, not in mid-step, and only because somebody told it.
+    """
+    stories: list[str] = []
+    for client in clients.values():
+        stories += _stopped(client, rules)
+        told = _unanswered(client)
+        end = min(
+            harness.killed.get(client.who, math.inf),
+            harness.died.get(client.who, math.inf),
+            seen[-1].t1,
+        )
+        is_stopped = any(told is not None and b > told for _, b in harness.stops[client.who])
+        if told is not None and end - told > rules.stopped_by and not is_stopped:
+            stories.append(
+                f"{client.who} was told to stop at {told:.3f}, and had neither saved nor answered "
+                f"at {end:.3f}"
+            )
+    begun: dict[int, int] = defaultdict(int)  # the most that was about to be saved, by slot
+    saved: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for line in seen:
+        if line.saw is Saw.SAVING:
+            begun[line.data["slot"]] = max(begun[line.data["slot"]], line.data["count"])
+        elif line.saw is Saw.SAVED:
+            saved[line.data["slot"]].append((line.t1, line.data["count"]))
+        elif line.saw is Saw.LOADED:
+            slot, count = line.data["slot"], line.data["count"]
+            least = max((size for at, size in saved[slot] if at <= line.t0), default=0)
+            if not least <= count <= begun[slot]:
+                stories.append(
+                    f"{line.who} goes on from {count} at {line.t1:.3f}, where {least} was saved "
+                    f"and no more than {begun[slot]} was to be"
+                )
+    for story in stories:
+        yield Finding(Property.STOP, story)
+
+
+def _stopped(client: _Client, rules: Rules) -> Iterator[str]:
+    asked, says, told = -math.inf, False, False
+    for line in client.lines:
+        data, who = line.data, f"{client.who} at {line.t1:.3f}"
+        match line.saw:
+            case Saw.ASKED:
+                asked = line.t0
+            case Saw.SAYS:
+                says = True
+            case Saw.TOLD:
+                told = True
+                if not says:
+                    yield f"{who} was told to stop, and had not said how"
+                if line.t1 - asked < rules.stop_after:
+                    yield f"{who} was told to stop, and had asked at {asked:.3f}"
+                if data["seconds"] < rules.stop_grace:
+                    yield f"{who} was given {data['seconds']} s to stop"
+            case Saw.SAVING:
+                if not told:
+                    yield f"{who} saved its state, and nobody had told it to"
+                if data["count"] != data["begun"]:
+                    yield f"{who} saved its state in mid-step"
+
+
+def _unanswered(client: _Client) -> float | None:
+    """Since when it is told to stop, and nothing came of it."""
+    told: float | None = None
+    for line in client.lines:
+        if line.saw is Saw.TOLD:
+            told = line.t1 if told is None else told
+        elif line.saw in (Saw.SAVING, Saw.KEEPS, Saw.RELEASING, Saw.LOST, Saw.LET_GO):
+            told = None
+    return told
 
 
 def _locked(

@@ -36,6 +36,13 @@ class Saw(Enum):
     TURN = "turn"  # was given its turn
     LAUNCHES = "launches"  # computes from here on without a gate
     STEPPED = "stepped"  # launched a step at t0, and the driver had done it at t1
+    SAYS = "says"  # t0: is about to say how its state is saved
+    LOADED = "loaded"  # t0: before it read the file; goes on from this ``count`` of its ``slot``
+    COUNTED = "counted"  # made so many steps of its slot
+    TOLD = "told"  # was told to stop
+    SAVING = "saving"  # t0: its state is about to be saved
+    SAVED = "saved"  # its state is in the file
+    KEEPS = "keeps"  # was told to stop, and says that it goes on
     HANGS = "hangs"  # t0: computes from here on, lives, and never comes to a gate
     ALIVE = "alive"  # what the node manager said of the lease
     RELEASING = "releasing"  # t0: about to send

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jupyter_gpushare.client.memory import driver, ladder, locking
+from jupyter_gpushare.client.memory import driver, ladder, locking, stopping
 from jupyter_gpushare.client.memory.rungs import Given, Rung
 
 
@@ -51,11 +51,24 @@ def leave_the_dead_helpers_locks() -> None:
     driver._MODULE = "support.faults.planted_helper"
 
 
+def save_at_once() -> None:
+    """Who is told to stop saves its state where it is, and not at its next gate."""
+    original = stopping.Stopping.wanted
+
+    def wanted(self, seconds):
+        original(self, seconds)
+        self._wanted = False
+        self._save()
+
+    stopping.Stopping.wanted = wanted
+
+
 #: Alone, or besides what is planted in the node manager by the same name.
 IN_CLIENTS: dict[str, Callable[[], None]] = {
     "believe_who_parks": believe_every_checkpoint,
     "believe_every_restore": believe_every_restore,
     "forget_what_was_moved": forget_what_was_moved,
+    "save_at_once": save_at_once,
     "be_locked_for_long": be_locked_for_long,
     "leave_the_dead_helpers_locks": leave_the_dead_helpers_locks,
 }

@@ -99,6 +99,19 @@ OF_LOCKS = (
     "lock or unlock fails",
     "helper stopped while a lock is out",
 )
+#: Where batch programs are stopped for people: long after they were told they have not answered.
+STOP_AFTER, STOP_GRACE = 1.0, 4.0
+STOPPED_BY = STOP_GRACE + 10.0
+BY_STOPS = f"""
+c.Policy.stop_after = {STOP_AFTER}
+c.Policy.stop_grace = {STOP_GRACE}
+"""
+#: The faults of stops.
+OF_STOPS = (
+    "client killed while it saves",
+    "client killed before it saves",
+    "node manager killed before a stop",
+)
 #: The faults that tasks which take turns can have by themselves.
 OF_TURNS = (
     "client killed at a gate",
@@ -134,6 +147,7 @@ class Plan:
     hosts: int = 0
     tenants: int = 0
     locked: int = 0
+    savers: int = 0
     lifted: bool = False
     by_turns: bool = False
     entry: Sequence[str] = ()
@@ -173,10 +187,7 @@ class Storm:
         node = RunningNode(
             directory,
             simulate="",
-            config=CONFIG
-            + LIFTED * plan.lifted
-            + BY_TURNS * plan.by_turns
-            + BY_LOCK * (plan.locked > 0),
+            config=_config(plan),
             arguments=[f"--token-file={_tokens(directory)}"],
             environ=self.shim.environ(self.world.environ()),
             ledger=directory / "state" / "ledger.sqlite",
@@ -266,6 +277,13 @@ class Storm:
                 (0.5, lambda: self._is_anybody_locked() and devices.stop_helper()),
             )
             self._menu |= dict(zip(OF_LOCKS, locks, strict=True))
+        if plan.savers:
+            stops = (
+                (1.5, self._kill_saving),
+                (0.5, self._kill_told),
+                (1.0, self._kill_node_asking),
+            )
+            self._menu |= dict(zip(OF_STOPS, stops, strict=True))
         if plan.only:
             self._menu = {name: self._menu[name] for name in plan.only}
 
@@ -322,6 +340,9 @@ class Storm:
             turn_bound=TURN_BOUND,
             turn_wait=TURN_WAIT,
             by_turns=(GIB, 4 * GIB) if self.plan.by_turns else None,
+            stop_after=STOP_AFTER,
+            stop_grace=STOP_GRACE,
+            stopped_by=STOPPED_BY,
             lock_bound=LOCK_BOUND,
             lock_inherit=LOCK_INHERIT,
         )
@@ -377,6 +398,10 @@ class Storm:
         for role, wanted in (("tenant", self.plan.tenants), ("locked", self.plan.locked)):
             for _ in range(wanted - living[role]):
                 self._bear(role)
+        slots = {player.spec.get("slot") for player in self.cast.players.values()}
+        for slot in range(self.plan.savers):
+            if slot not in slots:
+                self._bear_with_memory("saver", slot=slot)
 
     @property
     def _with_memory(self) -> list[Player]:
@@ -553,8 +578,10 @@ class Storm:
         }
         return self.cast.bear(spec)
 
-    def _bear_with_memory(self, role: str) -> Player | None:
-        taken = {player.spec["environment"] for player in self._with_memory}
+    def _bear_with_memory(self, role: str, **more: Any) -> Player | None:
+        own = (*_OWN_MEMORY, "saver")
+        living = self.cast.players.values()
+        taken = {p.spec["environment"] for p in living if p.spec["role"] in own}
         environment = self.rng.choice([name for name in TENANTS if name not in taken])
         plant = self.plan.tenant_plant
         driver = self.rng.random() < 0.5 if plant is None else plant != "forget_what_was_moved"
@@ -581,6 +608,17 @@ class Storm:
             # Those who keep Python's lock cannot even give a sign of life while they are locked.
             keeps_lock = self.rng.random() < 0.5
             spec |= {"memory": 4 * GIB, "hold": [5.0, 20.0], "keeps_lock": keeps_lock}
+        elif role == "saver":
+            spec |= {
+                "class": "batch",
+                "hold": [10.0, 30.0],
+                "file": str(self.directory / f"saved-{more['slot']}"),
+                "says_first": self.rng.random() < 0.5,
+                "gates": self.rng.random() < 0.85,
+                "save": [0.05, 0.8],
+                "fails": 0.1,
+                **more,
+            }
         return self.cast.bear(spec)
 
     def _some(self, *, holds: bool = False, stopped: bool = False) -> Player | None:
@@ -635,6 +673,16 @@ class Storm:
         if self._whom is not None:
             self.cast.kill(self._whom)
         return self._whom is not None
+
+    def _kill_saving(self) -> bool:
+        return self._kill_one_of([player for player in self._read() if player.saves])
+
+    def _kill_told(self) -> bool:
+        return self._kill_one_of([player for player in self._read() if player.told])
+
+    def _kill_node_asking(self) -> bool:
+        """Somebody was told to stop, and has not ended."""
+        return any(player.told or player.saves for player in self._read()) and self._kill_node()
 
     def _is_anybody_locked(self) -> bool:
         return bool(self.devices.locked())
@@ -925,6 +973,16 @@ class Storm:
         host.send_signal(signal.SIGSTOP)
         self._after(self.rng.uniform(0.1, 2.0), lambda: host.send_signal(signal.SIGCONT))
         return True
+
+
+def _config(plan: Plan) -> str:
+    also = (
+        (LIFTED, plan.lifted),
+        (BY_TURNS, plan.by_turns),
+        (BY_LOCK, plan.locked > 0),
+        (BY_STOPS, plan.savers > 0),
+    )
+    return CONFIG + "".join(text for text, is_wanted in also if is_wanted)
 
 
 #: Those who have memory on their GPUs by themselves.

@@ -115,7 +115,9 @@ class Tenant:
     def _acquire(self) -> bool:
         t0 = self.log.note(Saw.ASKED, request="tenant", notebook=True)
         try:
-            grant = self.broker.request(Ask(1, self.spec["memory"]), wait_timeout=5.0)
+            grant = self.broker.request(
+                Ask(1, self.spec["memory"], self.spec.get("class")), wait_timeout=5.0
+            )
         except GpuShareError as error:
             self.log.note(Saw.GAVE_UP, t0, request="tenant", why=str(error))
             return False
