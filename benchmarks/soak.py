@@ -4,7 +4,9 @@ Each round has a seed of its own, made from the first, which is printed: ``--onl
 one round again. Every fourth round has real kernels, every fifth several servers that elect a
 host, every third clients with memory on their GPUs, which the driver parks, and every third limits
 that are lifted on GPUs with room and taken back. In every sixth tasks take turns, in half of those
-with no other faults than those of turns, so that nothing else explains a wait. The record
+with no other faults than those of turns, so that nothing else explains a wait. In every seventh
+tasks without a gate take turns by the driver's lock, in half of those with no other faults. In every
+eighth batch programs are stopped for people, save their state, and are started again. The record
 (``--json``) is written anew after each round, so it is there if the run is cut.
 """
 
@@ -27,11 +29,26 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.cuda import build_stubs  # noqa: E402
 from support.faults.shim import build_shim  # noqa: E402
-from support.faults.storm import OF_TURNS, Plan, Report, Storm  # noqa: E402
+from support.faults.storm import OF_LOCKS, OF_TURNS, Plan, Report, Storm  # noqa: E402
 
 
 def plan_of(number: int, seed: int, seconds: float) -> Plan:
     """What the round of this number is like."""
+    if number % 7 == 5:
+        faults = (*OF_LOCKS, "step without end") if number % 2 else ()
+        return Plan(
+            seed,
+            seconds=seconds,
+            rate=1.5 if faults else 4.0,
+            clients=3,
+            roles=("stepper",),
+            by_turns=True,
+            locked=5,
+            only=faults,
+        )
+    if number % 8 == 3:
+        roles = ("short", "pair", "kernel", "long")
+        return Plan(seed, seconds=seconds, rate=5.0, clients=5, roles=roles, savers=3)
     if number % 5 == 4:
         return Plan(seed, seconds=seconds, rate=8.0, clients=8, hosts=3)
     if number % 3 == 1:

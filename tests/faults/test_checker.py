@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.faults.checker import Property, Rules, check
 from support.faults.observed import Log, Saw, Seen, read_log
@@ -22,6 +22,11 @@ RULES = Rules(
     leak_bound=1.0,
     overtakes={"interactive": 2, "batch": 4},
     silence=10.0,
+    stop_after=1.0,
+    stop_grace=4.0,
+    stopped_by=14.0,
+    lock_bound=3.0,
+    lock_inherit=10.0,
 )
 
 
@@ -579,3 +584,185 @@ def test_a_gpu_is_out_of_service_where_the_order_was_answered(sure: bool) -> Non
     history.record("LeaseEnded", "who", "l", reason="released")
     history.see("who", Saw.RELEASED, since, lease="l", state="ended")
     assert history.broken() == ({Property.DRAINED} if sure else set())
+
+
+def _locked(history: History, how: str, begin: float, end: float) -> None:
+    if how == "books":
+        history.see("harness", Saw.LOCKED, client="who", begin=begin, end=end)
+    else:
+        history.at = end
+        history.see("who", Saw.STEPPED, begin)
+
+
+@given(st.integers(0, 2**32), st.sampled_from(["books", "step"]), st.floats(0.0, 30.0))
+@settings(deadline=None)
+def test_nobody_is_locked_for_longer_than_promised(seed: int, how: str, seconds: float) -> None:
+    history = History(random.Random(seed))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    _locked(history, how, 200.0, 200.0 + seconds)
+    # A step may have waited, too, between the lock's end and when it is written down.
+    assume(how == "books" or not RULES.lock_bound - 0.5 < seconds <= RULES.lock_bound)
+    found = seconds > RULES.lock_bound
+    assert history.broken() == ({Property.LOCKED} if found else set())
+
+
+@pytest.mark.parametrize("how", ["books", "step"])
+@pytest.mark.parametrize(
+    ("ill", "seconds", "found"),
+    [
+        ((201.0, 202.0), 9.0, False),  # within what it may take until another one is there
+        ((201.0, 202.0), 14.0, False),
+        ((201.0, 202.0), 16.0, True),
+        ((150.0, 170.0), 4.0, True),  # long before
+        ((215.0, 216.0), 5.0, True),  # afterwards
+    ],
+)
+def test_a_helper_that_was_held_up_explains_a_lock_for_some_time(
+    how: str, ill: tuple[float, float], seconds: float, found: bool
+) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.seen.append(Seen("harness", Saw.HELPER, *ill))
+    _locked(history, how, 200.0, 200.0 + seconds)
+    assert history.broken() == ({Property.LOCKED} if found else set())
+
+
+@pytest.mark.parametrize("how", ["books", "step"])
+def test_who_was_stopped_may_be_locked_for_long(how: str) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.see("harness", Saw.STOPPED, client="who")
+    begin = history.at
+    history.see("harness", Saw.FAULT, name="nothing")
+    history.at += 20.0
+    history.see("harness", Saw.WENT_ON, client="who")
+    _locked(history, how, begin + 0.001, history.at)
+    assert history.broken() == set()
+
+
+@pytest.mark.parametrize("steps", ["before", "across", "after"])
+def test_when_the_node_manager_is_gone_nobody_is_locked(steps: str) -> None:
+    history = History(random.Random(0))
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    history.see("who", Saw.STEPPED)
+    if steps == "before":
+        gone = history.see("harness", Saw.FAULT, name="node manager killed")
+    else:
+        since = history.see("harness", Saw.FAULT, name="nothing")
+        gone = history.see("harness", Saw.FAULT, name="node manager killed")
+        # What was launched before may have been done before anybody was locked.
+        history.see("who", Saw.STEPPED, None if steps == "after" else since)
+    history.see("harness", Saw.FREED, gone, client="who")
+    assert history.broken() == (set() if steps == "after" else {Property.LOCKED})
+
+
+@dataclass
+class Program:
+    """An honest batch program that is stopped and goes on, life after life."""
+
+    history: History
+    count: int = 0  # steps that it has made
+    saved: int = 0
+    lives: int = 0
+
+    @property
+    def who(self) -> str:
+        return f"saver-{self.lives}"
+
+    def begin(self) -> None:
+        self.lives += 1
+        self.count = self.saved
+        self.history.see(self.who, Saw.BORN, environment="bob", pid=self.lives)
+        self.history.see(self.who, Saw.LOADED, slot=0, count=self.count)
+        self.history.see(self.who, Saw.ASKED, request="tenant", notebook=True)
+        self.history.see(self.who, Saw.SAYS)
+
+    def compute(self) -> None:
+        self.history.at += 1.0
+        for _ in range(self.history.rng.randrange(5)):
+            self.count += 1
+            self.history.see(self.who, Saw.COUNTED, slot=0, count=self.count)
+
+    def told(self, seconds: float = 4.0) -> None:
+        self.history.see(self.who, Saw.TOLD, lease="l", seconds=seconds)
+
+    def save(self, begun: int | None = None) -> None:
+        data = {"slot": 0, "count": self.count, "begun": self.count if begun is None else begun}
+        self.history.see(self.who, Saw.SAVING, **data)
+        self.history.see(self.who, Saw.SAVED, **data)
+        self.saved = self.count
+
+    def live(self) -> None:
+        """It ends by itself, is stopped, goes on for a while, or is killed at any of these."""
+        self.begin()
+        self.compute()
+        how = self.history.rng.random()
+        if how < 0.6:
+            self.told()
+            if how < 0.2:
+                self.history.see(self.who, Saw.KEEPS, lease="l", why="no gate")
+                self.compute()
+            elif how < 0.5:
+                self.save()
+            else:  # the file was there before it was killed, or was not
+                data = {"slot": 0, "count": self.count, "begun": self.count}
+                self.history.see(self.who, Saw.SAVING, **data)
+                self.saved = self.history.rng.choice((self.saved, self.count))
+        self.history.see("harness", Saw.KILLED, client=self.who)
+        self.history.see("harness", Saw.DIED, client=self.who)
+
+
+PROGRAMS = st.builds(
+    lambda seed, lives: [p := Program(History(random.Random(seed))), *(p.live() for _ in lives)][0],
+    st.integers(0, 2**32),
+    st.lists(st.none(), min_size=1, max_size=6),
+)
+
+
+@given(PROGRAMS)
+@settings(deadline=None)
+def test_it_is_silent_where_programs_are_stopped_and_go_on(program: Program) -> None:
+    assert program.history.broken() == set()
+
+
+@given(PROGRAMS, st.integers(1, 9), st.booleans())
+@settings(deadline=None)
+def test_it_finds_what_was_saved_and_is_not_there(program: Program, steps: int, up: bool) -> None:
+    program.begin()
+    program.compute()
+    program.told()
+    program.count += steps
+    program.save()
+    program.saved += steps if up else -steps
+    program.begin()
+    assert program.history.broken() == {Property.STOP}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["said nothing", "at once", "no time", "in mid-step", "untold", "no answer", "stopped", "none"],
+)
+def test_only_who_said_how_is_stopped_and_has_its_time(damage: str) -> None:
+    history = History(random.Random(0))
+    program = Program(history)
+    program.begin()
+    if damage != "at once":
+        program.compute()
+    if damage == "said nothing":
+        history.seen = [line for line in history.seen if line.saw is not Saw.SAYS]
+    if damage == "at once":
+        history.at = history.seen[-2].t0 + 0.1
+    if damage != "untold":
+        program.told(1.0 if damage == "no time" else 4.0)
+    if damage == "stopped":
+        history.see("harness", Saw.STOPPED, client=program.who)
+    if damage in ("no answer", "stopped"):
+        history.at += 15.0
+    if damage == "stopped":
+        history.see("harness", Saw.WENT_ON, client=program.who)
+    if damage == "no answer":
+        history.see("harness", Saw.FAULT, name="nothing")
+    else:
+        program.save(program.count + 1 if damage == "in mid-step" else None)
+    found = set() if damage in ("none", "stopped") else {Property.STOP}
+    assert history.broken() == found

@@ -30,6 +30,8 @@ class Case:
     rate: float = 2.0
     clients: int = 10
     tenants: int = 0
+    locked: int = 0
+    savers: int = 0
     lifted: bool = False
     by_turns: bool = False
     hosts: int = 0
@@ -76,6 +78,32 @@ CASES: dict[str, Case] = {
         6,
         seconds=40.0,
         by_turns=True,
+    ),
+    "be_locked_for_long": Case(
+        Property.LOCKED,
+        ("step without end",),
+        ("stepper",),
+        0.5,
+        3,
+        locked=5,
+        seconds=15.0,
+        by_turns=True,
+    ),
+    "leave_the_dead_helpers_locks": Case(
+        Property.LOCKED,
+        ("helper killed while a lock is out",),
+        ("stepper",),
+        0.5,
+        1,
+        locked=5,
+        seconds=6.0,
+        by_turns=True,
+    ),
+    "stop_anybody": Case(
+        Property.STOP, ("client killed",), ("long", "pair"), 0.5, savers=1, seconds=8.0
+    ),
+    "save_at_once": Case(
+        Property.STOP, ("client killed",), ("short", "pair"), 0.5, 5, savers=3, seconds=8.0
     ),
     "ask_everybody_for_caches": Case(Property.CACHE, ("client killed",), STAYERS),
     "place_out_of_service": Case(Property.DRAINED, ("GPU out of service",), ("short", "pair"), 4.0),
@@ -167,6 +195,8 @@ def test_a_planted_bug_is_found(
             rate=case.rate,
             clients=case.clients,
             tenants=case.tenants,
+            locked=case.locked,
+            savers=case.savers,
             lifted=case.lifted,
             by_turns=case.by_turns,
             hosts=case.hosts,

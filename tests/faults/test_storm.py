@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.faults.observed import Saw
 from support.faults.stage import can_steal
-from support.faults.storm import OF_TURNS, Plan, Report, Storm
+from support.faults.storm import OF_LOCKS, OF_STOPS, OF_TURNS, Plan, Report, Storm
 
 pytestmark = [
     pytest.mark.slow,
@@ -121,4 +121,42 @@ def test_nobody_waits_for_a_turn_for_ever(
     assert all(report.faults[name] > 0 for name in OF_TURNS)
     assert report.verdict.looked_at["steps by turns"] > 0
     assert report.verdict.looked_at["waits for turns"] > 0
+    assert report.verdict.looked_at["probes"] == 1
+
+
+def test_nobody_stays_locked(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
+    killed = OF_LOCKS[:4]
+    plan = Plan(
+        SEED + 5,
+        seconds=6.0,
+        rate=1.5,
+        clients=1,
+        roles=("stepper",),
+        locked=5,
+        by_turns=True,
+        only=(*killed, "step without end"),
+        enough=lambda faults, saw: all(faults[name] > 0 for name in killed) and saw[Saw.LOCKED] > 3,
+    )
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
+    assert all(report.faults[name] > 0 for name in killed)
+    assert report.verdict.looked_at["locks"] > 3
+    assert report.verdict.looked_at["free when the node manager was gone"] > 0
+    assert report.verdict.looked_at["probes"] == 1
+
+
+def test_who_is_stopped_loses_nothing(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
+    plan = Plan(
+        SEED + 6,
+        seconds=6.0,
+        rate=1.5,
+        clients=4,
+        roles=("short", "pair", "long"),
+        savers=3,
+        only=(*OF_STOPS, "client killed", "wire cut"),
+        enough=lambda faults, saw: any(map(faults.get, OF_STOPS)) and saw[Saw.SAVED] > 1,
+    )
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
+    assert any(map(report.faults.get, OF_STOPS))
+    assert report.verdict.looked_at["states saved"] > 1
+    assert report.verdict.looked_at["states found again"] > 0
     assert report.verdict.looked_at["probes"] == 1

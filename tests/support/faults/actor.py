@@ -29,7 +29,7 @@ from jupyter_gpushare.client.words.recalls import (
 )
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
-from . import hostile, tenant
+from . import hostile, locked, saver, tenant
 from .observed import Log, Saw, boot
 
 GIB = 2**30
@@ -99,6 +99,8 @@ class Actor:
             self.turns.recalled(recall.limits)
         elif recall.give in MEMORY:
             self.asked_back = True
+        elif recall.give is Give.STOP:  # it never said how, so nobody may tell it
+            self.log.note(Saw.TOLD, lease=self.lease, seconds=recall.seconds)
         elif recall.give is Give.CACHE:
             self.log.note(Saw.EMPTIED, lease=self.lease)
             self.session.gave(Give.CACHE, self.lease)
@@ -312,6 +314,10 @@ def main(spec: dict[str, Any]) -> None:
         hostile.main(spec)
     elif spec["role"] == "tenant":
         tenant.Tenant(spec).run()
+    elif spec["role"] == "locked":
+        locked.Locked(spec).run()
+    elif spec["role"] == "saver":
+        saver.Saver(spec).run()
     elif spec["role"] == "sleeper":  # has the pid of somebody who died
         Log(Path(spec["log"])).note(
             Saw.BORN, pid=os.getpid(), environment=spec["environment"], role="sleeper"

@@ -34,6 +34,8 @@ class Property(Enum):
     DRAINED = "a GPU that is out of service is granted"
     TURN = "two tasks compute at once on a GPU that they use by turns"
     WAITS = "a task waits for its turn for longer than promised"
+    LOCKED = "a task stays locked"
+    STOP = "a program is stopped that did not say how, or loses what it saved"
     CACHE = "a task within its limit is asked for its cache"
 
 
@@ -54,7 +56,10 @@ class Rules:
     long the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does
     not end a step for so long loses the turn. ``turn_wait``: a task has its turn after so long,
     where nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
-    steps, at least, and what one at a time needs for a step.
+    steps, at least, and what one at a time needs for a step. ``stop_after``: as long a
+    program computes before it is told to stop, ``stop_grace``: as long it may save, ``stopped_by``:
+    so long after that it has saved its state, or said why not. ``lock_bound``: the driver has nobody
+    locked for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was held up.
     """
 
     capacity: Mapping[str, int]
@@ -67,6 +72,11 @@ class Rules:
     turn_bound: float = 0.0
     turn_wait: float = math.inf
     by_turns: tuple[int, int] | None = None
+    stop_after: float = 0.0
+    stop_grace: float = 0.0
+    stopped_by: float = math.inf
+    lock_bound: float = math.inf
+    lock_inherit: float = 0.0
 
 
 class LedgerRecord(Protocol):
@@ -153,6 +163,8 @@ class _Harness:
     gives_up: list[float]
     drained: list[tuple[str, float, float]]  # GPU, certainly out of service from, to
     missing: list[tuple[float, float]]  # when a GPU was perhaps out of service, or lost
+    locked: list[tuple[str, float, float]]  # client, certainly locked from, to
+    helpers: list[tuple[float, float]]  # when a checkpoint helper was perhaps held up
     disturbed: list[float]  # something was done to the node manager, or to connections
 
 
@@ -176,6 +188,8 @@ def check(
     findings += _drained(clients.values(), harness)
     findings += _turns(clients.values(), harness, rules)
     findings += _waits(clients.values(), harness, rules)
+    findings += _locked(seen, clients, harness, rules)
+    findings += _stops(seen, clients, harness, rules)
     findings += _caches(clients, harness)
     findings += _memory(seen, clients, harness)
     findings += _again(clients.values(), harness, rules, ledger or ())
@@ -209,6 +223,14 @@ def check(
             "caches emptied": count["emptied"],
             "steps by turns": count["step"],
             "waits for turns": count["passed"],
+            "stops asked for": count["told"],
+            "states saved": count["saved"],
+            "states found again": sum(
+                line.saw is Saw.LOADED and line.data["count"] > 0 for line in seen
+            ),
+            "steps without a gate": count["stepped"],
+            "locks": count["locked"],
+            "free when the node manager was gone": count["freed"],
             "probes": count["probed"],
             "ledger records": len(ledger or ()),
         },
@@ -232,6 +254,7 @@ def _clients(seen: Iterable[Seen]) -> dict[str, _Client]:
 #: Names of faults that are no reason for the node manager not to answer.
 _LEAVE_THE_NODE_ALONE = (
     *("hostile", "client", "lease revoked", "memory kept", "more memory", "helper"),
+    "lock or unlock",
     "clock",
     "GPU out of service",
     "step without end",
@@ -243,7 +266,7 @@ _SEEN_AGAIN = 2.0
 
 
 def _harness(seen: Sequence[Seen]) -> _Harness:
-    found = _Harness(defaultdict(list), {}, {}, {}, [], [], [], [], [], [], [], [])
+    found = _Harness(defaultdict(list), {}, {}, {}, [], [], [], [], [], [], [], [], [], [])
     away: dict[tuple[Saw, str], Seen] = {}
     stopped: dict[str, float] = {}
     memory: dict[tuple[str, str], tuple[int, float]] = {}
@@ -271,6 +294,10 @@ def _harness(seen: Sequence[Seen]) -> _Harness:
                 found.resident.append(
                     (data["gpu"], data["client"], data["memory"], data["begin"], data["end"])
                 )
+            case Saw.LOCKED:
+                found.locked.append((data["client"], data["begin"], data["end"]))
+            case Saw.HELPER:
+                found.helpers.append((line.t0, line.t1))
             case Saw.GPU_LOST:
                 found.lost_gpus.append((data["gpu"], line.t0))
                 away[Saw.GPU_FOUND, data["gpu"]] = line
@@ -558,11 +585,11 @@ def _turns(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> list[
 def _waits(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> Iterator[Finding]:
     """Whoever waits for a turn has it in time, whatever the others do or become.
 
-    After something was done to the node manager, and after a task that may have had the turn was
-    stopped, the time begins anew.
+    After something was done to the node manager, or to the helper that locks tasks, and after a
+    task that may have had the turn was stopped, the time begins anew.
     """
     stops = [stop for spans in harness.stops.values() for span in spans for stop in span]
-    anew = [*harness.disturbed, *stops]
+    anew = [*harness.disturbed, *stops, *(at for span in harness.helpers for at in span)]
     for client in clients:
         waits: float | None = None
         ends = [(line.saw, line.t1) for line in client.lines]
@@ -580,6 +607,122 @@ def _waits(clients: Iterable[_Client], harness: _Harness, rules: Rules) -> Itera
                         f"nothing explains what is after {began:.3f}",
                     )
                 waits = None
+
+
+def _stops(
+    seen: Sequence[Seen], clients: Mapping[str, _Client], harness: _Harness, rules: Rules
+) -> Iterator[Finding]:
+    """Only who said how is told to stop, and not at once; what it has saved is found again.
+
+    It is saved at a gate, not in mid-step, and only because somebody told it.
+    """
+    stories: list[str] = []
+    for client in clients.values():
+        stories += _stopped(client, rules)
+        told = _unanswered(client)
+        end = min(
+            harness.killed.get(client.who, math.inf),
+            harness.died.get(client.who, math.inf),
+            seen[-1].t1,
+        )
+        is_stopped = any(told is not None and b > told for _, b in harness.stops[client.who])
+        if told is not None and end - told > rules.stopped_by and not is_stopped:
+            stories.append(
+                f"{client.who} was told to stop at {told:.3f}, and had neither saved nor answered "
+                f"at {end:.3f}"
+            )
+    begun: dict[int, int] = defaultdict(int)  # the most that was about to be saved, by slot
+    saved: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for line in seen:
+        if line.saw is Saw.SAVING:
+            begun[line.data["slot"]] = max(begun[line.data["slot"]], line.data["count"])
+        elif line.saw is Saw.SAVED:
+            saved[line.data["slot"]].append((line.t1, line.data["count"]))
+        elif line.saw is Saw.LOADED:
+            slot, count = line.data["slot"], line.data["count"]
+            least = max((size for at, size in saved[slot] if at <= line.t0), default=0)
+            if not least <= count <= begun[slot]:
+                stories.append(
+                    f"{line.who} goes on from {count} at {line.t1:.3f}, where {least} was saved "
+                    f"and no more than {begun[slot]} was to be"
+                )
+    for story in stories:
+        yield Finding(Property.STOP, story)
+
+
+def _stopped(client: _Client, rules: Rules) -> Iterator[str]:
+    asked, says, told = -math.inf, False, False
+    for line in client.lines:
+        data, who = line.data, f"{client.who} at {line.t1:.3f}"
+        match line.saw:
+            case Saw.ASKED:
+                asked = line.t0
+            case Saw.SAYS:
+                says = True
+            case Saw.TOLD:
+                told = True
+                if not says:
+                    yield f"{who} was told to stop, and had not said how"
+                if line.t1 - asked < rules.stop_after:
+                    yield f"{who} was told to stop, and had asked at {asked:.3f}"
+                if data["seconds"] < rules.stop_grace:
+                    yield f"{who} was given {data['seconds']} s to stop"
+            case Saw.SAVING:
+                if not told:
+                    yield f"{who} saved its state, and nobody had told it to"
+                if data["count"] != data["begun"]:
+                    yield f"{who} saved its state in mid-step"
+
+
+def _unanswered(client: _Client) -> float | None:
+    """Since when it is told to stop, and nothing came of it."""
+    told: float | None = None
+    for line in client.lines:
+        if line.saw is Saw.TOLD:
+            told = line.t1 if told is None else told
+        elif line.saw in (Saw.SAVING, Saw.KEEPS, Saw.RELEASING, Saw.LOST, Saw.LET_GO):
+            told = None
+    return told
+
+
+def _locked(
+    seen: Iterable[Seen], clients: Mapping[str, _Client], harness: _Harness, rules: Rules
+) -> Iterator[Finding]:
+    """A lock ends by itself in time, whatever becomes of whoever asked for it.
+
+    So it is by the driver's own books, and by what the client saw: a step that it launched is done.
+    When the node manager is gone nobody is locked.
+    """
+    steps = [
+        (client.who, line.t0, line.t1)
+        for client in clients.values()
+        for line in client.lines
+        if line.saw is Saw.STEPPED
+    ]
+    for who, begin, end in (*harness.locked, *steps):
+        since = begin
+        for ill, well in harness.helpers:
+            if ill <= end and begin <= well + rules.lock_inherit:
+                since = max(since, well + rules.lock_inherit)
+        is_stopped = any(a < end and b > begin for a, b in harness.stops[who])
+        if end - since > rules.lock_bound and not is_stopped:
+            yield Finding(
+                Property.LOCKED,
+                f"{who} was locked from {begin:.3f} to {end:.3f}; nothing explains what is after "
+                f"{since:.3f}",
+            )
+    for line in seen:
+        who = line.data.get("client", "")
+        if (
+            line.saw is Saw.FREED
+            and who in clients
+            and not any(x.saw is Saw.STEPPED and x.t0 >= line.t0 for x in clients[who].lines)
+        ):
+            yield Finding(
+                Property.LOCKED,
+                f"{who} had made no step by {line.t1:.3f}, {line.t1 - line.t0:.0f} s after the "
+                f"node manager was gone",
+            )
 
 
 def _caches(clients: Mapping[str, _Client], harness: _Harness) -> list[Finding]:

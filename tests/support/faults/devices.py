@@ -22,10 +22,11 @@ from support.cuda import Call, Cuda, CudaWorld, children_of, end_helper, helper_
 from .observed import Log, Saw, boot
 from .stage import Player
 
-CHECKPOINTED = 2
+LOCKED, CHECKPOINTED = 1, 2
 #: How often each call has a mishap.
 _CALLS = {Call.STATE: 1, Call.LOCK: 2, Call.CHECKPOINT: 4, Call.UNLOCK: 1}
 _WHILE_PARKED = {Call.STATE: 1, Call.CHECKPOINT: 3, Call.RESTORE: 5, Call.UNLOCK: 1}
+_OF_LOCKS = {Call.LOCK: 2, Call.UNLOCK: 3}  # where nobody is parked
 NEXT_CALL = 5.0  # seconds in which somebody must come to a call that hangs
 HANG = 3.0  # seconds for which a checkpoint call hangs, or the helper is stopped, at most
 
@@ -52,8 +53,10 @@ class Devices:
         harness: Log,
         after: Callable[[float, Callable[[], None]], None],
         only: Call | None = None,
+        *,
+        locks: bool = False,
     ) -> None:
-        """``only``: no other checkpoint call goes wrong."""
+        """``only``: no other checkpoint call goes wrong. ``locks``: processes are only locked."""
         self.world = world
         self.runtime = Path(tempfile.mkdtemp(prefix="gpushare-"))
         self._rng = rng
@@ -63,14 +66,16 @@ class Devices:
         self._looks: dict[str, _Look] = {}  # by client
         self._stuck: set[str] = set()
         self._only = only
+        self._locks = locks
         self._ill: Call | None = None
+        self._ill_since = 0.0
 
     # -- what is there ---------------------------------------------------------------------------
 
-    def look(self, tenants: Iterable[Player]) -> None:
+    def look(self, players: Iterable[Player]) -> None:
         """Look at the books of those who live, and write down what was found before."""
         here = set()
-        for player in tenants:
+        for player in players:
             now = self._read(player)
             if now is None:
                 continue
@@ -108,6 +113,8 @@ class Devices:
     def _write(self, name: str, look: _Look) -> None:
         if look.state == CHECKPOINTED or look.until <= look.since:
             return
+        if look.state == LOCKED:
+            self._harness.note(Saw.LOCKED, client=name, begin=look.since, end=look.until)
         for gpu, memory in look.memory.items():
             self._harness.note(
                 Saw.RESIDENT,
@@ -123,6 +130,10 @@ class Devices:
         looks = self._looks.values()
         return sorted({gpu for look in looks if look.state == CHECKPOINTED for gpu in look.memory})
 
+    def locked(self) -> set[str]:
+        """Who was locked at the last look."""
+        return {name for name, look in self._looks.items() if look.state == LOCKED}
+
     # -- faults ----------------------------------------------------------------------------------
 
     @property
@@ -130,14 +141,18 @@ class Devices:
         locks = (self.runtime / "jupyter-gpushare").glob("*.sock.lock")
         return next((path.with_suffix("") for path in locks), None)
 
-    def _helpers(self) -> list[int]:
-        """The helper and its worker."""
+    def _family(self) -> list[int]:
+        """The helper, its workers, and its heir."""
         pid = None if self._place is None else helper_pid(self._place)
         if pid is None:
             return []
         with contextlib.suppress(OSError):
             return [pid, *children_of(pid)]
         return [pid]
+
+    def _helpers(self) -> list[int]:
+        """Without the heir: where that dies, too, nobody is left to unlock anybody."""
+        return [pid for pid in self._family() if not _is_heir(pid)]
 
     def kill_helper(self) -> bool:
         pids = self._helpers()
@@ -146,10 +161,11 @@ class Devices:
         for pid in self._rng.choice((pids, pids[:1], pids[-1:])):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._harness.note(Saw.HELPER)
         return True
 
     def stop_helper(self) -> bool:
-        pids = self._helpers()
+        pids, since = self._helpers(), boot()
         if not pids:
             return False
         pid = self._rng.choice(pids)
@@ -163,6 +179,7 @@ class Devices:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
             os.close(pidfd)
+            self._harness.note(Saw.HELPER, since)
 
         self._after(self._rng.uniform(0.1, HANG), go_on)
         return True
@@ -202,15 +219,17 @@ class Devices:
         """Whose turn it is to go wrong; ``None``: another one goes wrong already."""
         if self._ill is not None:
             return None
-        calls = _WHILE_PARKED if self.parked_gpus() else _CALLS
+        calls = _WHILE_PARKED if self.parked_gpus() else _OF_LOCKS if self._locks else _CALLS
         if self._only is not None:
             calls = {self._only: 1}
+        self._ill_since = boot()
         (self._ill,) = self._rng.choices(list(calls), list(calls.values()))
         return self._ill
 
     def _heal(self, call: Call) -> None:
         self._ill = None
         self.world.heal(call)
+        self._harness.note(Saw.HELPER, self._ill_since)
 
     def _mishap(self, longest: float, begin: Callable[[Call], None]) -> bool:
         call = self._choose()
@@ -224,9 +243,15 @@ class Devices:
         """End the helper, and write down the last looks."""
         self.look([])
         self.world.heal()
-        for pid in self._helpers()[1:]:
+        for pid in self._family()[1:]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._place is not None:
             end_helper(self._place)
         shutil.rmtree(self.runtime, ignore_errors=True)
+
+
+def _is_heir(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"--heir" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False

@@ -34,6 +34,15 @@ class Saw(Enum):
     WAITS = "waits"  # is about to wait for its turn, at a gate
     PASSED = "passed"  # waits there no more
     TURN = "turn"  # was given its turn
+    LAUNCHES = "launches"  # computes from here on without a gate
+    STEPPED = "stepped"  # launched a step at t0, and the driver had done it at t1
+    SAYS = "says"  # t0: is about to say how its state is saved
+    LOADED = "loaded"  # t0: before it read the file; goes on from this ``count`` of its ``slot``
+    COUNTED = "counted"  # made so many steps of its slot
+    TOLD = "told"  # was told to stop
+    SAVING = "saving"  # t0: its state is about to be saved
+    SAVED = "saved"  # its state is in the file
+    KEEPS = "keeps"  # was told to stop, and says that it goes on
     HANGS = "hangs"  # t0: computes from here on, lives, and never comes to a gate
     ALIVE = "alive"  # what the node manager said of the lease
     RELEASING = "releasing"  # t0: about to send
@@ -55,6 +64,9 @@ class Saw(Enum):
     MEMORY = "memory"  # t1: the process has memory on the GPU, as the driver says
     MEMORY_GONE = "memory_gone"  # t0: about to take it away
     RESIDENT = "resident"  # a client's memory was on the GPU from ``begin`` to ``end``
+    LOCKED = "locked"  # the driver had a client locked from ``begin`` to ``end``
+    HELPER = "helper"  # t0 to t1: the checkpoint helper was away, or a call that it makes was ill
+    FREED = "freed"  # t0: the node manager is gone, so nobody may be locked; t1: looked for so long
     STUCK = "stuck"  # a client's memory was to come back to a GPU where there was no room
     GPU_LOST = "gpu_lost"  # t0: the driver is about to lose it
     GPU_FOUND = "gpu_found"  # t1: the driver has it again

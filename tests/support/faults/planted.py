@@ -25,7 +25,7 @@ from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide.draft import Done, Draft
 from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.measure import observe, watchdog
-from jupyter_gpushare.policy.recall import lifts
+from jupyter_gpushare.policy.recall import lifts, stopping
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -371,6 +371,17 @@ def believe_who_parks() -> None:
     ANSWERS[cmd.Park] = park
 
 
+def stop_anybody() -> None:
+    """Whether a batch program said how it is stopped is not looked at."""
+    original = stopping.due
+
+    def due(state, config, lease):
+        request = dataclasses.replace(lease.request, stops=True)
+        return original(state, config, dataclasses.replace(lease, request=request))
+
+    stopping.due = due
+
+
 def host_with_a_ledger_of_its_own() -> None:
     """Each server's node manager has a ledger of its own, so that a new host knows nothing."""
     sys.argv = [
@@ -412,6 +423,7 @@ PLANTED: dict[str, Callable[[], None]] = {
         forget_request_ids,
         end_with_the_gpu,
         believe_who_parks,
+        stop_anybody,
         host_with_a_ledger_of_its_own,
     )
 }

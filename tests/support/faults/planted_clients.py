@@ -1,4 +1,4 @@
-"""Bugs in the client's parking, for the test of the storm: see ``planted.py``.
+"""Bugs in the client's parking, stops and locks, for the test of the storm: see ``planted.py``.
 
 A module of its own, for a client that imports the node manager takes seconds to start.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from jupyter_gpushare.client.memory import ladder
+from jupyter_gpushare.client.memory import driver, ladder, locking, stopping
 from jupyter_gpushare.client.memory.rungs import Given, Rung
 
 
@@ -40,9 +40,35 @@ def forget_what_was_moved() -> None:
     ladder.Ladder.bring_back = bring_back
 
 
+def be_locked_for_long() -> None:
+    """However soon its lock shall end: it is locked until its turn comes."""
+    original = locking._seconds
+    locking._seconds = lambda answer: 600.0 if original(answer) else 0.0
+
+
+def leave_the_dead_helpers_locks() -> None:
+    """A helper that starts does not unlock what the one before it had locked."""
+    driver._MODULE = "support.faults.planted_helper"
+
+
+def save_at_once() -> None:
+    """Who is told to stop saves its state where it is, and not at its next gate."""
+    original = stopping.Stopping.wanted
+
+    def wanted(self, seconds):
+        original(self, seconds)
+        self._wanted = False
+        self._save()
+
+    stopping.Stopping.wanted = wanted
+
+
 #: Alone, or besides what is planted in the node manager by the same name.
 IN_CLIENTS: dict[str, Callable[[], None]] = {
     "believe_who_parks": believe_every_checkpoint,
     "believe_every_restore": believe_every_restore,
     "forget_what_was_moved": forget_what_was_moved,
+    "save_at_once": save_at_once,
+    "be_locked_for_long": be_locked_for_long,
+    "leave_the_dead_helpers_locks": leave_the_dead_helpers_locks,
 }

@@ -33,8 +33,10 @@ class DriverSaid(Exception):
 class Cuda:
     """The calls that are needed, on the first GPU this process sees. Usable by any thread."""
 
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
+    def __init__(self, keeps_lock: bool = False) -> None:
+        """``keeps_lock``: a call keeps Python's own lock, so no other thread runs meanwhile."""
+        load = ctypes.PyDLL if keeps_lock else ctypes.CDLL
+        self._library = load("libcuda.so.1")
         self._context = ctypes.c_void_p()
 
     def start(self) -> None:
@@ -56,6 +58,11 @@ class Cuda:
         data = ctypes.create_string_buffer(size)
         self._call("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
         return data.raw
+
+    def step(self) -> None:
+        """A call that the driver lets through only while this process is not locked."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
 
     def _call(self, function: str, *arguments: Any) -> None:
         self._must("cuCtxSetCurrent", self._context)  # each thread has its own
@@ -80,11 +87,11 @@ class Block:
 class Pretend(ModuleType):
     """The framework's module: what a program imports."""
 
-    def __init__(self, movable: bool) -> None:
+    def __init__(self, movable: bool, keeps_lock: bool = False) -> None:
         super().__init__(NAME)
         self.movable = movable
         self.started = False
-        self.cuda = Cuda()
+        self.cuda = Cuda(keeps_lock)
         self.blocks: list[Block] = []
 
     def fill(self, sizes: list[int], rng: random.Random) -> None:

@@ -146,6 +146,10 @@ class Player:
     passed: int = 0  # gates
     yields: bool = False  # was asked for its turn, and has not come to a gate
     turn_since: float | None = None  # it was given its turn then
+    launches: bool = False  # computes without a gate
+    launched: float = -math.inf  # when it began the last step that the driver has done
+    told: bool = False  # was told to stop, and has not begun to save
+    saves: bool = False
     hangs: bool = False  # was made to compute for ever
 
     @property
@@ -170,8 +174,19 @@ class Player:
                 self.leases.pop(seen.get("lease"), None)
             self.has_memory |= saw is Saw.FILLED
             self._turns(saw, seen["t1"])
+            self._stops(saw)
+            if saw is Saw.STEPPED:
+                self.launched = seen["t0"]
+            elif saw in (Saw.LAUNCHES, Saw.RELEASING, Saw.LOST, Saw.LET_GO):
+                self.launches = saw is Saw.LAUNCHES
             if saw in SETTLED:
                 self.settled = seen["t1"]
+
+    def _stops(self, saw: Saw) -> None:
+        if saw in (Saw.TOLD, Saw.SAVING, Saw.KEEPS, Saw.RELEASING, Saw.LOST):
+            self.told = saw is Saw.TOLD
+        if saw in (Saw.SAVING, Saw.SAVED, Saw.KEEPS):
+            self.saves = saw is Saw.SAVING
 
     def _turns(self, saw: Saw, at: float) -> None:
         if saw is Saw.TURN:

@@ -78,6 +78,40 @@ c.Policy.owed_most = 0.0
 c.Policy.turn_bound = {TURN_BOUND}
 c.Policy.turn_patience = 2.0
 """
+#: Where tasks without a gate are locked by the driver.
+LOCK = 1.0
+BY_LOCK = f"""
+c.Policy.turn_lock = {LOCK}
+"""
+#: Nobody is locked for longer; the rest is for a machine that is busy.
+LOCK_BOUND = LOCK + 5.0
+#: Where its helper dies or is held up, another one is there by then.
+LOCK_INHERIT = 20.0
+#: Seconds after the node manager's death in which somebody may still be about to be locked.
+LOCK_CROSSES = 1.0
+#: The faults of locks.
+OF_LOCKS = (
+    "client killed while it is locked",
+    "helper killed while a lock is out",
+    "node manager killed while a lock is out",
+    "both killed while a lock is out",
+    "lock or unlock hangs",
+    "lock or unlock fails",
+    "helper stopped while a lock is out",
+)
+#: Where batch programs are stopped for people: long after they were told they have not answered.
+STOP_AFTER, STOP_GRACE = 1.0, 4.0
+STOPPED_BY = STOP_GRACE + 10.0
+BY_STOPS = f"""
+c.Policy.stop_after = {STOP_AFTER}
+c.Policy.stop_grace = {STOP_GRACE}
+"""
+#: The faults of stops.
+OF_STOPS = (
+    "client killed while it saves",
+    "client killed before it saves",
+    "node manager killed before a stop",
+)
 #: The faults that tasks which take turns can have by themselves.
 OF_TURNS = (
     "client killed at a gate",
@@ -112,6 +146,8 @@ class Plan:
     kernels: int = 0
     hosts: int = 0
     tenants: int = 0
+    locked: int = 0
+    savers: int = 0
     lifted: bool = False
     by_turns: bool = False
     entry: Sequence[str] = ()
@@ -151,7 +187,7 @@ class Storm:
         node = RunningNode(
             directory,
             simulate="",
-            config=CONFIG + LIFTED * plan.lifted + BY_TURNS * plan.by_turns,
+            config=_config(plan),
             arguments=[f"--token-file={_tokens(directory)}"],
             environ=self.shim.environ(self.world.environ()),
             ledger=directory / "state" / "ledger.sqlite",
@@ -159,7 +195,14 @@ class Storm:
         self.nodes = Nodes(node, hosts=plan.hosts, entry=plan.entry)
         self.nodes.node.environ["PYTHONPATH"] = f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"
         self.cast = Cast(directory, self.harness, self.world.environ({}))
-        self.devices = Devices(self.world, self.rng, self.harness, self._after, plan.ill_call)
+        self.devices = Devices(
+            self.world,
+            self.rng,
+            self.harness,
+            self._after,
+            plan.ill_call,
+            locks=plan.locked > 0,
+        )
         self._has_maps = self.rng.random() < 0.5
         self.world.set_version(WITH_MAPS if self._has_maps else WITHOUT_MAPS)
         self.leases = directory / "leases"
@@ -222,6 +265,25 @@ class Storm:
                 (1.0, self._jump_at_the_edge),
             )
             self._menu |= dict(zip(OF_TURNS, how, strict=True))
+        if plan.locked:
+            devices = self.devices
+            locks = (
+                (1.0, self._kill_locked),
+                (1.0, lambda: self._is_anybody_locked() and devices.kill_helper()),
+                (0.4, lambda: self._is_anybody_locked() and self._kill_node()),
+                (0.4, self._kill_helper_and_node),
+                (0.5, lambda: self._is_anybody_locked() and devices.hang()),
+                (0.5, lambda: self._is_anybody_locked() and devices.fail()),
+                (0.5, lambda: self._is_anybody_locked() and devices.stop_helper()),
+            )
+            self._menu |= dict(zip(OF_LOCKS, locks, strict=True))
+        if plan.savers:
+            stops = (
+                (1.5, self._kill_saving),
+                (0.5, self._kill_told),
+                (1.0, self._kill_node_asking),
+            )
+            self._menu |= dict(zip(OF_STOPS, stops, strict=True))
         if plan.only:
             self._menu = {name: self._menu[name] for name in plan.only}
 
@@ -278,6 +340,11 @@ class Storm:
             turn_bound=TURN_BOUND,
             turn_wait=TURN_WAIT,
             by_turns=(GIB, 4 * GIB) if self.plan.by_turns else None,
+            stop_after=STOP_AFTER,
+            stop_grace=STOP_GRACE,
+            stopped_by=STOPPED_BY,
+            lock_bound=LOCK_BOUND,
+            lock_inherit=LOCK_INHERIT,
         )
 
     def _rage(self) -> None:
@@ -315,7 +382,7 @@ class Storm:
         self.cast.bury()
         for player in self.cast.players.values():
             player.read_on()
-        self.devices.look(self._tenants)
+        self.devices.look(self._with_memory)
         self._granted.update(name for p in self.cast.players.values() for name in p.leases)
         held = [lease for p in self.cast.players.values() for lease in p.leases]
         scratch = self.leases.with_suffix(".new")
@@ -328,8 +395,18 @@ class Storm:
         plain = sum(living[role] for role in _ROLES)
         for _ in range(self.plan.clients - plain):
             self._bear()
-        for _ in range(self.plan.tenants - living["tenant"]):
-            self._bear("tenant")
+        for role, wanted in (("tenant", self.plan.tenants), ("locked", self.plan.locked)):
+            for _ in range(wanted - living[role]):
+                self._bear(role)
+        slots = {player.spec.get("slot") for player in self.cast.players.values()}
+        for slot in range(self.plan.savers):
+            if slot not in slots:
+                self._bear_with_memory("saver", slot=slot)
+
+    @property
+    def _with_memory(self) -> list[Player]:
+        """Whoever the driver's books tell of."""
+        return [p for p in self.cast.players.values() if p.spec["role"] in _OWN_MEMORY]
 
     @property
     def _tenants(self) -> list[Player]:
@@ -369,6 +446,30 @@ class Storm:
             self._call_tenants()
         if self.plan.by_turns:
             self._await_turns()
+        if self.plan.locked:
+            self._free_everybody()
+
+    def _free_everybody(self) -> None:
+        """The node manager dies, and stays away: whoever was locked computes on."""
+        self.nodes.wanted = False
+        self.nodes.signal(signal.SIGKILL)
+        began = boot() + LOCK_CROSSES
+        launching = [player for player in self._read() if player.launches]
+        while boot() < began + LOCK_INHERIT and any(
+            player.pid in self.cast.players and player.launches and player.launched < began
+            for player in launching
+        ):
+            self._supervise()
+            time.sleep(0.02)  # as above
+        for player in launching:
+            if player.pid in self.cast.players and player.launches:
+                self.harness.note(Saw.FREED, began, client=player.name)
+        self.nodes.wanted = True
+        until(self._serves_again, "the node manager serves again", 60)
+
+    def _serves_again(self) -> bool:
+        self.nodes.supervise()
+        return self.nodes.serves()
 
     def _await_turns(self) -> None:
         """Everybody who waits for a turn has one; if not, the checker says for how long."""
@@ -412,7 +513,7 @@ class Storm:
         self.nodes.supervise()
         for player in self.cast.players.values():
             player.read_on()
-        self.devices.look(self._tenants)
+        self.devices.look(self._with_memory)
         self.cast.bury()
 
     def _probe(self) -> float:
@@ -462,8 +563,8 @@ class Storm:
         # Some roles play only where they are named.
         often = [_ROLES[name]["often"] or bool(self.plan.roles) for name in roles]
         role = role or self.rng.choices(roles, often)[0]
-        if role == "tenant":
-            return self._bear_tenant()
+        if role in _OWN_MEMORY:
+            return self._bear_with_memory(role)
         environment = self.rng.choice(_WHO.get(role, PEOPLE[:3]))
         spec = {
             "role": role,
@@ -477,13 +578,15 @@ class Storm:
         }
         return self.cast.bear(spec)
 
-    def _bear_tenant(self) -> Player | None:
-        taken = {player.spec["environment"] for player in self._tenants}
+    def _bear_with_memory(self, role: str, **more: Any) -> Player | None:
+        own = (*_OWN_MEMORY, "saver")
+        living = self.cast.players.values()
+        taken = {p.spec["environment"] for p in living if p.spec["role"] in own}
         environment = self.rng.choice([name for name in TENANTS if name not in taken])
         plant = self.plan.tenant_plant
         driver = self.rng.random() < 0.5 if plant is None else plant != "forget_what_was_moved"
         spec = {
-            "role": "tenant",
+            "role": role,
             "seed": self.rng.randrange(2**32),
             "environment": environment,
             "environ": {
@@ -494,13 +597,28 @@ class Storm:
                 "XDG_RUNTIME_DIR": str(self.devices.runtime),
             },
             # The double does not follow blocks to another GPU: there only the driver moves them.
-            "movable": not driver and not self._has_maps,
+            "movable": role == "tenant" and not driver and not self._has_maps,
             "memory": self.rng.choice((9, 10)) * GIB,
             "deadline": self.rng.choice((0.7, 1.5, 5.0) if plant is None else (0.7,)),
             "idle": [0.6, 3.0],
             "cells": self.rng.randrange(3, 12),
             "plant": plant,
         }
+        if role == "locked":
+            # Those who keep Python's lock cannot even give a sign of life while they are locked.
+            keeps_lock = self.rng.random() < 0.5
+            spec |= {"memory": 4 * GIB, "hold": [5.0, 20.0], "keeps_lock": keeps_lock}
+        elif role == "saver":
+            spec |= {
+                "class": "batch",
+                "hold": [10.0, 30.0],
+                "file": str(self.directory / f"saved-{more['slot']}"),
+                "says_first": self.rng.random() < 0.5,
+                "gates": self.rng.random() < 0.85,
+                "save": [0.05, 0.8],
+                "fails": 0.1,
+                **more,
+            }
         return self.cast.bear(spec)
 
     def _some(self, *, holds: bool = False, stopped: bool = False) -> Player | None:
@@ -555,6 +673,26 @@ class Storm:
         if self._whom is not None:
             self.cast.kill(self._whom)
         return self._whom is not None
+
+    def _kill_saving(self) -> bool:
+        return self._kill_one_of([player for player in self._read() if player.saves])
+
+    def _kill_told(self) -> bool:
+        return self._kill_one_of([player for player in self._read() if player.told])
+
+    def _kill_node_asking(self) -> bool:
+        """Somebody was told to stop, and has not ended."""
+        return any(player.told or player.saves for player in self._read()) and self._kill_node()
+
+    def _is_anybody_locked(self) -> bool:
+        return bool(self.devices.locked())
+
+    def _kill_locked(self) -> bool:
+        locked = self.devices.locked()
+        return self._kill_one_of([p for p in self.cast.players.values() if p.name in locked])
+
+    def _kill_helper_and_node(self) -> bool:
+        return self._is_anybody_locked() and self.devices.kill_helper() and self._kill_node()
 
     def _kill_node_in_a_hand_over(self) -> bool:
         return any(player.yields for player in self._read()) and self._kill_node()
@@ -760,7 +898,7 @@ class Storm:
         ``least`` and ``most`` are parts of what it may use.
         """
         player = self._some(holds=True)
-        if player is None or player.spec["role"] in ("notebook", "tenant"):
+        if player is None or player.spec["role"] in ("notebook", *_OWN_MEMORY):
             return False
         lease = self.rng.choice(list(player.leases))
         gpu, memory = self.rng.choice(player.leases[lease])
@@ -837,6 +975,18 @@ class Storm:
         return True
 
 
+def _config(plan: Plan) -> str:
+    also = (
+        (LIFTED, plan.lifted),
+        (BY_TURNS, plan.by_turns),
+        (BY_LOCK, plan.locked > 0),
+        (BY_STOPS, plan.savers > 0),
+    )
+    return CONFIG + "".join(text for text, is_wanted in also if is_wanted)
+
+
+#: Those who have memory on their GPUs by themselves.
+_OWN_MEMORY = ("tenant", "locked")
 #: Whose clients they are, where not just anybody's. Who has kernels only can be asked to park.
 _WHO = {"hostile": ("mallory",), "wide": ("dave",), "kernel": ("erin", "frank")}
 #: How clients behave; ``lives``: requests until it ends by itself.

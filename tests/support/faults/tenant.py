@@ -12,7 +12,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,8 +36,8 @@ BEAT = 0.15  # seconds between two looks at the lease
 SPARE = GIB
 
 
-def _stands_for(module: ModuleType, name: str, ours: Callable[..., object]) -> None:
-    """Put ``ours`` in the place of a function, which must be there: one that moved is missed."""
+def stands_for(module: ModuleType, name: str, ours: object) -> None:
+    """Put ``ours`` in the place of what a module has. It must be there: what moved is missed."""
     getattr(module, name)
     setattr(module, name, ours)
 
@@ -71,15 +71,16 @@ class Tenant:
         os.environ.update(spec["environ"])
         # A checkpoint here takes milliseconds; who waits half a minute sees no deadline pass.
         for name in ("park_deadline", "resume_deadline"):
-            _stands_for(ladder, name, lambda memory: spec["deadline"])
+            stands_for(ladder, name, lambda memory: spec["deadline"])
         if spec["plant"] is not None:
             IN_CLIENTS[spec["plant"]]()
         # Between two cells nothing of a person's runs; our own loop is no such thing.
-        _stands_for(ladder, "threads_object", lambda found: None)
+        stands_for(ladder, "threads_object", lambda found: None)
         # Only kernels are asked to park.
-        kernel = {"name": "tenant", "kind": "kernel", "kernel_id": None, "path": None}
-        _stands_for(getting, "describe_task", lambda environ: kernel)
-        self.framework = Pretend(spec["movable"])
+        kind = "kernel" if spec["role"] == "tenant" else "process"
+        task = {"name": spec["role"], "kind": kind, "kernel_id": None, "path": None}
+        stands_for(getting, "describe_task", lambda environ: task)
+        self.framework = Pretend(spec["movable"], spec.get("keeps_lock", False))
         sys.modules[NAME] = self.framework
         registry.BUILT_IN[NAME] = "support.faults.pretend"
         self.broker = Broker(
@@ -90,12 +91,7 @@ class Tenant:
 
     def run(self) -> None:
         """Until it has had its cells, or has lost something."""
-        self.log.note(
-            Saw.BORN, pid=os.getpid(), environment=self.spec["environment"], role="tenant"
-        )
-        self.broker.set_activity(True)
-        while not self._acquire():
-            time.sleep(self.rng.uniform(0.05, 0.3))
+        self._begin()
         if self._fill() and self._look(self.rng.uniform(0.0, 0.5)):
             for _ in range(self.spec["cells"]):
                 if not (self._idle() and self._cell()):
@@ -105,10 +101,23 @@ class Tenant:
         self.log.note(Saw.LET_GO, lease=self.lease)
         self.broker.close()
 
+    def _begin(self) -> None:
+        self.log.note(
+            Saw.BORN,
+            pid=os.getpid(),
+            environment=self.spec["environment"],
+            role=self.spec["role"],
+        )
+        self.broker.set_activity(True)
+        while not self._acquire():
+            time.sleep(self.rng.uniform(0.05, 0.3))
+
     def _acquire(self) -> bool:
         t0 = self.log.note(Saw.ASKED, request="tenant", notebook=True)
         try:
-            grant = self.broker.request(Ask(1, self.spec["memory"]), wait_timeout=5.0)
+            grant = self.broker.request(
+                Ask(1, self.spec["memory"], self.spec.get("class")), wait_timeout=5.0
+            )
         except GpuShareError as error:
             self.log.note(Saw.GAVE_UP, t0, request="tenant", why=str(error))
             return False
