@@ -122,7 +122,8 @@ class Play:
         self.first.append(self.people["alice"].send(LOOP))
         after = int(script.said("saved after step").split()[-1])
         script.said("the command has stopped (exit code 75)")
-        tell(DAN, f"his script has saved its state after step {after}, and ended")
+        took = time.monotonic() - self.first[0].sent
+        tell(DAN, f"his script saved its state after step {after}, and ended: {took:.1f} s later")
         check(len(script.steps()) == after, "it was stopped between two steps, and lost none")
         wait_until("dan's place in the queue", lambda: place_of(self.node, DAN), PATIENCE)
         self.first += [self.people[name].send(LOOP) for name in ("bob", "carol")]
