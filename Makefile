@@ -11,7 +11,8 @@
 #   make wheels      does all that the package needs have wheels, for CPython 3.11 to 3.15?
 #   make demo        the main job, headless: two people, three notebooks, two GPUs
 #   make demo-parking  three notebooks with live variables share one GPU for a (short) day
-#   make demo-turns  a long training and others' short cells on one GPU, and a picture of it (2 min)
+#   make demo-turns  a long training, others' short cells and a script that makes way for them, on one
+#                    GPU, and a picture of it (2 min)
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given

@@ -1,36 +1,37 @@
-"""Three people compute on one GPU: a long training, and short cells that hardly wait for it.
+"""Four people compute on one GPU: a long training, short cells that hardly wait for it, a script.
 
-``make demo-turns`` runs it. Each person has a Jupyter server and a kernel of her own, all of one
-node manager. Alice's cell trains; meanwhile Bob and Carol send short cells. Each of those begins at
-the end of the step that Alice's training is in, and her losses are those of a training that nobody
-disturbed. The program exits with 1 if anything of that is not so. ``--svg`` makes a picture of who
-computed when.
+``make demo-turns`` runs it. Dan's script computes in the background until Alice opens a notebook
+and needs the memory: it saves its state and stops. Alice's cell trains; meanwhile Bob and Carol
+send short cells. Each of those begins at the end of the step that Alice's training is in. When the
+three have gone Dan's script goes on. The losses of both trainings are those of trainings that
+nobody disturbed. The program exits with 1 if anything of that is not so. ``--svg`` makes a picture
+of who computed when.
 
-The GPU is simulated, and torch computes on the CPU, one thread each. Everything else is real.
+The GPU is simulated, and torch computes on the CPU, one thread each. Everything else is real:
+three Jupyter servers with a kernel each, ``jupyter gpushare run``, and one node manager. What the
+people run is in ``turns_programs.py``, who they are in ``turns_people.py``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from array import array
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import Any
 
-import httpx
-import websocket
-from demo import Story, Watcher, start_node, wait_until
+from demo import Story, Watcher, place_of, start_node, wait_until
+from turns_people import MUCH, PATIENCE, Cell, Person, Script, read_steps, undisturbed
 from turns_picture import Band, Span, paint
+from turns_programs import BY_STEPS, LOOP, UNTIL_THERE
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.replay.behaviour import Options, PolicyName, TurnCost, behaviour
@@ -41,225 +42,17 @@ from jupyter_gpushare.replay.trace import Session
 PEOPLE = ("alice", "bob", "carol")
 SHORT = ("bob", "carol", "bob", "carol")  # whose cells, one after the other
 WITHIN = 1.0  # seconds from sending a short cell to its first step
-PATIENCE = 600.0  # seconds for what is no promise: a busy machine may be slow
-TOKEN = "demo"
+DAN = "dan"
+DANS_STEPS = 120
+FIRST = 30  # of them; then Alice needs the memory
 
 CONFIG = """
 c.Policy.share_mode = "time"
 c.Policy.quantum = {quantum}
+c.Policy.stop_after = 1.0
 c.Quotas.default = {{"gpus": 1, "memory": "8GiB"}}
+c.Quotas.users = {{"dan": {{"gpus": 1, "memory": "{much}"}}}}
 """
-#: Torch counts the memory that it uses on a GPU, and not what it uses on a CPU. The kernels run
-#: this when they start: a measured step then tells such figures, as on a GPU.
-STAND_IN = """
-from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator, Figures
-from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
-from jupyter_gpushare.client.adapters.torch import TorchAdapter
-
-class OnCpu(CudaAllocator):
-    def devices(self):
-        return (self._torch.device("cpu"),)
-    def figures(self, device):
-        return Figures._make(2**30 for _ in Figures._fields)
-    def free(self, device):
-        return None
-    def capturing(self):
-        return False
-
-def watch_steps(adapter, torch):
-    if adapter.meter is None:
-        adapter.meter = StepMeter(torch, OnCpu(torch))
-        adapter.meter.install()
-
-TorchAdapter._watch_steps = watch_steps
-"""
-#: What everybody has in the notebook: a training loop. It writes down when each step computed.
-LOOP = """
-import json, os, time, torch
-from torch.utils.data import DataLoader, TensorDataset
-
-torch.set_num_threads(1)
-log = open(os.environ["DEMO_STEPS"], "a", buffering=1)
-
-def train(seed, enough):
-    torch.manual_seed(seed)
-    data = TensorDataset(torch.randn(2048, 256), torch.randint(10, (2048,)))
-    net = torch.nn.Sequential(
-        torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Dropout(0.2),
-        torch.nn.Linear(1024, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 10),
-    )
-    optimizer = torch.optim.AdamW(net.parameters())
-    losses, began = [], [0.0]
-    net.register_forward_pre_hook(lambda *_: began.__setitem__(0, time.monotonic()))
-    optimizer.register_step_post_hook(lambda *_: log.write(f"{began[0]} {time.monotonic()}\\n"))
-    while True:
-        for inputs, labels in DataLoader(data, batch_size=512, shuffle=True):
-            if enough(losses):
-                weights = sum(one.double().sum().item() for one in net.parameters())
-                return print(json.dumps([one.hex() for one in (*losses, weights)]))
-            loss = torch.nn.functional.cross_entropy(net(inputs), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-"""
-UNTIL_THERE = "train({}, lambda losses: os.path.exists({!r}))"
-BY_STEPS = "train({}, lambda losses: len(losses) >= {})"
-
-
-@dataclass
-class Cell:
-    """A cell that was sent: when, and what came of it. Times are monotonic seconds."""
-
-    owner: str
-    sent: float
-    done: threading.Event = field(default_factory=threading.Event)
-    ended: float = 0.0
-    printed: str = ""
-    error: str = ""
-
-    def result(self) -> str:
-        """What it printed. Raises :class:`RuntimeError` when it failed or does not end."""
-        if not self.done.wait(PATIENCE) or self.error:
-            raise RuntimeError(f"{self.owner}'s cell did not end well: {self.error or 'no answer'}")
-        return self.printed
-
-
-class Person:
-    """One person: a Jupyter server, and one notebook in it. ``close`` ends both."""
-
-    def __init__(self, name: str, folder: Path, node: str) -> None:
-        self.name = name
-        self.log = folder / "steps"
-        startup = folder / "ipython" / "profile_default" / "startup"
-        startup.mkdir(parents=True)
-        (startup / "on_cpu.py").write_text(STAND_IN)
-        for part in ("work", "config", "data", "run"):
-            (folder / part).mkdir(mode=0o700)
-        self.log.touch()
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("JUPYTER", "JPY_", "IPYTHON"))
-        }
-        environment |= {
-            "JUPYTER_CONFIG_DIR": str(folder / "config"),
-            "JUPYTER_DATA_DIR": str(folder / "data"),
-            "JUPYTER_RUNTIME_DIR": str(folder / "run"),
-            "IPYTHONDIR": str(folder / "ipython"),
-            "JUPYTER_GPUSHARE_SOCKET": node,
-            "JUPYTER_GPUSHARE_TOKEN": f"{name}-token",
-            "DEMO_STEPS": str(self.log),
-        }
-        command = [
-            *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"),
-            *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", "--ServerApp.port_retries=0"),
-            f"--IdentityProvider.token={TOKEN}",
-            f"--ServerApp.root_dir={folder / 'work'}",
-            "--ServerApp.jpserver_extensions={'jupyter_gpushare': True}",
-        ]
-        self._said = folder / "server.log"
-        with self._said.open("wb") as out:
-            self._server = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
-        self._info = folder / "run" / f"jpserver-{self._server.pid}.json"
-        self._sockets: list[websocket.WebSocket] = []
-
-    def open(self) -> None:
-        """Open the notebook: its kernel starts, and is ready."""
-        url = wait_until(f"{self.name}'s server", self._serving, PATIENCE)
-        body = {"path": "n.ipynb", "name": "n.ipynb", "type": "notebook"}
-        answer = httpx.post(
-            f"{url}api/sessions",
-            json={**body, "kernel": {"name": "python3"}},
-            headers=self._headers,
-            timeout=PATIENCE,
-            trust_env=False,
-        )
-        kernel = answer.raise_for_status().json()["kernel"]["id"]
-        channels = f"{url.replace('http', 'ws', 1)}api/kernels/{kernel}/channels"
-        self._socket = websocket.create_connection(channels, header=self._headers, timeout=PATIENCE)
-        self._sockets.append(self._socket)
-
-    def _serving(self) -> str | None:
-        if self._server.poll() is not None:
-            raise RuntimeError(f"{self.name}'s server ended: {self._said.read_text()[-2000:]}")
-        try:
-            url = str(json.loads(self._info.read_text())["url"])
-            httpx.get(f"{url}api", timeout=5, trust_env=False)
-        except (FileNotFoundError, ValueError, httpx.HTTPError):
-            return None  # it has not written all of that file yet, or does not listen
-        return url
-
-    @property
-    def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"token {TOKEN}"}
-
-    def send(self, code: str) -> Cell:
-        """Send a cell. It runs; what comes of it is in the result."""
-        number = os.urandom(8).hex()
-        message = {
-            "channel": "shell",
-            "header": {"msg_id": number, "msg_type": "execute_request", "version": "5.3"},
-            "parent_header": {},
-            "metadata": {},
-            "content": {"code": code, "silent": False, "allow_stdin": False},
-        }
-        message["header"] |= {"session": self.name, "username": self.name}
-        cell = Cell(self.name, time.monotonic())
-        self._socket.send(json.dumps(message))
-        threading.Thread(target=self._receive, args=(cell, number), daemon=True).start()
-        return cell
-
-    def _receive(self, cell: Cell, number: str) -> None:
-        try:
-            while not cell.ended:
-                message = json.loads(self._socket.recv())
-                content = message["content"]
-                if message["parent_header"].get("msg_id") != number:
-                    continue
-                match message["msg_type"]:
-                    case "stream" if content["name"] == "stdout":
-                        cell.printed += content["text"]
-                    case "error":
-                        cell.error = "\n".join(content["traceback"])
-                    case "status" if content["execution_state"] == "idle":
-                        cell.ended = time.monotonic()
-        except (OSError, ValueError, websocket.WebSocketException) as error:
-            cell.error = repr(error)
-        cell.done.set()
-
-    def steps(self, since: float = 0.0) -> list[Span]:
-        """Its steps from then on."""
-        return [span for span in read_steps(self.log) if span[0] >= since]
-
-    def close(self) -> None:
-        for socket in self._sockets:
-            socket.close()
-        self._server.terminate()
-        try:
-            self._server.wait(30)
-        except subprocess.TimeoutExpired:
-            self._server.kill()
-            self._server.wait()
-
-
-def read_steps(log: Path) -> list[Span]:
-    """When each step computed, as the loop wrote it down. A line may be half written yet."""
-    lines = log.read_text().split("\n")[:-1]
-    return [(float(begin), float(end)) for begin, end in map(str.split, lines)]
-
-
-def undisturbed(code: str, log: Path) -> list[str]:
-    """What a plain Python program prints that does the same without us, and its steps."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOOP + code],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "DEMO_STEPS": str(log), "JUPYTER_GPUSHARE": "off"},
-        timeout=PATIENCE,
-    )
-    return list(json.loads(done.stdout))
 
 
 def lengths(steps: list[Span]) -> list[float]:
@@ -293,30 +86,65 @@ def _had(cell: Cell, turns: list[tuple[str, Span]]) -> float:
 class Play:
     """The story, on a GPU with this ``quantum``. Every fact in it is checked.
 
-    ``cells`` are those that were sent while Alice's training ran, and hers.
+    ``cells`` are those that were sent while Alice's training ran, and hers; ``first`` those before.
     """
 
     def __init__(
-        self, story: Story, people: dict[str, Person], node: Watcher, quantum: float
+        self,
+        story: Story,
+        people: dict[str, Person],
+        script: Script,
+        node: Watcher,
+        quantum: float,
     ) -> None:
-        self.story, self.people, self.node, self.quantum = story, people, node, quantum
+        self.story, self.people, self.script = story, people, script
+        self.node, self.quantum = node, quantum
         self.cells: list[Cell] = []
+        self.first: list[Cell] = []
 
     def opening(self) -> None:
-        """Everybody opens a notebook, and trains for some steps: it is known what a step needs."""
+        """Everybody opens a notebook, which holds nothing yet; and Dan's script has the GPU."""
+        script, check = self.script, self.story.check
         with ThreadPoolExecutor() as pool:
             list(pool.map(Person.open, self.people.values()))
-        for code in (LOOP, BY_STEPS.format(0, 3)):
-            for cell in [person.send(code) for person in self.people.values()]:
-                cell.result()
-        leases = self.node.session.call(Method.STATUS)["leases"]
-        gpus = [gpu["index"] for lease in leases for gpu in lease["gpus"]]
-        known = gpus == [0, 0, 0] and all(lease["turn"] for lease in leases)
-        self.story.check(known, "three notebooks are open, and use the one GPU by turns")
+        check(not self._leases(), "three notebooks are open, and hold no GPU")
+        script.start()
+        command = " ".join(("jupyter gpushare", *script.OPTIONS, "-- python train.py"))
+        self.story.tell(DAN, f"{command} {script.number} &")
+        script.has_computed(FIRST)
+        held = [(one["environment"], one["priority_class"]) for one in self._leases()]
+        check(held == [(DAN, "batch")], "dan's script, a batch task, has the GPU and computes")
 
-    def middle(self, folder: Path) -> None:
-        """Alice trains, the others send short cells; then her training once more, undisturbed."""
-        alice, tell, check = self.people["alice"], self.story.tell, self.story.check
+    def dan_stops(self) -> int:
+        """Alice needs the memory, then Bob and Carol do; the step after which Dan's stopped."""
+        script, tell, check = self.script, self.story.tell, self.story.check
+        tell("alice", "sends her first cell: import torch, which needs a GPU")
+        self.first.append(self.people["alice"].send(LOOP))
+        after = int(script.said("saved after step").split()[-1])
+        script.said("the command has stopped (exit code 75)")
+        took = time.monotonic() - self.first[0].sent
+        tell(DAN, f"his script saved its state after step {after}, and ended: {took:.1f} s later")
+        check(len(script.steps()) == after, "it was stopped between two steps, and lost none")
+        wait_until("dan's place in the queue", lambda: place_of(self.node, DAN), PATIENCE)
+        self.first += [self.people[name].send(LOOP) for name in ("bob", "carol")]
+        for cell in self.first:
+            cell.result()
+        # One after the other: that a task can take turns is known after its second step.
+        for person in self.people.values():
+            self.first.append(person.send(BY_STEPS.format(0, 3)))
+            self.first[-1].result()
+        held = [one for one in self._leases() if one["environment"] != DAN]
+        gpus = [gpu["index"] for lease in held for gpu in lease["gpus"]]
+        known = gpus == [0, 0, 0] and all(lease["turn"] for lease in held)
+        check(known, "the three notebooks use the one GPU by turns")
+        return after
+
+    def _leases(self) -> list[dict[str, Any]]:
+        return list(self.node.session.call(Method.STATUS)["leases"])
+
+    def middle(self, folder: Path) -> list[str]:
+        """Alice trains, the others send short cells; her losses and the weights."""
+        alice, tell = self.people["alice"], self.story.tell
         answer = max(self._answer(person) for person in self.people.values())
         enough = folder / "enough"
         training = alice.send(UNTIL_THERE.format(1, str(enough)))
@@ -329,12 +157,39 @@ class Play:
         self._both()
         self._goes_on(training, self.quantum / 5)
         enough.touch()
-        curve = json.loads(training.result())
+        curve = list(json.loads(training.result()))
         tell("alice", f"has enough after {len(curve) - 1} steps")
-        plain = undisturbed(BY_STEPS.format(1, len(curve) - 1), folder / "plain")
-        tell("a program", "trains as many steps, from the same seed, without us and undisturbed")
-        check(curve == plain, "all losses and the weights are the same, to the last bit")
-        self._sums(training, read_steps(folder / "plain"))
+        return curve
+
+    def dan_goes_on(self, after: int) -> None:
+        """The others go home: Dan's script goes on, and computes what it would have computed."""
+        script, tell, check = self.script, self.story.tell, self.story.check
+        waits = place_of(self.node, DAN) is not None and len(script.steps()) == after
+        check(waits, "dan's script waits in the queue, and has not computed meanwhile")
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(Person.close, self.people.values()))
+            tell("everybody else", "closes the notebook")
+            other = pool.submit(script.undisturbed)
+            script.said(f"goes on after step {after}")
+            tell(DAN, f"his script was started again, and goes on after step {after}")
+            found, plain = script.result(), other.result()
+        tell("a program", "runs the same script without us and undisturbed")
+        check(
+            len(script.steps()) == script.number,
+            f"dan's script made {script.number} steps, none of them twice",
+        )
+        wrong = [part for part in plain.keys() | found.keys() if found.get(part) != plain.get(part)]
+        same = f"dan's {', '.join(plain)} are the same, to the last bit"
+        check(not wrong, f"{same}{wrong or ''}")
+
+    def alices_curve(self, curve: list[str], folder: Path) -> None:
+        """Her training once more, undisturbed; and the sums."""
+        log = folder / "plain"
+        plain = undisturbed(("-c", LOOP + BY_STEPS.format(1, len(curve) - 1)), log)
+        self.story.tell("a program", "trains as many steps as alice, without us and undisturbed")
+        same = "alice's losses and the weights are the same, to the last bit"
+        self.story.check(curve == plain, same)
+        self._sums(self.cells[0], read_steps(log))
 
     def _answer(self, person: Person) -> float:
         """Seconds that a cell takes which does nothing."""
@@ -389,9 +244,11 @@ class Play:
         self.story.tell("carol", f"sent one while bob's computed: it began after {waited:.2f} s")
 
     def _sums(self, training: Cell, plain: list[Span]) -> None:
+        clashes = overlaps(
+            {DAN: self.script.steps()} | {name: one.steps() for name, one in self.people.items()}
+        )
+        self.story.check(not clashes, f"at no time did two of the four compute{clashes or ''}")
         steps = {name: one.steps(training.sent) for name, one in self.people.items()}
-        clashes = overlaps(steps)
-        self.story.check(not clashes, f"at no time did two compute{clashes or ''}")
         turns = turns_had(steps)
         order, replayed = [name for name, _span in turns], self._replayed(training, turns)
         said = f"the replay of these cells has the same order of turns: {', '.join(order)}"
@@ -444,12 +301,27 @@ class Play:
         node.finish()
         return [name for name, _group in groupby(found)]
 
+    def bands(self, after: int) -> list[Band]:
+        """What the picture shows of each person; Dan's script stopped after that step."""
+        script, every = self.script, [*self.first, *self.cells]
+        (_, stops), (goes_on, _) = script.steps()[after - 1 : after + 1]
+        marks = [(stops, "saves its state and stops"), (goes_on, "goes on from there")]
+        return [
+            *(
+                Band(
+                    name.capitalize(),
+                    [(cell.sent, cell.ended) for cell in every if cell.owner == name],
+                    person.steps(),
+                )
+                for name, person in self.people.items()
+            ),
+            Band(DAN.capitalize(), [(script.began, script.ended)], script.steps(), marks),
+        ]
+
     def closing(self) -> None:
-        """Everybody closes the notebook."""
-        for person in self.people.values():
-            person.close()
+        """Nothing is left of it."""
         wait_until("everything back", self._is_free, PATIENCE)
-        self.story.check(True, "all notebooks are closed, and the GPU is free")
+        self.story.check(True, "the GPU is free")
 
     def _is_free(self) -> bool:
         (gpu,) = self.node.session.call(Method.STATUS)["gpus"]
@@ -465,32 +337,28 @@ def main() -> int:
     story = Story()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
-        config = CONFIG.format(quantum=options.quantum)
-        process, socket = start_node(folder, config, PEOPLE, "--simulate", "1x24GiB")
+        config = CONFIG.format(quantum=options.quantum, much=MUCH)
+        process, socket = start_node(folder, config, (*PEOPLE, DAN), "--simulate", "1x24GiB")
         stack.callback(process.wait, 20)
         stack.callback(process.terminate)
         node = Watcher(socket)
         stack.callback(node.session.close)
+        script = Script(DAN, folder / DAN, socket, DANS_STEPS)
+        stack.callback(script.close)
         people = {}
         for name in PEOPLE:
             people[name] = Person(name, folder / name, socket)
             stack.callback(people[name].close)
-        play = Play(story, people, node, options.quantum)
+        play = Play(story, people, script, node, options.quantum)
         try:
             play.opening()
-            play.middle(folder)
+            after = play.dan_stops()
+            curve = play.middle(folder)
+            play.dan_goes_on(after)
             if options.svg:
-                began = play.cells[0].sent
-                bands = [
-                    Band(
-                        name.capitalize(),
-                        [(cell.sent, cell.ended) for cell in play.cells if cell.owner == name],
-                        people[name].steps(began),
-                    )
-                    for name in PEOPLE
-                ]
-                paint(bands, began, options.svg)
+                paint(play.bands(after), script.began, options.svg)
                 story.tell("a picture", f"of who computed when: {options.svg}")
+            play.alices_curve(curve, folder)
             play.closing()
         except RuntimeError as error:
             story.check(False, str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jupyter_gpushare.replay.plots import COLOURS
@@ -15,11 +15,15 @@ CLOSE = 0.1
 
 @dataclass(frozen=True)
 class Band:
-    """One person: when her cells ran, from sending to the answer, and when her steps computed."""
+    """One person: when her programs ran, from sending to the end, and when their steps computed.
+
+    ``marks`` are moments, and what happens then; the words stand between them.
+    """
 
     name: str
     cells: list[Span]
     steps: list[Span]
+    marks: list[tuple[float, str]] = field(default_factory=list)
 
 
 def merged(spans: Iterable[Span], close: float = CLOSE) -> list[Span]:
@@ -43,7 +47,7 @@ def paint(bands: list[Band], began: float, path: Path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.patches import Patch
 
-    figure, axis = plt.subplots(figsize=(10, 3.4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(10, 4), layout="constrained")
     ends = max(end for band in bands for _, end in band.cells) - began
 
     def draw(row: int, spans: Iterable[Span], height: float, **how: object) -> None:
@@ -56,18 +60,29 @@ def paint(bands: list[Band], began: float, path: Path) -> None:
         draw(row, band.cells, 0.5, facecolor="white", edgecolor="#555555", hatch="////")
         draw(row, merged(band.steps), 0.62, facecolor=colour)
         draw(len(bands), merged(band.steps), 0.62, facecolor=colour)
+        for number, (at, words) in enumerate(band.marks):
+            axis.annotate(
+                words,
+                (at - began, row),
+                (-8 if number % 2 else 8, 0),
+                textcoords="offset points",
+                ha="right" if number % 2 else "left",
+                va="center",
+                fontsize=9,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 2},
+            )
     axis.set_yticks(range(len(bands) + 1), [*(band.name for band in bands), "the GPU"])
     axis.invert_yaxis()
     axis.set_xlim(0, ends)
-    axis.set_xlabel("seconds since Alice sent her cell")
+    axis.set_xlabel("seconds since Dan started his script")
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
     axis.tick_params(left=False)
     axis.legend(
         handles=[
             Patch(facecolor=COLOURS[0], label="computes (each person has a colour)"),
-            Patch(facecolor="white", edgecolor="#555555", hatch="////", label="its cell waits"),
-            plt.Line2D([], [], color="#999999", label="runs no cell"),
+            Patch(facecolor="white", edgecolor="#555555", hatch="////", label="waits, or prepares"),
+            plt.Line2D([], [], color="#999999", label="runs nothing"),
         ],
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
