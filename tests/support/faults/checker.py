@@ -58,8 +58,9 @@ class Rules:
     where nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
     steps, at least, and what one at a time needs for a step. ``stop_after``: as long a
     program computes before it is told to stop, ``stop_grace``: as long it may save, ``stopped_by``:
-    so long after that it has saved its state, or said why not. ``lock_bound``: the driver has nobody
-    locked for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was held up.
+    so long after that it has saved its state, or said why not. ``lock_bound``: the driver has
+    nobody locked for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was
+    held up.
     """
 
     capacity: Mapping[str, int]
