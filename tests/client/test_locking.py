@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -69,6 +71,8 @@ class Scene:
         self.against: str | None = None
         self.has_gates = False
         self.busy = True
+        self.has_cuda = True
+        self.asked: list[float] = []
         self.grant: Any = SimpleNamespace(lease="L1", gpus=())
         self.locking = Locking(
             lambda: cast(Any, self.node),
@@ -76,7 +80,8 @@ class Scene:
             lock=self.lock,
             against=lambda: self.against,
             has_gates=lambda: self.has_gates,
-            uses_cuda=lambda: True,
+            may_use_cuda=lambda: True,
+            uses_cuda=self.uses_cuda,
             is_busy=lambda: self.busy,
             say=self.said.append,
         )
@@ -86,6 +91,10 @@ class Scene:
         if self.outcome.result is Result.DONE:
             self.locking.given()  # its turn came
         return self.outcome
+
+    def uses_cuda(self) -> bool:
+        self.asked.append(time.monotonic())
+        return self.has_cuda
 
     def offered(self) -> None:
         self.locking.offer()
@@ -132,6 +141,28 @@ def test_an_idle_one_is_locked_when_its_next_cell_begins(scene: Scene) -> None:
     scene.busy = True
     scene.locking.cell_begins()
     until(lambda: scene.locks, "it is locked")
+
+
+def test_the_driver_is_not_asked_about_a_process_without_cuda(scene: Scene) -> None:
+    """Each question costs a helper, which it starts."""
+    looks: list[bool] = []
+    scene.locking._may_use_cuda = lambda: bool(looks.append(True))
+    scene.locking.offer()
+    until(lambda: len(looks) > 10, "it looks on")
+    assert not scene.asked
+    scene.locking._may_use_cuda = lambda: True
+    until(lambda: scene.node.told, "it says that it can be locked")
+
+
+def test_a_driver_that_knows_of_no_cuda_here_is_asked_more_and_more_rarely(scene: Scene) -> None:
+    scene.has_cuda = False
+    scene.locking.offer()
+    until(lambda: len(scene.asked) == 4, "it is asked four times")
+    pauses = [after - before for before, after in itertools.pairwise(scene.asked)]
+    assert pauses[0] >= 0.04, "twice the time between two looks"
+    assert pauses[2] >= 0.16
+    scene.has_cuda = True
+    until(lambda: scene.node.told, "it says that it can be locked")
 
 
 def test_one_that_may_compute_is_not_locked(scene: Scene) -> None:

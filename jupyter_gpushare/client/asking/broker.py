@@ -24,7 +24,7 @@ from ..memory.stopping import Stopping
 from ..memory.worker import Worker
 from ..session.holding import Holding, Standing
 from ..session.session import NobodyThere
-from ..session.visible import cuda_started
+from ..session.visible import cuda_loaded, cuda_started
 from ..words import display
 from ..words.grant import Grant
 from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_number, read_recall
@@ -440,6 +440,7 @@ class Broker:
                 lock=self._aside.lock,
                 against=self._aside.against_lock,
                 has_gates=lambda: self.turns.has_gates,
+                may_use_cuda=cuda_loaded,
                 uses_cuda=self._aside.uses_cuda,
                 is_busy=lambda: self._giving.busy is not False,
                 say=self._say,
