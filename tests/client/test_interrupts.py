@@ -165,9 +165,13 @@ def test_where_interrupts_are_ignored_they_stay_so() -> None:
 
 
 def test_a_failure_does_not_lose_it() -> None:
-    with pytest.raises(KeyboardInterrupt) as told, deaf_to_interrupts():
-        signal.raise_signal(signal.SIGINT)
-        raise OSError("no")
+    def fails() -> None:
+        with deaf_to_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            raise OSError("no")
+
+    with pytest.raises(KeyboardInterrupt) as told:
+        fails()
     assert isinstance(told.value.__context__, OSError)
 
 

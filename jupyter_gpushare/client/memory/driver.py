@@ -179,7 +179,7 @@ class DriverCheckpoint:
             return _GONE
         within = lock_timeout_s + _LOCK_WITHIN
         request = Request(Action.LOCK, target, within, lock_timeout_s, hold=hold_s, say=say)
-        # Who unlocks may be another helper than the one that locks: the next one does it first of all.
+        # Who unlocks may be another helper: the next one does that first of all.
         with self._traceable_by(_ANY):
             try:
                 answer = self._ask(request, told)

@@ -28,7 +28,7 @@ from ...protocol import names
 from ...protocol.times import format_duration
 from ..errors import Preempted
 from ..words import display
-from .gate import Place
+from .places import Place
 
 #: After so many steps without a gate that the program names there is none.
 _NAMES_NONE: Final = 2
@@ -117,17 +117,20 @@ class Stopping:
         if self._is_wanted:
             self._stop()
 
-    def leaves(self, place: Place) -> bool:
-        """Whether a wait for the turn ends there, because it can stop at that gate or the next.
+    def while_waiting(self, place: Place, fits: Callable[[], bool]) -> bool:
+        """It waits there for its turn. Raises as :meth:`gate`. Whether it goes on without.
 
-        On its way to a gate that it names it passes one gate without its turn.
+        On its way to a gate that it names it passes one gate so, where its step ``fits()`` beside
+        who computes now.
         """
         if not self._is_wanted:
             return False
-        can_stop_here = not self._names_gates and self._steps >= _NAMES_NONE
-        if place is Place.NAMED or (place is Place.STEP_END and can_stop_here):
-            return True
-        if self._passed or not self._names_gates:
+        if place is Place.NAMED or (
+            place is Place.STEP_END and not self._names_gates and self._steps >= _NAMES_NONE
+        ):
+            self._stop()
+            return False
+        if self._passed or not self._names_gates or not fits():
             return False
         self._passed = True
         return True

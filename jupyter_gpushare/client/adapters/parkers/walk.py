@@ -78,7 +78,7 @@ def _of_types(types: Iterable[type]) -> list[Any]:
     ids = map(partial(map, id), map(partial(map, type), same))
     chosen = map(compress, things, map(partial(map, wanted.__contains__), ids))
     # It has what holds it, too, and would live on.
-    emptied = filter(None, map(list.clear, last))
+    emptied: Iterator[Any] = filter(None, map(list.clear, last))
     with _no_collection():
         return list(chain(chain.from_iterable(chosen), emptied))
 
