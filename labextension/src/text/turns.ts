@@ -253,7 +253,10 @@ export function interruptionText(
         'Makes way for a request that waits: its memory goes to host memory and comes back.'
       );
     case 'locked':
-      return trans.__("Paused by the driver's lock, for %1 more at most.", left);
+      return trans.__(
+        "Paused by the driver's lock, for %1 more at most.",
+        left
+      );
     case 'stops':
       return trans.__('Saves its state and stops, within %1.', left);
     case null:
