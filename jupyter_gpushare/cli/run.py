@@ -305,6 +305,7 @@ class _Lease:
         self._grant: Grant | None = None
         self._secret = ""
         self._watch: int | None = None  # pidfd of the command
+        self._sends = threading.Lock()  # while it is used, or closed
         self._stops_by = stops_by
         self._late: threading.Timer | None = None
         self._stop, self._ends_at = Stop.NONE, 0.0
@@ -393,10 +394,11 @@ class _Lease:
                     code = os.waitstatus_to_exitcode(status)
                     return code if code >= 0 else 128 - code
         finally:
-            self._watch = None
             if self._late is not None:
                 self._late.cancel()
-            os.close(watch)
+            with self._sends:
+                self._watch = None
+                os.close(watch)
 
     def stopped_with(self, code: int) -> bool:
         """Whether the command has ended because it was asked to, and is to be started again.
@@ -433,7 +435,7 @@ class _Lease:
     # -- on the session's thread -------------------------------------------------------------
 
     def _ended(self, lease: str, message: str) -> None:
-        print(f"jupyter gpushare: the lease is lost: {clean(message)}", file=sys.stderr)
+        _tell(f"the lease is lost: {clean(message)}")
 
     def _noticed(self, message: Notification) -> None:
         ours = self._grant is not None and message.params.get("lease") == self._grant.lease
@@ -452,29 +454,37 @@ class _Lease:
         if self._watch is None or ends:
             return
         self._stop = Stop.ASKED
-        said = clean(recall.message)
-        print(f"jupyter gpushare: {said}", file=sys.stderr)
+        _tell(clean(recall.message))
         if self._late is not None:
             self._late.cancel()
         self._late = threading.Timer(recall.seconds, self._goes_on, (recall.lease,))
         self._late.daemon = True
         self._late.start()
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._watch, self._stops_by or signal.SIGTERM)
+        self._send(self._stops_by or signal.SIGTERM)
 
     def _goes_on(self, lease: str) -> None:
         if self._watch is not None and self._stop is Stop.ASKED:
             self._stop = Stop.LATE
             why = "The command was asked to stop and goes on."
-            print(f"jupyter gpushare: {why}", file=sys.stderr)
+            _tell(why)
             self._session.tell_surely(Method.KEPT, lease=lease, reason=why)
 
     def _end_command(self) -> None:
         self._ends_for_good(signal.SIGTERM)
         if self._watch is not None:
-            print("jupyter gpushare: the command is asked to end.", file=sys.stderr)
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._watch, signal.SIGTERM)
+            _tell("the command is asked to end.")
+            self._send(signal.SIGTERM)
+
+    def _send(self, number: signal.Signals) -> None:
+        with self._sends, contextlib.suppress(ProcessLookupError):
+            if self._watch is not None:
+                signal.pidfd_send_signal(self._watch, number)
+
+
+def _tell(text: str) -> None:
+    """From the session's thread, which must go on where nobody reads what is said."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"jupyter gpushare: {text}", file=sys.stderr)
 
 
 @contextlib.contextmanager

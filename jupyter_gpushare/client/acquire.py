@@ -105,7 +105,7 @@ class _Process:
 
     def on_preempt(self, save: Callable[[], object] | None) -> None:
         """How this process's state is saved before it is stopped; ``None``: it cannot be."""
-        if self._stopping is None:
+        if self._stopping is None or not self._stopping.is_ours:
             if save is None:
                 return
             from .memory.stopping import Stopping

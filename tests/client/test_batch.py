@@ -383,6 +383,15 @@ def program(body: str, **more: str) -> tuple[str, int]:
     return done.stdout, done.returncode
 
 
+def test_a_forked_child_says_anew_how_it_is_stopped() -> None:
+    """What its parent was asked is not its own."""
+    body = "gpushare.checkpoint(); asks()\n"
+    body += "if os.fork() == 0:\n    gpushare.on_preempt(save); gpushare.checkpoint()\n"
+    body += "    print('child', flush=True); asks(); gpushare.checkpoint(); os._exit(3)\n"
+    body += "os.wait(); gpushare.checkpoint()"
+    assert program(body) == ("child\n" + 2 * MAIN, PREEMPTED)
+
+
 FAST = (
     "import time\nfrom jupyter_gpushare.client.memory import stopping\n"
     "stopping.ONE_SIGNAL, stopping.ANOTHER_ASK, stopping.GRACE = 0.1, 0.5, {grace}\n"

@@ -193,10 +193,8 @@ def test_it_is_not_offered_where_it_is_forbidden_or_not_allowed(scene: Scene) ->
     scene.node.hello = {"turn_lock": 10.0}
     scene.has_gates = True
     scene.locking.offer()
-    thread = scene.locking._thread
-    assert thread is not None
-    thread.join(10)
-    assert not scene.node.told, "it has a gate"
+    until(lambda: scene.locking._thread is None, "it has a gate, and needs no lock")
+    assert not scene.node.told
 
 
 def test_gpu_work_that_goes_on_is_tried_again_and_other_failures_a_few_times(scene: Scene) -> None:
@@ -224,6 +222,32 @@ def test_a_gate_of_its_own_goes_before_it_for_ever(scene: Scene) -> None:
     assert not scene.locking.stands
     scene.has_gates = False  # as after a reconnect, before the next step
     assert not scene.locking.stands
+
+
+def test_it_is_offered_again_after_it_held_nothing_for_a_while(scene: Scene) -> None:
+    """As after a parking: whoever starts the thread must not meet one that is about to end."""
+    for _ in range(20):
+        scene.offered()
+        held, scene.grant = scene.grant, None
+        until(lambda: scene.locking._thread is None, "nothing is held")
+        scene.grant, scene.node.hello = held, dict(scene.node.hello)
+        scene.node.told.clear()
+
+
+def test_a_bug_of_ours_is_no_traceback_for_the_user(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.offered()
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    scene.locking._against = fails
+    scene.locking.recalled()
+    until(lambda: "no more" in caplog.text, "it is logged")
+    scene.locking.offer()
+    assert scene.locking._barred
+    assert not scene.locks
 
 
 def test_its_gate_never_closes(scene: Scene) -> None:

@@ -13,6 +13,7 @@ process used CUDA for a while and named no gate.
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -26,6 +27,8 @@ from ...protocol.messages import ErrorAnswer, Method, Notification
 from ..errors import GpuShareError
 from ..session.session import Greeting, Link, Session
 from ..words.grant import Grant
+
+_log = logging.getLogger("jupyter_gpushare")
 
 #: Seconds for which a task with a gate has time to show that it has one.
 PATIENCE: Final = 10.0
@@ -124,18 +127,33 @@ class Locking:
     # -- on our own thread -----------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception:  # noqa: BLE001 - a bug of ours: the user's program goes on, unlocked
+            self._barred = True
+            _log.exception("This process takes turns by the driver's lock no more")
+
+    def _watch(self) -> None:
         began = time.monotonic()
-        while not self._barred:
-            session, grant = self._session(), self._grant()
-            if session is None or grant is None or session.link is Link.CLOSED:
-                return
-            if self._is_gated:
-                return
+        while (now := self._goes_on()) is not None:
+            session, grant = now
             if session.hello is not self._told_in:
                 self._tell(session, grant, time.monotonic() - began)
             if self._wake.wait(LOOK_EVERY):
                 self._wake.clear()
                 self._pause(session, grant)
+
+    def _goes_on(self) -> tuple[Session, Grant] | None:
+        """What is held; ``None``: this thread ends, and `offer` starts another one if need be."""
+        with self._lock:
+            session, grant = self._session(), self._grant()
+            gone = session is None or grant is None or session.link is Link.CLOSED
+            if gone or self._barred or self._is_gated:
+                self._thread = None
+                return None
+            assert session is not None
+            assert grant is not None
+            return session, grant
 
     def _tell(self, session: Session, grant: Grant, waited: float) -> None:
         if waited < PATIENCE or not self._is_busy() or not self._has_cuda():

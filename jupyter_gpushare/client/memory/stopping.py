@@ -73,9 +73,14 @@ class Stopping:
         self._owner = os.getpid()
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this process made it: a forked child begins anew."""
+        return os.getpid() == self._owner
+
+    @property
     def can(self) -> bool:
         """Whether this process said how its state is saved. A forked child did not."""
-        return self._save is not None and os.getpid() == self._owner
+        return self._save is not None and self.is_ours
 
     @property
     def _is_wanted(self) -> bool:
@@ -83,7 +88,6 @@ class Stopping:
 
     def by(self, save: Callable[[], object] | None) -> None:
         """From now on ``save()`` saves the state; ``None``: it cannot be stopped any more."""
-        self._owner = os.getpid()
         self._save = save
         self._listen()
         self.said()
@@ -209,7 +213,7 @@ class Stopping:
         return signal.getsignal(signal.SIGTERM) == self._signalled
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if self._is_saved and os.getpid() == self._owner:
+        if self._is_saved and self.is_ours:
             raise Preempted
         # A forked child, for example a loader's worker, ends as it always did.
         if not self.can or self._ends_now:
