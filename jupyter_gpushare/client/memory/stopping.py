@@ -7,7 +7,8 @@ it names none, the ends of its steps are taken; and if it has none of these eith
 moment. A program that waits at a gate for its turn, or in the queue, stops there.
 
 SIGTERM stays what it is. The second one, and the end of the time for saving, do what SIGTERM does
-without us. Only `jupyter gpushare run` may send it again later, because it asks and never kills.
+without us. Under `jupyter gpushare run` only the second one does, and that if it comes soon: `run`
+may ask again later, and never kills.
 What the node manager itself asks for ends nothing: a program that did not say how goes on.
 """
 
@@ -59,7 +60,7 @@ class Stopping:
         self.said: Callable[[], object] = _nothing
         self.kept: Callable[[str], object] = _ignore
         self._say = say
-        self._is_run = is_run(environ)
+        self._environ = environ
         self._save: Callable[[], object] | None = None
         self._askers: set[Asker] = set()
         self._saves = threading.Lock()  # while it is saved
@@ -81,6 +82,12 @@ class Stopping:
     def can(self) -> bool:
         """Whether this process said how its state is saved. A forked child did not."""
         return self._save is not None and self.is_ours
+
+    @property
+    def _is_run(self) -> bool:
+        """Whether `run` lives, which may have sent SIGTERM, also through what runs us for it."""
+        run = self._environ.get(names.RUN, "")
+        return run.isdecimal() and os.path.exists(f"/proc/{run}")
 
     @property
     def _is_wanted(self) -> bool:
@@ -247,10 +254,7 @@ class Stopping:
 
 
 def is_run(environ: Mapping[str, str]) -> bool:
-    """Whether `jupyter gpushare run` has started this process itself, so that its signals reach it.
-
-    It asks by SIGTERM, more than once, and does not mean that the program must end.
-    """
+    """Whether `jupyter gpushare run` has started this process itself, so that its signals reach it."""
     return environ.get(names.RUN) == str(os.getppid())
 
 
