@@ -254,7 +254,7 @@ class Stopping:
 
 
 def is_run(environ: Mapping[str, str]) -> bool:
-    """Whether `jupyter gpushare run` has started this process itself, so that its signals reach it."""
+    """Whether `jupyter gpushare run` has started this process itself: its signals reach it."""
     return environ.get(names.RUN) == str(os.getppid())
 
 
