@@ -383,6 +383,16 @@ def program(body: str, **more: str) -> tuple[str, int]:
     return done.stdout, done.returncode
 
 
+def test_what_another_thread_has_said_and_done_ends_the_program_too() -> None:
+    """SIGTERM is not heeded then, and ends it as it always does."""
+    body = "gpushare.on_preempt(None)\n"
+    body += "def works():\n    gpushare.on_preempt(save)\n"
+    body += "    acquire._process._stopping.wanted(60)\n    gpushare.checkpoint()\n"
+    body += "from jupyter_gpushare.client import acquire\n"
+    body += "threading.Thread(target=works, name='worker').start()\nsignal.pause()"
+    assert program(body) == ("saved in worker\n", -signal.SIGTERM)
+
+
 def test_a_forked_child_says_anew_how_it_is_stopped() -> None:
     """What its parent was asked is not its own."""
     body = "gpushare.checkpoint(); asks()\n"

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.cuda import children_of
 from support.kernel import Kernel
 from support.livenode import LiveNode, until
 
@@ -140,8 +141,13 @@ class Batch:
         return False
 
     def close(self) -> None:
+        """End it and its command, which would live on."""
+        commands = children_of(self.process.pid) if self.process.poll() is None else []
         self.process.kill()
         self.process.wait(30)
+        for command in commands:
+            with suppress(ProcessLookupError):
+                os.kill(command, signal.SIGKILL)
 
 
 @pytest.fixture

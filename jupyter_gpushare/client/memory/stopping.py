@@ -178,7 +178,7 @@ class Stopping:
             return
         self._forget_timer()
         self._save, self._is_saved = None, True
-        if threading.current_thread() is not threading.main_thread() and self._is_ours():
+        if threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGTERM)  # this thread's end would not end the program
         raise Preempted
 
