@@ -21,10 +21,11 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
-from ..client.errors import GpuShareError
+from ..client.errors import PREEMPTED, GpuShareError
 from ..client.session.origin import origin
 from ..client.session.session import Link, Session
 from ..client.words.classes import class_of
@@ -53,6 +54,10 @@ FORWARDED = (
     signal.SIGUSR2,
     signal.SIGWINCH,
 )
+#: After one of these the command is not started again.
+ENDS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+#: Seconds after which a command that goes on is taken not to end by it.
+ENDS_WITHIN = 60.0
 #: ``si_code`` of a signal that the kernel sent, as the terminal's Ctrl-C is.
 SI_KERNEL = 0x80
 
@@ -169,7 +174,7 @@ class UnderLease(Verb):
                 if self.told:
                     print(f"{COMMAND}: {lease.words}. {self.told}", file=sys.stderr)
                 code = lease.hold(program, command, restarts)
-                if not lease.was_stopped or not code:
+                if stops_by is None or not lease.stopped_with(code):
                     return code
                 lease.give_back()
                 print(
@@ -192,7 +197,8 @@ class RunApp(UnderLease):
     With --requeue the command is batch, and says that it can be stopped: when an interactive
     request needs its GPUs, it gets SIGTERM (--stop-signal) and time to save its state. When it has
     ended with another exit code than 0, it waits for GPUs again and is started again, with
-    JUPYTER_GPUSHARE_RESTARTS one higher. A command that goes on is not killed."""
+    JUPYTER_GPUSHARE_RESTARTS one higher. A command that goes on is not killed. After Ctrl-C, or a
+    signal from somebody else, it is not started again."""
     examples = """
     jupyter gpushare run -- python train.py --epochs 3
     jupyter gpushare run --gpus 2 --memory 8GiB --class batch -- ./simulate
@@ -269,6 +275,15 @@ class _Signalled(Exception):
         self.number = number
 
 
+class Stop(Enum):
+    """Whether the command was asked to stop, and may be started again."""
+
+    NONE = "none"
+    ASKED = "asked"
+    LATE = "late"
+    FOR_GOOD = "for_good"
+
+
 class _Lease:
     """A lease of this process, the session it hangs on, and the command under it."""
 
@@ -290,10 +305,10 @@ class _Lease:
         self._grant: Grant | None = None
         self._secret = ""
         self._watch: int | None = None  # pidfd of the command
+        self._sends = threading.Lock()  # while it is used, or closed
         self._stops_by = stops_by
         self._late: threading.Timer | None = None
-        #: Whether the command was asked to stop, and may be started again.
-        self.was_stopped = False
+        self._stop, self._ends_at = Stop.NONE, 0.0
         with _refusing():
             self._session.open(read_settings(os.environ).answer_timeout)
 
@@ -303,7 +318,7 @@ class _Lease:
         Raises `Refused`; `_Signalled`.
         """
         request = {**request, "request_id": f"run-{os.getpid()}-{time.monotonic_ns()}"}
-        self.was_stopped = False
+        self._stop = Stop.NONE
         shown, last, granted = TerminalDisplay(sys.stderr), dict[str, Any](), None
 
         def heed_signals() -> None:
@@ -348,6 +363,7 @@ class _Lease:
             names.SECRET: self._secret,
             names.SOCKET: self._session.path,
         }
+        environ[names.RUN] = str(os.getpid())
         if self._stops_by is not None:
             environ[names.RESTARTS] = str(restarts)
         try:
@@ -367,19 +383,41 @@ class _Lease:
             self._end_command()  # it was taken back before there was a command to end
         try:
             while True:
-                number = self._signals.wait(None, watch, typed_too=False)
+                number = self._signals.wait(None, watch, on_typed=self._ends_for_good)
                 if number is not None:
+                    self._ends_for_good(number)
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(watch, number)
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended:
+                    self._hear_the_rest()
                     code = os.waitstatus_to_exitcode(status)
                     return code if code >= 0 else 128 - code
         finally:
-            self._watch = None
             if self._late is not None:
                 self._late.cancel()
-            os.close(watch)
+            with self._sends:
+                self._watch = None
+                os.close(watch)
+
+    def stopped_with(self, code: int) -> bool:
+        """Whether the command has ended because it was asked to, and is to be started again.
+
+        Where it said that it goes on, and ended later, only its exit code can tell that.
+        """
+        signal_ = None if self._stops_by is None else 128 + self._stops_by
+        late = self._stop is Stop.LATE and code in (PREEMPTED, signal_)
+        return code != 0 and (self._stop is Stop.ASKED or late)
+
+    def _ends_for_good(self, number: signal.Signals) -> None:
+        """The person, or the system, wants an end: the command is not started again."""
+        if number in ENDS:
+            self._stop, self._ends_at = Stop.FOR_GOOD, time.monotonic()
+
+    def _hear_the_rest(self) -> None:
+        """The command has ended, perhaps by a signal that has come here, too, and is not read."""
+        while (number := self._signals.read()) is not None:
+            self._ends_for_good(number)
 
     def close(self) -> None:
         """Give it back, and hang up."""
@@ -397,7 +435,7 @@ class _Lease:
     # -- on the session's thread -------------------------------------------------------------
 
     def _ended(self, lease: str, message: str) -> None:
-        print(f"jupyter gpushare: the lease is lost: {clean(message)}", file=sys.stderr)
+        _tell(f"the lease is lost: {clean(message)}")
 
     def _noticed(self, message: Notification) -> None:
         ours = self._grant is not None and message.params.get("lease") == self._grant.lease
@@ -408,29 +446,45 @@ class _Lease:
             self._stop_command(recall)
 
     def _stop_command(self, recall: Recall) -> None:
-        """Ask the command to save its state and end. It is not killed if it goes on."""
-        if self._watch is None or self._stops_by is None:
+        """Ask the command to save its state and end. It is not killed if it goes on.
+
+        Without ``--requeue`` the command itself has said that it can (`on_preempt`), by SIGTERM.
+        """
+        ends = self._stop is Stop.FOR_GOOD and time.monotonic() < self._ends_at + ENDS_WITHIN
+        if self._watch is None or ends:
             return
-        self.was_stopped = True
-        said = clean(recall.message)
-        print(f"jupyter gpushare: {said}", file=sys.stderr)
+        self._stop = Stop.ASKED
+        _tell(clean(recall.message))
+        if self._late is not None:
+            self._late.cancel()
         self._late = threading.Timer(recall.seconds, self._goes_on, (recall.lease,))
         self._late.daemon = True
         self._late.start()
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._watch, self._stops_by)
+        self._send(self._stops_by or signal.SIGTERM)
 
     def _goes_on(self, lease: str) -> None:
-        if self._watch is not None:
+        if self._watch is not None and self._stop is Stop.ASKED:
+            self._stop = Stop.LATE
             why = "The command was asked to stop and goes on."
-            print(f"jupyter gpushare: {why}", file=sys.stderr)
+            _tell(why)
             self._session.tell_surely(Method.KEPT, lease=lease, reason=why)
 
     def _end_command(self) -> None:
+        self._ends_for_good(signal.SIGTERM)
         if self._watch is not None:
-            print("jupyter gpushare: the command is asked to end.", file=sys.stderr)
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._watch, signal.SIGTERM)
+            _tell("the command is asked to end.")
+            self._send(signal.SIGTERM)
+
+    def _send(self, number: signal.Signals) -> None:
+        with self._sends, contextlib.suppress(ProcessLookupError):
+            if self._watch is not None:
+                signal.pidfd_send_signal(self._watch, number)
+
+
+def _tell(text: str) -> None:
+    """From the session's thread, which must go on where nobody reads what is said."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"jupyter gpushare: {text}", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -465,19 +519,33 @@ class Signals:
         os.close(self._fd)
 
     def wait(
-        self, timeout: float | None, *others: int, typed_too: bool = True
+        self,
+        timeout: float | None,
+        *others: int,
+        on_typed: Callable[[signal.Signals], object] | None = None,
     ) -> signal.Signals | None:
         """Wait for a signal or until one of ``others`` can be read; the signal, if it was one.
 
         Keys typed at the terminal reach every process of the foreground, the
-        command too: ``typed_too=False`` leaves them out.
+        command too: with ``on_typed`` that is told of them, and they are left out.
         """
         ready, _, _ = select.select([self._fd, *others], [], [], timeout)
         if self._fd not in ready:
             return None
-        number, _errno, code = self._INFO.unpack(os.read(self._fd, self._INFO.size))
-        if code == SI_KERNEL and number != signal.SIGHUP and not typed_too:
+        number, code = self._next()
+        if code == SI_KERNEL and number != signal.SIGHUP and on_typed is not None:
+            on_typed(number)
             return None
-        if typed_too and number == signal.SIGWINCH:
+        if on_typed is None and number == signal.SIGWINCH:
             return None  # a terminal's new size is no reason to leave
-        return signal.Signals(number)
+        return number
+
+    def read(self) -> signal.Signals | None:
+        """One that has come, typed or not; ``None``: there is none."""
+        with contextlib.suppress(BlockingIOError):
+            return self._next()[0]
+        return None
+
+    def _next(self) -> tuple[signal.Signals, int]:
+        number, _errno, code = self._INFO.unpack(os.read(self._fd, self._INFO.size))
+        return signal.Signals(number), code

@@ -89,16 +89,23 @@ class _Process:
         if self._stopping is not None:
             self._stopping.gate()
         if self._broker is not None:
-            self._broker.turns.checkpoint()
+            from .memory.places import Place
+
+            self._broker.turns.checkpoint(Place.NAMED)
 
     def before_call(self) -> None:
         """A gate before the call of a function that the program marked, if this is one now."""
         if self._broker is not None:
             self._broker.before_call()
+        elif self._stopping is not None and threading.current_thread() is threading.main_thread():
+            from .adapters.jax import may_wait
+
+            if may_wait():  # there is no node manager, but SIGTERM may stop it
+                self._stopping.step_ended()
 
     def on_preempt(self, save: Callable[[], object] | None) -> None:
         """How this process's state is saved before it is stopped; ``None``: it cannot be."""
-        if self._stopping is None:
+        if self._stopping is None or not self._stopping.is_ours:
             if save is None:
                 return
             from .memory.stopping import Stopping

@@ -40,6 +40,8 @@ def gated(function: Callable[P, R]) -> Gated[P, R]:
     is called as ``function``, gives the same results, and has its attributes (``lower``,
     ``trace``, ``clear_cache``).
 
+    In a program that said :func:`on_preempt` each call counts as the end of a step.
+
     There is no gate while JAX traces: inside another jitted function, ``grad``, ``vmap`` or
     ``scan``. Nor in a thread other than the one that runs the cell (or the program), nor where
     several processes of ``jax.distributed`` compute together. Do not call it from a callback of
@@ -80,8 +82,10 @@ def on_preempt(save: Save) -> Save:
     its next :func:`checkpoint` (or item of :func:`steps`), on the same thread; then
     :class:`Preempted` ends the program with the exit code 75. ``jupyter gpushare run --requeue``
     starts it again when GPUs are free; another may do so who sent SIGTERM, as Slurm does. A program
-    that names no gate is stopped at the end of an optimizer's step, where the rest of its loop has
-    not run yet; one without steps where SIGTERM meets it. If ``save`` raises, the program goes on.
+    that names no gate is stopped at the end of an optimizer's step or before a :func:`gated` call,
+    where the rest of its loop has not run yet; one without these where SIGTERM meets it. One that
+    waits for its turn or for a GPU is stopped there. If ``save`` raises, the program goes on. The
+    second SIGTERM ends it, and the first one after a minute without a gate.
 
     It can be used as a decorator. ``None``: the program cannot be stopped any more. Call it in the
     main thread, or SIGTERM is not heeded.

@@ -338,7 +338,11 @@ def _parking_text(lease: Json, now: float) -> str:
 
 def _sharing_text(lease: Json, now: float) -> str:
     """The state of a task's turn, and memory limits that differ from the grant."""
-    told = (holding.pinned_text(lease, now), holding.pauses_text(lease, now))
+    told = (
+        holding.interruption_text(lease, now),
+        holding.pinned_text(lease, now),
+        holding.pauses_text(lease, now),
+    )
     parts = [words.TURNS.get(lease.get("turn") or "", "")]
     parts += [f"{text[0].upper()}{text[1:]}." for text in told if text]
     if lease.get("overran"):

@@ -393,10 +393,30 @@ class LeaseParking(TypedDict):
 
 
 class Pauses(TypedDict):
-    """How often, and for how long, a task waited for its turn since it last began to run."""
+    """How often, and for how long, a task was paused since it last began to run.
+
+    It waited for its turn, or for a GPU after it gave its memory while it computed.
+    """
 
     times: Count
     seconds: Annotated[Seconds, "in all, in seconds"]
+    moved: NotRequired[Annotated[Count, "how often it moved to another GPU meanwhile"]]
+
+
+class Interruption(TypedDict):
+    """What the node manager does with a task that computes, or would."""
+
+    what: Annotated[
+        str,
+        words("moves", "makes_way", "locked", "stops"),
+        "moves: its memory goes to another GPU, or waits for one; makes_way: its memory gives room "
+        "to a request, and waits; locked: the driver's lock pauses it; stops: it saves its state "
+        "and ends",
+    ]
+    until: Annotated[
+        float | None,
+        "locked: when that ends at the latest; stops: until when it has time; Unix time, seconds",
+    ]
 
 
 class LeaseTurn(TypedDict):
@@ -425,6 +445,9 @@ class LeaseTurn(TypedDict):
         ]
     ]
     overran: Annotated[bool, "whether it has once not given its turn back in time"]
+    interrupted: NotRequired[
+        Annotated[Interruption | None, "what is done with it while it is at work; null: nothing"]
+    ]
     pauses: NotRequired[
         Annotated[
             Pauses | None,

@@ -131,23 +131,51 @@ def pinned_text(lease: Document, now: object) -> str:
     return f"pinned for {format_duration(until - at)} more"
 
 
+#: What the node manager does with a task that is at work; ``{}`` is for how long.
+INTERRUPTIONS: Final = {
+    "moves": "moves to another GPU",
+    "makes_way": "makes way for a request that waits",
+    "locked": "paused by the driver's lock, for {} more at most",
+    "stops": "saves its state and stops, within {}",
+}
+
+
+def interruption_text(lease: Document, now: object) -> str:
+    """``paused by the driver's lock, for 5 s more at most``; empty if nothing is done with it."""
+    told = lease.get("interrupted")
+    words = INTERRUPTIONS.get(str(told.get("what")), "") if isinstance(told, Mapping) else ""
+    if not words or "{}" not in words or not isinstance(told, Mapping):
+        return words
+    until, at = _number(told.get("until")), _number(now)
+    if until is None or at is None:
+        return words.partition(",")[0]
+    return words.format(format_duration(max(1.0, until - at)))
+
+
 def pauses_text(lease: Document, now: object) -> str:
-    """``paused for somebody's turn, so far 20 s, about 10 s more``; empty if it never was."""
+    """``paused for somebody's turn, so far 20 s, about 10 s more``; empty if it never was.
+
+    Then how often it moved: ``moved to another GPU twice in this cell``.
+    """
     pauses = lease.get("pauses")
     told = pauses if isinstance(pauses, Mapping) else {}
     times = _number(told.get("times")) or 0
     where = "since it began" if lease.get("kind") == "process" else "in this cell"
     count = f"{times:g} times {where}" if times > 1 else f"once {where}"
+    moves = _number(told.get("moved")) or 0
+    often = f"{moves:g} times" if moves > 1 else "once"
+    moved = f"moved to another GPU {often} {where}" if moves else ""
     if lease.get("turn") == "waits":
         since = _number(lease.get("turn_since"))
         if since is None or _number(now) is None:
             return "waits for its turn"
         words = f"paused for somebody's turn, so far{_lasts(since, now).removeprefix(' for')}"
         words += _more(lease.get("turn_expected"), now)
-        return f"{words}, {count}" if times > 1 else words
-    if not times:
-        return ""
-    return f"was paused {count}, {format_duration(told.get('seconds'))} in all"
+        words = f"{words}, {count}" if times > 1 else words
+    else:
+        seconds = format_duration(told.get("seconds"))
+        words = f"was paused {count}, {seconds} in all" if times else ""
+    return "; ".join(filter(None, (words, moved)))
 
 
 def _part(lease: Document, gpu: Document) -> Document | None:

@@ -17,6 +17,8 @@ QUOTAS: Final = "JUPYTER_GPUSHARE_QUOTAS"
 LEASE: Final = "JUPYTER_GPUSHARE_LEASE"
 SECRET: Final = "JUPYTER_GPUSHARE_SECRET"
 RESTARTS: Final = "JUPYTER_GPUSHARE_RESTARTS"
+#: The process id of `run`.
+RUN: Final = "JUPYTER_GPUSHARE_RUN"
 KERNEL_ID: Final = "JUPYTER_GPUSHARE_KERNEL_ID"
 NOTEBOOK: Final = "JUPYTER_GPUSHARE_NOTEBOOK"
 NOTEBOOK_SOCKET: Final = "JUPYTER_GPUSHARE_NOTEBOOK_SOCKET"
@@ -101,6 +103,7 @@ MEANING: Final = {
     LEASE: "Set by us: the lease that child processes join.",
     SECRET: "Set by us: what proves it.",
     RESTARTS: "Set by `run --requeue`: how often it has started this command again; first 0.",
+    RUN: "Set by `run`: its process id, by which its command knows that SIGTERM only asks.",
     KERNEL_ID: "Set by the Jupyter server: the kernel's id.",
     NOTEBOOK: "Set by the Jupyter server: the notebook's `gpushare` metadata when the "
     "kernel started, as JSON; for when the server does not answer.",

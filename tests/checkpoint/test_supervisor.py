@@ -159,11 +159,11 @@ def test_what_ends_first_does_not_take_the_others_leave_away(
     """A question of one thread while another one's lock goes on: who unlocks must get in."""
     told: list[int] = []
     monkeypatch.setattr(driver_module, "_set_tracer", told.append)
-    with driver_module._let_in(7):
-        with driver_module._let_in(8):
+    with driver_module._tracers.let_in(7):
+        with driver_module._tracers.let_in(8):
             assert told == [7, -1], "only one can be named"
         assert told[-1] == 7
-        with driver_module._let_in(7):
+        with driver_module._tracers.let_in(7):
             assert told[-1] == 7
         assert told[-1] == 7
     assert told[-1] == 0
@@ -186,6 +186,16 @@ def test_while_it_is_locked_the_next_helper_may_unlock_it_at_once(
     monkeypatch.setattr(driver, "unlock", lambda: told.append(9) or Outcome(Result.DONE))
     assert driver.lock(0.0).result is Result.INTACT
     assert told == [-1, 9, 0], "not in between"
+    monkeypatch.setattr(driver, "unlock", lambda: Outcome(Result.STUCK))
+    assert driver.lock(0.0).result is Result.STUCK
+    assert told[-1] == -1, "who unlocks goes on trying"
+    monkeypatch.undo()
+    monkeypatch.setattr(driver_module, "_only_ancestors_trace", lambda: True)
+    monkeypatch.setattr(driver_module, "_set_tracer", told.append)
+    driver.state()
+    assert told[-1] == -1, "a question sets nobody free"
+    assert driver.unlock().result is Result.DONE
+    assert told[-1] == 0
 
 
 def test_yamas_setting_is_read(tmp_path: Path) -> None:

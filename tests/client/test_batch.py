@@ -17,6 +17,7 @@ from support.node import until
 
 from jupyter_gpushare.client.errors import PREEMPTED, Preempted
 from jupyter_gpushare.client.memory.gate import Turns
+from jupyter_gpushare.client.memory.places import Place
 from jupyter_gpushare.client.memory.stopping import Stopping
 from jupyter_gpushare.client.session.origin import RUNNERS, runner_of
 from jupyter_gpushare.client.session.session import Link
@@ -228,12 +229,84 @@ def test_a_program_whose_state_cannot_be_saved_goes_on(told: Told) -> None:
     told.stopping.by(fails)
     told.stopping.wanted(60)
     told.stopping.gate()
+    until(lambda: told.kept, "it says so")
     (why,) = told.kept
     assert "the disk is full" in why
     told.stopping.by(told.save)
     told.stopping.wanted(60)
     with pytest.raises(Preempted):
         told.stopping.gate()
+
+
+def test_who_waits_for_its_turn_stops_there(told: Told) -> None:
+    """At a gate of the program's, or at a step's end where it names none."""
+    told.stopping.by(told.save)
+    assert not told.stopping.while_waiting(Place.NAMED, lambda: True)
+    told.stopping.wanted(60)
+    with pytest.raises(Preempted):
+        told.stopping.while_waiting(Place.NAMED, lambda: True)
+    other = Stopping(say=lambda _text: None)
+    other.by(told.save)
+    for _ in range(2):
+        other.step_ended()
+    other.wanted(60)
+    assert not other.while_waiting(Place.OTHER, lambda: True), "the end of its step comes first"
+    with pytest.raises(Preempted):
+        other.while_waiting(Place.STEP_END, lambda: True)
+    assert told.saves == 2
+
+
+def test_on_its_way_to_the_gate_that_it_names_it_passes_one_gate_without_its_turn(
+    told: Told,
+) -> None:
+    told.stopping.by(told.save)
+    told.stopping.gate()
+    told.stopping.step_ended()
+    told.stopping.wanted(60)
+    assert not told.stopping.while_waiting(Place.STEP_END, lambda: False), "it has no room"
+    assert told.stopping.while_waiting(Place.STEP_END, lambda: True)
+    assert not told.stopping.while_waiting(Place.STEP_END, lambda: True), "one, not all"
+    assert told.saves == 0
+    with pytest.raises(Preempted):
+        told.stopping.gate()
+
+
+def test_in_the_queue_it_stops_too(told: Told) -> None:
+    told.stopping.by(told.save)
+    told.stopping.gate()
+    told.stopping.in_queue()
+    told.stopping.wanted(60)
+    with pytest.raises(Preempted):
+        told.stopping.in_queue()
+
+
+def test_two_threads_save_once(told: Told) -> None:
+    """Both pass a gate; the signal of another ask comes meanwhile."""
+    begins, goes_on = threading.Event(), threading.Event()
+
+    def save() -> None:
+        told.save()
+        begins.set()
+        assert goes_on.wait(30)
+
+    told.stopping.by(save)
+    told.stopping.wanted(60)
+    ended: list[object] = []
+
+    def passes() -> None:
+        try:
+            told.stopping.gate()
+        except Preempted as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=passes)
+    thread.start()
+    assert begins.wait(30)
+    told.stopping.wanted(60)
+    told.stopping.gate()
+    goes_on.set()
+    thread.join(30)
+    assert (told.saves, len(ended)) == (1, 1)
 
 
 def test_a_program_that_comes_to_no_gate_says_so(told: Told) -> None:
@@ -268,7 +341,7 @@ def test_a_program_that_waits_for_its_turn_stops_where_it_waits(told: Told, name
     wire, ended = DeafWire(), threading.Event()
     grant = Grant("L", (GrantedGpu("GPU-0", 0, "Pretend", 2**30, 2**30),))
     turns = Turns(lambda: wire, lambda: grant, say=lambda _text: None)  # type: ignore[arg-type,return-value]
-    turns.ends_here, turns.end = told.stopping.ends_here, told.stopping.end
+    turns.is_to_stop = told.stopping.while_waiting
     tries = iter([OSError("the disk is full"), None])
 
     def save() -> None:
@@ -347,13 +420,91 @@ MAIN = "saved in MainThread\n"
     ids=["gate", "no-gate", "steps", "except", "taken-back", "child", "thread"],
 )
 def test_sigterm(body: str, out: str, code: int) -> None:
+    assert program(body) == (out, code)
+
+
+def program(body: str, **more: str) -> tuple[str, int]:
+    """What such a program prints, and its exit code."""
     environ = {name: v for name, v in os.environ.items() if not name.startswith("JUPYTER_GPU")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(body=body)],
         capture_output=True,
         text=True,
-        env={**environ, "JUPYTER_GPUSHARE_SOCKET": "/nonexistent/node.sock"},
+        env={**environ, "JUPYTER_GPUSHARE_SOCKET": "/nonexistent/node.sock", **more},
         timeout=60,
         check=False,
     )
-    assert (done.stdout, done.returncode) == (out, code), done.stderr
+    print(done.stderr)
+    return done.stdout, done.returncode
+
+
+def test_what_another_thread_has_said_and_done_ends_the_program_too() -> None:
+    """SIGTERM is not heeded then, and ends it as it always does."""
+    body = "gpushare.on_preempt(None)\n"
+    body += "def works():\n    gpushare.on_preempt(save)\n"
+    body += "    acquire._process._stopping.wanted(60)\n    gpushare.checkpoint()\n"
+    body += "from jupyter_gpushare.client import acquire\n"
+    body += "threading.Thread(target=works, name='worker').start()\nsignal.pause()"
+    assert program(body) == ("saved in worker\n", -signal.SIGTERM)
+
+
+def test_a_forked_child_says_anew_how_it_is_stopped() -> None:
+    """What its parent was asked is not its own."""
+    body = "gpushare.checkpoint(); asks()\n"
+    body += "if os.fork() == 0:\n    gpushare.on_preempt(save); gpushare.checkpoint()\n"
+    body += "    print('child', flush=True); asks(); gpushare.checkpoint(); os._exit(3)\n"
+    body += "os.wait(); gpushare.checkpoint()"
+    assert program(body) == ("child\n" + 2 * MAIN, PREEMPTED)
+
+
+FAST = (
+    "import time\nfrom jupyter_gpushare.client.memory import stopping\n"
+    "stopping.ONE_SIGNAL, stopping.ANOTHER_ASK, stopping.GRACE = 0.1, 0.5, {grace}\n"
+    "gpushare.checkpoint()\nasks()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "out", "code"),
+    [
+        ("asks()\ngpushare.checkpoint()", MAIN, PREEMPTED),
+        ("time.sleep(0.2)\nprint('on', flush=True)\nasks()", "on\n", -signal.SIGTERM),
+    ],
+    ids=["one-signal-by-two-ways", "somebody-insists"],
+)
+def test_the_second_sigterm(body: str, out: str, code: int) -> None:
+    assert program(FAST.format(grace=60) + body) == (out, code)
+
+
+def test_after_the_grace_sigterm_ends_a_program_that_comes_to_no_gate() -> None:
+    assert program(FAST.format(grace=0.3) + "time.sleep(60)") == ("", -signal.SIGTERM)
+
+
+def test_what_is_being_saved_then_is_saved() -> None:
+    slow = FAST.format(grace=0.3) + (
+        "@gpushare.on_preempt\ndef slow():\n    time.sleep(1)\n    save()\ngpushare.checkpoint()"
+    )
+    assert program(slow) == (MAIN, PREEMPTED)
+
+
+def test_a_handler_that_was_there_before_hears_who_insists() -> None:
+    ours = "gpushare.on_preempt(None)\n"
+    ours += "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'theirs\\n'))\n"
+    ours += "gpushare.on_preempt(save)\n"
+    body = ours + FAST.format(grace=60) + "time.sleep(0.2); asks()"
+    assert program(body) == ("theirs\nwent on\n", 0)
+
+
+def test_run_may_ask_again_later_and_ends_nothing() -> None:
+    """It asks, and never kills; who insists sends the second one soon."""
+    body = FAST.format(grace=0.2) + "time.sleep(0.7); asks(); gpushare.checkpoint()"
+    assert program(body, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == (MAIN, PREEMPTED)
+    insists = FAST.format(grace=60) + "time.sleep(0.2); asks(); time.sleep(60)"
+    assert program(insists, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == ("", -signal.SIGTERM)
+
+
+def test_gated_calls_are_gates_for_stops() -> None:
+    """As steps' ends: without them the signal's own moment would be one."""
+    body = "step = gpushare.gated(lambda: os.write(1, b'step\\n'))\n"
+    body += "step(); step(); asks(); print('here', flush=True); step()"
+    assert program(body) == ("step\nstep\nhere\n" + MAIN, PREEMPTED)

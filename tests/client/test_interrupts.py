@@ -165,13 +165,13 @@ def test_where_interrupts_are_ignored_they_stay_so() -> None:
 
 
 def test_a_failure_does_not_lose_it() -> None:
-    def interrupted_and_fails() -> None:
+    def fails() -> None:
         with deaf_to_interrupts():
             signal.raise_signal(signal.SIGINT)
             raise OSError("no")
 
     with pytest.raises(KeyboardInterrupt) as told:
-        interrupted_and_fails()
+        fails()
     assert isinstance(told.value.__context__, OSError)
 
 

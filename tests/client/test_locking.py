@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -69,6 +71,8 @@ class Scene:
         self.against: str | None = None
         self.has_gates = False
         self.busy = True
+        self.has_cuda = True
+        self.asked: list[float] = []
         self.grant: Any = SimpleNamespace(lease="L1", gpus=())
         self.locking = Locking(
             lambda: cast(Any, self.node),
@@ -76,7 +80,8 @@ class Scene:
             lock=self.lock,
             against=lambda: self.against,
             has_gates=lambda: self.has_gates,
-            uses_cuda=lambda: True,
+            may_use_cuda=lambda: True,
+            uses_cuda=self.uses_cuda,
             is_busy=lambda: self.busy,
             say=self.said.append,
         )
@@ -86,6 +91,10 @@ class Scene:
         if self.outcome.result is Result.DONE:
             self.locking.given()  # its turn came
         return self.outcome
+
+    def uses_cuda(self) -> bool:
+        self.asked.append(time.monotonic())
+        return self.has_cuda
 
     def offered(self) -> None:
         self.locking.offer()
@@ -134,6 +143,28 @@ def test_an_idle_one_is_locked_when_its_next_cell_begins(scene: Scene) -> None:
     until(lambda: scene.locks, "it is locked")
 
 
+def test_the_driver_is_not_asked_about_a_process_without_cuda(scene: Scene) -> None:
+    """Each question costs a helper, which it starts."""
+    looks: list[bool] = []
+    scene.locking._may_use_cuda = lambda: bool(looks.append(True))
+    scene.locking.offer()
+    until(lambda: len(looks) > 10, "it looks on")
+    assert not scene.asked
+    scene.locking._may_use_cuda = lambda: True
+    until(lambda: scene.node.told, "it says that it can be locked")
+
+
+def test_a_driver_that_knows_of_no_cuda_here_is_asked_more_and_more_rarely(scene: Scene) -> None:
+    scene.has_cuda = False
+    scene.locking.offer()
+    until(lambda: len(scene.asked) == 4, "it is asked four times")
+    pauses = [after - before for before, after in itertools.pairwise(scene.asked)]
+    assert pauses[0] >= 0.04, "twice the time between two looks"
+    assert pauses[2] >= 0.16
+    scene.has_cuda = True
+    until(lambda: scene.node.told, "it says that it can be locked")
+
+
 def test_one_that_may_compute_is_not_locked(scene: Scene) -> None:
     scene.node.seconds = None
     scene.offered()
@@ -162,10 +193,8 @@ def test_it_is_not_offered_where_it_is_forbidden_or_not_allowed(scene: Scene) ->
     scene.node.hello = {"turn_lock": 10.0}
     scene.has_gates = True
     scene.locking.offer()
-    thread = scene.locking._thread
-    assert thread is not None
-    thread.join(10)
-    assert not scene.node.told, "it has a gate"
+    until(lambda: scene.locking._thread is None, "it has a gate, and needs no lock")
+    assert not scene.node.told
 
 
 def test_gpu_work_that_goes_on_is_tried_again_and_other_failures_a_few_times(scene: Scene) -> None:
@@ -193,6 +222,32 @@ def test_a_gate_of_its_own_goes_before_it_for_ever(scene: Scene) -> None:
     assert not scene.locking.stands
     scene.has_gates = False  # as after a reconnect, before the next step
     assert not scene.locking.stands
+
+
+def test_it_is_offered_again_after_it_held_nothing_for_a_while(scene: Scene) -> None:
+    """As after a parking: whoever starts the thread must not meet one that is about to end."""
+    for _ in range(20):
+        scene.offered()
+        held, scene.grant = scene.grant, None
+        until(lambda: scene.locking._thread is None, "nothing is held")
+        scene.grant, scene.node.hello = held, dict(scene.node.hello)
+        scene.node.told.clear()
+
+
+def test_a_bug_of_ours_is_no_traceback_for_the_user(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.offered()
+
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    scene.locking._against = fails
+    scene.locking.recalled()
+    until(lambda: "no more" in caplog.text, "it is logged")
+    scene.locking.offer()
+    assert scene.locking._barred
+    assert not scene.locks
 
 
 def test_its_gate_never_closes(scene: Scene) -> None:

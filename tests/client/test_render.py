@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_gpushare.cli import leases as cli_leases
 from jupyter_gpushare.client.words import render
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.settings import Ask
@@ -569,12 +570,38 @@ def test_turns_and_limits_are_told() -> None:
     assert told(**three) == "was paused 3 times in this cell, 41 s in all"
     once = {"kind": "process", "pauses": {"times": 1, "seconds": 4.0}}
     assert told(turn="holds", **once) == "has the turn, was paused once since it began, 4 s in all"
+    moved = {"pauses": {"times": 0, "seconds": 0.0, "moved": 2}}
+    assert told(**moved) == "moved to another GPU 2 times in this cell"
+    both = {"kind": "process", "pauses": {"times": 1, "seconds": 4.0, "moved": 1}}
+    assert told(**both) == (
+        "was paused once since it began, 4 s in all; moved to another GPU once since it began"
+    )
     over = {"used": 9 * GIB, "limit": 8 * GIB, "next": "trim", "next_at": 105.0}
     assert told(over_limit=over) == "uses 9 GiB and may use 8 GiB, its caches are emptied in 5 s"
     assert render.limit_words({"memory": 8 * GIB, "limit": 8 * GIB}) == ""
     assert render.limit_words({"memory": 8 * GIB, "limit": 12 * GIB}) == "lifted to 12 GiB"
     assert render.limit_words({"memory": 8 * GIB, "limit": 6 * GIB}) == "lowered to 6 GiB"
     assert render.limit_words({"memory": 8 * GIB}) == ""
+
+
+@pytest.mark.parametrize(
+    ("what", "until", "words"),
+    [
+        ("moves", None, "moves to another GPU"),
+        ("makes_way", None, "makes way for a request that waits"),
+        ("locked", 105.0, "paused by the driver's lock, for 5 s more at most"),
+        ("locked", "nonsense", "paused by the driver's lock"),
+        ("stops", 160.0, "saves its state and stops, within 1 min"),
+        ("stops", 99.0, "saves its state and stops, within 1 s"),
+        ("of a newer node manager", None, ""),
+        (None, None, ""),
+    ],
+)
+def test_what_is_done_with_a_task_at_work(what: str | None, until: object, words: str) -> None:
+    told: Any = lease(interrupted={"what": what, "until": until})
+    assert render.sharing_words(told, 100.0) == words
+    assert render.sharing_words(lease(interrupted=None), 100.0) == ""
+    assert cli_leases.state(told, 100.0) == (f"active ({words})" if words else "active")
 
 
 def resident(who: str | None, **more: Any) -> dict[str, Any]:

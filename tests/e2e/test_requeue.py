@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.cuda import children_of
 from support.kernel import Kernel
 from support.livenode import LiveNode, until
 
@@ -140,8 +141,13 @@ class Batch:
         return False
 
     def close(self) -> None:
+        """End it and its command, which would live on."""
+        commands = children_of(self.process.pid) if self.process.poll() is None else []
         self.process.kill()
         self.process.wait(30)
+        for command in commands:
+            with suppress(ProcessLookupError):
+                os.kill(command, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -391,3 +397,87 @@ def test_lightning_stops_by_its_own_hook_and_goes_on(node: LiveNode, tmp_path: P
     assert printed == list(range(1, steps + 1)), "no step was lost, and none was done twice"
     assert batch.err.read_text().count("is started again") == 1
     assert same(read(tmp_path / "result.pt"), read(plain / "result.pt"))
+
+
+def test_run_passes_the_ask_on_to_a_command_that_said_how(node: LiveNode, tmp_path: Path) -> None:
+    """Without --requeue it ends with 75, for whoever starts it again."""
+    script = tmp_path / "joined.py"
+    script.write_text(ALONE)
+    options = ("--class", "batch", "--memory", "20GiB")
+    running = node.spawn("run", *options, "--", sys.executable, str(script))
+    try:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        done = node.cli(*ASKS, environ=person("carol"))
+        assert done.returncode == 0, done.stderr
+        out, err = running.communicate(timeout=60)
+        assert (out, running.returncode) == ("saved\n", PREEMPTED), err
+    finally:
+        running.kill()
+        running.wait(30)
+
+
+#: A program that is asked, and ends when it is told to, with the exit code that it is told.
+TOLD = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("up", os.environ["JUPYTER_GPUSHARE_RESTARTS"], flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+code = int(open(sys.argv[1]).read() or 0)
+os.unlink(sys.argv[1])
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[tuple[Batch, Path]]:
+    """A program that was asked for Carol, and has said that it goes on."""
+    script, file = tmp_path / "told.py", tmp_path / "code"
+    script.write_text(TOLD)
+    with live(tmp_path, stop_after=0.2, stop_grace=0.5) as node:
+        batch = Batch(node, script, str(file))
+        carol = None
+        try:
+            batch.has("up", 1)
+            carol = node.spawn(*ASKS, environ=person("carol"))
+            batch.has("asked", 1)
+            yield batch, file
+            carol.communicate(timeout=60)
+        finally:
+            if carol is not None and carol.poll() is None:
+                carol.kill()
+                carol.communicate(timeout=60)
+            batch.close()
+
+
+def tells(file: Path, code: int) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(str(code))
+    new.replace(file)
+
+
+def test_after_ctrl_c_it_is_not_started_again(waiting: tuple[Batch, Path]) -> None:
+    batch, _file = waiting
+    batch.process.send_signal(signal.SIGINT)
+    assert batch.process.wait(WITHIN) != 0
+    assert lines(batch.out, "up") == ["up 0"]
+
+
+def test_one_that_went_on_and_fails_later_is_not_started_again(
+    waiting: tuple[Batch, Path],
+) -> None:
+    batch, file = waiting
+    until(lambda: "goes on" in batch.err.read_text(), "it said that it goes on", WITHIN)
+    tells(file, 3)
+    assert batch.process.wait(WITHIN) == 3
+    assert lines(batch.out, "up") == ["up 0"]
+
+
+def test_one_that_took_longer_to_save_is(waiting: tuple[Batch, Path]) -> None:
+    batch, file = waiting
+    until(lambda: "goes on" in batch.err.read_text(), "it said that it goes on", WITHIN)
+    tells(file, PREEMPTED)
+    batch.has("up 1", 1)
+    tells(file, 0)
+    assert batch.process.wait(WITHIN) == 0

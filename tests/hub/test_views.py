@@ -78,6 +78,12 @@ def test_whose_turn_it_is_and_which_limits_are_in_force() -> None:
     assert soon.sharing == "Paused for somebody's turn, so far 20 s, about 20 s more."
     overdue = shown_lease(turn="waits", turn_since=980.0, turn_expected=999.0)
     assert overdue.sharing == "Paused for somebody's turn, so far 20 s."
+    locked = shown_lease(turn="waits", interrupted={"what": "locked", "until": 1005.0}).sharing
+    assert locked == "Paused by the driver's lock, for 5 s more at most. Waits for its turn."
+    stops = shown_lease(interrupted={"what": "stops", "until": 1060.0}).sharing
+    assert stops == "Saves its state and stops, within 1 min."
+    moved = shown_lease(pauses={"times": 0, "seconds": 0.0, "moved": 1}).sharing
+    assert moved == "Moved to another GPU once in this cell."
     late = shown_lease(turn=None, overran=True).sharing
     assert late == "Did not give its turn back in time."
     part = {"uuid": "GPU-0", "index": 0, "memory": 8 * GIB, "measured": 2 * GIB}

@@ -79,6 +79,15 @@ class Scene:
     def anybody_locked(self) -> list[str]:
         return [who for who in self.pids if self.is_locked(who)]
 
+    def says_so(self) -> bool:
+        with self.node.client("root") as root:
+            status = root.call(Method.STATUS)
+        told = [one["interrupted"] for one in status["leases"] if one["interrupted"]]
+        for one in told:
+            assert one["what"] == "locked"
+            assert 0 < one["until"] - status["node"]["time"] <= 2.0, "c.Policy.turn_lock"
+        return bool(told)
+
     def steps(self, who: str) -> list[tuple[float, float]]:
         lines = [line.split() for line in self.files[who].read_text().split("\n")[:-1]]
         return [(float(line[1]), float(line[2])) for line in lines]
@@ -150,6 +159,7 @@ def test_loops_that_nobody_can_see_take_turns(scene: Make, library: str) -> None
     with scene(library) as now:
         until(lambda: now.is_locked("alice"), "alice is locked", WITHIN)
         until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
+        until(now.says_so, "a status says that one is locked, and until when", WITHIN)
         now.go_on(60)
         until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
         with now.node.client("root") as root:

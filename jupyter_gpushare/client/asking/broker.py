@@ -18,13 +18,14 @@ from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.moving import MovingAtGates
+from ..memory.places import Place
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
-from ..memory.stopping import Stopping
+from ..memory.stopping import Stopping, is_run
 from ..memory.worker import Worker
 from ..session.holding import Holding, Standing
 from ..session.session import NobodyThere
-from ..session.visible import cuda_started
+from ..session.visible import cuda_loaded, cuda_started
 from ..words import display
 from ..words.grant import Grant
 from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_number, read_recall
@@ -209,12 +210,19 @@ class Broker:
         return self.grant if leads or self.standing is Standing.HELD else None
 
     def before_call(self) -> None:
-        """A gate before a call, but not where JAX traces, in another thread, or of several."""
-        if self.turns.needs_gate and self._giving.runs_here():
+        """A gate before a call, but not where JAX traces, in another thread, or of several.
+
+        Where this program can be stopped, such a call counts as a step's end.
+        """
+        stopping = self._stopping
+        if (stopping is not None or self.turns.needs_gate) and self._giving.runs_here():
             from ..adapters.jax import may_wait
 
             if may_wait():
-                self.turns.checkpoint()
+                if stopping is not None:
+                    stopping.step_ended()
+                if self.turns.needs_gate:
+                    self.turns.checkpoint(Place.STEP_END)
 
     def _late(self, adapter: registry.Adapter) -> bool:
         """Whether the lease is to be taken later, when CUDA starts."""
@@ -363,18 +371,20 @@ class Broker:
             self._stopping = self._getting.stopping = stopping
             stopping.said, stopping.kept = self._tell_stoppable, self._keeps_on
             self._frameworks.step_ended = stopping.step_ended
-            self.turns.ends_here, self.turns.end = stopping.ends_here, stopping.end
+            self.turns.is_to_stop = stopping.while_waiting
         self._frameworks.gate_steps(self.turns, self._giving.runs_here)
 
     def _tell_stoppable(self) -> None:
-        """Only of a lease of its own: who runs a child of ours says so for it."""
+        """Of its own lease, or of that of `run`, which passes the ask on to this process."""
         grant, session, stopping = self.grant, self._line.session, self._stopping
-        if grant and session and stopping and self.standing is Standing.HELD:
+        ours = self.standing is Standing.HELD
+        ours = ours or (self.standing is Standing.JOINED and is_run(self._environ))
+        if grant and session and stopping and ours:
             session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=stopping.can)
 
     def _keeps_on(self, why: str) -> None:
         grant, session = self.grant, self._line.session
-        if grant is not None and session is not None:
+        if grant is not None and session is not None and self.standing is not Standing.JOINED:
             session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
 
     def close(self) -> None:
@@ -441,6 +451,7 @@ class Broker:
                 lock=self._aside.lock,
                 against=self._aside.against_lock,
                 has_gates=lambda: self.turns.has_gates,
+                may_use_cuda=cuda_loaded,
                 uses_cuda=self._aside.uses_cuda,
                 is_busy=lambda: self._giving.busy is not False,
                 say=self._say,

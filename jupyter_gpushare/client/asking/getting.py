@@ -123,6 +123,8 @@ class Getting:
             return self.request(self._wishes.ask_as_known())
         grant = self._holding.join(read_grant(result))
         session.hold(lease, secret)
+        if self.stopping is not None and self.stopping.can:
+            self.stopping.said()
         self.tell_frameworks()
         return grant
 
@@ -179,13 +181,18 @@ class Getting:
         def waiting() -> None:
             if self.cancelled is not None and self.cancelled():
                 raise GpuShareError("Nobody waits for the GPU any more: the wait was cancelled.")
+            self._may_stop_here()
             if last:
                 shown.update(last)
+
+        def away(left: float) -> None:
+            self._may_stop_here()
+            shown.away(left)
 
         result: dict[str, Any] = {}
         is_over = False
         try:
-            result = ask(queued, waiting, shown.away)
+            result = ask(queued, waiting, away)
             # Stopped between the node manager's word and ours, nobody would have the lease.
             with deaf_to_interrupts():
                 grant = self._take(session, {**result, "of_quota": of_quota})
@@ -203,6 +210,11 @@ class Getting:
             raise
         self._settle_in(grant)
         return grant
+
+    def _may_stop_here(self) -> None:
+        """Stop in the queue, if that is wanted and nothing that the program saves is elsewhere."""
+        if self.stopping is not None and not self._aside.holds:
+            self.stopping.in_queue()
 
     def _has(self, lease: object) -> bool:
         grant = self._holding.grant

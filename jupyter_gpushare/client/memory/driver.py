@@ -179,15 +179,17 @@ class DriverCheckpoint:
             return _GONE
         within = lock_timeout_s + _LOCK_WITHIN
         request = Request(Action.LOCK, target, within, lock_timeout_s, hold=hold_s, say=say)
-        # Another helper than the one that locks may unlock: the next one does so first of all.
+        # Who unlocks may be another helper: the next one does that first of all.
         with self._traceable_by(_ANY):
             try:
                 answer = self._ask(request, told)
             except _NoHelper as error:
                 return Outcome(Result.REFUSED, Cause.NO_HELPER, str(error))
             except _Lost as error:
-                free = self.unlock().result is Result.DONE
-                return Outcome(Result.INTACT if free else Result.STUCK, Cause.NO_HELPER, str(error))
+                if self.unlock().result is Result.DONE:
+                    return Outcome(Result.INTACT, Cause.NO_HELPER, str(error))
+                _tracers.stays_open()  # who unlocks goes on trying
+                return Outcome(Result.STUCK, Cause.NO_HELPER, str(error))
         return answer if isinstance(answer, Outcome) else _UNREADABLE
 
     def unlock(self, deadline_s: float = 15.0) -> Outcome:
@@ -255,7 +257,10 @@ class DriverCheckpoint:
                 # A short line: it is taken whole.
                 passed = [] if told is None else [told.fileno()]
                 socket.send_fds(connection, [encode_request(request)], passed)
-                return decode_answer(_line(connection, end, helper))
+                answer = decode_answer(_line(connection, end, helper))
+                if request.action is not Action.STATE and _is_done(answer):
+                    _tracers.closes()
+                return answer
             except TimeoutError:
                 raise _Lost("The checkpoint helper does not answer.") from None
             except OSError as error:
@@ -272,7 +277,7 @@ class DriverCheckpoint:
         if self._pid is not None or not _only_ancestors_trace():
             yield
             return
-        with _let_in(helper):
+        with _tracers.let_in(helper):
             yield
 
     def _connected(self) -> tuple[socket.socket, int]:
@@ -321,6 +326,10 @@ class DriverCheckpoint:
         return said.decode("utf-8", "replace").strip()[-500:]
 
 
+def _is_done(answer: Outcome | Ability) -> bool:
+    return isinstance(answer, Outcome) and answer.result is Result.DONE
+
+
 def _after_another(answer: Outcome | Ability) -> Outcome | Ability:
     """The answer of a helper whose predecessor ended during its work.
 
@@ -365,12 +374,22 @@ class _Tracers:
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self._in: list[int] = []
+        self._is_open = False
+
+    def stays_open(self) -> None:
+        """To anybody, until an operation has set this process free."""
+        self._is_open = True
+
+    def closes(self) -> None:
+        """It is free."""
+        self._is_open = False
 
     @contextmanager
     def let_in(self, pid: int) -> Iterator[None]:
         """Let it in meanwhile."""
         if self._owner != os.getpid():  # a forked child lets nobody in
             self._owner, self._lock, self._in = os.getpid(), threading.Lock(), []
+            self._is_open = False
         with self._lock:
             self._in.append(pid)
             self._tell()
@@ -383,10 +402,10 @@ class _Tracers:
 
     def _tell(self) -> None:
         ones = set(self._in)
-        _set_tracer(_ANY if len(ones) > 1 else ones.pop() if ones else 0)
+        _set_tracer(_ANY if len(ones) > 1 or self._is_open else ones.pop() if ones else 0)
 
 
-_let_in: Final = _Tracers().let_in
+_tracers: Final = _Tracers()
 
 
 def _set_tracer(pid: int) -> None:

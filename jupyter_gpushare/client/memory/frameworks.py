@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..adapters import registry
 from ..words.grant import Grant
+from .places import Place
 
 if TYPE_CHECKING:
     from ..adapters.batches import BatchGate
@@ -150,8 +151,9 @@ class Frameworks:
         from ..adapters.batches import BatchGate
         from ..adapters.parkers.base import meter_of
 
+        gate_of_batches = partial(turns.checkpoint, Place.STEP_END)
         if self._batches is None:
-            self._batches = BatchGate(turns.checkpoint, runs_here)
+            self._batches = BatchGate(partial(self._step_ends, gate_of_batches), runs_here)
             self._batches.watch()
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)

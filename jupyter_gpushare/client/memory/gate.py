@@ -25,6 +25,7 @@ from ..session.session import Link, Session
 from ..words import display
 from ..words.grant import Grant
 from ..words.recalls import Recall
+from .places import Place
 
 if TYPE_CHECKING:
     from .locking import Locking
@@ -99,8 +100,8 @@ class Turns:
     must never stop, ``may_stop`` whether it may at this place. ``watch`` looks
     for places where it can, and ``cell_begins`` also begins anew. ``give`` gives
     this process's memory and has it again, at a step's end or at another gate;
-    it says whether the turn was given, too. ``ends_here`` says whether the
-    program is to save its state and ``end`` while it waits at such a gate.
+    it says whether the turn was given, too. ``is_to_stop`` ends a program that
+    waits and is to stop, or tells that it goes on to where it can.
     """
 
     def __init__(
@@ -122,8 +123,7 @@ class Turns:
         #: Whether this process, which shares its parent's lease, takes turns for that.
         self.leads = False
         self.give: Callable[[Recall, bool], bool] = _gives_nothing
-        self.ends_here: Callable[[bool], bool] = _never
-        self.end: Callable[[], object] = _nothing
+        self.is_to_stop: Callable[[Place, Callable[[], bool]], bool] = _never
         #: The gate of a process that has none of its own, where the node manager allows it.
         self.locking: Locking | None = None
         self.offer_lock: Callable[[], None] = _nothing
@@ -314,11 +314,11 @@ class Turns:
         """The end of a step: give the turn back if that is wanted, and wait for the next.
 
         For ``at_most`` seconds: then it goes on without. Raises only :class:`KeyboardInterrupt`,
-        and what ``drop`` raises.
+        and what ``drop`` and ``is_to_stop`` raise.
         """
-        self._stop(at_most, is_step_end=True)
+        self._stop(Place.STEP_END, at_most, is_step_end=True)
 
-    def _stop(self, at_most: float = math.inf, *, is_step_end: bool) -> None:
+    def _stop(self, place: Place, at_most: float = math.inf, *, is_step_end: bool) -> None:
         if self.is_closed and self._has_lease and self.may_stop():
             self.drop()
             self._cleared = True
@@ -329,10 +329,8 @@ class Turns:
                 if asked is not None:
                     self._give(asked, is_step_end)
                 if self._gate is Gate.CLOSED:
-                    self._wait(at_most, is_step_end)
-                if self.ends_here(is_step_end):
-                    self.end()  # where its state cannot be saved it waits on
-                elif self._asked is None:
+                    self._wait(place, at_most)
+                if self._asked is None:
                     return
 
     def _give(self, asked: Recall, is_step_end: bool) -> None:
@@ -345,13 +343,13 @@ class Turns:
         if gave_turn and (use := self.look()) is not None:
             self.report(use)  # where its memory is now nothing is known of it
 
-    def checkpoint(self) -> None:
-        """A gate that is no step's end. Raises as :meth:`gate`.
+    def checkpoint(self, place: Place = Place.OTHER) -> None:
+        """A gate at which an optimizer's step has not just ended. Raises as :meth:`gate`.
 
         The node manager hears of it once: from then on this task can take turns.
         """
         self.announce()
-        self._stop(is_step_end=False)
+        self._stop(place, is_step_end=False)
 
     def announce(self) -> None:
         """Say, once in a session, that this task can take turns; nothing of its memory."""
@@ -397,7 +395,7 @@ class Turns:
 
     # -- inside -------------------------------------------------------------------------
 
-    def _wait(self, at_most: float, is_step_end: bool) -> None:
+    def _wait(self, place: Place, at_most: float) -> None:
         began = time.monotonic()
         heard_at, asked_at, asked_in = began, 0.0, None
         times, said = self._heard.times, dict[str, int]()
@@ -412,6 +410,9 @@ class Turns:
                 heard = self._heard
                 if heard.times != times:
                     return  # it is asked for this turn already, and has one step in it
+                if self.is_to_stop(place, self.fits):
+                    self._leave(times)
+                    return
                 says = self._says(session, heard)
                 now = time.monotonic()
                 if now >= began + at_most:
@@ -545,7 +546,7 @@ def _unknown() -> None:
     return None
 
 
-def _never(_is_step_end: bool) -> bool:
+def _never(_place: Place, _fits: Callable[[], bool]) -> bool:
     return False
 
 

@@ -13,6 +13,7 @@ process used CUDA for a while and named no gate.
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 import time
@@ -27,10 +28,14 @@ from ..errors import GpuShareError
 from ..session.session import Greeting, Link, Session
 from ..words.grant import Grant
 
+_log = logging.getLogger("jupyter_gpushare")
+
 #: Seconds for which a task with a gate has time to show that it has one.
 PATIENCE: Final = 10.0
-#: Seconds between two looks, and until a lock that failed is tried again.
+#: Seconds between two looks, and at most between two questions to the driver that says no.
 LOOK_EVERY: Final = 5.0
+MOST_PAUSE: Final = 300.0
+#: Seconds until a lock that failed is tried again.
 AGAIN: Final = 1.0
 #: Seconds in which the node manager must answer.
 _ANSWER: Final = 10.0
@@ -43,7 +48,8 @@ class Locking:
 
     ``lock`` locks it until that is over, for so many seconds at most, and ``against`` tells why it
     cannot be locked now (``None``: it can). ``has_gates`` tells whether the node manager knows
-    gates of this process, and ``uses_cuda`` whether CUDA has started here.
+    gates of this process. ``may_use_cuda`` tells cheaply whether CUDA may have started here, and
+    ``uses_cuda`` whether it has; that may ask the driver, through a helper that it starts.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class Locking:
         lock: Callable[[float, socket.socket, str], Outcome],
         against: Callable[[], str | None],
         has_gates: Callable[[], bool],
+        may_use_cuda: Callable[[], bool],
         uses_cuda: Callable[[], bool],
         is_busy: Callable[[], bool],
         say: Callable[[str], None],
@@ -63,7 +70,8 @@ class Locking:
         self._carry_out = lock
         self._against = against
         self._has_gates = has_gates
-        self._uses_cuda = uses_cuda
+        self._may_use_cuda, self._uses_cuda = may_use_cuda, uses_cuda
+        self._asks_next, self._asks_pause = 0.0, LOOK_EVERY
         self._is_busy = is_busy
         self._say = say
         self._told_in: object = None  # the greeting of the session in which it was offered
@@ -119,21 +127,36 @@ class Locking:
     # -- on our own thread -----------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception:  # noqa: BLE001 - a bug of ours: the user's program goes on, unlocked
+            self._barred = True
+            _log.exception("This process takes turns by the driver's lock no more")
+
+    def _watch(self) -> None:
         began = time.monotonic()
-        while not self._barred:
-            session, grant = self._session(), self._grant()
-            if session is None or grant is None or session.link is Link.CLOSED:
-                return
-            if self._is_gated:
-                return
+        while (now := self._goes_on()) is not None:
+            session, grant = now
             if session.hello is not self._told_in:
                 self._tell(session, grant, time.monotonic() - began)
             if self._wake.wait(LOOK_EVERY):
                 self._wake.clear()
                 self._pause(session, grant)
 
+    def _goes_on(self) -> tuple[Session, Grant] | None:
+        """What is held; ``None``: this thread ends, and `offer` starts another one if need be."""
+        with self._lock:
+            session, grant = self._session(), self._grant()
+            gone = session is None or grant is None or session.link is Link.CLOSED
+            if gone or self._barred or self._is_gated:
+                self._thread = None
+                return None
+            assert session is not None
+            assert grant is not None
+            return session, grant
+
     def _tell(self, session: Session, grant: Grant, waited: float) -> None:
-        if waited < PATIENCE or not self._is_busy() or not self._uses_cuda():
+        if waited < PATIENCE or not self._is_busy() or not self._has_cuda():
             return
         if session.link is Link.UP and self._against() is None:
             self._told_in = session.hello  # before: its answer may be a recall
@@ -145,6 +168,17 @@ class Locking:
                 can_take_turns=True,
                 by_lock=True,
             )
+
+    def _has_cuda(self) -> bool:
+        """Whether CUDA runs here; where the driver says no it is asked more and more rarely."""
+        now = time.monotonic()
+        if now < self._asks_next or not self._may_use_cuda():
+            return False
+        if self._uses_cuda():
+            return True
+        self._asks_pause = min(MOST_PAUSE, 2 * self._asks_pause)
+        self._asks_next = now + self._asks_pause
+        return False
 
     def _pause(self, session: Session, grant: Grant) -> None:
         """Be locked until the turn comes, if there is need."""

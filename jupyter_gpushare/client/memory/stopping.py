@@ -3,65 +3,108 @@
 The node manager asks, or the one who runs the program sends SIGTERM. At the next gate, on the
 thread that passes it, the program's own function saves its state; then :class:`Preempted` ends the
 program. Its gates are those that it names (`checkpoint`, `steps`), where its loop is in order. If
-it names none, the ends of its optimizer's steps are taken; and if it has none of these either, the
-signal's own moment. A program that did not say how is never ended from here.
+it names none, the ends of its steps are taken; and if it has none of these either, the signal's own
+moment. A program that waits at a gate for its turn, or in the queue, stops there.
+
+SIGTERM stays what it is. The second one, and the end of the time for saving, do what SIGTERM does
+without us. Under `jupyter gpushare run` only the second one does, and that if it comes soon: `run`
+may ask again later, and never kills.
+What the node manager itself asks for ends nothing: a program that did not say how goes on.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
 from types import FrameType
 from typing import Any, Final
 
+from ...protocol import names
+from ...protocol.times import format_duration
 from ..errors import Preempted
 from ..words import display
+from .places import Place
 
 #: After so many steps without a gate that the program names there is none.
 _NAMES_NONE: Final = 2
+#: Seconds after SIGTERM in which the state must be saved, unless `run` has sent it.
+GRACE: Final = 60.0
+#: Seconds within which two signals are one: a whole process group may get it, and `run` pass it on.
+ONE_SIGNAL: Final = 1.0
+#: Seconds after which SIGTERM from `run` is another ask, and nobody who insists.
+ANOTHER_ASK: Final = 30.0
+
+
+class Asker(Enum):
+    """Who wants the program to stop."""
+
+    NODE = "node"
+    SIGNAL = "signal"
 
 
 class Stopping:
     """Stops one process. ``said`` is called when it becomes able to be stopped, or not any more.
 
-    ``kept(why)`` is called when it was asked and goes on.
+    ``kept(why)`` is called, on a thread of its own, when it was asked and goes on.
     """
 
-    def __init__(self, say: Callable[[str], None] = display.say) -> None:
+    def __init__(
+        self, say: Callable[[str], None] = display.say, environ: Mapping[str, str] = os.environ
+    ) -> None:
         self.said: Callable[[], object] = _nothing
         self.kept: Callable[[str], object] = _ignore
         self._say = say
+        self._environ = environ
         self._save: Callable[[], object] | None = None
-        self._wanted = False
-        self._is_saved = False
+        self._askers: set[Asker] = set()
+        self._saves = threading.Lock()  # while it is saved
+        self._is_saved = self._passed = False
         self._names_gates = False
         self._steps = 0
         self._timer: threading.Timer | None = None
+        self._signal_at: float | None = None
+        self._ends_now = False
         self._before: Any = None  # what SIGTERM did before
         self._owner = os.getpid()
 
     @property
+    def is_ours(self) -> bool:
+        """Whether this process made it: a forked child begins anew."""
+        return os.getpid() == self._owner
+
+    @property
     def can(self) -> bool:
         """Whether this process said how its state is saved. A forked child did not."""
-        return self._save is not None and os.getpid() == self._owner
+        return self._save is not None and self.is_ours
+
+    @property
+    def _is_run(self) -> bool:
+        """Whether `run` lives, which may have sent SIGTERM, also through what runs us for it."""
+        run = self._environ.get(names.RUN, "")
+        return run.isdecimal() and os.path.exists(f"/proc/{run}")
+
+    @property
+    def _is_wanted(self) -> bool:
+        return bool(self._askers) and self.can
 
     def by(self, save: Callable[[], object] | None) -> None:
         """From now on ``save()`` saves the state; ``None``: it cannot be stopped any more."""
-        self._owner = os.getpid()
         self._save = save
         self._listen()
         self.said()
 
     def wanted(self, seconds: float) -> None:
-        """It is to stop, and has so many seconds; on the session's thread."""
+        """The node manager wants it to stop within so many seconds; on the session's thread."""
         if not self.can:
             self.kept("It did not say how its state is saved.")
-            return
-        if not self._wanted:
-            self._wanted = True
+        elif Asker.NODE not in self._askers:
+            self._asked_by(Asker.NODE)
             self._timer = threading.Timer(seconds, self._is_late)
             self._timer.daemon = True
             self._timer.start()
@@ -71,58 +114,96 @@ class Stopping:
     def gate(self) -> None:
         """A gate that the program names. Raises :class:`Preempted` where it stops."""
         self._names_gates = True
-        if self._wanted and self.can:
+        if self._is_wanted:
             self._stop()
 
     def step_ended(self) -> None:
-        """The end of an optimizer's step. Raises as :meth:`gate`."""
+        """The end of a step, or the call of a function that is one. Raises as :meth:`gate`."""
         self._steps += 1
-        if self.ends_here(is_step_end=True):
+        if self._is_wanted and not self._names_gates and self._steps >= _NAMES_NONE:
             self._stop()
 
-    def ends_here(self, is_step_end: bool) -> bool:
-        """Whether it is to stop, and may at this gate, where it waits for its turn perhaps."""
-        its_own = not is_step_end or (not self._names_gates and self._steps >= _NAMES_NONE)
-        return self._wanted and self.can and its_own
+    def in_queue(self) -> None:
+        """It waits for GPUs, with nothing of its own elsewhere. Raises as :meth:`gate`."""
+        if self._is_wanted:
+            self._stop()
 
-    def end(self) -> None:
-        """Stop at such a gate. Raises as :meth:`gate`."""
-        self._stop()
+    def while_waiting(self, place: Place, fits: Callable[[], bool]) -> bool:
+        """It waits there for its turn. Raises as :meth:`gate`. Whether it goes on without.
+
+        On its way to a gate that it names it passes one gate so, where its step ``fits()`` beside
+        who computes now.
+        """
+        if not self._is_wanted:
+            return False
+        if place is Place.NAMED or (
+            place is Place.STEP_END and not self._names_gates and self._steps >= _NAMES_NONE
+        ):
+            self._stop()
+            return False
+        if self._passed or not self._names_gates or not fits():
+            return False
+        self._passed = True
+        return True
 
     # -- inside -------------------------------------------------------------------------
 
+    def _asked_by(self, asker: Asker) -> None:
+        self._passed = False
+        self._askers.add(asker)
+
     def _stop(self) -> None:
-        save, self._wanted = self._save, False
-        if save is None:
+        # One thread saves. The signal of another ask may come while it does.
+        if not self._saves.acquire(blocking=False):
             return
+        try:
+            self._save_and_end()
+        finally:
+            self._saves.release()
+
+    def _save_and_end(self) -> None:
+        save = self._save
+        if save is None or not self._askers:
+            return
+        was_signal = Asker.SIGNAL in self._askers
+        self._askers.clear()
         with contextlib.suppress(RuntimeError):  # the signal came while something was printed
             self._say("The program is to stop: it saves its state and ends.")
         try:
             save()
         except Exception as error:  # noqa: BLE001 - the program loses nothing by going on
             why = f"Its state could not be saved ({type(error).__name__}: {error})."
-            self._say(f"{why} The program goes on.")
+            self._say(f"{why} {self._goes_on(was_signal)}")
             self._answer(why)
             return
         self._forget_timer()
         self._save, self._is_saved = None, True
-        if threading.current_thread() is not threading.main_thread() and self._is_ours():
+        if threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGTERM)  # this thread's end would not end the program
         raise Preempted
 
+    def _goes_on(self, was_signal: bool) -> str:
+        if not was_signal or self._is_run or self._signal_at is None:
+            return "The program goes on."
+        left = max(1.0, self._signal_at + GRACE - time.monotonic())
+        return f"SIGTERM ends the program in {format_duration(left)}, or at once if sent again."
+
     def _is_late(self) -> None:
-        if self._wanted:
-            self._wanted = False
+        if Asker.NODE in self._askers:
+            self._askers.discard(Asker.NODE)
             self._answer("It has come to no gate where its state could be saved.")
 
     def _answer(self, why: str) -> None:
         self._forget_timer()
-        self.kept(why)
+        # Not here: a signal may have come while this thread has a lock of the session's.
+        _thread.start_new_thread(self.kept, (why,))
 
     def _forget_timer(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
+
+    # -- SIGTERM ----------------------------------------------------------------------
 
     def _listen(self) -> None:
         """Heed SIGTERM while the program can be stopped; only its main thread can change that."""
@@ -139,15 +220,42 @@ class Stopping:
         return signal.getsignal(signal.SIGTERM) == self._signalled
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if self._is_saved and os.getpid() == self._owner:
+        if self._is_saved and self.is_ours:
             raise Preempted
-        if not self.can:  # a forked child, for example a loader's worker, ends as it always did
-            signal.signal(signal.SIGTERM, self._before)
-            os.kill(os.getpid(), number)
+        # A forked child, for example a loader's worker, ends as it always did.
+        if not self.can or self._ends_now:
+            self._ends(number)
             return
-        self._wanted = True
+        now, before = time.monotonic(), self._signal_at
+        if before is not None and now - before < ONE_SIGNAL:
+            return
+        if before is not None and (not self._is_run or now - before < ANOTHER_ASK):
+            self._ends(number)
+            return
+        self._signal_at = now
+        self._asked_by(Asker.SIGNAL)
+        if not self._is_run:
+            # No `threading.Timer`: the signal may have come while this thread starts another.
+            _thread.start_new_thread(self._ends_later, ())
         if not self._names_gates and not self._steps:
             self._stop()
+
+    def _ends_later(self) -> None:
+        time.sleep(GRACE)
+        with self._saves:  # what is being saved is saved
+            self._ends_now = True
+        if not self._is_saved:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _ends(self, number: int) -> None:
+        """As it would without us."""
+        signal.signal(signal.SIGTERM, self._before)
+        os.kill(os.getpid(), number)
+
+
+def is_run(environ: Mapping[str, str]) -> bool:
+    """Whether `jupyter gpushare run` has started this process itself: its signals reach it."""
+    return environ.get(names.RUN) == str(os.getppid())
 
 
 def _nothing() -> None:

@@ -108,6 +108,15 @@ def cuda_started(device: str = "/dev/nvidia-uvm") -> bool:
     return any(_target(number) == device for number in numbers)
 
 
+def cuda_loaded() -> bool:
+    """Whether this process has loaded the CUDA driver's library, without which it uses none."""
+    try:
+        with open("/proc/self/maps", encoding="ascii", errors="replace") as mapped:
+            return any("/libcuda.so" in line for line in mapped)
+    except OSError:
+        return True
+
+
 def _target(number: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{number}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...protocol.expecting import expectation, short_estimate, waits_for_budget
 from ...protocol.holding import (
+    interruption_text,
     memory_text,
     pauses_text,
     pinned_text,
@@ -196,7 +197,7 @@ def sharing_words(lease: Document, now: object) -> str:
     ``now`` is the node's time, Unix seconds.
     """
     parts = [_TURNS.get(plain(lease.get("turn"), 20), ""), pinned_text(lease, now)]
-    parts.append(pauses_text(lease, now))
+    parts += [interruption_text(lease, now), pauses_text(lease, now)]
     if lease.get("overran"):
         parts.append("overran its turn")
     over = lease.get("over_limit")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ...policy.books import shares
 from ...policy.books.state import Lease, State
 from ...policy.turns import expected, order
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import GpuUuid
-from ...policy.words.recalls import Give
+from ...policy.words.recalls import Give, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 
@@ -45,11 +47,13 @@ def of_lease(
     offset: float,
     config: PolicyConfig,
     cells: expected.Cells,
+    away: Why | None = None,
 ) -> doc.LeaseTurn:
     """How a task stands with its turn ``at`` this boot time; ``None``: it needs none.
 
     Adding ``offset`` to a boot time gives a Unix time, in seconds. ``cells`` tells how
-    long a task's last cells computed.
+    long a task's last cells computed. ``away``: why its memory was taken while it computed, until
+    it is back.
     """
     turn, recall = state.turns.get(lease.id), state.recall(lease.id, Give.TURN)
     waits = turn is not None and turn.phase is TurnPhase.WAITS
@@ -63,7 +67,34 @@ def of_lease(
         "turn_place": order.place(state, config, lease.id, at) if waits else None,
         "turn_expected": None if left is None else at + left + offset,
         "overran": bool(state.takers.get(lease.id, False)),
+        "interrupted": _interruption(state, lease, at, offset, config, away),
     }
+
+
+#: The word for a task that is asked for its memory while it computes.
+_LEAVES: Final = {Why.MOVED: "moves", Why.SERVED: "makes_way"}
+
+
+def _interruption(
+    state: State,
+    lease: Lease,
+    at: float,
+    offset: float,
+    config: PolicyConfig,
+    away: Why | None,
+) -> doc.Interruption | None:
+    stop = state.recall(lease.id, Give.STOP)
+    if stop is not None and stop.is_out and at < stop.since + config.stop_grace:
+        return {"what": "stops", "until": stop.since + config.stop_grace + offset}
+    recall = state.memory_recall(lease.id)
+    why = recall.why if recall is not None and (recall.is_out or recall.moving) else away
+    if why in _LEAVES:
+        return {"what": _LEAVES[why], "until": None}
+    turn = state.turns.get(lease.id)
+    lock = turn.lock if turn is not None and turn.phase is TurnPhase.WAITS else None
+    if lock is not None and lock.since <= at < lock.until:
+        return {"what": "locked", "until": lock.until + offset}
+    return None
 
 
 def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:

@@ -200,6 +200,7 @@ class Sheet:
         outlooks: Outlooks = dict,
         pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
         cells: Cells = lambda lease: (),
+        away: Callable[[LeaseId], Why | None] = lambda lease: None,
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
         self._readings, self._waits = readings, waits
@@ -209,6 +210,7 @@ class Sheet:
         self._outlooks = cache(outlooks)
         self._pauses = pauses
         self._cells = cells
+        self._away = away
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
@@ -301,7 +303,9 @@ class Sheet:
             "stall": self._stall(lease),
             **_parking(lease, recall, offset, config),
             "may_be_taken_at": _may_be_taken(state, lease, offset, config),
-            **sharing.of_lease(state, lease, self._facts.boot, offset, config, self._cells),
+            **sharing.of_lease(
+                state, lease, self._facts.boot, offset, config, self._cells, self._away(lease.id)
+            ),
             "pauses": self._pauses(lease.id, self._facts.boot),
         }
         return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row

@@ -176,6 +176,7 @@ class Statuses:
             self._outlooks,
             self._pauses.document,
             self._pauses.cells,
+            self._pauses.away,
         )
         await hand_out(sheet, wanted, slices, self.took, form)
 

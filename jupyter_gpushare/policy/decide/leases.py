@@ -15,7 +15,7 @@ from ..words.model import (
 )
 from . import out_of_service, rebuild
 from .draft import Decision, Done, Draft, Grant, Refuse, Wait
-from .own import of_task, own_lease, unknown_lease
+from .own import of_task, own_lease, own_task, unknown_lease
 from .recalls import ask_back
 from .registry import decides
 from .serving import serve
@@ -97,8 +97,13 @@ def _report_ability(draft: Draft, command: cmd.ReportAbility, lease: Lease) -> D
     return Done(lease.id)
 
 
-@of_task(cmd.OfferStop)
-def _offer_stop(draft: Draft, command: cmd.OfferStop, lease: Lease) -> Decision:
+@decides(cmd.OfferStop)
+def _offer_stop(draft: Draft, command: cmd.OfferStop) -> Decision:
+    """What `run` has started says it for the lease of `run`, which it has joined."""
+    whose = (command.lease, command.environment, command.process)
+    lease = own_task(draft, *whose) or own_lease(draft, *whose)
+    if lease is None:
+        return unknown_lease()
     if lease.request.stops is not command.can:
         draft.emit(ev.StopOffered(draft.at, lease.id, lease.environment, command.can))
         ask_back(draft)  # somebody may wait for this

@@ -6,6 +6,7 @@ import { memoryKinds, turnsOf } from '../model/turns';
 import {
   gpuKindsText,
   gpuTimeText,
+  interruptionText,
   kindsText,
   myTurnText,
   pausesText,
@@ -62,6 +63,32 @@ it.each([
   [null, /^$/]
 ] as const)('turn %s in words', (turn, text) => {
   expect(turnText(aLease('a', { turn }), trans)).toMatch(text);
+});
+
+it.each([
+  ['moves', null, /^Moves to another GPU: .*until it is there\.$/],
+  ['makes_way', null, /^Makes way for a request that waits: /],
+  ['locked', 2005, /^Paused by the driver's lock, for 5 s more at most\.$/],
+  ['locked', 1999, /^Paused by the driver's lock, for 1 s more at most\.$/],
+  ['stops', 2060, /^Saves its state and stops, within 1 min\.$/]
+] as const)('says that a task at work %s', (what, until, text) => {
+  const lease = aLease('a', { interrupted: { what, until } });
+  expect(interruptionText(lease, 2000, trans)).toMatch(text);
+  expect(interruptionText(aLease('a'), 2000, trans)).toBe('');
+  const { container } = show(LeasesView, aStatus({ leases: [lease] }));
+  expect(container.textContent).toMatch(new RegExp(text.source.slice(1, 12)));
+});
+
+it('says how often a task moved', () => {
+  const text = (given: Partial<Lease>): string =>
+    myTurnText(aLease('a', given), aStatus(), 2000, trans);
+  expect(text({ pauses: { times: 0, seconds: 0, moved: 1 } })).toBe(
+    'Moved to another GPU once in this cell'
+  );
+  const pauses = { times: 1, seconds: 4, moved: 2 };
+  expect(text({ kind: 'process', turn: 'holds', pauses })).toBe(
+    'Has its turn on the GPU. Was paused once since it began, 4 s in all. Moved to another GPU 2 times since it began'
+  );
 });
 
 describe('a GPU in turns', () => {

@@ -508,6 +508,16 @@ export interface components {
             granted: number | null;
             /** @description null: another environment's */
             id: string | null;
+            /** @description what is done with it while it is at work; null: nothing */
+            interrupted?: {
+                /** @description locked: when that ends at the latest; stops: until when it has time; Unix time, seconds */
+                until: number | null;
+                /**
+                 * @description moves: its memory goes to another GPU, or waits for one; makes_way: its memory gives room to a request, and waits; locked: the driver's lock pauses it; stops: it saves its state and ends
+                 * @enum {unknown}
+                 */
+                what: "moves" | "makes_way" | "locked" | "stops";
+            } | null;
             /** @description why an idle task that was asked for its GPUs keeps them */
             kept: string | null;
             kernel_id: string | null;
@@ -543,6 +553,8 @@ export interface components {
             path: string | null;
             /** @description how often, and for how long, it waited for its turn since it last began to run: in a kernel, in this cell; null: not noticeably, or not yours to know */
             pauses?: {
+                /** @description how often it moved to another GPU meanwhile */
+                moved?: number;
                 /** @description in all, in seconds */
                 seconds: number;
                 times: number;

@@ -14,7 +14,12 @@ export function myTurnText(
   trans: TranslationBundle
 ): string {
   const wait = turnWait(lease, status);
-  const pauses = pausesText(lease, now, trans);
+  const pauses = [
+    interruptionText(lease, now, trans),
+    pausesText(lease, now, trans)
+  ]
+    .filter(part => part)
+    .join(' ');
   if (wait !== null) {
     const gpus = wait.gpus.map(index => trans.__('GPU %1', index)).join(', ');
     const place =
@@ -36,7 +41,9 @@ export function myTurnText(
   const behind = text ? waitingBehind(lease, status) : 0;
   const turn =
     behind > 0 ? trans._n('%2; 1 waits', '%2; %1 wait', behind, text) : text;
-  return [turn, pauses].filter(part => part).join('. ');
+  return [turn, pauses, movedText(lease, trans)]
+    .filter(part => part)
+    .join('. ');
 }
 
 /** For how long a pin keeps a task's turn; empty: it keeps none. */
@@ -207,6 +214,54 @@ export function pausesText(
         formatDuration(seconds, trans)
       )
     : '';
+}
+
+/** How often it moved to another GPU since it began; empty if it never did. */
+function movedText(lease: Lease, trans: TranslationBundle): string {
+  const moved = lease.pauses?.moved ?? 0;
+  if (moved === 0) {
+    return '';
+  }
+  return lease.kind === 'process'
+    ? trans._n(
+        'Moved to another GPU once since it began',
+        'Moved to another GPU %1 times since it began',
+        moved
+      )
+    : trans._n(
+        'Moved to another GPU once in this cell',
+        'Moved to another GPU %1 times in this cell',
+        moved
+      );
+}
+
+/** What the node manager does with a task that is at work; empty if nothing. */
+export function interruptionText(
+  lease: Lease,
+  now: number,
+  trans: TranslationBundle
+): string {
+  const { what = null, until = null } = lease.interrupted ?? {};
+  const left = formatDuration(Math.max(1, (until ?? now) - now), trans);
+  switch (what) {
+    case 'moves':
+      return trans.__(
+        'Moves to another GPU: its memory waits in host memory until it is there.'
+      );
+    case 'makes_way':
+      return trans.__(
+        'Makes way for a request that waits: its memory goes to host memory and comes back.'
+      );
+    case 'locked':
+      return trans.__(
+        "Paused by the driver's lock, for %1 more at most.",
+        left
+      );
+    case 'stops':
+      return trans.__('Saves its state and stops, within %1.', left);
+    case null:
+      return '';
+  }
 }
 
 function ownerName(lease: Lease, trans: TranslationBundle): string {

@@ -1,0 +1,188 @@
+"""A program that is to stop while it waits: for its turn, or in the queue. The node is scripted."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from support.node import until
+from support.scripted_node import LEASE, SECRET, ScriptedNode, Visitor
+
+from jupyter_gpushare.client.asking.broker import Broker
+from jupyter_gpushare.client.errors import Preempted
+from jupyter_gpushare.client.memory.places import Place
+from jupyter_gpushare.client.memory.stopping import Stopping
+from jupyter_gpushare.client.words.settings import Ask
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+ASK = {"lease": LEASE, "gpus": [], "message": ""}
+TURN = {**ASK, "give": "turn", "why": "quantum", "gate": True}
+STOP = {**ASK, "give": "stop", "why": "contended", "gate": False}
+
+
+class _Silent:
+    def update(self, notice: Mapping[str, Any]) -> None:
+        """Not of interest here."""
+
+    def away(self, left: float) -> None:
+        """Neither."""
+
+    def done(self, text: str | None = None) -> bool:
+        return False
+
+
+class Program:
+    """One that said how its state is saved, and runs on the test's thread."""
+
+    def __init__(self, node: ScriptedNode) -> None:
+        self.saves = 0
+        self.fails = 0
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        self.broker = Broker(environ, make_display=_Silent, say=lambda _text: None)
+        self.stopping = Stopping(say=lambda _text: None, environ=environ)
+        self.broker.stops_by(self.stopping)
+        self.stopping.by(self.save)
+
+    def save(self) -> None:
+        if self.fails:
+            self.fails -= 1
+            raise OSError("no")
+        self.saves += 1
+
+
+@contextmanager
+def program(script: Callable[[Visitor], None]) -> Iterator[tuple[ScriptedNode, Program]]:
+    with ScriptedNode(script) as node:
+        made = Program(node)
+        try:
+            yield node, made
+        finally:
+            made.stopping.by(None)
+            made.broker.close()
+
+
+def welcomes(visitor: Visitor) -> None:
+    visitor.welcome()
+    request = visitor.expect(Method.REQUEST)
+    assert request.params.stops is True
+    visitor.grant(request)
+    visitor.answer(visitor.expect(Method.STATUS), {})
+    visitor.notify(Notice.RECALL, TURN)
+
+
+def asks_then_stops(visitor: Visitor, seconds: float = 60.0) -> None:
+    welcomes(visitor)
+    visitor.answer(visitor.expect(Method.TURN_ASK), {"state": "held"})
+    visitor.notify(Notice.RECALL, {**STOP, "seconds": seconds})
+
+
+def waits(alice: Program) -> None:
+    alice.broker.request(Ask())
+    alice.broker.call(Method.STATUS)
+    until(lambda: alice.broker.turns.is_closed, "it is asked for its turn")
+
+
+def test_it_stops_where_it_waits_for_its_turn() -> None:
+    def script(visitor: Visitor) -> None:
+        asks_then_stops(visitor)
+        visitor.live()
+
+    with program(script) as (node, alice):
+        waits(alice)
+        with pytest.raises(Preempted):
+            alice.broker.turns.checkpoint(Place.NAMED)
+        assert alice.saves == 1
+        node.wait_for(Method.TURN_DONE)  # nobody waits until it has gone
+
+
+def test_if_its_state_cannot_be_saved_it_waits_on() -> None:
+    def script(visitor: Visitor) -> None:
+        asks_then_stops(visitor)
+        kept = visitor.expect(Method.KEPT)
+        assert "could not be saved" in kept.params.reason
+        visitor.answer(kept, {"state": "held"})
+        visitor.notify(Notice.TURN, {"lease": LEASE, "gpus": [], "quantum": 30.0})
+        visitor.live()
+
+    with program(script) as (node, alice):
+        waits(alice)
+        alice.fails = 1
+        alice.broker.turns.checkpoint(Place.NAMED)
+        assert alice.saves == 0
+        assert node.calls(Method.KEPT), "it went on in its turn, not before"
+
+
+def test_at_a_steps_end_it_goes_on_to_the_gate_that_it_names() -> None:
+    def script(visitor: Visitor) -> None:
+        asks_then_stops(visitor)
+        visitor.live()
+
+    with program(script) as (_node, alice):
+        alice.stopping.gate()
+        waits(alice)
+        alice.broker.turns.gate()
+        assert alice.saves == 0
+        with pytest.raises(Preempted):
+            alice.stopping.gate()
+
+
+def test_sigterm_in_the_queue_saves_and_leaves_it() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        request = visitor.expect(Method.REQUEST)
+        visitor.queue(request)
+        os.kill(os.getpid(), signal.SIGTERM)
+        released = visitor.expect(Method.RELEASE)
+        assert released.params.request_id == request.params.request_id
+        visitor.live()
+
+    with program(script) as (node, alice):
+        alice.stopping.gate()
+        with pytest.raises(Preempted):
+            alice.broker.request(Ask())
+        assert alice.saves == 1
+        node.wait_for(Method.RELEASE)
+
+
+def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped() -> None:
+    """It is stopped by a signal; `run` gets the ask."""
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.ATTACH))
+        told = visitor.expect(Method.STOPPABLE)
+        assert (told.params.lease, told.params.can) == (LEASE, True)
+        visitor.live()
+
+    for run, says in ((str(os.getppid()), True), ("1", False), ("", False)):
+        with ScriptedNode(script if says else joins) as node:
+            environ = {
+                "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket),
+                "JUPYTER_GPUSHARE_LEASE": LEASE,
+                "JUPYTER_GPUSHARE_SECRET": SECRET,
+                "JUPYTER_GPUSHARE_RUN": run,
+            }
+            broker = Broker(environ, make_display=_Silent, say=lambda _text: None)
+            stopping = Stopping(say=lambda _text: None, environ=environ)
+            broker.stops_by(stopping)
+            stopping.by(list)
+            try:
+                assert broker.ensure("import torch") is not None
+                if says:
+                    node.wait_for(Method.STOPPABLE)
+                else:
+                    broker.call(Method.STATUS)  # nothing was said before it
+                    assert not node.calls(Method.STOPPABLE), "its parent does not pass it on"
+            finally:
+                stopping.by(None)
+                broker.close()
+
+
+def joins(visitor: Visitor) -> None:
+    visitor.welcome()
+    visitor.grant(visitor.expect(Method.ATTACH))
+    visitor.live()
