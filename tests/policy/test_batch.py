@@ -144,6 +144,21 @@ def test_it_may_say_so_later_and_take_it_back() -> None:
     assert snapshot.leases[LeaseId("L1")].request == world.state.leases[LeaseId("L1")].request
 
 
+def test_who_takes_it_back_while_it_is_asked_is_not_counted_on() -> None:
+    world = host(gpus=2)
+    world.request("alice", 1, STOPS)
+    seconds(world, 5)
+    world.request("carol", 2, STOPS)
+    world.request("bob", 3)
+    seconds(world, AFTER)
+    assert stopped(world) == ["L1"]
+    who = (LeaseId("L1"), EnvironmentName("alice"), task(1).process)
+    world.run(cmd.OfferStop(world.at, *who, False))
+    assert world.state.recall(LeaseId("L1"), Give.STOP) is None
+    seconds(world, 2)
+    assert stopped(world) == ["L1", "L2"], "another one, at once"
+
+
 def test_who_goes_on_is_asked_again_ever_more_rarely_and_nothing_is_done_to_it() -> None:
     world = host(unparkable_action=HolderAction.KILL)
     world.request("alice", 1, STOPS)
@@ -294,6 +309,24 @@ def test_a_batch_task_that_waits_for_its_turn_makes_room_too() -> None:
     turns.comes(44, INTERACTIVE)
     turns.computes(3)
     assert turns.steps_aside == [batch]
+
+
+def test_a_program_that_saves_its_state_is_not_moved() -> None:
+    turns = Turns(moving=Moving(per_gib=0.001, least=1.0))
+    batch = turns.comes(40, BATCH, stops=True)
+    turns.comes(20, INTERACTIVE)
+    turns.computes(int(AFTER) + 2)
+    state = turns.world.state
+    told = ev.RecallMoved(turns.world.at, batch, Give.STOP, RecallPhase.TOLD, Why.CONTENDED)
+    turns.comes(44, INTERACTIVE)
+    assert turns.steps_aside == [batch], "a move is cheaper than a stop"
+    assert [offer.lease for offer in moving.served(state, turns.world.config)] == []
+    line = turns.world.state
+    line = dataclasses.replace(line, recalls=state.recalls)
+    offered = [offer.lease for offer in moving.served(line, turns.world.config)]
+    assert batch in offered
+    saving = core.evolve(line, told)
+    assert batch not in [offer.lease for offer in moving.served(saving, turns.world.config)]
 
 
 @pytest.mark.parametrize("how", ["stop", "move"])

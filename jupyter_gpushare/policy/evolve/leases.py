@@ -28,6 +28,7 @@ from ..words.model import (
     Parked,
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
+from ..words.recalls import Give
 from . import lifts, recalls, shares, turns
 from .registry import evolves
 from .steps import (
@@ -119,7 +120,8 @@ def _ability_reported(state: State, event: ev.AbilityReported) -> State:
 @evolves(ev.StopOffered)
 def _stop_offered(state: State, event: ev.StopOffered) -> State:
     request = lease_of(state, event.lease).request
-    return changed(state, event.lease, request=replace(request, stops=event.can))
+    state = changed(state, event.lease, request=replace(request, stops=event.can))
+    return state if event.can else recalls.forget(state, event.lease, (Give.STOP,))
 
 
 @evolves(ev.LineLooked)

@@ -138,7 +138,7 @@ def _recalls(state: State) -> None:
             _require(lifted, f"{key.lease} is asked for a lift that it has not")
         if key.give is Give.STOP:
             batch = lease.request.priority_class is PriorityClass.BATCH
-            holds = lease.phase is LeasePhase.HELD and batch
+            holds = lease.phase is LeasePhase.HELD and batch and lease.request.stops
             _require(holds, f"{key.lease} is asked to stop and is no batch task with GPUs")
         if key.give in MEMORY:
             runs = recall.why in AT_WORK and lease.phase is LeasePhase.HELD
