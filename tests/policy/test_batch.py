@@ -694,6 +694,14 @@ def test_backfill_keeps_the_expected_start_where_all_times_are_true(
 # -- classes ------------------------------------------------------------------------------
 
 
+def replayed(world: World) -> State:
+    """The state from a ledger's snapshot."""
+    state = State()
+    for event in core.summarise(world.state):
+        state = core.evolve(state, event)
+    return state
+
+
 def class_of(world: World, lease: str) -> PriorityClass:
     return world.state.leases[LeaseId(lease)].request.priority_class
 
@@ -723,6 +731,33 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     resume(world, "L1")
     (queued,) = [event for event in world.history if isinstance(event, ev.ResumeQueued)]
     assert queued.priority_class is BATCH
+    assert class_of(world, "L1") is BATCH, "in turns, too: nobody passes the bound by parking"
+    assert replayed(world).leases[LeaseId("L1")].request == world.state.leases["L1"].request
+    found = world.state.leases[LeaseId("L1")]
+    idle(world, "L1")
+    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.observe()
+    world.die(2)
+    resume(world, "L1")
+    assert class_of(world, "L1") is INTERACTIVE, "it asked for that, and is within the bound again"
+
+
+def test_an_administrators_new_bound_holds_when_a_task_asks_again() -> None:
+    world = World(plain_config()).start([gpu(0)], Quota(1, Bytes(GIB)))
+    alice, admin = EnvironmentName("alice"), EnvironmentName("root")
+    world.request("alice", 1)
+    world.request("alice", 2, Request(priority_class=BATCH))
+    world.run(cmd.SetQuota(world.at, alice, Quota(1, Bytes(GIB), interactive=0), admin))
+    assert class_of(world, "L1") is INTERACTIVE, "it goes on as it is"
+    for name, bound in (("L1", 0), ("L1", None), ("L2", None)):
+        world.run(cmd.SetQuota(world.at, alice, Quota(1, Bytes(GIB), interactive=bound), admin))
+        idle(world, name)
+        found = world.state.leases[LeaseId(name)]
+        world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+        world.observe()
+        resume(world, name)
+        expected = INTERACTIVE if name == "L1" and bound is None else BATCH
+        assert class_of(world, name) is expected
 
 
 @pytest.mark.parametrize("kind", PriorityClass)

@@ -248,7 +248,8 @@ def _again(
     if known is None:
         yield ev.LeaseQueued(at, name, who, task, voucher.request, state.arrivals, state.grants)
     elif name not in state.queue.waiting:
-        yield ev.ResumeQueued(at, name, who, state.arrivals, state.grants)
+        kind = voucher.request.priority_class
+        yield ev.ResumeQueued(at, name, who, state.arrivals, state.grants, kind)
     members = {task.process} if known is None else known.members
     for process in voucher.members:
         if process not in members:

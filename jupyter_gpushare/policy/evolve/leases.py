@@ -181,10 +181,10 @@ def _paced(state: State, memory: int, seconds: float) -> State:
 
 @evolves(ev.ResumeQueued)
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
-    state = changed(state, event.lease, requested_at=event.at)
-    waiting = Waiting(
-        event.lease, event.environment, event.priority_class, event.order, event.urgent_at
-    )
+    request = lease_of(state, event.lease).request.in_class(event.priority_class)
+    state = changed(state, event.lease, requested_at=event.at, request=request)
+    kind = request.priority_class
+    waiting = Waiting(event.lease, event.environment, kind, event.order, event.urgent_at)
     state = replace(
         state,
         queue=state.queue.add(waiting),
