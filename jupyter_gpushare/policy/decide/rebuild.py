@@ -265,7 +265,8 @@ def _again(
     yield ev.HeartbeatSeen(at, name)
     yield from _turns_again(state, command, config, parts)
     if is_parked and parked is not None:
-        yield ev.LeaseParked(at, name, who, parked.rung, parked.memory, parked.movable, parked.gpus)
+        had = (parked.rung, parked.memory, parked.movable, parked.gpus)
+        yield ev.LeaseParked(at, name, who, *had, at_work=parked.at_work)
         # Memory that it said it gave back and still has must not count as a stranger's.
         if parked.stayed or (parts and not _stays(voucher)):
             yield ev.ResidueFound(at, name, who, texts.STILL_THERE)

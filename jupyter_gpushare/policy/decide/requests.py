@@ -18,6 +18,7 @@ from ..words.model import (
     LeaseId,
     LeasePhase,
     PriorityClass,
+    Quota,
     RefusalReason,
     Request,
     Reserve,
@@ -146,7 +147,8 @@ def _with_reserve(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     state, request = draft.state, command.request
-    never = _never(state, command.environment, request)
+    quota, _source = state.quotas.resolve(command.environment)
+    never = _never(state, quota, request)
     if never is not None:
         return never
     if request.memory is not None and sum(request.parts or ()) > request.memory:
@@ -177,8 +179,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     return None
 
 
-def _never(state: State, environment: EnvironmentName, request: Request) -> Refuse | None:
-    quota, _source = state.quotas.resolve(environment)
+def _never(state: State, quota: Quota, request: Request) -> Refuse | None:
     sizes = [books.gpu.memory for books in state.gpus.values()]
     never = refusal(sizes, quota, request.gpus, request.memory)
     if never is None:
@@ -255,7 +256,7 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         return Wait(lease.id, "This request is already in the queue.")
     quotas.weigh(draft, (lease.environment,))
     state = draft.state
-    never = _never(state, lease.environment, lease.request)
+    never = _never(state, state.quota_of(lease), lease.request)
     if never is not None:
         return never
     if state.problem is not None:

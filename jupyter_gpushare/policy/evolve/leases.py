@@ -134,6 +134,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     before = lease_of(state, event.lease)
     deeper = before.has_residue
     phase = LeasePhase.PARKED
+    at_work = deeper and before.parked is not None and before.parked.at_work
     granted_at = event.at if before.granted_at is None else before.granted_at
     lease = replace(
         before,
@@ -141,7 +142,9 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         request=before.request if deeper else before.request.after(event.at - granted_at),
         activity=Activity.IDLE,
         changed_at=event.at,
-        parked=Parked(event.rung, event.memory, event.gpus, event.movable),
+        parked=Parked(
+            event.rung, event.memory, event.gpus, event.movable, at_work=at_work or event.at_work
+        ),
         pinned_until=None,
         turn_pinned_until=None,
         turn_pinned_from=None,

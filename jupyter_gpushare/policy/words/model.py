@@ -402,7 +402,8 @@ class Parked:
     """How a task was parked: ``memory`` bytes of its GPU memory are in host memory.
 
     ``gpus`` are the GPUs it had; ``movable`` says on which GPUs it can resume. ``stayed``: it said
-    that it left nothing there, and measurements show that it did.
+    that it left nothing there, and measurements show that it did. ``at_work``: it was asked in the
+    midst of its work, and goes on with what it was granted once.
     """
 
     rung: Rung
@@ -410,6 +411,7 @@ class Parked:
     gpus: tuple[GpuUuid, ...] = ()
     movable: Movable = Movable.ANY
     stayed: bool = False
+    at_work: bool = since(3, False)
 
 
 @dataclass(frozen=True, slots=True)
