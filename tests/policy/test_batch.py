@@ -154,7 +154,9 @@ def test_who_takes_it_back_while_it_is_asked_is_not_counted_on() -> None:
     assert stopped(world) == ["L1"]
     who = (LeaseId("L1"), EnvironmentName("alice"), task(1).process)
     world.run(cmd.OfferStop(world.at, *who, False))
-    assert world.state.recall(LeaseId("L1"), Give.STOP) is None
+    recall = world.state.recall(LeaseId("L1"), Give.STOP)
+    assert recall is not None
+    assert recall.phase is RecallPhase.KEPT
     seconds(world, 2)
     assert stopped(world) == ["L1", "L2"], "another one, at once"
 

@@ -28,7 +28,7 @@ from ..words.model import (
     Parked,
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
-from ..words.recalls import Give
+from ..words.recalls import Give, RecallKey, RecallPhase
 from . import lifts, recalls, shares, turns
 from .registry import evolves
 from .steps import (
@@ -121,7 +121,12 @@ def _ability_reported(state: State, event: ev.AbilityReported) -> State:
 def _stop_offered(state: State, event: ev.StopOffered) -> State:
     request = lease_of(state, event.lease).request
     state = changed(state, event.lease, request=replace(request, stops=event.can))
-    return state if event.can else recalls.forget(state, event.lease, (Give.STOP,))
+    recall = state.recall(event.lease, Give.STOP)
+    if event.can or recall is None or not recall.is_out:
+        return state
+    # It goes on; the clock of asking runs on, too.
+    key = RecallKey(event.lease, Give.STOP)
+    return recalls.move(state, key, RecallPhase.KEPT, event.at)
 
 
 @evolves(ev.LineLooked)
