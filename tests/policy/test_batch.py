@@ -144,6 +144,23 @@ def test_it_may_say_so_later_and_take_it_back() -> None:
     assert snapshot.leases[LeaseId("L1")].request == world.state.leases[LeaseId("L1")].request
 
 
+def test_who_takes_it_back_while_it_is_asked_is_not_counted_on() -> None:
+    world = host(gpus=2)
+    world.request("alice", 1, STOPS)
+    seconds(world, 5)
+    world.request("carol", 2, STOPS)
+    world.request("bob", 3)
+    seconds(world, AFTER)
+    assert stopped(world) == ["L1"]
+    who = (LeaseId("L1"), EnvironmentName("alice"), task(1).process)
+    world.run(cmd.OfferStop(world.at, *who, False))
+    recall = world.state.recall(LeaseId("L1"), Give.STOP)
+    assert recall is not None
+    assert recall.phase is RecallPhase.KEPT
+    seconds(world, 2)
+    assert stopped(world) == ["L1", "L2"], "another one, at once"
+
+
 def test_who_goes_on_is_asked_again_ever_more_rarely_and_nothing_is_done_to_it() -> None:
     world = host(unparkable_action=HolderAction.KILL)
     world.request("alice", 1, STOPS)
@@ -294,6 +311,24 @@ def test_a_batch_task_that_waits_for_its_turn_makes_room_too() -> None:
     turns.comes(44, INTERACTIVE)
     turns.computes(3)
     assert turns.steps_aside == [batch]
+
+
+def test_a_program_that_saves_its_state_is_not_moved() -> None:
+    turns = Turns(moving=Moving(per_gib=0.001, least=1.0))
+    batch = turns.comes(40, BATCH, stops=True)
+    turns.comes(20, INTERACTIVE)
+    turns.computes(int(AFTER) + 2)
+    state = turns.world.state
+    told = ev.RecallMoved(turns.world.at, batch, Give.STOP, RecallPhase.TOLD, Why.CONTENDED)
+    turns.comes(44, INTERACTIVE)
+    assert turns.steps_aside == [batch], "a move is cheaper than a stop"
+    assert [offer.lease for offer in moving.served(state, turns.world.config)] == []
+    line = turns.world.state
+    line = dataclasses.replace(line, recalls=state.recalls)
+    offered = [offer.lease for offer in moving.served(line, turns.world.config)]
+    assert batch in offered
+    saving = core.evolve(line, told)
+    assert batch not in [offer.lease for offer in moving.served(saving, turns.world.config)]
 
 
 @pytest.mark.parametrize("how", ["stop", "move"])
@@ -661,6 +696,14 @@ def test_backfill_keeps_the_expected_start_where_all_times_are_true(
 # -- classes ------------------------------------------------------------------------------
 
 
+def replayed(world: World) -> State:
+    """The state from a ledger's snapshot."""
+    state = State()
+    for event in core.summarise(world.state):
+        state = core.evolve(state, event)
+    return state
+
+
 def class_of(world: World, lease: str) -> PriorityClass:
     return world.state.leases[LeaseId(lease)].request.priority_class
 
@@ -690,6 +733,33 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     resume(world, "L1")
     (queued,) = [event for event in world.history if isinstance(event, ev.ResumeQueued)]
     assert queued.priority_class is BATCH
+    assert class_of(world, "L1") is BATCH, "in turns, too: nobody passes the bound by parking"
+    assert replayed(world).leases[LeaseId("L1")].request == world.state.leases["L1"].request
+    found = world.state.leases[LeaseId("L1")]
+    idle(world, "L1")
+    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.observe()
+    world.die(2)
+    resume(world, "L1")
+    assert class_of(world, "L1") is INTERACTIVE, "it asked for that, and is within the bound again"
+
+
+def test_an_administrators_new_bound_holds_when_a_task_asks_again() -> None:
+    world = World(plain_config()).start([gpu(0)], Quota(1, Bytes(GIB)))
+    alice, admin = EnvironmentName("alice"), EnvironmentName("root")
+    world.request("alice", 1)
+    world.request("alice", 2, Request(priority_class=BATCH))
+    world.run(cmd.SetQuota(world.at, alice, Quota(1, Bytes(GIB), interactive=0), admin))
+    assert class_of(world, "L1") is INTERACTIVE, "it goes on as it is"
+    for name, bound in (("L1", 0), ("L1", None), ("L2", None)):
+        world.run(cmd.SetQuota(world.at, alice, Quota(1, Bytes(GIB), interactive=bound), admin))
+        idle(world, name)
+        found = world.state.leases[LeaseId(name)]
+        world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+        world.observe()
+        resume(world, name)
+        expected = INTERACTIVE if name == "L1" and bound is None else BATCH
+        assert class_of(world, name) is expected
 
 
 @pytest.mark.parametrize("kind", PriorityClass)

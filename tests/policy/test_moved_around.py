@@ -27,6 +27,7 @@ def test_a_busy_day_has_moves_and_some_that_fail() -> None:
     world = busy_day()
     assert world.moves >= 5, "the histories above would show nothing"
     assert world.kept >= 1
+    assert busy_day(fixed=True).stops >= 1
     assert any(event.__class__.__name__ == "LeaseRestored" for event in world.history)
 
 

@@ -6,18 +6,23 @@ import dataclasses
 
 import pytest
 from support.policy_moving import HOST, MOVING, PRICE, Host, Slow, asked_to_move, crowded
-from support.policy_world import GIB
+from support.policy_turns import Actor
+from support.policy_world import BOOT, GIB
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
+from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import offers
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
     HolderAction,
     LeasePhase,
     Movable,
+    Quota,
     RefusalReason,
     Rung,
 )
@@ -211,3 +216,82 @@ def test_the_price_follows_what_moves_really_took_within_bounds() -> None:
     assert moved(1e8) == pytest.approx(10 * PRICE), "one task's word goes so far"
     assert PolicyConfig().moving is None
     assert PolicyConfig(move_seconds=0.2).moving == MOVING
+
+
+def moving_out(host: Slow) -> tuple[Actor, Actor]:
+    """Bob waits for Alice's memory; she has computed for long, and moves."""
+    alice = host.come("alice", 1, 70)
+    host.seconds(MOVING.times * MOVING.price(70 * GIB) + 5)
+    bob = host.come("bob", 2, 40)
+    recall = host.world.state.memory_recall(alice.lease)
+    assert recall is not None
+    assert recall.why is Why.SERVED
+    assert isinstance(host.plan(alice), core.Done)
+    return alice, bob
+
+
+@pytest.mark.parametrize("edit", ["gpus", "memory", "both"])
+@pytest.mark.parametrize("when", ["told", "parked", "in-line"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_who_moves_while_the_quota_is_lowered_comes_back(
+    edit: str, when: str, restart: bool
+) -> None:
+    host = Slow(gpus=1)
+    alice, bob = moving_out(host)
+    world = host.world
+    quota = {
+        "gpus": Quota(0, None),
+        "memory": Quota(1, Bytes(GIB)),
+        "both": Quota(0, Bytes(GIB)),
+    }[edit]
+
+    def edited() -> None:
+        admin = EnvironmentName("root")
+        world.run(cmd.SetQuota(world.at, EnvironmentName("alice"), quota, admin))
+        if restart:
+            state, quotas = State(), world.state.quotas
+            for event in core.summarise(world.state):
+                state = core.evolve(state, event)
+            world.state = dataclasses.replace(state, quotas=quotas)
+            world.run(cmd.Start(world.at, BOOT, tuple(b.gpu for b in state.gpus.values())))
+            world.observe()
+
+    if when == "told":
+        edited()
+    for uuid in world.uuids(alice):
+        world.memory.pop((alice.pid, uuid), None)
+    if restart and when == "told":
+        return  # the move is forgotten, and begins anew
+    world.run(cmd.Park(world.at, *world.who(alice), Rung.DRIVER, alice.persistent))
+    world.observe()
+    assert world.state.leases[bob.lease].phase is LeasePhase.HELD
+    if when == "parked":
+        edited()
+    assert isinstance(world.run(cmd.Resume(world.at, *world.who(alice))), core.Wait)
+    if when == "in-line":
+        edited()
+    assert world.state.leases[alice.lease].phase is LeasePhase.PARKED
+    world.release(bob.lease, "bob")
+    world.observe()
+    assert world.state.leases[alice.lease].phase is LeasePhase.HELD, "as if she had not moved"
+
+
+def test_an_idle_kernel_beyond_a_lowered_quota_stays_parked() -> None:
+    host = Slow(gpus=1)
+    alice = host.come("alice", 1, 70)
+    host.ends(alice)
+    world = host.world
+    world.memory.clear()
+    world.run(cmd.Park(world.at, *world.who(alice), Rung.DRIVER, GIB))
+    world.observe()
+    bob = host.come("bob", 2, 70)
+    assert isinstance(world.run(cmd.Resume(world.at, *world.who(alice))), core.Wait)
+    admin = EnvironmentName("root")
+    world.run(cmd.SetQuota(world.at, EnvironmentName("alice"), Quota(0, None), admin))
+    world.release(bob.lease, "bob")
+    world.observe()
+    assert world.state.leases[alice.lease].phase is LeasePhase.PARKED, "its variables are kept"
+    assert alice.lease not in world.state.queue.waiting
+    refused = world.run(cmd.Resume(world.at, *world.who(alice)))
+    assert isinstance(refused, core.Refuse)
+    assert refused.reason is RefusalReason.ZERO_QUOTA

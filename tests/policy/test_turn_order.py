@@ -164,6 +164,31 @@ def test_interactive_goes_before_batch_and_batch_has_its_twentieth() -> None:
     assert 0.05 <= crowd.share(batch, 1000) <= 0.07
 
 
+def test_a_batch_task_that_had_much_keeps_the_turn_that_is_batchs_due() -> None:
+    """Its own bound comes later: it is owed a quarter of what it had, after nine times that."""
+    crowd = Crowd()
+    batch = crowd.come("bob", 2, BATCH)
+    crowd.seconds(400)
+    crowd.come("alice", 1)
+    crowd.had.clear()
+    crowd.seconds(1000)
+    stretches = [len(list(run)) for has, run in itertools.groupby(crowd.had[batch.pid]) if has]
+    assert len(stretches) >= 4
+    assert min(stretches) >= QUANTUM - 1, "it is not asked back after a step"
+    assert 0.04 <= crowd.share(batch, 1000) <= 0.07, "the last turn may just be about to come"
+
+
+def test_many_batch_tasks_have_no_more_than_a_twentieth_for_that() -> None:
+    """And each its own part: with five tasks, a fiftieth."""
+    crowd = Crowd()
+    batch = [crowd.come("bcde"[pid], pid + 2, BATCH) for pid in range(4)]
+    crowd.seconds(100)
+    crowd.come("alice", 1)
+    crowd.had.clear()
+    crowd.seconds(2000)
+    assert 0.05 <= sum(crowd.share(actor, 2000) for actor in batch) <= 0.05 + 4 / 50
+
+
 def test_neither_many_kernels_nor_many_short_cells_gain() -> None:
     """Alice's three kernels run one short cell after the other, Bob one long one."""
     crowd = Crowd()

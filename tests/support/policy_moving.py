@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
@@ -22,21 +23,26 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.words.recalls import AT_WORK, MEMORY, RecallPhase, Why
+from jupyter_gpushare.policy.words.recalls import AT_WORK, MEMORY, Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
 from support.policy_turns import CONFIG, Actor, TakingTurns, TurnWorld
 from support.policy_world import GIB, gpu
 
-#: Moves are cheap, so that short histories have many.
+#: Moves are cheap, and programs are soon stopped, so that short histories have many.
 MOVES = dataclasses.replace(
-    CONFIG, moving=Moving(0.02, least=8.0, times=2.0, rests=2.0), max_waiting_per_environment=64
+    CONFIG,
+    moving=Moving(0.02, least=8.0, times=2.0, rests=2.0),
+    max_waiting_per_environment=64,
+    stop_after=15.0,
+    stop_grace=6.0,
 )
 
 
 class MovingWorld(TurnWorld):
     """Passes on who is asked for memory. A task gives it at its gate, in two or three seconds.
 
-    Every fifth time the memory cannot be moved, or only back to the same GPUs.
+    Every fifth time the memory cannot be moved, or only back to the same GPUs. Of the programs that
+    are asked to stop every third one goes on.
     """
 
     def __init__(self, config: PolicyConfig) -> None:
@@ -44,7 +50,8 @@ class MovingWorld(TurnWorld):
         self.wanted: set[LeaseId] = set()
         self.moving: set[LeaseId] = set()
         self.back: set[LeaseId] = set()
-        self.moves, self.kept, self.refused = 0, 0, 0
+        self.saving: set[LeaseId] = set()
+        self.moves, self.kept, self.refused, self.stops = 0, 0, 0, 0
         self._count = itertools.count()
 
     def run(self, command: cmd.Command) -> core.Decision:
@@ -55,6 +62,9 @@ class MovingWorld(TurnWorld):
                 asked = event.phase is RecallPhase.TOLD and event.why in AT_WORK
                 if asked and event.lease in self.actors:
                     self.wanted.add(event.lease)
+            elif isinstance(event, ev.RecallMoved) and event.give is Give.STOP:
+                if event.phase is RecallPhase.TOLD:
+                    self.saving.add(event.lease)
             elif isinstance(event, ev.LeaseGranted) and event.parked is not None:
                 self.back.add(event.lease)
         return decision
@@ -70,6 +80,35 @@ class MovingWorld(TurnWorld):
                 self.gives_or_keeps(actor)
             elif name in self.wanted and not actor.in_step and self.holds(actor):
                 self.plans(actor)
+
+        for name in sorted(self.saving):
+            self.saves(name)
+
+    def before_event(self, before: State, event: ev.Event) -> None:
+        super().before_event(before, event)
+        if not isinstance(event, ev.RecallMoved) or event.phase is not RecallPhase.TOLD:
+            return
+        stop, lease = before.recall(event.lease, Give.STOP), before.leases[event.lease]
+        if event.why in AT_WORK:
+            assert stop is None or not stop.is_out, "it saves its state, and is to move"
+        if event.give is Give.STOP:
+            memory = before.memory_recall(event.lease)
+            assert lease.phase is LeasePhase.HELD
+            assert memory is None or not memory.moving, "it moves, and is to save its state"
+
+    def saves(self, name: LeaseId) -> None:
+        """It ends at its gate, also where it waits there for its turn."""
+        actor, lease = self.actors.get(name), self.state.leases.get(name)
+        if lease is None or lease.phase is not LeasePhase.HELD or actor is None:
+            self.saving.discard(name)
+        elif not actor.in_step and name not in self.moving | self.back:
+            self.saving.discard(name)
+            self.stops += 1
+            if self.stops % 3 == 0:
+                self.run(cmd.Keep(self.at, *self.who(actor), "It goes on."))
+            else:
+                self.actors.pop(name)
+                self.die(actor.pid)
 
     def begin_step(self, actor: Actor) -> None:
         if actor.lease not in self.moving | self.back:  # it stands at its gate
@@ -133,7 +172,8 @@ class MovedAround(TakingTurns):
         self.next_pid = 1
         for gib in crowd:
             both = quota > 1 and data.draw(st.integers(0, 3)) == 0
-            self.come("abcde"[self.next_pid % 5], 2 if both else 1, gib, 60, 30, 9, waits=True)
+            who, batch = "abcde"[self.next_pid % 5], data.draw(st.booleans())
+            self.come(who, 2 if both else 1, gib, 60, 30, 9, waits=True, batch=batch)
             self.everybody(12)
 
     def _pick(self, data: st.DataObject, *, stopped: bool | None = False) -> Actor | None:
@@ -171,14 +211,22 @@ class MovedAround(TakingTurns):
                 )
 
 
-def busy_day(seconds: int = 900) -> MovingWorld:
-    """A history without chance in which many are moved: long trainings and short cells."""
+def busy_day(seconds: int = 900, *, fixed: bool = False) -> MovingWorld:
+    """A history without chance in which many are moved: long trainings and short cells.
+
+    ``fixed``: the memory of batch programs cannot be moved.
+    """
     history = MovedAround()
     world = MovingWorld(MOVES)
     world.start([gpu(index, 24) for index in range(2)], Quota(1, None))
     history.world, history.quota, history.next_pid = world, 1, 1
     for gib in (14, 14, 12):
-        history.come("abcde"[history.next_pid % 5], 1, gib, 50, 30, 9, waits=True)
+        batch = history.next_pid == 2
+        history.come("abcde"[history.next_pid % 5], 1, gib, 50, 30, 9, waits=True, batch=batch)
+        for actor in list(world.actors.values()):
+            request = world.state.leases[actor.lease].request
+            if fixed and request.stops:
+                world.run(cmd.ReportAbility(world.at, *world.who(actor), Rung.STORAGE, "no"))
         history.everybody(20)
     for number in range(seconds // 30):
         history.come("de"[number % 2], 1, 10 + number % 3 * 6, 40, 40, 9, waits=True)

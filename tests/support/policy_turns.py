@@ -37,6 +37,7 @@ from jupyter_gpushare.policy.words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    PriorityClass,
     Quota,
     Request,
     Reserve,
@@ -290,6 +291,7 @@ class TakingTurns(RuleBasedStateMachine):
         waits=st.booleans(),
         named=st.sampled_from([0, 0, 30, 100]),
         offset=st.sampled_from([0, 0, 1, 3]),
+        batch=st.sampled_from([False, False, True]),
     )
     def come(
         self,
@@ -303,15 +305,20 @@ class TakingTurns(RuleBasedStateMachine):
         waits: bool = False,
         named: int = 0,
         offset: int = 0,
+        batch: bool = False,
     ) -> None:
         """Somebody comes, gets GPUs or waits or goes, and takes a few steps.
 
-        They may name so many hundredths of the parts that they really need.
+        They may name so many hundredths of the parts that they really need. A batch program can be
+        stopped.
         """
         pid, self.next_pid = self.next_pid, self.next_pid + 1
         persistent = gib * GIB * kept // 100
         temporary = (gib * GIB - persistent) * step // 100
-        request = Request(gpus, Bytes(gib * GIB), turn_offset=Bytes(offset * GIB))
+        kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
+        request = Request(
+            gpus, Bytes(gib * GIB), kind, turn_offset=Bytes(offset * GIB), stops=batch
+        )
         if named:
             parts = Bytes(persistent * named // 100), Bytes(temporary * named // 100)
             request = dataclasses.replace(request, persistent=parts[0], temporary=parts[1])

@@ -197,7 +197,8 @@ class World:
             assert named <= (held.full or held.memory), "tasks named more than is reserved"
             assert part.memory <= asked, "a task may use more than it named"
             quota = after.quotas.resolve(event.environment)[0].memory
-            assert quota is None or named <= quota, "tasks named more than the quota"
+            moved = event.parked is not None and event.parked.at_work  # as who was not moved
+            assert quota is None or named <= quota or moved, "tasks named more than the quota"
 
     def really_free(self, before: State, after: State, event: ev.LeaseGranted) -> None:
         """Promise 1 against the truth: what an earlier holder still has is given to nobody.
@@ -398,7 +399,7 @@ class World:
                 for room in rooms
             )
 
-        quota = before.quotas.resolve(lease.environment)[0]
+        quota = before.quota_of(lease)
         rooms = tuple(room.rooms_without(before, lease.environment, ()))
         # What is not named is as much as there is.
         asked = (quota, lease.request.gpus, lease.request.memory or Bytes(1), 1)

@@ -31,7 +31,7 @@ def try_place(
     """
     rooms = tuple(rooms_without(state, lease.environment, without))
     rooms = see(expecting(state, rooms, expected_of(lease, config)))
-    quota, _source = state.quotas.resolve(lease.environment)
+    quota = state.quota_of(lease)
     request = lease.request
     if lease.phase is LeasePhase.PARKED:
         rooms = tuple(

@@ -27,6 +27,7 @@ from ..words.model import (
     Parked,
     Period,
     ProcessId,
+    Quota,
     Request,
     Rung,
     Task,
@@ -375,12 +376,26 @@ class State:
         """The GPUs of the node that are out of service or do not work."""
         return {u for u, books in self.gpus.items() if u in self.out or books.problem is not None}
 
+    def quota_of(self, lease: Lease) -> Quota:
+        """The quota by which a lease is placed.
+
+        A task that was moved in the midst of its work goes on with what it was granted, as those do
+        that were not moved: a quota that was lowered meanwhile does not end it.
+        """
+        quota = self.quotas.resolve(lease.environment)[0]
+        if lease.phase is not LeasePhase.PARKED or lease.parked is None or not lease.parked.at_work:
+            return quota
+        asked, memory = lease.request, quota.memory
+        if memory is not None and asked.memory is not None:
+            memory = max(memory, asked.memory)
+        return replace(quota, gpus=max(quota.gpus, asked.gpus), memory=memory)
+
     def lacks_gpus(self, lease: Lease) -> bool:
         """Whether a request must wait until missing GPUs are back. O(GPUs)."""
         missing = self.missing_gpus
         if not missing or not self.quotas.is_configured:
             return False
-        quota = self.quotas.resolve(lease.environment)[0]
+        quota = self.quota_of(lease)
         asked, memory = lease.request.gpus, lease.request.memory
         if asked > quota.gpus or (memory and quota.memory is not None and memory > quota.memory):
             return False  # it is refused when it is looked at

@@ -248,7 +248,8 @@ def _again(
     if known is None:
         yield ev.LeaseQueued(at, name, who, task, voucher.request, state.arrivals, state.grants)
     elif name not in state.queue.waiting:
-        yield ev.ResumeQueued(at, name, who, state.arrivals, state.grants)
+        kind = voucher.request.priority_class
+        yield ev.ResumeQueued(at, name, who, state.arrivals, state.grants, kind)
     members = {task.process} if known is None else known.members
     for process in voucher.members:
         if process not in members:
@@ -264,7 +265,8 @@ def _again(
     yield ev.HeartbeatSeen(at, name)
     yield from _turns_again(state, command, config, parts)
     if is_parked and parked is not None:
-        yield ev.LeaseParked(at, name, who, parked.rung, parked.memory, parked.movable, parked.gpus)
+        had = (parked.rung, parked.memory, parked.movable, parked.gpus)
+        yield ev.LeaseParked(at, name, who, *had, at_work=parked.at_work)
         # Memory that it said it gave back and still has must not count as a stranger's.
         if parked.stayed or (parts and not _stays(voucher)):
             yield ev.ResidueFound(at, name, who, texts.STILL_THERE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..books.demand import computes
 from ..books.state import Lease, State
 from ..measure import following
 from ..recall import lifts, plan, sources
@@ -68,9 +69,17 @@ def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
                 command.movable,
                 tuple(part.gpu for part in lease.allocations),
                 command.seconds,
+                _is_at_work(draft.state, lease),
             )
         )
     return Done(lease.id)
+
+
+def _is_at_work(state: State, lease: Lease) -> bool:
+    """Whether it gives because it was asked in the midst of its work."""
+    recall = state.memory_recall(lease.id)
+    asked = recall is not None and recall.why in AT_WORK and (recall.is_out or recall.moving > 0)
+    return asked and computes(lease)
 
 
 def _goes_further(lease: Lease, rung: Rung) -> bool:

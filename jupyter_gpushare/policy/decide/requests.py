@@ -18,6 +18,7 @@ from ..words.model import (
     LeaseId,
     LeasePhase,
     PriorityClass,
+    Quota,
     RefusalReason,
     Request,
     Reserve,
@@ -89,18 +90,19 @@ def _of_class(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
     request, default = command.request, draft.config.default_class
     if command.detected and default is not DefaultClass.DETECTED:
         request = replace(request, priority_class=PriorityClass(default.value))
-    if _is_beyond(draft.state, command.environment, request, None):
-        request = replace(request, priority_class=PriorityClass.BATCH)
-    return replace(command, request=request)
+    kind = _class_now(draft.state, command.environment, request, None)
+    return replace(command, request=request.in_class(kind))
 
 
-def _is_beyond(
+def _class_now(
     state: State, environment: EnvironmentName, request: Request, own: LeaseId | None
-) -> bool:
-    """Whether a request is more than its environment's interactive ones may have at once."""
+) -> PriorityClass:
+    """Batch where a request is more than its environment's interactive ones may have at once."""
     bound = state.quotas.resolve(environment)[0].interactive
-    if bound is None or request.priority_class is PriorityClass.BATCH:
-        return False
+    if not request.is_wished_interactive:
+        return PriorityClass.BATCH
+    if bound is None:
+        return PriorityClass.INTERACTIVE
     # Parked leases that wait for nothing do not count.
     others = sum(
         lease.request.gpus
@@ -110,7 +112,8 @@ def _is_beyond(
         and lease.request.priority_class is PriorityClass.INTERACTIVE
         and (lease.phase is LeasePhase.HELD or name in state.queue.waiting)
     )
-    return others + request.gpus > bound
+    beyond = others + request.gpus > bound
+    return PriorityClass.BATCH if beyond else PriorityClass.INTERACTIVE
 
 
 def _of_parts(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
@@ -144,7 +147,8 @@ def _with_reserve(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     state, request = draft.state, command.request
-    never = _never(state, command.environment, request)
+    quota, _source = state.quotas.resolve(command.environment)
+    never = _never(state, quota, request)
     if never is not None:
         return never
     if request.memory is not None and sum(request.parts or ()) > request.memory:
@@ -175,8 +179,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     return None
 
 
-def _never(state: State, environment: EnvironmentName, request: Request) -> Refuse | None:
-    quota, _source = state.quotas.resolve(environment)
+def _never(state: State, quota: Quota, request: Request) -> Refuse | None:
     sizes = [books.gpu.memory for books in state.gpus.values()]
     never = refusal(sizes, quota, request.gpus, request.memory)
     if never is None:
@@ -253,7 +256,7 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         return Wait(lease.id, "This request is already in the queue.")
     quotas.weigh(draft, (lease.environment,))
     state = draft.state
-    never = _never(state, lease.environment, lease.request)
+    never = _never(state, state.quota_of(lease), lease.request)
     if never is not None:
         return never
     if state.problem is not None:
@@ -266,8 +269,7 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         if barred or not isinstance(fit(draft, lease), Granted):
             return not_now(state)
     ahead = len(state.queue.waiting)
-    beyond = _is_beyond(state, lease.environment, lease.request, lease.id)
-    kind = PriorityClass.BATCH if beyond else lease.request.priority_class
+    kind = _class_now(state, lease.environment, lease.request, lease.id)
     urgent_at = state.grants + ahead + draft.config.overtakes(kind)
     draft.emit(
         ev.ResumeQueued(draft.at, lease.id, lease.environment, state.arrivals, urgent_at, kind)

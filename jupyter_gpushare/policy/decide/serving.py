@@ -15,7 +15,15 @@ from ..recall import backfill, plan
 from ..say import texts
 from ..turns import arranging, order
 from ..words import events as ev
-from ..words.model import Activity, EndReason, EnvironmentName, PriorityClass, Request, Rung
+from ..words.model import (
+    Activity,
+    EndReason,
+    EnvironmentName,
+    LeasePhase,
+    PriorityClass,
+    Request,
+    Rung,
+)
 from .draft import Draft
 
 
@@ -156,6 +164,10 @@ def _settle(draft: Draft, item: Waiting, *, is_urgent: bool = False) -> bool:
         if not is_urgent and delays(draft, item, result):
             return False
         grant(draft, item, result)
+        return True
+    if isinstance(result, Refused) and lease.phase is LeasePhase.PARKED:
+        # It keeps its variables; whoever asks for its GPUs again is told why not.
+        draft.emit(ev.ResumeCancelled(draft.at, item.lease, item.environment))
         return True
     if isinstance(result, Refused):
         draft.end(lease, EndReason.REFUSED, texts.refusal_text(result))

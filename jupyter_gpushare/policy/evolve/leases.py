@@ -28,6 +28,7 @@ from ..words.model import (
     Parked,
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
+from ..words.recalls import Give, RecallKey, RecallPhase
 from . import lifts, recalls, shares, turns
 from .registry import evolves
 from .steps import (
@@ -119,7 +120,13 @@ def _ability_reported(state: State, event: ev.AbilityReported) -> State:
 @evolves(ev.StopOffered)
 def _stop_offered(state: State, event: ev.StopOffered) -> State:
     request = lease_of(state, event.lease).request
-    return changed(state, event.lease, request=replace(request, stops=event.can))
+    state = changed(state, event.lease, request=replace(request, stops=event.can))
+    recall = state.recall(event.lease, Give.STOP)
+    if event.can or recall is None or not recall.is_out:
+        return state
+    # It goes on; the clock of asking runs on, too.
+    key = RecallKey(event.lease, Give.STOP)
+    return recalls.move(state, key, RecallPhase.KEPT, event.at)
 
 
 @evolves(ev.LineLooked)
@@ -132,6 +139,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     before = lease_of(state, event.lease)
     deeper = before.has_residue
     phase = LeasePhase.PARKED
+    at_work = deeper and before.parked is not None and before.parked.at_work
     granted_at = event.at if before.granted_at is None else before.granted_at
     lease = replace(
         before,
@@ -139,7 +147,9 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         request=before.request if deeper else before.request.after(event.at - granted_at),
         activity=Activity.IDLE,
         changed_at=event.at,
-        parked=Parked(event.rung, event.memory, event.gpus, event.movable),
+        parked=Parked(
+            event.rung, event.memory, event.gpus, event.movable, at_work=at_work or event.at_work
+        ),
         pinned_until=None,
         turn_pinned_until=None,
         turn_pinned_from=None,
@@ -179,10 +189,10 @@ def _paced(state: State, memory: int, seconds: float) -> State:
 
 @evolves(ev.ResumeQueued)
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
-    state = changed(state, event.lease, requested_at=event.at)
-    waiting = Waiting(
-        event.lease, event.environment, event.priority_class, event.order, event.urgent_at
-    )
+    request = lease_of(state, event.lease).request.in_class(event.priority_class)
+    state = changed(state, event.lease, requested_at=event.at, request=request)
+    kind = request.priority_class
+    waiting = Waiting(event.lease, event.environment, kind, event.order, event.urgent_at)
     state = replace(
         state,
         queue=state.queue.add(waiting),

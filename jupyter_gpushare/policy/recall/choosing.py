@@ -12,7 +12,8 @@ def fewest(
 ) -> list[LeaseId]:
     """The first of ``could`` that make room with those ``going``, without any that is not needed.
 
-    The result is empty if all of them together would not make room.
+    Of two of which one is enough the later one is left out. The result is empty if all of them
+    together would not make room.
     """
     asked: list[LeaseId] = []
     for name in could:
@@ -21,7 +22,7 @@ def fewest(
             break
     else:
         return []
-    for name in tuple(asked):
+    for name in tuple(reversed(asked)):
         if fits((going | set(asked)) - {name}):
             asked.remove(name)
     return asked

@@ -39,6 +39,8 @@ def _can_move(state: State, lease: Lease) -> bool:
     """Whether a task can be moved in the midst of its cell, as far as is known."""
     can = lease.ability is None or lease.ability[0] is Rung.DRIVER
     can = can and lease.id not in state.by_lock  # it has no gate
+    stop = state.recall(lease.id, Give.STOP)
+    can = can and (stop is None or not stop.is_out)  # it saves its state, and ends
     return can and computes(lease) and lease.can_be_asked and state.takers.get(lease.id) is False
 
 

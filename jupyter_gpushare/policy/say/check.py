@@ -140,6 +140,8 @@ def _recalls(state: State) -> None:
             batch = lease.request.priority_class is PriorityClass.BATCH
             holds = lease.phase is LeasePhase.HELD and batch
             _require(holds, f"{key.lease} is asked to stop and is no batch task with GPUs")
+            can = lease.request.stops or not recall.is_out
+            _require(can, f"{key.lease} is asked to stop and cannot")
         if key.give in MEMORY:
             runs = recall.why in AT_WORK and lease.phase is LeasePhase.HELD
             idle = lease.can_give or runs or recall.phase is RecallPhase.KEPT

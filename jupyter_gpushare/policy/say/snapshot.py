@@ -182,6 +182,7 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
             was.memory,
             was.movable,
             was.gpus,
+            at_work=was.at_work,
         )
         if was.stayed:
             recall = state.memory_recall(lease.id)

@@ -16,13 +16,14 @@ turn ends.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Final
 
 from ..books import demand
 from ..books.demand import attained
 from ..books.state import State
 from ..words.config import PolicyConfig
-from ..words.model import LeaseId, PriorityClass
+from ..words.model import GpuUuid, LeaseId, PriorityClass
 from ..words.turns import Turn, TurnPhase
 
 #: A task waits for so many times what it is owed, times the tasks that want the same GPUs, and then
@@ -31,6 +32,8 @@ OWED_AFTER: Final = 9
 #: A batch task's turn comes after at most so many quanta of interactive ones, and lasts at least
 #: this part of what it waited: so batch has a twentieth of each GPU.
 BATCH_AFTER: Final = 19
+#: Of two times that were added up, one may be a little less than it is by its parts.
+_MOSTLY: Final = 0.999
 #: Where a lock takes longer than so many seconds, only tasks are locked that had so many
 #: GPU-seconds.
 SLOW_LOCK: Final = 1.0
@@ -94,13 +97,31 @@ def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
     """
     turn, pinned = state.turns[holder], state.leases[holder].turn_pinned_until
     kept = max(-math.inf if one is None else one for one in (pinned, turn.kept))
-    waited = 0.0 if turn.wants is None else turn.since - turn.wants
+    wants = turn.since if turn.wants is None else turn.wants
     lasts = owed(state, config, holder)
-    if waited < OWED_AFTER * lasts:
-        return kept
+    if turn.since - wants < OWED_AFTER * lasts:
+        lasts = 0.0
     if is_batch(state, holder):
-        lasts = max(lasts, waited / BATCH_AFTER)
-    return max(kept, turn.since + lasts)
+        # Also where the task itself is owed more, but later: or it would be asked at once, and
+        # given the turn again at once.
+        rivals = (n for n in state.turns if _on(state, n) & set(turn.gpus))
+        rested = turn.since - batch_served(state, rivals, wants)
+        if rested >= _MOSTLY * BATCH_AFTER * config.quantum:
+            lasts = max(lasts, rested / BATCH_AFTER)
+    return max(kept, turn.since + lasts) if lasts else kept
+
+
+def _on(state: State, lease: LeaseId) -> set[GpuUuid]:
+    return {part.gpu for part in state.leases[lease].allocations}
+
+
+def batch_served(state: State, names: Iterable[LeaseId], since: float) -> float:
+    """When one of these that is batch last had a quantum; ``since`` then, at the earliest."""
+    for name in names:
+        turn = state.turns.get(name)
+        if turn is not None and is_batch(state, name):
+            since = max(since, turn.served or since)
+    return since
 
 
 def due(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:

@@ -157,14 +157,11 @@ def _wants_since(state: State, name: LeaseId) -> float:
 
 def _batch_served(state: State, names: Iterable[LeaseId], since: float) -> float:
     """When a batch task last had a quantum of this GPU; ``since`` then, at the earliest."""
-    for name in names:
-        turn = state.turns.get(name)
-        if turn is None or not levels.is_batch(state, name):
-            continue
-        if turn.phase is TurnPhase.HOLDS:
-            return math.inf
-        since = max(since, turn.served or since)
-    return since
+    names = tuple(names)
+    held = (n for n in names if n in state.turns and state.turns[n].phase is TurnPhase.HOLDS)
+    if any(levels.is_batch(state, name) for name in held):
+        return math.inf
+    return levels.batch_served(state, names, since)
 
 
 def _asked_at(state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId) -> float:

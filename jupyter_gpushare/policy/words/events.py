@@ -410,7 +410,8 @@ class LeaseKept(OfLease):
 class LeaseParked(OfLease):
     """A task gave its GPUs back and lives on; its claims drain, or shrink to what it left there.
 
-    ``memory`` bytes are in host memory now, which took ``seconds``.
+    ``memory`` bytes are in host memory now, which took ``seconds``. ``at_work``: it was asked in
+    the midst of its work.
     """
 
     rung: Rung = Rung.RELEASE
@@ -418,6 +419,7 @@ class LeaseParked(OfLease):
     movable: Movable = Movable.ANY
     gpus: tuple[GpuUuid, ...] = ()
     seconds: float = 0.0
+    at_work: bool = since(3, False)
 
 
 @dataclass(frozen=True, slots=True)

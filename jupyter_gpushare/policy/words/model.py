@@ -335,7 +335,8 @@ class Request:
     ``learned``, the parts that its earlier runs had; only the node manager makes these.
 
     ``lasts`` is for how many seconds it will hold its GPUs, as its people say. ``stops``: it said
-    that it can save its state, end, and go on later from there.
+    that it can save its state, end, and go on later from there. ``bounded``: it is batch only
+    because its environment may have no more interactive GPUs.
     """
 
     gpus: int = 1
@@ -352,6 +353,18 @@ class Request:
     learned: Parts | None = since(3, None)
     lasts: float | None = since(3, None)
     stops: bool = since(3, False)
+    bounded: bool = since(3, False)
+
+    def in_class(self, kind: PriorityClass) -> Request:
+        """The same in a class; what is batch by its own wish stays so."""
+        if not self.is_wished_interactive:
+            return self
+        return replace(self, priority_class=kind, bounded=kind is PriorityClass.BATCH)
+
+    @property
+    def is_wished_interactive(self) -> bool:
+        """Whether it is interactive, or would be within its quota's bound."""
+        return self.bounded or self.priority_class is PriorityClass.INTERACTIVE
 
     def after(self, held: float) -> Request:
         """The same once it has held its GPUs for so many seconds; of a late one nobody can tell."""
@@ -389,7 +402,8 @@ class Parked:
     """How a task was parked: ``memory`` bytes of its GPU memory are in host memory.
 
     ``gpus`` are the GPUs it had; ``movable`` says on which GPUs it can resume. ``stayed``: it said
-    that it left nothing there, and measurements show that it did.
+    that it left nothing there, and measurements show that it did. ``at_work``: it was asked in the
+    midst of its work, and goes on with what it was granted once.
     """
 
     rung: Rung
@@ -397,6 +411,7 @@ class Parked:
     gpus: tuple[GpuUuid, ...] = ()
     movable: Movable = Movable.ANY
     stayed: bool = False
+    at_work: bool = since(3, False)
 
 
 @dataclass(frozen=True, slots=True)
