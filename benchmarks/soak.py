@@ -5,9 +5,9 @@ one round again. Every fourth round has real kernels, every fifth several server
 host, every third clients with memory on their GPUs, which the driver parks, and every third limits
 that are lifted on GPUs with room and taken back. In every sixth tasks take turns, in half of those
 with no other faults than those of turns, so that nothing else explains a wait. In every seventh
-tasks without a gate take turns by the driver's lock, in half of those with no other faults. In every
-eighth batch programs are stopped for people, save their state, and are started again. The record
-(``--json``) is written anew after each round, so it is there if the run is cut.
+tasks without a gate take turns by the driver's lock, in half of those with no other faults. In
+every eighth batch programs are stopped for people, save their state, and are started again. The
+record (``--json``) is written anew after each round, so it is there if the run is cut.
 """
 
 from __future__ import annotations

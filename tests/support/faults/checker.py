@@ -52,14 +52,14 @@ class Rules:
     """What was promised. Bytes and seconds.
 
     ``strangers``: requests that may wait unlogged. ``reading``: the longest that one measurement of
-    the GPUs takes; a grant that one makes possible is stamped with its begin. ``silence``: as
-    long the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does
-    not end a step for so long loses the turn. ``turn_wait``: a task has its turn after so long,
-    where nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
-    steps, at least, and what one at a time needs for a step. ``stop_after``: as long a
-    program computes before it is told to stop, ``stop_grace``: as long it may save, ``stopped_by``:
-    so long after that it has saved its state, or said why not. ``lock_bound``: the driver has nobody
-    locked for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was held up.
+    the GPUs takes; a grant that one makes possible is stamped with its begin. ``silence``: as long
+    the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does not
+    end a step for so long loses the turn. ``turn_wait``: a task has its turn after so long, where
+    nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
+    steps, at least, and what one at a time needs for a step. ``stop_after``: as long a program
+    computes before it is told to stop, ``stop_grace``: as long it may save, ``stopped_by``: so long
+    after that it has saved its state, or said why not. ``lock_bound``: the driver has nobody locked
+    for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was held up.
     """
 
     capacity: Mapping[str, int]
