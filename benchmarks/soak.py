@@ -6,8 +6,10 @@ host, every third clients with memory on their GPUs, which the driver parks, and
 that are lifted on GPUs with room and taken back. In every sixth tasks take turns, in half of those
 with no other faults than those of turns, so that nothing else explains a wait. In every seventh
 tasks without a gate take turns by the driver's lock, in half of those with no other faults. In
-every eighth batch programs are stopped for people, save their state, and are started again. The
-record (``--json``) is written anew after each round, so it is there if the run is cut.
+every eighth batch programs are stopped for people, save their state, and are started again. In
+every ninth tasks move to other GPUs in mid-cell, in half of those with no other faults than those
+of moves. The record (``--json``) is written anew after each round, so it is there if the run is
+cut.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.cuda import build_stubs  # noqa: E402
 from support.faults.shim import build_shim  # noqa: E402
-from support.faults.storm import OF_LOCKS, OF_TURNS, Plan, Report, Storm  # noqa: E402
+from support.faults.storm import OF_LOCKS, OF_MOVES, OF_TURNS, Plan, Report, Storm  # noqa: E402
 
 
 def plan_of(number: int, seed: int, seconds: float) -> Plan:
@@ -45,6 +47,12 @@ def plan_of(number: int, seed: int, seconds: float) -> Plan:
             by_turns=True,
             locked=5,
             only=faults,
+        )
+    if number % 9 == 8:
+        faults = OF_MOVES if number % 2 else ()
+        rate = 0.6 if faults else 1.5
+        return Plan(
+            seed, seconds=seconds, rate=rate, clients=0, by_turns=True, movers=6, only=faults
         )
     if number % 8 == 3:
         roles = ("short", "pair", "kernel", "long")

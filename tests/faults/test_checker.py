@@ -766,3 +766,30 @@ def test_only_who_said_how_is_stopped_and_has_its_time(damage: str) -> None:
         program.save(program.count + 1 if damage == "in mid-step" else None)
     found = set() if damage in ("none", "stopped") else {Property.STOP}
     assert history.broken() == found
+
+
+@given(st.integers(0, 2**32), st.integers(1, 3), st.booleans())
+@settings(deadline=None)
+def test_it_finds_who_moves_beyond_a_quota(seed: int, quota: int, is_first_over: bool) -> None:
+    """Three GPUs one after the other, or at once: only at once they are too many."""
+    history = History(random.Random(seed))
+    rules = dataclasses.replace(
+        RULES, quotas={"who": quota}, capacity=dict.fromkeys(("GPU-0", "GPU-1", "GPU-2"), 10)
+    )
+    history.see("who", Saw.BORN, environment="who", pid=0)
+    for gpu in rules.capacity:
+        since = history.see("who", Saw.ASKED, request=gpu, notebook=True)
+        history.record("LeaseGranted", "who", gpu, gpus=[{"gpu": gpu, "memory": 4}])
+        history.see("who", Saw.GRANTED, since, request=gpu, lease=gpu, gpus=[[gpu, 4]])
+        if is_first_over:
+            history.see("who", Saw.PARKING, lease=gpu)
+            history.record("LeaseParked", "who", gpu)
+            history.see("who", Saw.PARKED, lease=gpu, rung="driver", memory=4)
+        else:
+            for had in rules.capacity:
+                history.see("who", Saw.ALIVE, lease=had, state="held", request=None)
+    for gpu in rules.capacity:
+        history.record("LeaseEnded", "who", gpu, reason="released")
+        history.see("who", Saw.LET_GO, lease=gpu)
+    found = {finding.broken for finding in check(history.seen, rules).findings}
+    assert found == ({Property.QUOTA} if quota < 3 and not is_first_over else set())

@@ -32,6 +32,7 @@ class Case:
     tenants: int = 0
     locked: int = 0
     savers: int = 0
+    movers: int = 0
     lifted: bool = False
     by_turns: bool = False
     hosts: int = 0
@@ -97,6 +98,16 @@ CASES: dict[str, Case] = {
         1,
         locked=5,
         seconds=6.0,
+        by_turns=True,
+    ),
+    "move_beside_the_quota": Case(
+        Property.QUOTA,
+        ("client killed",),
+        (),
+        0.1,
+        0,
+        movers=6,
+        seconds=20.0,
         by_turns=True,
     ),
     "stop_anybody": Case(
@@ -197,6 +208,7 @@ def test_a_planted_bug_is_found(
             tenants=case.tenants,
             locked=case.locked,
             savers=case.savers,
+            movers=case.movers,
             lifted=case.lifted,
             by_turns=case.by_turns,
             hosts=case.hosts,

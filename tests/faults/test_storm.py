@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.faults.observed import Saw
 from support.faults.stage import can_steal
-from support.faults.storm import OF_LOCKS, OF_STOPS, OF_TURNS, Plan, Report, Storm
+from support.faults.storm import OF_LOCKS, OF_MOVES, OF_STOPS, OF_TURNS, Plan, Report, Storm
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,7 +50,7 @@ def test_nothing_is_lost_of_what_is_parked(
     plan = Plan(
         SEED + 2,
         seconds=8.0,
-        rate=4.0,
+        rate=1.5,  # with more the node manager is away for most of the time
         clients=1,
         tenants=6,
         enough=lambda faults, saw: (
@@ -159,4 +159,21 @@ def test_who_is_stopped_loses_nothing(tmp_path: Path, cuda_stubs: Path, faults_s
     assert any(map(report.faults.get, OF_STOPS))
     assert report.verdict.looked_at["states saved"] > 1
     assert report.verdict.looked_at["states found again"] > 0
+    assert report.verdict.looked_at["probes"] == 1
+
+
+def test_nothing_is_lost_in_a_move(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
+    plan = Plan(
+        SEED + 7,
+        seconds=8.0,
+        rate=0.5,
+        clients=0,
+        movers=6,
+        by_turns=True,
+        only=OF_MOVES,
+        enough=lambda faults, saw: any(map(faults.get, OF_MOVES)) and saw[Saw.MOVED] > 0,
+    )
+    report = storm(tmp_path, plan, cuda_stubs, faults_shim)
+    assert any(map(report.faults.get, OF_MOVES))
+    assert report.verdict.looked_at["moves in mid-cell"] > 0
     assert report.verdict.looked_at["probes"] == 1

@@ -29,7 +29,7 @@ from jupyter_gpushare.client.words.recalls import (
 )
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
-from . import hostile, locked, saver, tenant
+from . import hostile, locked, mover, saver, tenant
 from .observed import Log, Saw, boot
 
 GIB = 2**30
@@ -314,6 +314,8 @@ def main(spec: dict[str, Any]) -> None:
         hostile.main(spec)
     elif spec["role"] == "tenant":
         tenant.Tenant(spec).run()
+    elif spec["role"] == "mover":
+        mover.Mover(spec).run()
     elif spec["role"] == "locked":
         locked.Locked(spec).run()
     elif spec["role"] == "saver":

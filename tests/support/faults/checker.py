@@ -34,6 +34,7 @@ class Property(Enum):
     DRAINED = "a GPU that is out of service is granted"
     TURN = "two tasks compute at once on a GPU that they use by turns"
     WAITS = "a task waits for its turn for longer than promised"
+    QUOTA = "an environment has more GPUs than its quota"
     LOCKED = "a task stays locked"
     STOP = "a program is stopped that did not say how, or loses what it saved"
     CACHE = "a task within its limit is asked for its cache"
@@ -52,15 +53,15 @@ class Rules:
     """What was promised. Bytes and seconds.
 
     ``strangers``: requests that may wait unlogged. ``reading``: the longest that one measurement of
-    the GPUs takes; a grant that one makes possible is stamped with its begin. ``silence``: as
-    long the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does
-    not end a step for so long loses the turn. ``turn_wait``: a task has its turn after so long,
-    where nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
-    steps, at least, and what one at a time needs for a step. ``stop_after``: as long a
-    program computes before it is told to stop, ``stop_grace``: as long it may save, ``stopped_by``:
-    so long after that it has saved its state, or said why not. ``lock_bound``: the driver has
-    nobody locked for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was
-    held up.
+    the GPUs takes; a grant that one makes possible is stamped with its begin. ``silence``: as long
+    the node manager may answer nothing, where nothing was done to it. ``turn_bound``: who does not
+    end a step for so long loses the turn. ``turn_wait``: a task has its turn after so long, where
+    nothing is done to the node manager meanwhile. ``by_turns``: what a task keeps between its
+    steps, at least, and what one at a time needs for a step. ``stop_after``: as long a program
+    computes before it is told to stop, ``stop_grace``: as long it may save, ``stopped_by``: so long
+    after that it has saved its state, or said why not. ``lock_bound``: the driver has nobody locked
+    for longer, nor for longer than ``lock_inherit`` where a checkpoint helper was held up.
+    ``quotas``: GPUs that an environment may have.
     """
 
     capacity: Mapping[str, int]
@@ -76,6 +77,7 @@ class Rules:
     stop_after: float = 0.0
     stop_grace: float = 0.0
     stopped_by: float = math.inf
+    quotas: Mapping[str, int] = field(default_factory=dict)
     lock_bound: float = math.inf
     lock_inherit: float = 0.0
 
@@ -185,6 +187,7 @@ def check(
         wishes += _wishes(client, harness)
     findings += _double(holds, clients, harness, rules)
     findings += _leaked(seen, rules)
+    findings += _quotas(holds, rules)
     findings += _order(wishes, harness, rules, len(clients))
     findings += _drained(clients.values(), harness)
     findings += _turns(clients.values(), harness, rules)
@@ -224,6 +227,10 @@ def check(
             "caches emptied": count["emptied"],
             "steps by turns": count["step"],
             "waits for turns": count["passed"],
+            "moves in mid-cell": count["moved"],
+            "moves to another GPU": sum(
+                line.saw is Saw.MOVED and line.data["before"] != line.data["after"] for line in seen
+            ),
             "stops asked for": count["told"],
             "states saved": count["saved"],
             "states found again": sum(
@@ -544,6 +551,25 @@ def _double(
                     )
                 )
     return findings
+
+
+def _quotas(holds: Sequence[Hold], rules: Rules) -> Iterator[Finding]:
+    """At each instant no environment certainly has more GPUs than it may, moved tasks or not."""
+    steps = [(hold.start, 1, hold) for hold in holds] + [(hold.end, 0, hold) for hold in holds]
+    running: dict[str, list[Hold]] = defaultdict(list)
+    for at, begins, hold in sorted(steps, key=lambda step: (step[0], step[1])):
+        here = running[hold.environment]
+        if not begins:
+            here.remove(hold)
+            continue
+        here.append(hold)
+        most = rules.quotas.get(hold.environment, math.inf)
+        if len({one.gpu for one in here}) > most:
+            story = ", ".join(f"{one.gpu} by {one.who} ({one.lease})" for one in here)
+            yield Finding(
+                Property.QUOTA,
+                f"{hold.environment}, which may have {most} GPUs, had at {at:.3f}: {story}",
+            )
 
 
 def _promised(sizes: Iterable[int], rules: Rules) -> int:

@@ -134,6 +134,11 @@ class Devices:
         """Who was locked at the last look."""
         return {name for name, look in self._looks.items() if look.state == LOCKED}
 
+    def moving(self) -> set[str]:
+        """Whose memory was on its way, or elsewhere, at the last look."""
+        states = (LOCKED, CHECKPOINTED)
+        return {name for name, look in self._looks.items() if look.state in states}
+
     # -- faults ----------------------------------------------------------------------------------
 
     @property
@@ -205,6 +210,15 @@ class Devices:
     def fail(self) -> bool:
         codes = (Cuda.UNKNOWN, Cuda.OPERATING_SYSTEM, Cuda.OUT_OF_MEMORY)
         return self._mishap(HANG, lambda call: self.world.fault(call, self._rng.choice(codes)))
+
+    def fail_restore(self) -> bool:
+        """Nobody comes back to a GPU for some time."""
+        if self._ill is not None:
+            return False
+        self._ill, self._ill_since = Call.RESTORE, boot()
+        self.world.fault(Call.RESTORE, self._rng.choice((Cuda.UNKNOWN, Cuda.OPERATING_SYSTEM)))
+        self._after(self._rng.uniform(0.1, HANG), lambda: self._heal(Call.RESTORE))
+        return True
 
     def give_up(self) -> bool:
         """The driver gives a process up, for good: what it had is lost, and it must be told."""

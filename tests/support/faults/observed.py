@@ -43,6 +43,7 @@ class Saw(Enum):
     SAVING = "saving"  # t0: its state is about to be saved
     SAVED = "saved"  # its state is in the file
     KEEPS = "keeps"  # was told to stop, and says that it goes on
+    MOVED = "moved"  # gave its memory at a gate, and has it again: on GPUs ``before``, ``after``
     HANGS = "hangs"  # t0: computes from here on, lives, and never comes to a gate
     ALIVE = "alive"  # what the node manager said of the lease
     RELEASING = "releasing"  # t0: about to send

@@ -371,6 +371,22 @@ def believe_who_parks() -> None:
     ANSWERS[cmd.Park] = park
 
 
+def move_beside_the_quota() -> None:
+    """Whether an environment has as many GPUs as it may is not looked at for who had GPUs."""
+    suited, place = room.suited, room.place
+    has_had = [False]
+
+    def suited_for(state, lease, rooms):
+        has_had[0] = lease.granted_at is not None
+        return suited(state, lease, rooms)
+
+    def place_any(rooms, quota, *more):
+        some = dataclasses.replace(quota, gpus=99) if has_had[0] else quota
+        return place(rooms, some, *more)
+
+    room.suited, room.place = suited_for, place_any
+
+
 def stop_anybody() -> None:
     """Whether a batch program said how it is stopped is not looked at."""
     original = stopping.due
@@ -423,6 +439,7 @@ PLANTED: dict[str, Callable[[], None]] = {
         forget_request_ids,
         end_with_the_gpu,
         believe_who_parks,
+        move_beside_the_quota,
         stop_anybody,
         host_with_a_ledger_of_its_own,
     )

@@ -37,6 +37,9 @@ from .stage import TESTS, Cast, Nodes, Player, stolen_wires
 
 PEOPLE = ("alice", "bob", "carol", "dave", "erin", "frank")
 TENANTS = ("grace", "heidi", "ivan", "judy", "kim", "lena")  # one living process of each
+#: So many processes of each: with three, most moves would be beyond the quota.
+MOVERS = ("noah", "mia", "mia", "olga", "noah", "mia")
+QUOTA = 2  # GPUs
 GPUS = 3
 MEMORY = 16 * GIB  # of each GPU
 TIMEOUT = 6.0  # seconds without a sign of life
@@ -55,7 +58,7 @@ c.Policy.idle_timeout = 0.3
 c.Policy.over_limit_trim = 0.3
 c.Policy.notify_before = 0.0
 c.Policy.parked_memory = {40 * GIB}
-c.Quotas.default = {{"gpus": 2, "memory": "10GiB"}}
+c.Quotas.default = {{"gpus": {QUOTA}, "memory": "10GiB"}}
 c.Quotas.users = {{"dave": {{"gpus": {GPUS}}}, "probe": {{"gpus": {GPUS}}}}}
 """
 #: In these rounds the node manager lifts limits on GPUs with room. A client that is told a lower
@@ -106,6 +109,21 @@ BY_STOPS = f"""
 c.Policy.stop_after = {STOP_AFTER}
 c.Policy.stop_grace = {STOP_GRACE}
 """
+#: Where tasks are moved in mid-cell: to have a turn sooner, so turns are long. Copies take long
+#: enough for something to happen meanwhile.
+BY_MOVES = """
+c.Policy.move_seconds = 0.0001
+c.Policy.quantum = 2.0
+"""
+COPIES = 8 * GIB  # a second
+#: The faults of moves.
+OF_MOVES = (
+    "client killed in mid-move",
+    "node manager killed in mid-move",
+    "helper killed in mid-move",
+    "restore fails in a move",
+    "GPU lost during a move",
+)
 #: The faults of stops.
 OF_STOPS = (
     "client killed while it saves",
@@ -148,6 +166,7 @@ class Plan:
     tenants: int = 0
     locked: int = 0
     savers: int = 0
+    movers: int = 0
     lifted: bool = False
     by_turns: bool = False
     entry: Sequence[str] = ()
@@ -203,7 +222,9 @@ class Storm:
             plan.ill_call,
             locks=plan.locked > 0,
         )
-        self._has_maps = self.rng.random() < 0.5
+        self._has_maps = self.rng.random() < 0.5 or plan.movers > 0
+        if plan.movers:
+            self.world.set_rate(COPIES)
         self.world.set_version(WITH_MAPS if self._has_maps else WITHOUT_MAPS)
         self.leases = directory / "leases"
         self.leases.write_text("", encoding="ascii")
@@ -277,6 +298,15 @@ class Storm:
                 (0.5, lambda: self._is_anybody_locked() and devices.stop_helper()),
             )
             self._menu |= dict(zip(OF_LOCKS, locks, strict=True))
+        if plan.movers:
+            moves = (
+                (1.0, self._kill_moving),
+                (0.4, lambda: self._is_anybody_moving() and self._kill_node()),
+                (0.7, lambda: self._is_anybody_moving() and self.devices.kill_helper()),
+                (1.5, lambda: self._is_anybody_moving() and self.devices.fail_restore()),
+                (0.7, lambda: self._is_anybody_moving() and self._lose_gpu()),
+            )
+            self._menu |= dict(zip(OF_MOVES, moves, strict=True))
         if plan.savers:
             stops = (
                 (1.5, self._kill_saving),
@@ -340,6 +370,7 @@ class Storm:
             turn_bound=TURN_BOUND,
             turn_wait=TURN_WAIT,
             by_turns=(GIB, 4 * GIB) if self.plan.by_turns else None,
+            quotas=dict.fromkeys((*PEOPLE, *TENANTS, *MOVERS), QUOTA) | {"dave": GPUS},
             stop_after=STOP_AFTER,
             stop_grace=STOP_GRACE,
             stopped_by=STOPPED_BY,
@@ -395,7 +426,9 @@ class Storm:
         plain = sum(living[role] for role in _ROLES)
         for _ in range(self.plan.clients - plain):
             self._bear()
-        for role, wanted in (("tenant", self.plan.tenants), ("locked", self.plan.locked)):
+        plan = self.plan
+        whole = (("tenant", plan.tenants), ("locked", plan.locked), ("mover", plan.movers))
+        for role, wanted in whole:
             for _ in range(wanted - living[role]):
                 self._bear(role)
         slots = {player.spec.get("slot") for player in self.cast.players.values()}
@@ -410,7 +443,8 @@ class Storm:
 
     @property
     def _tenants(self) -> list[Player]:
-        return [p for p in self.cast.players.values() if p.spec["role"] == "tenant"]
+        roles = ("tenant", "mover")  # who look whether all is as it was
+        return [p for p in self.cast.players.values() if p.spec["role"] in roles]
 
     def _open_notebooks(self) -> None:
         """As many real kernels as planned; another one for one that was killed."""
@@ -442,7 +476,7 @@ class Storm:
         # An order whose sender had given up may have been carried out after it was taken back.
         for gpu in self.gpus:
             until(lambda gpu=gpu: self._admin(Method.GPU_RESUME, gpu=gpu), f"{gpu} is in service")
-        if self.plan.tenants:
+        if self.plan.tenants or self.plan.movers:
             self._call_tenants()
         if self.plan.by_turns:
             self._await_turns()
@@ -492,7 +526,7 @@ class Storm:
     def _call_tenants(self) -> None:
         """All others leave; everybody whose memory may be elsewhere gets it back."""
         for player in self.cast.players.values():
-            if player.spec["role"] not in ("tenant", "sleeper"):
+            if player.spec["role"] not in ("tenant", "mover", "sleeper"):
                 self.cast.kill(player)
         for notebook in self._notebooks:
             notebook.end()
@@ -582,7 +616,12 @@ class Storm:
         own = (*_OWN_MEMORY, "saver")
         living = self.cast.players.values()
         taken = {p.spec["environment"] for p in living if p.spec["role"] in own}
-        environment = self.rng.choice([name for name in TENANTS if name not in taken])
+        free = [name for name in TENANTS if name not in taken]
+        if role == "mover":
+            living_of = Counter(p.spec["environment"] for p in self._with_memory)
+            left = Counter(MOVERS) - living_of
+            free = [name for name in MOVERS if name in left][:1]
+        environment = self.rng.choice(free)
         plant = self.plan.tenant_plant
         driver = self.rng.random() < 0.5 if plant is None else plant != "forget_what_was_moved"
         spec = {
@@ -608,6 +647,10 @@ class Storm:
             # Those who keep Python's lock cannot even give a sign of life while they are locked.
             keeps_lock = self.rng.random() < 0.5
             spec |= {"memory": 4 * GIB, "hold": [5.0, 20.0], "keeps_lock": keeps_lock}
+        elif role == "mover":
+            # Two of a person have room beside each other on a GPU.
+            spec |= {"memory": 4 * GIB, "idle": [1.0, 4.0]}
+            spec["deadline"] = self.rng.choice((1.5, 5.0))
         elif role == "saver":
             spec |= {
                 "class": "batch",
@@ -673,6 +716,13 @@ class Storm:
         if self._whom is not None:
             self.cast.kill(self._whom)
         return self._whom is not None
+
+    def _is_anybody_moving(self) -> bool:
+        return bool(self.devices.moving())
+
+    def _kill_moving(self) -> bool:
+        moving = self.devices.moving()
+        return self._kill_one_of([p for p in self.cast.players.values() if p.name in moving])
 
     def _kill_saving(self) -> bool:
         return self._kill_one_of([player for player in self._read() if player.saves])
@@ -981,12 +1031,13 @@ def _config(plan: Plan) -> str:
         (BY_TURNS, plan.by_turns),
         (BY_LOCK, plan.locked > 0),
         (BY_STOPS, plan.savers > 0),
+        (BY_MOVES, plan.movers > 0),
     )
     return CONFIG + "".join(text for text, is_wanted in also if is_wanted)
 
 
 #: Those who have memory on their GPUs by themselves.
-_OWN_MEMORY = ("tenant", "locked")
+_OWN_MEMORY = ("tenant", "locked", "mover")
 #: Whose clients they are, where not just anybody's. Who has kernels only can be asked to park.
 _WHO = {"hostile": ("mallory",), "wide": ("dave",), "kernel": ("erin", "frank")}
 #: How clients behave; ``lives``: requests until it ends by itself.
@@ -1156,7 +1207,7 @@ class _Notebook:
 def _tokens(directory: Path) -> Path:
     path = directory / "tokens.json"
     path.touch(0o600)
-    names = (*PEOPLE, *TENANTS, "mallory", "probe")
+    names = (*PEOPLE, *TENANTS, *dict.fromkeys(MOVERS), "mallory", "probe")
     entries: list[dict[str, Any]] = [{"token": name, "environment": name} for name in names]
     entries.append({"token": "root", "environment": "root", "admin": True})
     path.write_text(json.dumps({"tokens": entries}), encoding="utf-8")

@@ -77,17 +77,20 @@ class Tenant:
         # Between two cells nothing of a person's runs; our own loop is no such thing.
         stands_for(ladder, "threads_object", lambda found: None)
         # Only kernels are asked to park.
-        kind = "kernel" if spec["role"] == "tenant" else "process"
+        kind = "kernel" if spec["role"] in ("tenant", "mover") else "process"
         task = {"name": spec["role"], "kind": kind, "kernel_id": None, "path": None}
         stands_for(getting, "describe_task", lambda environ: task)
         self.framework = Pretend(spec["movable"], spec.get("keeps_lock", False))
         sys.modules[NAME] = self.framework
         registry.BUILT_IN[NAME] = "support.faults.pretend"
-        self.broker = Broker(
-            os.environ, make_display=lambda: _Watched(self.log), say=lambda text: None
-        )
+        self.broker = Broker(os.environ, make_display=lambda: _Watched(self.log), say=self._hears)
         self.lease = ""
         self._is_parked = False
+        self._dead: str | None = None  # what it was told when its memory was lost
+
+    def _hears(self, text: str) -> None:
+        if ladder._DEAD in text:
+            self._dead = text
 
     def run(self) -> None:
         """Until it has had its cells, or has lost something."""
