@@ -180,7 +180,7 @@ class Play:
         )
         wrong = [part for part in plain.keys() | found.keys() if found.get(part) != plain.get(part)]
         same = f"dan's {', '.join(plain)} are the same, to the last bit"
-        check(not wrong, f"{same}{wrong or ''}")
+        check(not wrong, f"{same}{f', but for {wrong}' if wrong else ''}")
 
     def alices_curve(self, curve: list[str], folder: Path) -> None:
         """Her training once more, undisturbed; and the sums."""

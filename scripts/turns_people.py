@@ -212,10 +212,10 @@ class Script:
         assert self._process is not None
         code = self._process.wait(PATIENCE)
         self.ended = time.monotonic()
-        *_, last = (self._folder / "said").read_text().splitlines()
+        said = (self._folder / "said").read_text()
         if code:
-            raise RuntimeError(f"{self.name}'s script ended with {code}: {last}")
-        return dict(json.loads(last))
+            raise RuntimeError(f"{self.name}'s script ended with {code}: {said[-2000:]}")
+        return dict(json.loads(said.splitlines()[-1]))
 
     def undisturbed(self) -> dict[str, str]:
         """What the same script prints elsewhere, without us."""
