@@ -405,8 +405,6 @@ class Turns:
                 session, grant = self._session(), self._grant()
                 if session is None or grant is None:
                     return  # without a lease there are no turns
-                if self.ends_here(is_step_end):
-                    return
                 heard = self._heard
                 if heard.times != times:
                     return  # it is asked for this turn already, and has one step in it
