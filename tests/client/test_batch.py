@@ -168,6 +168,7 @@ class Told:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Stopping, "_listen", lambda _self: None)
+        monkeypatch.setattr(os, "kill", lambda _pid, _signal: None)
         self.stopping = Stopping(say=lambda _text: None)
         self.kept: list[str] = []
         self.stopping.kept = self.kept.append
@@ -353,7 +354,7 @@ def test_a_program_that_waits_for_its_turn_stops_where_it_waits(told: Told, name
         try:
             if named:
                 told.stopping.gate()
-                turns.checkpoint()
+                turns.checkpoint(Place.NAMED)
             else:
                 told.stopping.step_ended()
                 told.stopping.step_ended()
