@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import pty
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -84,19 +83,18 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def in_a_terminal(script: str) -> None:
+#: A shell script in a terminal, as of a server that heeds SIGHUP (0) or ignores it (1).
+TERMINAL = """
+import os, pty, signal, sys
+signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[1])))
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(["bash", "--norc", *sys.argv[2:]])))
+"""
+
+
+def in_a_terminal(script: str, *options: str, hang_up: signal.Handlers = signal.SIG_DFL) -> None:
     """Run a shell script, as typed in a terminal, to its end."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execvp("bash", ["bash", "--norc", "-mc", script])
-    while True:
-        try:
-            if not os.read(fd, 4096):
-                break
-        except OSError:  # the terminal is closed
-            break
-    os.close(fd)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    command = [sys.executable, "-c", TERMINAL, str(int(hang_up)), *(options or ("-m",)), "-c"]
+    subprocess.run([*command, script], check=True, stdin=subprocess.DEVNULL)
 
 
 PYTHON = f'{sys.executable} -c "{SAYS}"'
@@ -122,6 +120,15 @@ def test_programs_from_a_terminal(
     assert says.read_text() == expected
 
 
+@pytest.mark.parametrize("options", [("-m",), ("-i",)], ids=["script", "interactive"])
+@pytest.mark.parametrize("script", [PYTHON, f"{PYTHON} | cat"], ids=["alone", "pipe"])
+def test_a_server_that_was_started_with_nohup_has_terminals_all_the_same(
+    says: Path, options: tuple[str, ...], script: str
+) -> None:
+    in_a_terminal(script, *options, hang_up=signal.SIG_IGN)
+    assert says.read_text() == "interactive"
+
+
 @pytest.mark.parametrize("more", [{}, {"SLURM_JOB_ID": "7"}], ids=["cron", "sbatch"])
 def test_programs_without_a_terminal(says: Path, more: dict[str, str]) -> None:
     subprocess.run(
@@ -134,12 +141,26 @@ def test_programs_without_a_terminal(says: Path, more: dict[str, str]) -> None:
     assert says.read_text() == "batch"
 
 
-def test_a_notebook_and_what_it_starts(says: Path, tmp_path: Path) -> None:
+@pytest.fixture(params=[signal.SIG_DFL, signal.SIG_IGN], ids=["plain", "nohup"])
+def hang_up(request: pytest.FixtureRequest) -> Iterator[signal.Handlers]:
+    """What a server does about SIGHUP, which its kernels inherit."""
+    before = signal.signal(signal.SIGHUP, request.param)
+    yield request.param
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_notebook_and_what_it_starts(
+    says: Path, tmp_path: Path, hang_up: signal.Handlers
+) -> None:
     with Kernel(tmp_path, None, SAYS=str(says)) as kernel:
         kernel.ok(SAYS)
         assert says.read_text() == "interactive"
         kernel.ok(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAYS!r}])")
         assert says.read_text() == "interactive"
+        if hang_up is signal.SIG_DFL:
+            command = f"['nohup', sys.executable, '-c', {SAYS!r}]"
+            kernel.ok(f"subprocess.run({command}, stdin=subprocess.DEVNULL)")
+            assert says.read_text() == "batch"
 
 
 def test_a_notebook_that_papermill_runs(says: Path, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -64,14 +63,26 @@ def _is_in_foreground() -> bool:
 
 
 def _survives_its_terminal() -> bool:
+    """Whether it ignores the terminal's end because it was told so itself, as by ``nohup``.
+
+    A server that was started so passes it on to its kernels and terminals, and these to all that
+    runs in them. So it does not count where whoever leads this session ignores it, too, or the one
+    who started that (an interactive shell heeds it, and its programs do not).
+    """
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         return False
-    # A server that was started so passes it on, but its terminals are terminals.
-    out = sys.__stdout__
+    leader = os.getsid(0)
+    before = {leader, _parent(leader)} - {os.getpid()}
+    return not any(map(_ignores_hang_up, before))
+
+
+def _ignores_hang_up(pid: int) -> bool:
     try:
-        return out is None or not out.isatty()
-    except ValueError:  # closed
-        return True
+        with open(f"/proc/{pid}/status", "rb") as file:
+            ignored = next(line for line in file if line.startswith(b"SigIgn:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(ignored.split()[1], 16) & 1 << signal.SIGHUP - 1)
 
 
 def _ancestors() -> Iterator[Sequence[str]]:
@@ -86,8 +97,13 @@ def _ancestors() -> Iterator[Sequence[str]]:
         except OSError:
             return
         yield [os.fsdecode(word) for word in line.split(b"\0")]
-        fields = _stat(pid)
-        pid = int(fields[1]) if len(fields) > 1 else 0
+        pid = _parent(pid)
+
+
+def _parent(pid: int) -> int:
+    """Its parent's id; 0: it has none, or is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if len(fields) > 1 else 0
 
 
 def _stat(pid: int | str) -> list[bytes]:

@@ -9,8 +9,8 @@ class Origin(NamedTuple):
     """Plain facts about a process.
 
     ``kernel``: it is a Jupyter kernel. ``of_kernel``: one started it, directly or not.
-    ``foreground``: it is in the foreground of a terminal. ``nohup``: it ignores the terminal's end,
-    and writes to no terminal. ``runner``: the program that started it, directly or not, if that
+    ``foreground``: it is in the foreground of a terminal. ``nohup``: it was told to outlive its
+    terminal. ``runner``: the program that started it, directly or not, if that
     runs notebooks for nobody to watch; empty: none.
     """
 
