@@ -161,6 +161,25 @@ def test_who_takes_it_back_while_it_is_asked_is_not_counted_on() -> None:
     assert stopped(world) == ["L1", "L2"], "another one, at once"
 
 
+def test_a_command_says_for_the_lease_of_run_that_it_can_be_stopped() -> None:
+    """It has joined it. Nobody else may say so."""
+    world = host()
+    world.request("alice", 1, SILENT)
+    world.request("bob", 2)
+    lease, alice = LeaseId("L1"), EnvironmentName("alice")
+    stranger, joined = task(3).process, task(4).process
+    world.run(cmd.Attach(world.at, lease, alice, joined))
+    seconds(world, 2 * AFTER)
+    for who, process in ((alice, stranger), (EnvironmentName("bob"), joined)):
+        refused = world.run(cmd.OfferStop(world.at, lease, who, process, True))
+        assert isinstance(refused, core.Refuse)
+    seconds(world, 2)
+    assert stopped(world) == []
+    world.run(cmd.OfferStop(world.at, lease, alice, joined, True))
+    seconds(world, 2)
+    assert stopped(world) == ["L1"]
+
+
 def test_who_goes_on_is_asked_again_ever_more_rarely_and_nothing_is_done_to_it() -> None:
     world = host(unparkable_action=HolderAction.KILL)
     world.request("alice", 1, STOPS)

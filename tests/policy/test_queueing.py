@@ -12,6 +12,8 @@ from support.policy_world import GIB, World, gpu, plain_config
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.heap import Heap
 from jupyter_gpushare.policy.books.queue import Account, Queue, Waiting
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.events import LeaseGranted
 from jupyter_gpushare.policy.words.model import (
     Bytes,
     EnvironmentName,
@@ -22,6 +24,7 @@ from jupyter_gpushare.policy.words.model import (
     Request,
 )
 
+ALICE = EnvironmentName("alice")
 BATCH = Request(priority_class=PriorityClass.BATCH)
 
 
@@ -69,6 +72,31 @@ def end(world, lease):
 
 def held(world):
     return sorted(n for n, x in world.state.leases.items() if x.phase is LeasePhase.HELD)
+
+
+def test_a_newcomer_does_not_pass_an_equal_request_when_room_came_unseen():
+    """By turns, room may come without anybody's end, and then nobody has looked at the queue."""
+    world, most = one_gpu(plain_config()), Request(memory=Bytes(20 * GIB))
+    world.request("alice", 1)
+    for number in (2, 3):
+        world.request("carol", number, most)
+    end = core.step(world.state, cmd.Release(world.at, LeaseId("L1"), ALICE, False), world.config)
+    for event in end.events:
+        world.state = core.evolve(world.state, event)
+    readings = cmd.Observe(world.at, world.readings())
+    for event in core.step(world.state, readings, world.config).events:
+        if not isinstance(event, LeaseGranted):
+            world.state = core.evolve(world.state, event)
+    world.run = lambda command: _run(world, command)
+    assert isinstance(world.request("carol", 4, most), core.Wait)
+    assert held(world) == ["L2"]
+
+
+def _run(world, command):
+    step = core.step(world.state, command, world.config)
+    core.check(step.state)
+    world.state = step.state
+    return step.decision
 
 
 def test_first_come_first_served_within_an_environment_and_interactive_before_batch():

@@ -135,6 +135,11 @@ class Queue:
         )
         return queue._list(lane)._compact()
 
+    def is_first(self, lease: LeaseId) -> bool:
+        """Whether no request of its environment and class came before it."""
+        item = self.waiting[lease]
+        return self.lanes.get((item.priority_class, item.environment), (lease,))[0] == lease
+
     def hold_up(self, lease: LeaseId, grants: int) -> Queue:
         """Take a waiting request out of the line, after ``grants`` grants."""
         item = self.waiting[lease]

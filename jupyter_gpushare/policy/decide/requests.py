@@ -28,7 +28,7 @@ from .draft import Decision, Draft, Grant, Refuse, Wait
 from .own import of_task
 from .recalls import ask_back, set_limits
 from .registry import decides
-from .serving import delays, fit, fit_newly, grant
+from .serving import delays, fit, fit_newly, grant, serve
 from .waiting import held_up_text, joined, no_room_text, spent_text
 
 
@@ -212,7 +212,8 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
 def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     """Grant a new request if it fits and passes no request that must not be passed.
 
-    No GPU was freed, so earlier requests still do not fit.
+    No GPU was freed, so earlier requests mostly still do not fit. Those of the same person and
+    class are looked at all the same: by turns room may come without anybody's end.
     """
     item = draft.state.queue.waiting[name]
     lease = draft.state.leases[name]
@@ -224,6 +225,11 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
         result = fit(draft, lease)
+        if isinstance(result, Granted) and not urgent and not draft.state.queue.is_first(name):
+            serve(draft)
+            if draft.state.leases[name].phase is LeasePhase.HELD:
+                return Grant(name)
+            result = fit(draft, lease)
         if isinstance(result, Granted) and (urgent or not delays(draft, item, result)):
             grant(draft, item, result)
             return Grant(name)
