@@ -244,7 +244,8 @@ class State:
     their memory. ``takers`` are the tasks that can take turns, each with whether it has overrun
     one; those in ``by_lock`` have no gate, and stop by the driver's lock, which takes ``lock_took``
     seconds here. ``leaders`` are processes that have joined a lease and stop for all of it, where
-    neither its task's own does nor several ranks. ``left`` says since when a task may have kept temporary memory beyond its turn.
+    neither its task's own does nor several ranks. ``left`` says since when a task may have kept
+    temporary memory beyond its turn.
     """
 
     boot_id: str = ""
