@@ -446,7 +446,7 @@ class LeaseTurn(TypedDict):
     ]
     overran: Annotated[
         bool,
-        "whether it has once not given its turn back in time, or has a second process that computes",
+        "whether it has once not given its turn back in time, or two processes of it compute",
     ]
     interrupted: NotRequired[
         Annotated[Interruption | None, "what is done with it while it is at work; null: nothing"]

@@ -216,10 +216,9 @@ class Broker:
 
         A kernel computes between its cells only by chance, and a rank stops with the others.
         """
-        environ = self._environ
-        is_rank = environ.get("WORLD_SIZE", "1") != "1"
-        joined = self.standing is Standing.JOINED and not is_rank
-        return joined and is_under_run(environ) and running_kernel() is None
+        if self.standing is not Standing.JOINED or not is_under_run(self._environ):
+            return False
+        return self._environ.get("WORLD_SIZE", "1") == "1" and running_kernel() is None
 
     def before_call(self) -> None:
         """A gate before a call, but not where JAX traces, in another thread, or of several.

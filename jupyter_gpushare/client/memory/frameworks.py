@@ -169,8 +169,10 @@ class Frameworks:
             self._batches.watch()
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
-            if meter is None or meter.gate is not None:
+            if meter is None or meter.on_step is not None:
                 continue
+            if joined is not None and meter.gate is not None:
+                continue  # with a lease of its own it is connected anew
             forwards = meter.forward_gate(
                 gate=partial(gate, Place.OTHER),
                 is_closed=lambda: turns.is_closed,
