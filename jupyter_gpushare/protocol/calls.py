@@ -287,6 +287,7 @@ class MemoryParams(LeaseParams):
     steps: Whole
     can_take_turns: Annotated[bool, "it stops between two steps when it is told"] = False
     by_lock: Annotated[bool, "it has no gate, and the driver can lock it"] = False
+    alone: Annotated[bool, "it has joined the lease, and is no rank of several"] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -444,7 +444,10 @@ class LeaseTurn(TypedDict):
             "none, or not yours to know",
         ]
     ]
-    overran: Annotated[bool, "whether it has once not given its turn back in time"]
+    overran: Annotated[
+        bool,
+        "whether it has once not given its turn back in time, or two processes of it compute",
+    ]
     interrupted: NotRequired[
         Annotated[Interruption | None, "what is done with it while it is at work; null: nothing"]
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -493,3 +494,80 @@ def test_the_frameworks_limit_follows_the_turn() -> None:
     broker.turns.limited({"GPU-0": 8 * GIB})
     broker.turns.limited({})
     assert seen == [3 * GIB, 8 * GIB, 8 * GIB]
+
+
+def member(scene: Scene) -> Turns:
+    """The turns of a process that has joined a lease of `run`: it has a grant while it leads."""
+    wire: Any = scene.wire
+    turns = Turns(lambda: wire, lambda: GRANT if turns.leads else None, say=scene.said.append)
+    turns.may_lead = lambda: True
+    return turns
+
+
+ALONE = {
+    "lease": "L",
+    "figures": [],
+    "steps": 0,
+    "can_take_turns": True,
+    "alone": True,
+}
+
+
+def test_a_program_under_run_leads_from_its_first_gate_on(scene: Scene) -> None:
+    turns = member(scene)
+    turns.recalled({})
+    assert not turns.is_closed, "what is told of the lease is not for it yet"
+    scene.wire.answer = {"state": "held", "gate": False, "leads": True}
+    for _ in range(3):
+        turns.checkpoint()
+    assert scene.wire.told == [(Method.MEMORY, ALONE)]
+    turns.recalled({})
+    assert turns.is_closed
+
+
+@pytest.mark.parametrize("answer", [{"gate": True, "leads": False}, {"gate": True}])
+def test_where_another_program_leads_it_computes_as_always(
+    scene: Scene, answer: dict[str, bool]
+) -> None:
+    """Also where an older node manager does not say whether it leads."""
+    turns = member(scene)
+    scene.wire.answer = {"state": "held", **answer}
+    for _ in range(3):
+        turns.checkpoint()
+    assert scene.wire.told == [(Method.MEMORY, ALONE)], "it asks once, and does not wait"
+    turns.recalled({})
+    assert not turns.is_closed
+    scene.wire.hello = {}
+    scene.wire.answer = {"state": "held", "gate": False, "leads": True}
+    turns.checkpoint()
+    assert turns.leads, "a node manager that was started anew may know better"
+
+
+def test_a_program_that_becomes_a_rank_says_so(scene: Scene) -> None:
+    turns = member(scene)
+    scene.wire.answer = {"state": "held", "gate": False, "leads": True}
+    turns.checkpoint()
+    turns.alone = False
+    turns.announce()
+    assert "alone" not in scene.wire.told[-1][1]
+    assert scene.wire.count(Method.MEMORY) == 2
+
+
+def test_who_may_lead_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"JUPYTER_GPUSHARE_RUN": str(os.getpid())}
+    gone = {"JUPYTER_GPUSHARE_RUN": "x"}
+    ranks = {**here, "WORLD_SIZE": "2"}
+    for environ, standing, may in (
+        (here, Standing.JOINED, True),
+        ({**here, "WORLD_SIZE": "1"}, Standing.JOINED, True),
+        (here, Standing.HELD, False),
+        (gone, Standing.JOINED, False),
+        (ranks, Standing.JOINED, False),
+    ):
+        broker = Broker(dict(environ))
+        broker._holding.standing = standing
+        assert broker.turns.may_lead() is may
+    monkeypatch.setattr("jupyter_gpushare.client.asking.broker.running_kernel", lambda: object())
+    broker = Broker(dict(here))
+    broker._holding.standing = Standing.JOINED
+    assert not broker.turns.may_lead(), "a kernel has gates between cells, too"

@@ -21,10 +21,11 @@ from ..memory.moving import MovingAtGates
 from ..memory.places import Place
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
-from ..memory.stopping import Stopping, is_run
+from ..memory.stopping import Stopping, is_run, is_under_run
 from ..memory.worker import Worker
 from ..session.holding import Holding, Standing
 from ..session.session import NobodyThere
+from ..session.task import running_kernel
 from ..session.visible import cuda_loaded, cuda_started
 from ..words import display
 from ..words.grant import Grant
@@ -90,6 +91,7 @@ class Broker:
             self._grant_in_turns,
             say=self._say,
         )
+        self.turns.may_lead = self._may_lead
         self.turns.limited = self._limit_turn
         self.turns.drop = self._frameworks.drop_caches
         self.turns.offer_lock = self._offer_lock
@@ -208,6 +210,15 @@ class Broker:
         """What this process has, if it takes turns: for itself, or for all that have joined."""
         leads = self.standing is Standing.JOINED and self.turns.leads
         return self.grant if leads or self.standing is Standing.HELD else None
+
+    def _may_lead(self) -> bool:
+        """Whether this process may take turns alone for a lease of `run`, which it has joined.
+
+        A kernel computes between its cells only by chance, and a rank stops with the others.
+        """
+        if self.standing is not Standing.JOINED or not is_under_run(self._environ):
+            return False
+        return self._environ.get("WORLD_SIZE", "1") == "1" and running_kernel() is None
 
     def before_call(self) -> None:
         """A gate before a call, but not where JAX traces, in another thread, or of several.
@@ -372,7 +383,7 @@ class Broker:
             stopping.said, stopping.kept = self._tell_stoppable, self._keeps_on
             self._frameworks.step_ended = stopping.step_ended
             self.turns.is_to_stop = stopping.while_waiting
-        self._frameworks.gate_steps(self.turns, self._giving.runs_here)
+        self._getting.connect_gates()
 
     def _tell_stoppable(self) -> None:
         """Of its own lease, or of that of `run`, which passes the ask on to this process."""

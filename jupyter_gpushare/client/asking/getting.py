@@ -328,10 +328,10 @@ class Getting:
 
     def connect_gates(self) -> None:
         """From now on this process stops at its gates, or at those that all ranks have together."""
-        if self._holding.standing is Standing.JOINED:
-            self._frameworks.gate_ranks(self._turns, lambda: self._holding.lease)
-        elif self._holding.standing is Standing.HELD or self.stopping is not None:
-            self._frameworks.gate_steps(self._turns, self._giving.runs_here)
+        standing = self._holding.standing
+        if standing in (Standing.JOINED, Standing.HELD) or self.stopping is not None:
+            joined = (lambda: self._holding.lease) if standing is Standing.JOINED else None
+            self._frameworks.gate_steps(self._turns, self._giving.runs_here, joined)
 
     def tell_live(self) -> None:
         """Whether limits can change here, where the node manager lets a reservation follow."""

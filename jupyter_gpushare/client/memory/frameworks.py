@@ -16,6 +16,7 @@ from .places import Place
 
 if TYPE_CHECKING:
     from ..adapters.batches import BatchGate
+    from ..adapters.parkers.steps import StepMeter
     from .gate import Turns
     from .ladder import Framework
 
@@ -143,54 +144,86 @@ class Frameworks:
             return False
         return True
 
-    def gate_steps(self, turns: Turns, runs_here: Callable[[], bool]) -> None:
+    def gate_steps(
+        self,
+        turns: Turns,
+        runs_here: Callable[[], bool],
+        joined: Callable[[], str | None] | None = None,
+    ) -> None:
         """Connect gates to ``turns``: steps are reported; they, modules' calls and batches wait.
 
-        ``runs_here()``: whether this thread runs the cell, or the program.
+        ``runs_here()``: whether this thread runs the cell, or the program. ``joined()`` names the
+        lease of others that this process has joined: what its steps need is not reported then, and
+        it stops with the other ranks, if there are any, or alone, if it uses a GPU.
         """
         from ..adapters.batches import BatchGate
         from ..adapters.parkers.base import meter_of
 
-        gate_of_batches = partial(turns.checkpoint, Place.STEP_END)
+        def gate(place: Place) -> None:
+            if joined is None or turns.leads or (turns.may_come and self._uses_gpus()):
+                turns.checkpoint(place)
+
         if self._batches is None:
-            self._batches = BatchGate(partial(self._step_ends, gate_of_batches), runs_here)
+            at_batch = partial(self._step_ends, partial(gate, Place.STEP_END))
+            self._batches = BatchGate(at_batch, runs_here)
             self._batches.watch()
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
             if meter is None or meter.on_step is not None:
                 continue
+            if joined is not None and meter.gate is not None:
+                continue  # with a lease of its own it is connected anew
             forwards = meter.forward_gate(
-                gate=turns.checkpoint,
+                gate=partial(gate, Place.OTHER),
                 is_closed=lambda: turns.is_closed,
                 is_wanted=lambda: turns.wants_gates,
                 runs_here=runs_here,
             )
-            turns.trim = _trim(adapter, loaded)
-            turns.look, turns.fits = meter.look, meter.next_step_fits
-            turns.hindrance, turns.may_stop = meter.hindrance, meter.may_stop
+            turns.trim, turns.fits = _trim(adapter, loaded), meter.next_step_fits
             turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
-            meter.on_step, meter.gate = turns.report, partial(self._step_ends, turns.gate)
+            if joined is None:
+                turns.look, turns.hindrance = meter.look, meter.hindrance
+                turns.may_stop = meter.may_stop
+                meter.on_step, meter.gate = turns.report, partial(self._step_ends, turns.gate)
+            else:
+                alone = partial(gate, Place.STEP_END)
+                self._gate_ranks(turns, meter, loaded, alone, joined)
         turns.watch()
-        turns.offer_lock()
+        if joined is None:
+            turns.offer_lock()
 
-    def gate_ranks(self, turns: Turns, lease: Callable[[], str | None]) -> None:
-        """Connect the gates of a process that has joined ``lease()``; see `RankGate`."""
+    def _gate_ranks(
+        self,
+        turns: Turns,
+        meter: StepMeter,
+        loaded: ModuleType,
+        alone: Callable[[], object],
+        lease: Callable[[], str | None],
+    ) -> None:
+        from ..adapters.parkers.ranks import RankGate
+
+        ranks = RankGate(
+            loaded,
+            turns,
+            alone=alone,
+            lease=lease,
+            drop=self.drop_caches,
+            capturing=meter.capturing,
+            say=self._say,
+        )
+        turns.hindrance = lambda: None if turns.leads_ranks else meter.hindrance()
+        turns.may_stop = lambda: ranks.pauses or meter.may_stop()
+        meter.gate = partial(self._step_ends, ranks.step_ends)
+
+    def _uses_gpus(self) -> bool:
+        """Whether a framework has something on a GPU here, or one of them does not say."""
         from ..adapters.parkers.base import meter_of
 
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
-            if meter is not None and meter.gate is None:
-                from ..adapters.parkers.ranks import RankGate
-
-                gate = RankGate(
-                    loaded,
-                    turns,
-                    lease=lease,
-                    drop=self.drop_caches,
-                    capturing=meter.capturing,
-                    say=self._say,
-                )
-                meter.gate = partial(self._step_ends, gate.step_ends)
+            if adapter.cuda_started(loaded) is not False or (meter and meter.uses_gpu()):
+                return True
+        return False
 
     def _step_ends(self, gate: Callable[[], None]) -> None:
         self.step_ended()

@@ -120,8 +120,13 @@ class Turns:
         self.may_stop: Callable[[], bool] = _always
         self.watch: Callable[[], None] = _nothing
         self.cell_begins: Callable[[], None] = _nothing
-        #: Whether this process, which shares its parent's lease, takes turns for that.
-        self.leads = False
+        #: Whether this process, which shares its parent's lease, takes turns for that; and whether
+        #: it does so as no rank of several.
+        self.leads = self.alone = False
+        #: Whether it may do so alone, once it comes to a gate.
+        self.may_lead: Callable[[], bool] = _refuses
+        self._refused_in: object = None  # the greeting of the session in which another one led
+        self._told_alone = False
         self.give: Callable[[Recall, bool], bool] = _gives_nothing
         self.is_to_stop: Callable[[Place, Callable[[], bool]], bool] = _never
         #: The gate of a process that has none of its own, where the node manager allows it.
@@ -160,7 +165,10 @@ class Turns:
     @property
     def wants_gates(self) -> bool:
         """Whether a gate is of use: this task takes turns, or nobody knows yet that it can."""
-        return self._has_lease and (self._takes_turns or self._is_new or self.is_closed)
+        if self.leads_ranks:
+            return False
+        takes = self._has_lease and (self._takes_turns or self._is_new or self.is_closed)
+        return takes or self.may_come
 
     @property
     def needs_gate(self) -> bool:
@@ -171,6 +179,18 @@ class Turns:
     def has_gates(self) -> bool:
         """Whether the node manager knows of a gate of this process's own."""
         return self._has_lease and not self._is_new
+
+    @property
+    def leads_ranks(self) -> bool:
+        """Whether this process is a rank that takes turns for all of them."""
+        return self.leads and not self.alone
+
+    @property
+    def may_come(self) -> bool:
+        """Whether this process leads from its next gate on, unless the node manager refuses it."""
+        session = self._session()
+        known = self.leads or session is None or session.hello is self._refused_in
+        return not known and self.may_lead() and self.hindrance() is None
 
     @property
     def _locking(self) -> Locking | None:
@@ -305,7 +325,9 @@ class Turns:
         """
         for _ in range(_LOOKS):
             if (told := answer()) is not None:
-                if isinstance(told, Mapping) and told.get("gate") is True and not self.is_gated:
+                if self.alone and isinstance(told, Mapping) and told.get("leads") is not True:
+                    self._may_not_lead()
+                elif isinstance(told, Mapping) and told.get("gate") is True and not self.is_gated:
                     self._closes()
                 return
             time.sleep(0.001)
@@ -348,6 +370,8 @@ class Turns:
 
         The node manager hears of it once: from then on this task can take turns.
         """
+        if self.may_come:
+            self.leads = self.alone = True
         self.announce()
         self._stop(place, is_step_end=False)
 
@@ -356,13 +380,27 @@ class Turns:
         session, grant = self._session(), self._grant()
         if session is None or grant is None:
             return
-        if self._is_new and self.hindrance() is None:
-            self._named_in = session.hello
+        is_news = self._is_new or self.alone is not self._told_alone
+        if is_news and self.hindrance() is None:
+            self._named_in, self._told_alone = session.hello, self.alone
+            says = {"alone": True} if self.alone else {}
             self._comes(
                 session.tell(
-                    Method.MEMORY, lease=grant.lease, figures=[], steps=0, can_take_turns=True
+                    Method.MEMORY,
+                    lease=grant.lease,
+                    figures=[],
+                    steps=0,
+                    can_take_turns=True,
+                    **says,
                 )
             )
+
+    def _may_not_lead(self) -> None:
+        """Another process takes turns for this lease, or none can: this one computes as always."""
+        session = self._session()
+        self._refused_in = None if session is None else session.hello
+        self.leads = self.alone = False
+        self._gate = Gate.OPEN
 
     # -- between cells; on the user's thread -------------------------------------------
 
@@ -422,6 +460,10 @@ class Turns:
                     return
                 if session.link is Link.UP:
                     heard_at = now
+                    if self.alone:
+                        self.announce()  # a node manager without its ledger does not know it
+                        if not self.leads:
+                            return
                     again = session.hello is not asked_in or says != said
                     if again or now >= asked_at + ASK_AGAIN:
                         asked_at, asked_in, said = now, session.hello, says
@@ -538,6 +580,10 @@ def _nothing() -> None:
 
 def _always() -> bool:
     return True
+
+
+def _refuses() -> bool:
+    return False
 
 
 def _unknown() -> None:

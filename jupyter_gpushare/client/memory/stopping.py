@@ -86,8 +86,7 @@ class Stopping:
     @property
     def _is_run(self) -> bool:
         """Whether `run` lives, which may have sent SIGTERM, also through what runs us for it."""
-        run = self._environ.get(names.RUN, "")
-        return run.isdecimal() and os.path.exists(f"/proc/{run}")
+        return is_under_run(self._environ)
 
     @property
     def _is_wanted(self) -> bool:
@@ -256,6 +255,12 @@ class Stopping:
 def is_run(environ: Mapping[str, str]) -> bool:
     """Whether `jupyter gpushare run` has started this process itself: its signals reach it."""
     return environ.get(names.RUN) == str(os.getppid())
+
+
+def is_under_run(environ: Mapping[str, str]) -> bool:
+    """Whether a `run` that lives has started this process, itself or through another one."""
+    run = environ.get(names.RUN, "")
+    return run.isdecimal() and os.path.exists(f"/proc/{run}")
 
 
 def _nothing() -> None:

@@ -82,6 +82,12 @@ def _budget(data: Mapping[str, Any]) -> str:
     return "GPU-hours are not limited any more" if budget is None else f"there is budget: {used}"
 
 
+def _overran(data: Mapping[str, Any]) -> str:
+    if data.get("others"):
+        return "takes no turns any more, because another of its processes computes, too"
+    return "did not give its turn back in time"
+
+
 def gpus_tasks(count: int) -> str:
     """A count of tasks."""
     return "1 task computes" if count == 1 else f"{count} tasks compute"
@@ -211,7 +217,7 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "TurnsJoined": ("takes turns", lambda d: "can take turns"),
     "TurnGiven": ("turn given", lambda d: "may compute on " + ", ".join(d["gpus"])),
     "TurnLocked": ("turn locked", lambda d: "is locked by the driver until its turn comes"),
-    "TurnOverran": ("turn overran", lambda d: "did not give its turn back in time"),
+    "TurnOverran": ("turn overran", _overran),
     "ProcessFlagged": (
         "unallowed memory use",
         lambda d: f"process {d['process']['pid']} on {d['gpu']}: {d['kind']}",

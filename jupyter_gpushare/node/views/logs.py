@@ -350,7 +350,7 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
     ev.TurnsJoined: (_DEBUG, "turn.joined", lambda e: {"lease": e.lease}),
     ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
     ev.TurnLocked: (_DEBUG, "turn.locked", lambda e: {"lease": e.lease}),
-    ev.TurnOverran: (_WARNING, "turn.overran", _who),
+    ev.TurnOverran: (_WARNING, "turn.overran", lambda e: {**_who(e), "others": e.others}),
 }
 
 #: The level and name of a recall's line by its phase, unless the phase is "told".

@@ -430,6 +430,10 @@ class Service:
                     result |= self._turn_left(lease.id, state)
                 if call.method is Method.MEMORY and lease is not None:
                     result["gate"] = not recalls.has_turn(state, lease.id)
+                    if call.params.alone:
+                        leader = state.leaders.get(lease.id)
+                        leads = leader == guest.who.process and not state.takers[lease.id]
+                        result["leads"] = leads
                 conn.reply(call.id, result)
             if call.method is Method.TURN_ASK and decision.lease is not None:
                 self._tell_turn(decision.lease, state)  # it may have had its turn, or need none

@@ -242,6 +242,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         p.steps,
         p.can_take_turns,
         p.by_lock,
+        p.alone,
     ),
     msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
         at, LeaseId(p.lease), who.environment, who.process, p.number

@@ -200,6 +200,8 @@ def computes_alone(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
     What counts is which processes the driver shows there: a data loader's worker that imports a
     framework joins the lease and never uses the GPU. Where it is unknown, all are taken to be.
     """
+    if lease in state.leaders:
+        return False
     others = state.others.get((lease, gpu))
     return len(state.leases[lease].members) == 1 if others is None else not others
 

@@ -243,7 +243,9 @@ class State:
     While ``problem`` is set nothing is granted. ``figures`` and ``steps`` are what tasks report of
     their memory. ``takers`` are the tasks that can take turns, each with whether it has overrun
     one; those in ``by_lock`` have no gate, and stop by the driver's lock, which takes ``lock_took``
-    seconds here. ``left`` says since when a task may have kept temporary memory beyond its turn.
+    seconds here. ``leaders`` are processes that have joined a lease and stop for all of it, where
+    neither its task's own does nor several ranks. ``left`` says since when a task may have kept
+    temporary memory beyond its turn.
     """
 
     boot_id: str = ""
@@ -302,6 +304,7 @@ class State:
     shares: Map[ClaimKey, Share] = Map()
     takers: Map[LeaseId, bool] = Map()
     by_lock: Map[LeaseId, None] = Map()
+    leaders: Map[LeaseId, ProcessId] = Map()
     lock_took: float = 0.0
     turns: Map[LeaseId, Turn] = Map()
     #: GPU-seconds that a busy task without a turn had until then (:func:`.demand.attained`).

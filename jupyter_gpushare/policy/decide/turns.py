@@ -10,6 +10,7 @@ from ..words import events as ev
 from ..words.model import (
     LeaseId,
     LeasePhase,
+    ProcessId,
 )
 from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnEnd, TurnPhase
@@ -23,7 +24,8 @@ from .serving import serve, settle_sharing
 def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Decision:
     state, grain = draft.state, draft.config.measure_granularity
     if command.process != lease.task.process:  # it does not know what the others have
-        _join_turns(draft, lease, command.can_take_turns)
+        if command.can_take_turns:
+            _member_joins_turns(draft, lease, command.process, alone=command.alone)
         return Done(lease.id)
     told = tuple(shares.bounded(state, lease.id, command.figures))
     known = state.steps.get(lease.id)
@@ -47,14 +49,40 @@ def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Dec
     return Done(lease.id)
 
 
-def _join_turns(draft: Draft, lease: Lease, can: bool, *, by_lock: bool = False) -> None:
+def _join_turns(
+    draft: Draft, lease: Lease, can: bool, *, by_lock: bool = False, leader: ProcessId | None = None
+) -> None:
     if by_lock and not draft.config.turn_lock:
         return
-    in_time = any(shares.in_time(draft.state, draft.config, part.gpu) for part in lease.allocations)
-    has_gate_now = lease.id in draft.state.by_lock and not by_lock
-    is_news = lease.id not in draft.state.takers or has_gate_now
+    state, name = draft.state, lease.id
+    in_time = any(shares.in_time(state, draft.config, part.gpu) for part in lease.allocations)
+    has_gate_now = name in state.by_lock and not by_lock
+    is_news = name not in state.takers or has_gate_now
+    is_news |= state.leaders.get(name) != leader and not state.takers.get(name)
     if can and in_time and lease.phase is LeasePhase.HELD and is_news:
-        draft.emit(ev.TurnsJoined(draft.at, lease.id, by_lock))
+        draft.emit(ev.TurnsJoined(draft.at, name, by_lock, leader))
+
+
+def _member_joins_turns(draft: Draft, lease: Lease, process: ProcessId, *, alone: bool) -> None:
+    """The first that comes to a gate leads. Where another comes to one, too, nobody is stopped.
+
+    One might wait for the other, and nobody knows where. Where the task's own process takes turns,
+    or several ranks do, they go on doing so, and another child computes as always.
+    """
+    state = draft.state
+    leader = state.leaders.get(lease.id)
+    if leader is not None and leader != process:
+        if not state.takers[lease.id]:
+            draft.emit(ev.TurnOverran(draft.at, lease.id, lease.environment, others=True))
+    elif not alone:
+        _join_turns(draft, lease, True)
+    elif leader is None and (lease.id not in state.takers or lease.id in state.by_lock):
+        _join_turns(draft, lease, True, leader=process)
+
+
+def _stops_for(draft: Draft, lease: Lease, process: ProcessId) -> bool:
+    """Whether this process's word ends the lease's turn."""
+    return draft.state.leaders.get(lease.id, process) == process
 
 
 @of_task(cmd.AskTurn, members=True)
@@ -63,8 +91,14 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
         return unknown_lease()  # of what the driver locks only the task itself may speak
     if _has_crossed(draft, lease.id, command.number):
         return Done(lease.id)
-    if not command.locked:
+    is_own = command.process == lease.task.process
+    if is_own and not command.locked:
         _join_turns(draft, lease, can=True)
+    elif not is_own and draft.state.leaders.get(lease.id) != command.process:
+        _member_joins_turns(draft, lease, command.process, alone=False)
+    if not _stops_for(draft, lease, command.process):
+        return Done(lease.id)
+    if not command.locked:
         _has_cleared(draft, lease.id)
     settle_sharing(draft)
     turn, recall = draft.state.turns.get(lease.id), draft.state.recall(lease.id, Give.TURN)
@@ -125,7 +159,8 @@ def _empty_cache(draft: Draft, command: cmd.EmptyCache, lease: Lease) -> Decisio
 
 @of_task(cmd.EndTurn, members=True)
 def _end_turn(draft: Draft, command: cmd.EndTurn, lease: Lease) -> Decision:
-    if _has_crossed(draft, lease.id, command.number):
+    stops = _stops_for(draft, lease, command.process)
+    if not stops or _has_crossed(draft, lease.id, command.number):
         return Done(lease.id)
     _has_cleared(draft, lease.id)
     turn = draft.state.turns.get(lease.id)

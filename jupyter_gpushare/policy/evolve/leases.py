@@ -286,11 +286,12 @@ def _member_joined(state: State, event: ev.MemberJoined) -> State:
 def _member_left(state: State, event: ev.MemberLeft) -> State:
     lease = lease_of(state, event.lease)
     lease = replace(lease, members=lease.members - {event.process})
-    return replace(
+    state = replace(
         state,
         leases=state.leases.set(lease.id, lease),
         by_process=without_id(state.by_process, event.process, lease.id),
     )
+    return turns.leader_left(state, lease.id, event.process, event.at)
 
 
 @evolves(ev.HeartbeatSeen)
@@ -390,8 +391,8 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     )
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     takers, attained = drop(state.takers, lease.id), drop(state.attained, lease.id)
-    by_lock = drop(state.by_lock, lease.id)
-    state = replace(state, takers=takers, by_lock=by_lock, attained=attained)
+    by_lock, leaders = drop(state.by_lock, lease.id), drop(state.leaders, lease.id)
+    state = replace(state, takers=takers, by_lock=by_lock, leaders=leaders, attained=attained)
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)
     for part in lease.allocations:

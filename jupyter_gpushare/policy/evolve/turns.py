@@ -7,7 +7,7 @@ from ..books.demand import attained, computes, owed
 from ..books.index import drop, lease_of
 from ..books.state import State
 from ..words import events as ev
-from ..words.model import LeaseId
+from ..words.model import LeaseId, ProcessId
 from ..words.moves import move
 from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Turn, TurnEnd, TurnPhase
@@ -34,7 +34,21 @@ def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
 def turns_joined(state: State, event: ev.TurnsJoined) -> State:
     name = lease_of(state, event.lease).id
     by_lock = state.by_lock.set(name, None) if event.by_lock else drop(state.by_lock, name)
-    return replace(state, takers=state.takers.set(name, False), by_lock=by_lock)
+    leaders = drop(state.leaders, name)
+    if event.process is not None:
+        leaders = leaders.set(name, event.process)
+    takers = state.takers.set(name, False)
+    return replace(state, takers=takers, by_lock=by_lock, leaders=leaders)
+
+
+def leader_left(state: State, lease: LeaseId, process: ProcessId, at: float) -> State:
+    """With it goes the lease's gate: its next program may bring one, unless one could not stop."""
+    if state.leaders.get(lease) != process:
+        return state
+    state = replace(state, leaders=drop(state.leaders, lease))
+    if state.takers[lease]:
+        return state
+    return replace(no_turn(state, lease, at), takers=drop(state.takers, lease))
 
 
 def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
@@ -194,6 +208,8 @@ def turn_overran(state: State, event: ev.TurnOverran) -> State:
     if event.lease not in state.turns:  # the ledger tells
         return state
     state = leave_behind(state, event.lease, event.at)
+    if event.others:  # it need not have had the turn
+        return no_turn(state, event.lease, event.at)
     return _turn_phase(state, event.lease, TurnPhase.REST, event.at)
 
 

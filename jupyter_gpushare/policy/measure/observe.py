@@ -353,16 +353,20 @@ def _takers(
             cleared = share is not None and used is not None and used <= share.persistent
             if state.left.get(key, at) < at and (cleared or not is_there):
                 yield ev.LeftGone(at, name, part.gpu)
+            if others and name in state.leaders and not state.takers[name]:
+                yield ev.TurnOverran(at, name, state.leases[name].environment, others=True)
+                break
 
 
 def _others_compute(state: State, name: LeaseId, parts: _Sorted, at: float) -> bool | None:
-    """Whether a process of the lease that is not the task's own has something on this GPU.
+    """Whether a process of the lease that does not stop for it has something on this GPU.
 
-    ``None``: unknown, also where a process joined after the measurement began.
+    The task's own stops for it, or the one that leads. ``None``: unknown, also where a process
+    joined after the measurement began.
     """
     if parts.opaque or state.joined.get(name, -math.inf) >= at:
         return None
-    own = state.leases[name].task.process
+    own = state.leaders.get(name, state.leases[name].task.process)
     return any(lease == name and process != own for process, lease in parts.owner.items())
 
 

@@ -91,6 +91,7 @@ def _turns(state: State) -> None:
     _require(all(count == 1 for count in computing.values()), "two tasks have one GPU's turn")
     held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
     _require(set(state.takers) <= held, "a task takes turns that has ended")
+    _require(set(state.leaders) <= set(state.takers), "a process leads where no turns are taken")
     keys = {*state.figures, *state.measured, *state.others, *state.left, *state.shares}
     _require(keys <= set(state.claims), "figures of a claim that is gone")
 

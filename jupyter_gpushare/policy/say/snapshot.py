@@ -129,7 +129,7 @@ def _sharing(state: State) -> Iterator[ev.Event]:
         shares = tuple(state.shares[key] for key in sorted(state.shares) if key[1] == uuid)
         yield ev.GpuShared(at, uuid, state.gpus[uuid].offset, shares)
     for name, overran in sorted(state.takers.items()):
-        yield ev.TurnsJoined(at, name, name in state.by_lock)
+        yield ev.TurnsJoined(at, name, name in state.by_lock, state.leaders.get(name))
         if overran:
             yield ev.TurnOverran(at, name, state.leases[name].environment)
     for name, turn in sorted(state.turns.items()):

@@ -211,13 +211,15 @@ class Resume(OfTask):
 class ReportMemory(OfTask):
     """A task reports its memory after ``steps`` steps. ``can_take_turns``: it stops at a gate.
 
-    ``by_lock``: it has no gate of its own, and stops by the driver's lock.
+    ``by_lock``: it has no gate of its own, and stops by the driver's lock. ``alone``: of a process
+    that has joined the lease, it is no rank of several that stop together.
     """
 
     figures: tuple[Figures, ...]
     steps: int
     can_take_turns: bool = False
     by_lock: bool = False
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

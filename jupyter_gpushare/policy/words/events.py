@@ -575,9 +575,14 @@ class GpuShared(Event):
 
 @dataclass(frozen=True, slots=True)
 class TurnsJoined(AboutLease):
-    """A task on a GPU that is used by turns can be gated between two steps, or ``by_lock`` only."""
+    """A task on a GPU that is used by turns can be gated between two steps, or ``by_lock`` only.
+
+    ``process``: it has joined the lease, and stops for all of it; ``None``: the task's own does, or
+    several ranks do.
+    """
 
     by_lock: bool = since(3, False)
+    process: ProcessId | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,7 +621,12 @@ class TurnMoved(AboutLease):
 
 @dataclass(frozen=True, slots=True)
 class TurnOverran(OfLease):
-    """A task was asked for its turn and went on for too long: it lost the turn."""
+    """A task was asked for its turn and went on for too long: it lost the turn.
+
+    ``others``: instead another process of its lease computes, too, and does not stop with it.
+    """
+
+    others: bool = since(3, False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ def test_a_rank_with_another_lease_leads_nobody() -> None:
     default = _Named()
     for partner, leads in ((None, False), ("M", False), ("L", True)):
         store = torch.distributed.HashStore()
-        turns = SimpleNamespace(leads=False, is_closed=True, announce=lambda: None)
+        turns = SimpleNamespace(leads=False, alone=False, is_closed=True, announce=lambda: None)
         c10d = SimpleNamespace(
             _get_default_group=lambda: default, _get_default_store=lambda it=store: it
         )
@@ -182,6 +182,7 @@ def test_a_rank_with_another_lease_leads_nobody() -> None:
         gate = RankGate(
             SimpleNamespace(distributed=distributed),
             turns,
+            alone=lambda: None,
             lease=lambda: "L",
             drop=lambda: None,
             capturing=lambda: False,
@@ -214,7 +215,7 @@ chance = random.Random(3)
 
 class Turns:
     # Of rank 0: the turn is wanted now and then, and given again after a while.
-    leads, until, pauses = False, 0.0, 0
+    leads, alone, until, pauses = False, False, 0.0, 0
     is_closed = property(lambda self: time.monotonic() >= self.until)
     def announce(self):
         pass
@@ -230,8 +231,8 @@ def note():
 
 meter = StepMeter(torch, CpuAllocator(counts=False))
 said = []
-gate = RankGate(torch, Turns(), lease=lambda: "L", drop=note, capturing=meter.capturing,
-                say=said.append)
+gate = RankGate(torch, Turns(), alone=lambda: None, lease=lambda: "L", drop=note,
+                capturing=meter.capturing, say=said.append)
 meter.install()
 
 def train():

@@ -49,9 +49,13 @@ class Store(Protocol):
 
 
 class Turns(Protocol):
-    """As much of `client.memory.gate.Turns`. ``leads``: whether rank 0 takes turns for all."""
+    """As much of `client.memory.gate.Turns`. ``leads``: whether this process takes turns for all.
+
+    ``alone``: it does so as no rank of several.
+    """
 
     leads: bool
+    alone: bool
 
     @property
     def is_closed(self) -> bool: ...
@@ -209,9 +213,10 @@ class Together:
 class RankGate:
     """The gate at the end of a step in a process that has joined its parent's lease.
 
-    There are gates once a process group of several ranks is there, and all of them have joined the
-    same lease: then rank 0 takes turns for all. ``lease()`` names this process's. ``drop`` as of
-    `Together`; ``capturing()``: whether a CUDA graph is recorded, in which nobody may wait.
+    Once a process group of several ranks is there, and all of them have joined the same lease, rank
+    0 takes turns for all. Until then, and where there is no such group, ``alone()`` is the gate.
+    ``lease()`` names this process's. ``drop`` as of `Together`;
+    ``capturing()``: whether a CUDA graph is recorded, in which nobody may wait.
     """
 
     def __init__(
@@ -219,11 +224,15 @@ class RankGate:
         torch: Any,
         turns: Turns,
         *,
+        alone: Callable[[], object],
         lease: Callable[[], str | None],
         drop: Callable[[], object],
         capturing: Callable[[], bool],
         say: Callable[[str], object],
     ) -> None:
+        #: Whether all ranks have stopped, and rank 0 waits for its turn.
+        self.pauses = False
+        self._alone = alone
         self._distributed = torch.distributed
         self._turns = turns
         self._lease, self._drop, self._capturing, self._say = lease, drop, capturing, say
@@ -236,7 +245,10 @@ class RankGate:
         """May wait. Raises what the turns raise, and `KeyboardInterrupt`."""
         self._look_at_group()
         group, together = self._group, self._together
-        if group is None or together is None or not together.works:
+        if group is None or together is None:
+            self._alone()
+            return
+        if not together.works:
             self._turns.leads = False
             return
         if group.rank == 0:
@@ -254,7 +266,7 @@ class RankGate:
             return
         self._of = (lambda: None) if now is None else weakref.ref(now)
         self._group = self._together = None
-        self._turns.leads = False
+        self._turns.leads = self._turns.alone = False
         if now is not None and distributed.get_world_size() > 1:
             self._group = group = _group(distributed, now)
             group.store.set(_here(group, group.rank), self._lease() or "")
@@ -263,10 +275,17 @@ class RankGate:
                 wanted=lambda: (
                     self._turns.leads and self._turns.is_closed and not self._capturing()
                 ),
-                pause=lambda seconds: self._turns.gate(at_most=seconds),
+                pause=self._pause,
                 drop=self._drop,
                 say=self._say,
             )
+
+    def _pause(self, seconds: float) -> None:
+        self.pauses = True
+        try:
+            self._turns.gate(at_most=seconds)
+        finally:
+            self.pauses = False
 
     def _see_who_is_here(self, group: Group, together: Together) -> None:
         """Rank 0 leads once all have joined its lease; where one has another, nobody leads."""

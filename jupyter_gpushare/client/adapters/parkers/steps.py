@@ -169,6 +169,11 @@ class StepMeter:
         """Whether CUDA graphs have memory here; from any thread."""
         return any(self._allocator.pools(device) for device in self._allocator.devices())
 
+    def uses_gpu(self) -> bool:
+        """Whether this torch has memory on a device whose allocator tells."""
+        allocator = self._allocator
+        return any(allocator.figures(one) is not None for one in allocator.devices())
+
     def next_step_fits(self) -> bool:
         """Whether a step like the largest so far fits in the memory that is free now, measured.
 

@@ -1,0 +1,277 @@
+"""A program under `jupyter gpushare run` takes turns with another task: by the real wire."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from support.cuda import children_of
+from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
+
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+pytestmark = pytest.mark.timeout(300)
+WITHIN = 120.0  # seconds; importing torch takes long on a busy machine
+
+CONFIG = (
+    "c.NodeManagerApp.debug_checks = True\nc.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\n"
+    "c.Policy.turn_bound = 60.0\nc.Policy.stop_after = 0.2\nc.Policy.stop_grace = 60.0\n"
+    'c.Quotas.default = {"gpus": 1, "memory": "24GiB"}\n'
+)
+
+#: Torch counts the memory that it uses on a GPU, and not what it uses on a CPU.
+STAND_IN = """
+import os, sys, time
+from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator, Figures
+from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
+from jupyter_gpushare.client.adapters.torch import TorchAdapter
+
+class OnCpu(CudaAllocator):
+    def devices(self):
+        return (self._torch.device("cpu"),) if USES_GPU else ()
+    def figures(self, device):
+        return Figures._make(2**30 for _ in Figures._fields)
+    def free(self, device):
+        return None
+    def capturing(self):
+        return False
+
+def watch_steps(adapter, torch):
+    if adapter.meter is None:
+        adapter.meter = StepMeter(torch, OnCpu(torch))
+        adapter.meter.install()
+
+USES_GPU = True
+TorchAdapter._watch_steps = watch_steps
+import torch
+import jupyter_gpushare as gpushare
+
+torch.set_num_threads(1)
+log = open(sys.argv[1], "a", buffering=1)
+most = int(sys.argv[2]) if len(sys.argv) > 2 else 10**9
+done = 0
+
+def step_ended():
+    global done
+    done += 1
+    log.write(f"{time.monotonic()}\\n")
+
+net = torch.nn.Linear(8, 8)
+"""
+TRAINS = (
+    STAND_IN
+    + """
+optimizer = torch.optim.AdamW(net.parameters())
+optimizer.register_step_post_hook(lambda *_: step_ended())
+while done < most:
+    net(torch.ones(2, 8)).sum().backward()
+    time.sleep(0.01)
+    optimizer.step()
+"""
+)
+EVALUATES = (
+    STAND_IN
+    + """
+with torch.no_grad():
+    while done < most:
+        net(torch.ones(2, 8))
+        time.sleep(0.01)
+        step_ended()
+"""
+)
+NAMES_GATES = (
+    STAND_IN
+    + """
+for _ in gpushare.steps(range(most)):
+    time.sleep(0.01)
+    step_ended()
+"""
+)
+SAVES = TRAINS.replace(
+    "while done",
+    """
+@gpushare.on_preempt
+def save():
+    print("saved", done, flush=True)
+
+while done""",
+)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[RunningNode]:
+    arguments = [token_file(tmp_path, "alice", "bob", "carol")]
+    with RunningNode(tmp_path, simulate="1x24GiB", config=CONFIG, arguments=arguments) as running:
+        yield running
+
+
+@pytest.fixture
+def bob(node: RunningNode) -> Iterator[NodeClient]:
+    with Puppet() as puppet, puppet.client(node.socket, "bob", recalls=True) as client:
+        yield client
+
+
+def takes_part(bob: NodeClient) -> str:
+    """Bob's lease, whose task can take turns."""
+    lease = str(bob.request(memory=8 * GIB)["lease"])
+    bob.call(Method.MEMORY, lease=lease, figures=[], steps=0, can_take_turns=True)
+    return lease
+
+
+def has_turn(bob: NodeClient, lease: str) -> None:
+    bob.call(Method.TURN_ASK, lease=lease)
+    bob.wait_notice(Notice.TURN, WITHIN, lambda told: told["quantum"] is not None)
+
+
+def steps(log: Path) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def goes_on(log: Path, what: str) -> None:
+    least = steps(log) + 5
+    until(lambda: steps(log) >= least, what, WITHIN)
+
+
+def stands_still(log: Path) -> None:
+    """For half a second."""
+    before, began = steps(log), time.monotonic()
+    until(lambda: time.monotonic() >= began + 0.5, "bob computes")
+    assert steps(log) == before, "it computes beside bob"
+
+
+@contextmanager
+def run(node: RunningNode, out: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`jupyter gpushare run` of Alice's, in a process group of its own."""
+    environ = {
+        **os.environ,
+        "JUPYTER_GPUSHARE_SOCKET": str(node.socket),
+        "JUPYTER_GPUSHARE_TOKEN": "alice",
+    }
+    cli = (sys.executable, "-m", "jupyter_gpushare.cli", "run", "--memory", "8GiB")
+    with (
+        out.open("wb") as said,
+        subprocess.Popen(
+            (*cli, *command), env=environ, stdout=said, stderr=said, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("program", [TRAINS, EVALUATES, NAMES_GATES])
+def test_it_stops_while_somebody_else_has_the_turn(
+    node: RunningNode, bob: NodeClient, tmp_path: Path, program: str
+) -> None:
+    script, log = tmp_path / "train.py", tmp_path / "steps"
+    script.write_text(program)
+    with run(node, tmp_path / "out", "--", sys.executable, str(script), str(log)) as process:
+        goes_on(log, "it computes alone")
+        his = takes_part(bob)
+        for _ in range(3):
+            has_turn(bob, his)
+            stands_still(log)
+            bob.call(Method.TURN_DONE, lease=his)
+            goes_on(log, "it goes on")
+        assert process.poll() is None
+
+
+def test_it_is_interrupted_while_it_waits(
+    node: RunningNode, bob: NodeClient, tmp_path: Path
+) -> None:
+    script, log, out = tmp_path / "train.py", tmp_path / "steps", tmp_path / "out"
+    script.write_text(TRAINS)
+    with run(node, out, "--", sys.executable, str(script), str(log)) as process:
+        goes_on(log, "it computes alone")
+        his = takes_part(bob)
+        has_turn(bob, his)
+        stands_still(log)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(WITHIN) != 0
+        assert "KeyboardInterrupt" in out.read_text()
+        assert bob.call(Method.TURN_DONE, lease=his)
+
+
+def test_it_is_stopped_for_somebody_while_it_waits(
+    node: RunningNode, bob: NodeClient, tmp_path: Path
+) -> None:
+    script, log, out = tmp_path / "train.py", tmp_path / "steps", tmp_path / "out"
+    script.write_text(SAVES)
+    command = ("--requeue", "--", sys.executable, str(script), str(log))
+    with (
+        run(node, out, *command) as process,
+        Puppet() as puppet,
+        puppet.client(node.socket, "carol") as carol,
+    ):
+        goes_on(log, "it computes alone")
+        his = takes_part(bob)
+        has_turn(bob, his)
+        stands_still(log)
+        hers = carol.request(memory=12 * GIB)["lease"]
+        assert f"saved {steps(log)}" in out.read_text(), "it stopped where it waited"
+        assert process.poll() is None, "it waits in the queue"
+        bob.call(Method.TURN_DONE, lease=his)
+        carol.call(Method.RELEASE, lease=hers)
+        goes_on(log, "it is started again")
+
+
+def test_the_second_of_two_programs_leads_after_the_first(
+    node: RunningNode, bob: NodeClient, tmp_path: Path
+) -> None:
+    script, first, second = tmp_path / "train.py", tmp_path / "first", tmp_path / "second"
+    script.write_text(TRAINS)
+    both = '"$0" "$1" "$2" 20; "$0" "$1" "$3"'
+    command = ("--", "sh", "-c", both, sys.executable, str(script), str(first), str(second))
+    with run(node, tmp_path / "out", *command):
+        goes_on(second, "the second one computes")
+        assert steps(first) == 20
+        his = takes_part(bob)
+        has_turn(bob, his)
+        stands_still(second)
+
+
+def test_two_programs_under_one_lease_compute_as_always(
+    node: RunningNode, bob: NodeClient, tmp_path: Path
+) -> None:
+    script, logs = tmp_path / "train.py", (tmp_path / "first", tmp_path / "second")
+    script.write_text(TRAINS)
+    both = '"$0" "$1" "$2" & "$0" "$1" "$3"; wait'
+    command = ("--", "sh", "-c", both, sys.executable, str(script), *map(str, logs))
+    with run(node, tmp_path / "out", *command) as process:
+        for log in logs:
+            goes_on(log, "both compute")
+        his = takes_part(bob)
+        assert len(children_of(children_of(process.pid)[0])) == 2
+        bob.call(Method.TURN_ASK, lease=his)
+        told = bob.wait_notice(Notice.TURN, WITHIN)
+        assert told["quantum"] is None, "nobody takes turns with him"
+        for log in logs:
+            goes_on(log, "neither stops for bob")
+
+
+def test_a_helper_that_uses_no_gpu_takes_no_turn_away(
+    node: RunningNode, bob: NodeClient, tmp_path: Path
+) -> None:
+    """A data loader's worker imports torch and may call modules."""
+    script, log = tmp_path / "train.py", tmp_path / "steps"
+    helper, its_log = tmp_path / "helper.py", tmp_path / "helped"
+    script.write_text(TRAINS)
+    helper.write_text(TRAINS.replace("USES_GPU = True", "USES_GPU = False"))
+    both = '"$0" "$2" "$4" & "$0" "$1" "$3"'
+    places = map(str, (script, helper, log, its_log))
+    with run(node, tmp_path / "out", "--", "sh", "-c", both, sys.executable, *places):
+        for one in (log, its_log):
+            goes_on(one, "both compute")
+        his = takes_part(bob)
+        has_turn(bob, his)
+        stands_still(log)
+        goes_on(its_log, "the helper computes on the CPU")
