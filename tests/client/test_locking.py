@@ -16,6 +16,7 @@ from jupyter_gpushare.client.memory import locking
 from jupyter_gpushare.client.memory.gate import Turns
 from jupyter_gpushare.client.memory.locking import Locking
 from jupyter_gpushare.client.session.session import Link
+from jupyter_gpushare.node.checkpoint.supervisor import IDLE_SECONDS
 from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.messages import Method
@@ -163,6 +164,24 @@ def test_a_driver_that_knows_of_no_cuda_here_is_asked_more_and_more_rarely(scene
     assert pauses[2] >= 0.16
     scene.has_cuda = True
     until(lambda: scene.node.told, "it says that it can be locked")
+
+
+def test_the_helper_hears_of_it_while_it_computes(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper that hears nothing ends, and to start another takes seconds."""
+    assert locking.KEEP_EVERY < IDLE_SECONDS
+    monkeypatch.setattr(locking, "KEEP_EVERY", 0.01)
+    scene.offered()
+    before = len(scene.asked)
+    until(lambda: len(scene.asked) > before + 2, "it hears of it again and again")
+    scene.busy = False
+    looks: list[bool] = []
+    scene.locking._is_busy = lambda: bool(looks.append(True))
+    until(lambda: len(looks) > 2, "it looks on")
+    before = len(scene.asked)
+    until(lambda: len(looks) > 10, "it looks on")
+    assert len(scene.asked) == before, "an idle one needs no helper"
 
 
 def test_one_that_may_compute_is_not_locked(scene: Scene) -> None:

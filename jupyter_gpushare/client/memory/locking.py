@@ -14,6 +14,7 @@ process used CUDA for a while and named no gate.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -37,6 +38,9 @@ LOOK_EVERY: Final = 5.0
 MOST_PAUSE: Final = 300.0
 #: Seconds until a lock that failed is tried again.
 AGAIN: Final = 1.0
+#: Seconds between two words to the helper, which ends when it hears nothing for five minutes: a
+#: lock must not wait for another one to start.
+KEEP_EVERY: Final = 120.0
 #: Seconds in which the node manager must answer.
 _ANSWER: Final = 10.0
 #: Locks that failed one after the other, after which this process is not locked any more.
@@ -78,6 +82,7 @@ class Locking:
         self._must_ask = False  # it has no turn, or is asked for it
         self._had_gates = self._barred = False
         self._failures = 0
+        self._kept_at = -math.inf
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -139,9 +144,17 @@ class Locking:
             session, grant = now
             if session.hello is not self._told_in:
                 self._tell(session, grant, time.monotonic() - began)
+            self._keep_helper()
             if self._wake.wait(LOOK_EVERY):
                 self._wake.clear()
                 self._pause(session, grant)
+
+    def _keep_helper(self) -> None:
+        """So that the helper is there when a lock is wanted, while this process computes."""
+        now = time.monotonic()
+        if self.stands and self._is_busy() and now >= self._kept_at + KEEP_EVERY:
+            self._kept_at = now
+            self._uses_cuda()
 
     def _goes_on(self) -> tuple[Session, Grant] | None:
         """What is held; ``None``: this thread ends, and `offer` starts another one if need be."""
