@@ -99,10 +99,13 @@ def _report_ability(draft: Draft, command: cmd.ReportAbility, lease: Lease) -> D
 
 @decides(cmd.OfferStop)
 def _offer_stop(draft: Draft, command: cmd.OfferStop) -> Decision:
-    """What `run` has started says it for the lease of `run`, which it has joined."""
+    """What `run` has started says it for the lease of `run`, which it has joined.
+
+    A kernel's children do not say it for the notebook.
+    """
     whose = (command.lease, command.environment, command.process)
     lease = own_task(draft, *whose) or own_lease(draft, *whose)
-    if lease is None:
+    if lease is None or (lease.task.kernel_id and lease.task.process != command.process):
         return unknown_lease()
     if lease.request.stops is not command.can:
         draft.emit(ev.StopOffered(draft.at, lease.id, lease.environment, command.can))
