@@ -545,7 +545,7 @@ export interface components {
                 /** @description bytes */
                 used: number | null;
             } | null;
-            /** @description whether it has once not given its turn back in time */
+            /** @description whether it has once not given its turn back in time, or two processes of it compute */
             overran: boolean;
             /** @description bytes of its GPUs' memory in the host's */
             parked_memory: number | null;
