@@ -38,6 +38,7 @@ pytestmark = [
                     "c.Policy.move_seconds = 0.001\nc.Policy.heartbeat_timeout = 300.0\n"
                     "c.Policy.turn_bound = 300.0\n"
                     "c.Quotas.default = {'gpus': 1, 'memory': '5GiB'}\n"
+                    "c.Quotas.users = {'root': {'gpus': 1, 'memory': '10GiB'}}\n"
                 ),
             )
         ],
@@ -125,7 +126,7 @@ class Others:
     def comes(self, who: str) -> str:
         """The UUID of the GPU on which he computes from now on."""
         client = self._clients[who]
-        granted = client.request()
+        granted = client.request(memory=5 * GIB)
         self._leases[who] = lease = granted["lease"]
         client.call(Method.ACTIVITY, lease=lease, state="busy")
         client.call(Method.MEMORY, lease=lease, figures=[], steps=0, can_take_turns=True)
@@ -171,7 +172,8 @@ class Scene:
 
 
 @contextmanager
-def scene(stage: Stage, tmp_path: Path, **mishaps: Any) -> Iterator[Scene]:
+def trains(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
+    """Alice trains on one GPU, and Bob computes on the other."""
     stage.world.set_version(13000)
     with ExitStack() as stack:
         alice = stack.enter_context(stage.kernel("alice"))
@@ -193,11 +195,19 @@ def scene(stage: Stage, tmp_path: Path, **mishaps: Any) -> Iterator[Scene]:
         stage.until_state("alice", "active")
         now.second = others.comes("bob")
         assert now.second != now.first
+        yield now
+
+
+@contextmanager
+def scene(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
+    """And root's short cell takes her turn."""
+    with trains(stage, tmp_path) as now:
+        steps = tmp_path / "steps"
         before = made(steps)
         now.until(lambda: made(steps) > before + 500, "she has had much, 5 s at least")
-        assert others.comes("root") == now.first
+        assert now.others.comes("root") == now.first
         now.until(lambda: now.turn("root") is not None, "they take turns")
-        others.asks("root")
+        now.others.asks("root")
         now.until(lambda: now.turn("alice") == "waits", "the short cell has her turn")
         yield now
 
@@ -215,6 +225,24 @@ def test_a_long_cell_goes_on_on_the_gpu_that_idles(stage: Stage, tmp_path: Path)
         now.is_whole(now.ends())
         moved = [e for e in stage.root.call(Method.HISTORY)["events"] if "parked" in e["text"]]
         assert moved, "the history tells of it"
+
+
+@pytest.mark.long  # she must have had a minute
+def test_a_long_cell_makes_room_for_a_request_that_fits_nowhere(
+    stage: Stage, tmp_path: Path
+) -> None:
+    with trains(stage, tmp_path) as now:
+        root = now.others.client("root")
+        asked = root.ask(memory=10 * GIB)
+        until(lambda: stage.root.call(Method.STATUS)["queue"], "neither GPU has so much room")
+        now.until(lambda: root.answered(asked), "she made room")
+        granted = root.wait(asked)
+        assert granted["gpus"][0]["uuid"] == now.first
+        shows(now.alice, now.cell, "had much more GPU time than one that waits for its memory")
+        now.until(lambda: now.gpu() == now.second, "beside Bob there is room for her")
+        now.until(lambda: stage.lease("alice")["state"] == "active", "and she computes")
+        assert set(stage.world.held_by(now.alice.pid)) == {now.second}
+        now.is_whole(now.ends())
 
 
 def test_who_cannot_be_moved_stays_and_computes_when_it_is_her_turn(
