@@ -20,6 +20,7 @@ from support.cuda import GIB, Call, Cuda
 from support.driverstage import FILL, READ, Stage, Wish, cuda_stubs, cuda_world, stage
 from support.kernel import Kernel, Shown, shows
 from support.node import NodeClient, until
+from support.torch_stand_in import STAND_IN
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -46,29 +47,6 @@ pytestmark = [
     ),
 ]
 
-#: Torch counts the memory that it uses on a GPU, and not what it uses on a CPU.
-STAND_IN = """
-from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator, Figures
-from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
-from jupyter_gpushare.client.adapters.torch import TorchAdapter
-
-class OnCpu(CudaAllocator):
-    def devices(self):
-        return (self._torch.device("cpu"),)
-    def figures(self, device):
-        return Figures._make(2**30 for _ in Figures._fields)
-    def free(self, device):
-        return None
-    def capturing(self):
-        return False
-
-def watch_steps(adapter, torch):
-    if adapter.meter is None:
-        adapter.meter = StepMeter(torch, OnCpu(torch))
-        adapter.meter.install()
-
-TorchAdapter._watch_steps = watch_steps
-"""
 TRAIN = """
 import json, os, time, torch
 torch.set_num_threads(1)

@@ -373,7 +373,7 @@ torch.save(net.state_dict(), os.path.join(folder, "result.pt"))
 
 def test_lightning_stops_by_its_own_hook_and_goes_on(node: LiveNode, tmp_path: Path) -> None:
     pytest.importorskip("lightning")
-    script, steps = tmp_path / "fit.py", 100
+    script, steps = tmp_path / "fit.py", 50
     script.write_text(LIGHTNING)
     plain = tmp_path / "plain"
     plain.mkdir()

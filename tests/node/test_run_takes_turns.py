@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.cuda import children_of
 from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
+from support.torch_stand_in import STAND_IN
 
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -26,30 +27,10 @@ CONFIG = (
     'c.Quotas.default = {"gpus": 1, "memory": "24GiB"}\n'
 )
 
-#: Torch counts the memory that it uses on a GPU, and not what it uses on a CPU.
-STAND_IN = """
+BEGINS = (
+    STAND_IN
+    + """
 import os, sys, time
-from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator, Figures
-from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
-from jupyter_gpushare.client.adapters.torch import TorchAdapter
-
-class OnCpu(CudaAllocator):
-    def devices(self):
-        return (self._torch.device("cpu"),) if USES_GPU else ()
-    def figures(self, device):
-        return Figures._make(2**30 for _ in Figures._fields)
-    def free(self, device):
-        return None
-    def capturing(self):
-        return False
-
-def watch_steps(adapter, torch):
-    if adapter.meter is None:
-        adapter.meter = StepMeter(torch, OnCpu(torch))
-        adapter.meter.install()
-
-USES_GPU = True
-TorchAdapter._watch_steps = watch_steps
 import torch
 import jupyter_gpushare as gpushare
 
@@ -65,8 +46,9 @@ def step_ended():
 
 net = torch.nn.Linear(8, 8)
 """
+)
 TRAINS = (
-    STAND_IN
+    BEGINS
     + """
 optimizer = torch.optim.AdamW(net.parameters())
 optimizer.register_step_post_hook(lambda *_: step_ended())
@@ -77,7 +59,7 @@ while done < most:
 """
 )
 EVALUATES = (
-    STAND_IN
+    BEGINS
     + """
 with torch.no_grad():
     while done < most:
@@ -87,7 +69,7 @@ with torch.no_grad():
 """
 )
 NAMES_GATES = (
-    STAND_IN
+    BEGINS
     + """
 for _ in gpushare.steps(range(most)):
     time.sleep(0.01)

@@ -25,7 +25,7 @@ def test_a_night(seed: int) -> None:
 
 
 def test_the_nights_have_what_they_are_about() -> None:
-    seen = nights(range(4))
+    seen = nights(range(5))
     assert seen["stops"] >= 5
     assert seen["resumes"] >= 5
     assert seen["backfilled"] >= 3

@@ -92,6 +92,29 @@ def test_a_newcomer_does_not_pass_an_equal_request_when_room_came_unseen():
     assert held(world) == ["L2"]
 
 
+def test_a_later_request_is_not_urgent_before_an_earlier_one_of_the_same_person():
+    """Who was ahead of the earlier one has left the line without a grant."""
+    world, most = one_gpu(plain_config(overtake_interactive=1)), Request(memory=Bytes(20 * GIB))
+    world.request("alice", 1)
+    for number in range(2, 8):
+        world.request("bob", number, most)
+    world.request("carol", 8, most)
+    for number in range(2, 8):
+        world.release(f"L{number}", "bob")
+    world.request("carol", 9, most)
+    waiting = world.state.queue.waiting
+    assert waiting[LeaseId("L9")].urgent_at == waiting[LeaseId("L8")].urgent_at
+    for number in range(10, 14):  # the fewest GPU-seconds: they pass, until somebody is urgent
+        world.request(f"new-{number}", number, most)
+    order = []
+    while waiting := world.state.queue.waiting:
+        (holder,) = held(world)
+        end(world, holder)
+        world.at += 60.0
+        order += [name for name in waiting if name not in world.state.queue.waiting]
+    assert order.index("L8") < order.index("L9")
+
+
 def _run(world, command):
     step = core.step(world.state, command, world.config)
     core.check(step.state)

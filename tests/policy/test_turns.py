@@ -467,9 +467,9 @@ QUICK = settings(
 TestTakingTurns = TakingTurns.TestCase
 TestTakingTurns.settings = QUICK
 TestNobodyStarves = NobodyStarves.TestCase
-TestNobodyStarves.settings = settings(QUICK, max_examples=40)
+TestNobodyStarves.settings = settings(QUICK, max_examples=10)
 TestFollowingTurns = FollowingTurns.TestCase
-TestFollowingTurns.settings = settings(QUICK, max_examples=40)
+TestFollowingTurns.settings = settings(QUICK, max_examples=25)
 
 sizes = st.integers(0, 2**40)
 some_shares = st.lists(

@@ -31,6 +31,7 @@ from jupyter_gpushare.policy.words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    PriorityClass,
     ProcessId,
     ProcessReading,
     Quota,
@@ -128,8 +129,7 @@ class World:
                 if holder not in self.memory:
                     self.entitled.pop(holder, None)
             if isinstance(event, ev.ResumeQueued):
-                bound = self.config.overtakes(event.priority_class)
-                self.may_pass[event.lease] = len(replayed.queue.waiting) + bound
+                self.may_pass[event.lease] = self.bound(replayed, event, event.priority_class)
             if isinstance(event, ev.ActivityChanged):
                 self.idle_since.pop(event.lease, None)
                 if event.activity is Activity.IDLE:
@@ -137,8 +137,8 @@ class World:
             if isinstance(event, ev.LeaseGranted | ev.LeaseEnded):
                 self.idle_since.pop(event.lease, None)
             if isinstance(event, ev.LeaseQueued):
-                bound = self.config.overtakes(event.request.priority_class)
-                self.may_pass[event.lease] = len(replayed.queue.waiting) + bound
+                kind = event.request.priority_class
+                self.may_pass[event.lease] = self.bound(replayed, event, kind)
             if isinstance(event, ev.LeaseGranted):
                 self.fair_to_the_urgent(replayed, event)
                 self.within_budget(replayed, event)
@@ -421,6 +421,17 @@ class World:
     def is_spent(self, before: State, who: EnvironmentName) -> bool:
         hours = before.quotas.resolve(who)[0].gpu_hours
         return hours is not None and self.spent.get(who, 0.0) >= hours
+
+    def bound(self, before: State, event: ev.OfLease, kind: PriorityClass) -> int:
+        """How many grants may pass a new request: as many as an earlier one of its person's."""
+        waiting = before.queue.waiting
+        lane = (kind, event.environment)
+        earlier = [
+            self.may_pass[item.lease]
+            for item in waiting.values()
+            if (item.priority_class, item.environment) == lane and item.left is None
+        ]
+        return max([len(waiting) + self.config.overtakes(kind), *earlier])
 
     def fair_to_the_urgent(self, before: State, event: ev.LeaseGranted) -> None:
         """The stated bound: nobody passes a request that has been passed often enough.

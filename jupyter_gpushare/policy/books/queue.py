@@ -135,6 +135,11 @@ class Queue:
         )
         return queue._list(lane)._compact()
 
+    def last_urgent_at(self, kind: PriorityClass, who: EnvironmentName) -> int:
+        """When the last request of a lane becomes urgent, in grants; 0: it has none."""
+        lane = self.lanes.get((kind, who))
+        return self.waiting[lane[-1]].urgent_at if lane else 0
+
     def is_first(self, lease: LeaseId) -> bool:
         """Whether no request of its environment and class came before it."""
         item = self.waiting[lease]

@@ -10,6 +10,7 @@ from ..recall import patience
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
+from ..words.config import PolicyConfig
 from ..words.model import (
     BudgetLevel,
     Bytes,
@@ -194,19 +195,27 @@ def not_now(state: State) -> Refuse:
 def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
     state, request = draft.state, command.request
     ahead = len(state.queue.waiting)
-    bound = draft.config.overtakes(request.priority_class)
+    kind, who = request.priority_class, command.environment
+    urgent_at = _urgent_at(state, draft.config, kind, who)
     draft.emit(
         ev.LeaseQueued(
-            draft.at,
-            command.lease,
-            command.environment,
-            command.task,
-            request,
-            state.arrivals,
-            state.grants + ahead + bound,
+            draft.at, command.lease, who, command.task, request, state.arrivals, urgent_at
         )
     )
     return _try_newcomer(draft, command.lease, ahead)
+
+
+def _urgent_at(
+    state: State, config: PolicyConfig, kind: PriorityClass, who: EnvironmentName
+) -> int:
+    """After how many grants a request that comes now is urgent.
+
+    Never before an earlier one of the same person and class: those that were ahead of that one may
+    have left the line without a grant.
+    """
+    queue = state.queue
+    by_itself = state.grants + len(queue.waiting) + config.overtakes(kind)
+    return max(by_itself, queue.last_urgent_at(kind, who))
 
 
 def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
@@ -276,7 +285,7 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
             return not_now(state)
     ahead = len(state.queue.waiting)
     kind = _class_now(state, lease.environment, lease.request, lease.id)
-    urgent_at = state.grants + ahead + draft.config.overtakes(kind)
+    urgent_at = _urgent_at(state, draft.config, kind, lease.environment)
     draft.emit(
         ev.ResumeQueued(draft.at, lease.id, lease.environment, state.arrivals, urgent_at, kind)
     )
