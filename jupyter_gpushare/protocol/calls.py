@@ -327,6 +327,36 @@ class ReadingsParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Largest:
+    """The largest operation of one kind in a model's graph."""
+
+    kind: Name
+    elements: Annotated[Whole, "the count of its input elements"]
+
+
+Much = Annotated[float, Range(0.0, 1e30)]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictParams:
+    """What a dry run told of a model and a batch; no code, no weights and no data."""
+
+    task: TaskParams
+    framework: Annotated[str, words("torch", "jax", "tensorflow")]
+    batch: Whole
+    iterations: Annotated[int, Range(1, 2**53)]
+    inputs: Annotated[Whole, "elements of the input of one iteration"]
+    flops: Annotated[Much, "floating-point operations of one iteration"]
+    bytes: Annotated[Much, "bytes that one iteration moves"]
+    peak: Annotated[Whole, "bytes of all tensors at their most"]
+    operations: tuple[Largest, ...] = ()
+    training: Annotated[bool, "false: it only computes forward"] = True
+    code: Annotated[
+        str | None, Text(IDENTIFIER), "the code that runs, as in `request`; null: it has no name"
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class StatusParams:
     """An administrator turns pages of leases and of the queue; 0 is the first."""
 
@@ -520,6 +550,7 @@ PARAMS: Final[dict[Method, type]] = {
     Method.USAGE: UsageParams,
     Method.USAGE_DAILY: DailyUsageParams,
     Method.READINGS: ReadingsParams,
+    Method.PREDICT: PredictParams,
     Method.HISTORY: HistoryParams,
     Method.TASK_ENDED: TaskEndedParams,
     Method.QUOTA_LIST: NoParams,

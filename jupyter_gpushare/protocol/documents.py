@@ -314,10 +314,10 @@ class LeaseReserve(TypedDict):
 
     why: Annotated[
         str,
-        words("named", "quota", "whole", "estimate", "measured", "fixed"),
+        words("named", "quota", "whole", "estimate", "predicted", "measured", "fixed"),
         "the request named it; the quota gives so much; the quota gives whole GPUs; earlier runs "
-        "of the same code needed it; it was measured to need it; the quota gives it, and its "
-        "framework cannot change its limit while it runs",
+        "of the same code needed it; a dry run of its model predicted it; it was measured to need "
+        "it; the quota gives it, and its framework cannot change its limit while it runs",
     ]
     runs: Annotated[int | None, Range(0), "the runs that the estimate is made of; null: none is"]
     follows: Annotated[
@@ -574,6 +574,43 @@ class Outlook(TypedDict):
     idle_after: Annotated[Seconds, "after which an idle kernel is asked; 0: never"]
 
 
+class PredictedKind(TypedDict):
+    """What a model needs on one kind of GPU of this node, and when it could start there."""
+
+    kind: Annotated[str, "the GPU's name"]
+    gpus: Annotated[Count, "GPUs of this kind on the node"]
+    memory: Annotated[Bytes, "bytes that it needs, as likely more as less"]
+    memory_p90: Annotated[Bytes, "bytes that are enough in nine of ten cases: these are reserved"]
+    seconds: Annotated[Seconds, "that all iterations take, as likely more as less"]
+    seconds_p90: Annotated[Seconds, "that are enough in nine of ten cases"]
+    utilisation: Annotated[int, Range(0, 100), "hundredths of the GPU's compute"]
+    error: Annotated[float, "the relative error of such times on models that were not learned from"]
+    basis: Annotated[
+        str,
+        words("measured", "predicted", "dry run"),
+        "earlier runs of the same model and batch; the trained predictor; sums over its graph only",
+    ]
+    starts: Annotated[
+        str,
+        words("now", "waits", "over_quota", "too_large", "unavailable"),
+        "whether a request for memory_p90 would be granted now, would wait, or can never be "
+        "granted: beyond the quota, or larger than such a GPU; unavailable: the node manager "
+        "grants nothing now",
+    ]
+    wait: Annotated[Estimate | None, "about how long it would wait; null: nobody can tell"]
+
+
+class Predicted(TypedDict):
+    """What a model and a batch need."""
+
+    kernel_id: str | None
+    path: Annotated[str | None, "of its notebook"]
+    at: Annotated[Unix, "when it was predicted"]
+    batch: Count
+    iterations: Count
+    kinds: Annotated[list[PredictedKind], "in the order of the node's GPUs"]
+
+
 class Waiting(TypedDict):
     """A request that waits."""
 
@@ -649,6 +686,9 @@ class StatusHead(OwnQuota):
         ]
     ]
     gpus: list[Gpu]
+    predictions: NotRequired[
+        Annotated[list[Predicted], "the newest of each of your newest tasks that have one"]
+    ]
     more: NotRequired[MoreRows]
     waits: Waits
 
@@ -1134,6 +1174,7 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.USAGE: Usage,
     Method.USAGE_DAILY: DailyUsage,
     Method.READINGS: Readings,
+    Method.PREDICT: Predicted,
     Method.HISTORY: History,
     Method.TASK_ENDED: Ended,
     Method.QUOTA_LIST: Quotas,

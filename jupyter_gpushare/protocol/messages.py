@@ -64,6 +64,7 @@ class Method(Enum):
     USAGE = "usage"
     USAGE_DAILY = "usage.daily"
     READINGS = "readings"
+    PREDICT = "predict"
     HISTORY = "history"
     TASK_ENDED = "task.ended"
     QUOTA_LIST = "quota.list"
