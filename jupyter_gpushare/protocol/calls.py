@@ -326,30 +326,31 @@ class ReadingsParams:
     ] = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Largest:
-    """The largest operation of one kind in a model's graph."""
-
-    kind: Name
-    elements: Annotated[Whole, "the count of its input elements"]
-
-
 Much = Annotated[float, Range(0.0, 1e30)]
 
 
 @dataclass(frozen=True, slots=True)
+class Operations:
+    """All operations of one kind in one iteration of a model."""
+
+    kind: Name
+    largest: Annotated[Whole, "the largest count of input elements of one of them"]
+    count: Whole
+    flops: Annotated[Much, "floating-point operations of all of them"]
+    bytes: Annotated[Much, "bytes that they read and write"]
+
+
+@dataclass(frozen=True, slots=True)
 class PredictParams:
-    """What a dry run told of a model and a batch; no code, no weights and no data."""
+    """What a dry run told of a model and a batch: no code, no weights, no data."""
 
     task: TaskParams
     framework: Annotated[str, words("torch", "jax", "tensorflow")]
+    operations: tuple[Operations, ...]
     batch: Whole
     iterations: Annotated[int, Range(1, 2**53)]
     inputs: Annotated[Whole, "elements of the input of one iteration"]
-    flops: Annotated[Much, "floating-point operations of one iteration"]
-    bytes: Annotated[Much, "bytes that one iteration moves"]
-    peak: Annotated[Whole, "bytes of all tensors at their most"]
-    operations: tuple[Largest, ...] = ()
+    peak: Annotated[Whole, "the most bytes that tensors have at once"]
     training: Annotated[bool, "false: it only computes forward"] = True
     code: Annotated[
         str | None, Text(IDENTIFIER), "the code that runs, as in `request`; null: it has no name"
