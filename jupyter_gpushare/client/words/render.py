@@ -593,6 +593,8 @@ def reserve_words(lease: Document) -> str:
         return "as it asked"
     if why == "estimate":
         return f"expected after {count(reserve.get('runs'), 'run')}"
+    if why == "predicted":
+        return "as the dry run of its model predicted"
     if why == "measured":
         peaks = [_number(gpu.get("peak")) for gpu in lease.get("gpus") or ()]
         return f"its peak of {size(max(peaks, default=0))} and head-room"

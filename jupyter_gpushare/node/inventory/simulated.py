@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jupyter_gpushare.node.inventory.base import InventoryError, Sensors
+from jupyter_gpushare.node.inventory.base import Build, InventoryError, Sensors
 from jupyter_gpushare.policy.words.events import (
     ActivityChanged,
     LeaseEnded,
@@ -138,6 +138,10 @@ class SimulatedInventory:
 
     def sensors(self) -> dict[GpuUuid, Sensors]:
         """None: what does not exist is not warm."""
+        return {}
+
+    def builds(self) -> dict[GpuUuid, Build]:
+        """None: the facts about a kind come from its name."""
         return {}
 
     def close(self) -> None:

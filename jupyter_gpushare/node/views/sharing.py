@@ -108,7 +108,13 @@ def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:
         why = "named"
     elif request.follows and lease.live_limits is False:
         why = "fixed"
-    elif estimate and max((p.memory for p in lease.peaks), default=0) <= estimate.memory:
+    elif estimate and estimate.is_predicted and not lease.known_by:
+        why = "predicted"
+    elif (
+        estimate
+        and estimate.runs
+        and max((p.memory for p in lease.peaks), default=0) <= estimate.memory
+    ):
         why = "estimate"
     elif request.follows and lease.full:
         why = "measured"

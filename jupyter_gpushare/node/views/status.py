@@ -201,6 +201,7 @@ class Sheet:
         pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
         cells: Cells = lambda lease: (),
         away: Callable[[LeaseId], Why | None] = lambda lease: None,
+        predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda is_mine: [],
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
         self._readings, self._waits = readings, waits
@@ -211,6 +212,7 @@ class Sheet:
         self._pauses = pauses
         self._cells = cells
         self._away = away
+        self._predictions = predictions
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
@@ -256,6 +258,7 @@ class Sheet:
             "quota": quota_document(state, viewer.environment, config),
             "servers": self._servers(viewer),
             "gpus": [self._gpu(row, viewer) for row in self._gpus],
+            "predictions": self._predictions(viewer.is_mine),
             "more": {"leases": leases, "queue": queue},
             "waits": self._waits,
         }

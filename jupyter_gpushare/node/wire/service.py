@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ...policy import core
@@ -60,6 +61,7 @@ from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
 from ..host.outcome import Outcome
+from ..ledger.learned import Learned
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
 from ..views.logs import call_tag, is_heard, say
@@ -75,6 +77,7 @@ from ..views.waits import Waits
 from . import recalls, translate, vouchers
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
+from .predictions import Predictions
 from .quotacalls import QuotaCalls
 from .runs import Runs
 from .statuses import Statuses
@@ -123,6 +126,8 @@ class Service:
         name: str,
         version: str,
         heartbeat_interval: float,
+        models: Path | None = None,
+        learned: Learned | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self._manager = manager
@@ -152,6 +157,24 @@ class Service:
             pauses=self._pauses,
         )
         self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
+        self._predictions = Predictions(
+            manager,
+            clock,
+            models=models,
+            spawn=self._spawn,
+            recent=lambda: self._waits.waited(clock.wall()),
+            measured=lambda *told: self._runs.measured(*told),
+            news=self.statuses.news,
+        )
+        self.statuses.predictions = self._predictions.documents
+        self._runs = Runs(
+            manager,
+            self._spawn,
+            self._log,
+            self._predictions.run_of,
+            self._predictions.of,
+            learned,
+        )
         ledger = LedgerCalls(manager, clock, self._spawn, lambda conn: conn in self._guests)
         #: Calls that are more than one command.
         self._special: dict[Method, Callable[[Guest, Call], None]] = {
@@ -160,10 +183,10 @@ class Service:
             Method.TURN_LOCKED: self._is_locked,
             Method.STATUS: self.statuses.ask,
             Method.WATCH: self.statuses.ask,
+            Method.PREDICT: self._predictions.ask,
             **ledger.calls,
             **self.quotas.calls,
         }
-        self._runs = Runs(manager, self._spawn, self._log)
         manager.listeners.append(self._heard)
 
     async def recall(self) -> None:
@@ -429,6 +452,7 @@ class Service:
                 if call.method is Method.TURN_ASK and lease is not None:
                     result |= self._turn_left(lease.id, state)
                 if call.method is Method.MEMORY and lease is not None:
+                    self._runs.stepped(lease, call.params.steps)
                     result["gate"] = not recalls.has_turn(state, lease.id)
                     if call.params.alone:
                         leader = state.leaders.get(lease.id)

@@ -9,6 +9,7 @@ from functools import partial
 
 from ...policy.recall.outlook import Outlook
 from ...policy.words.model import LeaseId
+from ...protocol import documents as doc
 from ...protocol.calls import Call
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method, Notice
@@ -63,6 +64,8 @@ class Statuses:
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
         self.ledger: str | None = None  # its path, for administrators
+        #: The newest predictions of somebody's tasks.
+        self.predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda _: []
         manager.measured.append(self.measured)
 
     def ask(self, guest: Guest, call: Call) -> None:
@@ -177,6 +180,7 @@ class Statuses:
             self._pauses.document,
             self._pauses.cells,
             self._pauses.away,
+            self.predictions,
         )
         await hand_out(sheet, wanted, slices, self.took, form)
 

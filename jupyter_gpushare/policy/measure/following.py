@@ -17,6 +17,7 @@ what each keeps across its steps follows instead (:mod:`..turns.arranging`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Iterator
 
 from ..books import shares
@@ -52,7 +53,10 @@ def peaks(
             if size and size >= before.get(part.gpu, 0) + config.measure_granularity:
                 now[part.gpu] = Bytes(size)
         steps = state.steps.get(name, 0)
-        ended = steps >= shares.KNOWN_AFTER or lease.activity is Activity.IDLE
+        ended = steps >= shares.KNOWN_AFTER or (
+            # A cell that ended has perhaps only made the model of which the prediction tells.
+            lease.activity is Activity.IDLE and not _is_predicted(lease)
+        )
         known_by = lease.known_by
         if now and ended:
             known_by = max(known_by, 1, min(steps - 1, shares.MOST_STEPS))
@@ -112,11 +116,18 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
         size = _size(lease, gpu)
         if size is None:
             return max(most, named), 0
-        need, sure = need + config.with_headroom(*size), sure + config.with_headroom(size[0])
+        memory, known_by = size
+        need += config.with_headroom(memory, known_by)
+        sure += config.with_headroom(memory, None if known_by is None else math.inf)
     return max(named, min(most, need)), max(named, min(most, sure))
 
 
-def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int] | None:
+def _is_predicted(lease: Lease) -> bool:
+    estimate = lease.request.estimate
+    return estimate is not None and estimate.is_predicted
+
+
+def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int | None] | None:
     """Bytes that a task needs on a GPU, and by how many cells, steps and runs that is known.
 
     ``None``: what the quota gives, as it is not known.

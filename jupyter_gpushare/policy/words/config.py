@@ -410,11 +410,14 @@ class PolicyConfig:
         if self.moving is None and self.move_seconds:
             object.__setattr__(self, "moving", Moving(self.move_seconds))
 
-    def with_headroom(self, memory: int, known_by: float = math.inf) -> int:
+    def with_headroom(self, memory: int, known_by: float | None = math.inf) -> int:
         """Bytes to reserve for a task that was measured, or is expected, to use ``memory``.
 
-        ``known_by`` is how many cells, steps and runs that is known by.
+        ``known_by`` is how many cells, steps and runs that is known by. ``None``: it is a
+        prediction, which has head-room in itself.
         """
+        if known_by is None:
+            return -(-memory // self.measure_granularity) * self.measure_granularity
         share = max(self.reserve_headroom, self.reserve_doubt / max(1, known_by))
         room = max(math.ceil(memory * share), self.reserve_headroom_least)
         grain = self.measure_granularity

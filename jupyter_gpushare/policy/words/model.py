@@ -306,10 +306,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bytes that a task is expected to need on each GPU, after ``runs`` measured runs."""
+    """Bytes that a task is expected to need on each GPU, after ``runs`` measured runs.
+
+    0 runs: a dry run predicted it, and it is enough in nine of ten cases.
+    """
 
     memory: Bytes
     runs: int
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether nobody has measured it yet."""
+        return self.runs == 0
 
 
 @dataclass(frozen=True, slots=True)
