@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..protocol.messages import Method
 from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
+from .errors import GpuShareError
 from .words.grant import Grant
 from .words.settings import ONE_PART, Ask, parse_class, parse_reserve
+
+if TYPE_CHECKING:
+    from .words.prediction import Prediction
 
 
 def make_ask(
@@ -112,6 +116,52 @@ def hold(needs: Needs) -> Iterator[Grant]:
         yield grant
     finally:
         blocks.leave(grant)
+
+
+def estimate(
+    model: Any,
+    batch: Any,
+    *,
+    iterations: int = 1,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    training: bool | None = None,
+    timeout: float = 60.0,
+) -> Prediction:
+    """What ``model`` is expected to need for ``iterations`` over ``batch`` on each kind of GPU.
+
+    Memory, time, utilisation, and whether it would start now or wait. Shown in a notebook it is a
+    table. Another process looks at the structure of the model and at the shapes of the batch;
+    nothing runs on a GPU, and no weights, data or code leave this host's own process.
+
+    ``model`` is a torch module, a Keras model, or a function of JAX (or a pair of one and its
+    parameters), and ``batch`` what it is called with. Training is meant where ``loss`` or
+    ``optimizer`` is given (an optimizer of the model, or "sgd", "adam", "adamw"), else a forward
+    pass; ``training`` says it outright. ``loss(output)`` gives the scalar to learn from, or
+    ``loss(output, target)`` where ``batch`` is ``(inputs, target)``.
+
+    Later requests of this process that name no memory reserve what is expected, where the reserve
+    is ``estimate``. Without a node manager the kinds of GPUs are those that this package knows.
+
+    Raises ``GpuShareError`` where the model cannot be looked at, and says what to do.
+    """
+    from ..predict.dryrun import DryRunFailed, dry_run
+
+    try:
+        features = dry_run(
+            model,
+            batch,
+            iterations=iterations,
+            training=training,
+            loss=loss,
+            optimizer=optimizer,
+            timeout=timeout,
+        )
+    except DryRunFailed as error:
+        raise GpuShareError(str(error)) from error
+    from .asking.predicting import predicted
+
+    return predicted(broker(), features)
 
 
 def status() -> dict[str, Any]:

@@ -358,6 +358,10 @@ class Broker:
         """Any call; its result. Raises :class:`GpuShareError`."""
         return self._line.any().call(method, again=True, **params)
 
+    def understands(self, method: Method) -> bool:
+        """Whether the node manager knows a call. Raises :class:`GpuShareError`."""
+        return method.value in self._line.any().hello.get("features", ())
+
     def status(self) -> dict[str, Any]:
         """The status document. Raises :class:`GpuShareError`."""
         result = self.call(Method.STATUS)

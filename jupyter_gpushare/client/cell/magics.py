@@ -54,6 +54,11 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "park": {},
     "resume": {},
     "pin": {"15m": (), "30m": (), "1h": (), "off": ()},
+    "predict": {
+        "--iterations": ("100", "1000", "10000"),
+        "--optimizer": ("sgd", "adam", "adamw"),
+        "--loss": (),
+    },
     "history": {"--limit": ("20", "50", "200")},
     "help": {},
 }
@@ -151,7 +156,7 @@ class GpuShareMagics(Magics):
     @output_can_be_silenced
     @line_cell_magic
     def gpushare(self, line: str, cell: str | None = None) -> Any:
-        """GPUs of this kernel: status, quota, request, release, park, resume, pin, history, help.
+        """GPUs of this kernel: status, quota, request, release, park, resume, pin, predict, help.
 
         ``%gpushare`` alone is ``%gpushare status``; ``%gpushare help`` says more.
         ``%%gpushare [--gpus N] [--memory 8GiB] [--class batch]`` on the first line
@@ -166,6 +171,8 @@ class GpuShareMagics(Magics):
             raise UsageError(f"%gpushare: {error}. See `%gpushare help`.") from None
         if cell is not None:
             return self._cell(words, cell)
+        if words[:1] == ["predict"]:  # an expression keeps its quotes
+            words = shlex.split(line, posix=False)
         verb, *rest = words or ["status"]
         if verb in ("-h", "--help"):
             verb = "help"
@@ -201,6 +208,58 @@ class GpuShareMagics(Magics):
 
         events = api.history(limit)
         self._show(render.history_text(events), render.history_html(events))
+
+    def _predict(self, words: list[str]) -> None:
+        where = "%gpushare predict"
+        parser = _Parser(where, add_help=False, allow_abbrev=False)
+        parser.add_argument("--iterations", default="1")
+        parser.add_argument("--optimizer")
+        parser.add_argument("--loss")
+        options, rest = parser.parse_known_args(words)
+        iterations = _iterations(options.iterations)
+        told = self._evaluated(where, " ".join(rest))
+        if not isinstance(told, tuple) or len(told) != 2:
+            raise UsageError(
+                f"{where} needs a model and a batch, separated by a comma: "
+                "`%gpushare predict model, batch --iterations 1000`."
+            )
+        optimizer = options.optimizer
+        if optimizer is not None and optimizer not in VERB_OPTIONS["predict"]["--optimizer"]:
+            optimizer = self._evaluated(where, optimizer)
+        loss = None if options.loss is None else self._evaluated(where, options.loss)
+        self._estimate(*told, iterations=iterations, loss=loss, optimizer=optimizer)
+
+    def _dry_run(self, cell: str) -> None:
+        from .reading import Unknown, work_of
+
+        shell: Any = self.shell
+        try:
+            work = work_of(shell.transform_cell(cell), shell.user_ns)
+        except Unknown as error:
+            raise UsageError(f"%%gpushare --dry-run: {error}") from None
+        self._estimate(
+            work.model,
+            work.batch,
+            iterations=work.iterations,
+            training=work.training or None,
+            optimizer=work.optimizer,
+        )
+
+    def _evaluated(self, where: str, expression: str) -> Any:
+        shell: Any = self.shell
+        try:
+            return eval(expression.strip() or "()", shell.user_global_ns, shell.user_ns)
+        except Exception as error:
+            raise UsageError(
+                f"{where}: `{expression}` cannot be used: {type(error).__name__}: {error}. Run "
+                "the cell that makes it first."
+            ) from None
+
+    def _estimate(self, model: Any, batch: Any, **more: Any) -> None:
+        from .. import api
+
+        prediction = api.estimate(model, batch, **more)
+        self._show(repr(prediction), prediction._repr_html_())
 
     def _help(self, words: list[str]) -> None:
         from ..words import render
@@ -313,7 +372,12 @@ class GpuShareMagics(Magics):
     def _cell(self, words: list[str], cell: str) -> Any:
         __tracebackhide__ = True
         where = "%%gpushare"
-        ask = _ask(where, _asking(where).parse_args(words))
+        parser = _asking(where)
+        parser.add_argument("--dry-run", action="store_true")
+        options = parser.parse_args(words)
+        ask = _ask(where, options)
+        if options.dry_run:
+            return self._dry_run(cell)
         run = self._compiled(cell)
         from ..asking.blocks import covers
         from ..words import render
@@ -406,6 +470,16 @@ def _ask(prog: str, options: argparse.Namespace) -> Ask:
         read("--turn-offset", parse_size, options.turn_offset),
         read("--reserve", parse_reserve, options.reserve),
     )
+
+
+def _iterations(given: str) -> int:
+    try:
+        count = int(given.replace("_", ""))
+    except ValueError:
+        count = 0
+    if not 1 <= count <= 2**53:
+        raise UsageError("%gpushare predict: --iterations must be a whole number, 1 or more.")
+    return count
 
 
 def _nothing_more(verb: str, words: list[str]) -> None:
@@ -511,7 +585,7 @@ matcher: Any = context_matcher(identifier="gpushare", priority=200)(complete)
 def completions(before: Sequence[str]) -> Sequence[str]:
     """The words that may come after those of a line."""
     if before[0].startswith("%%"):
-        options = OPTIONS
+        options = {**OPTIONS, "--dry-run": ()}
     elif len(before) == 1:
         return list(VERB_OPTIONS)
     else:

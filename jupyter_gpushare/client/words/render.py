@@ -882,6 +882,16 @@ HELP: Final = (
         "give the GPU back now and keep all variables; the next cell gets a GPU again",
     ),
     ("%gpushare resume", "get a GPU and restore what was parked, without running a cell"),
+    (
+        "%gpushare predict MODEL, BATCH --iterations 1000 --optimizer adam",
+        "what a model needs on each kind of GPU here, and what would start now; nothing runs on a "
+        "GPU. Both may be any expression. --optimizer (sgd, adam, adamw, or your own one) and "
+        "--loss FUNCTION: it trains; without them only a forward pass",
+    ),
+    (
+        "%%gpushare --dry-run",
+        "first line of a cell: the same for the model that the cell calls; the cell is not run",
+    ),
     ("%gpushare history --limit 20", "what happened to your requests and leases"),
     ("%%gpushare --gpus 2", "first line of a cell: hold a lease for that cell only"),
     ("%gpushare help", "this"),
