@@ -249,7 +249,7 @@ class GpuShareMagics(Magics):
         shell: Any = self.shell
         try:
             return eval(expression.strip() or "()", shell.user_global_ns, shell.user_ns)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the expression is the user's
             raise UsageError(
                 f"{where}: `{expression}` cannot be used: {type(error).__name__}: {error}. Run "
                 "the cell that makes it first."

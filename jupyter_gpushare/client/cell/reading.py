@@ -13,7 +13,7 @@ _MOST: Final = 10**12  # iterations
 
 
 class Work(NamedTuple):
-    """What a cell computes: ``training`` if it calls ``backward``; ``optimizer``: the one it has."""
+    """What a cell computes. ``training``: it calls ``backward``, and ``optimizer`` steps."""
 
     model: Any
     batch: Any
@@ -125,5 +125,3 @@ def _optimizer(tree: ast.AST, names: Mapping[str, Any]) -> Any:
             if hasattr(owner, "param_groups"):
                 return owner
     return None
-
-
