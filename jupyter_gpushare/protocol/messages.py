@@ -54,6 +54,8 @@ class Method(Enum):
     LIMITED = "limited"
     RESUME = "resume"
     MEMORY = "memory"
+    PROGRESS = "progress"
+    PROMISE = "promise"
     TURN_ASK = "turn.ask"
     TURN_DONE = "turn.done"
     TURN_LOCK = "turn.lock"
