@@ -36,7 +36,7 @@ from .messages import (
 from .names import RESERVES
 from .reading import BadParameter, reader
 from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
-from .sizes import MOST_GPUS
+from .sizes import MOST_GPUS, MOST_SHARE
 
 Id = Annotated[str, Text(IDENTIFIER)]
 Name = Annotated[str, Text(NAME)]
@@ -291,6 +291,26 @@ class MemoryParams(LeaseParams):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressParams(LeaseParams):
+    """How far a task is: in a kernel, its cell."""
+
+    done: Annotated[Whole, "steps it has done"]
+    total: Annotated[Whole | None, "steps it will do in all; null: unknown"]
+    seconds: Annotated[float, Range(0.0, 1e9), "of computing for one step, measured lately"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseParams(LeaseParams):
+    """The promise that a task asks for; with neither of them, the one that it has is over."""
+
+    deadline: Annotated[
+        float | None, Range(0.0, 1e9), "seconds from now until it is to be ready"
+    ] = None
+    rate: Annotated[float | None, Range(0.0, 1e9), "steps a second, at least"] = None
+    total: Annotated[Whole | None, "steps it will do in all; null: unknown"] = None
+
+
+@dataclass(frozen=True, slots=True)
 class UsageParams:
     """``since``: seconds back from now."""
 
@@ -492,6 +512,15 @@ class QuotaParams:
         ]
         | LeftOut
     ) = LeftOut.KEEP
+    share: (
+        Annotated[
+            int | None,
+            Range(0, MOST_SHARE),
+            "hundredths of one GPU that its promises may claim at once; 0 is none; null is the "
+            "node's own",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,6 +570,8 @@ PARAMS: Final[dict[Method, type]] = {
     Method.KEPT: KeptParams,
     Method.RESUME: ResumeParams,
     Method.MEMORY: MemoryParams,
+    Method.PROGRESS: ProgressParams,
+    Method.PROMISE: PromiseParams,
     Method.TURN_ASK: TurnParams,
     Method.TURN_DONE: TurnParams,
     Method.TURN_LOCK: LeaseParams,

@@ -54,6 +54,8 @@ class Method(Enum):
     LIMITED = "limited"
     RESUME = "resume"
     MEMORY = "memory"
+    PROGRESS = "progress"
+    PROMISE = "promise"
     TURN_ASK = "turn.ask"
     TURN_DONE = "turn.done"
     TURN_LOCK = "turn.lock"
@@ -146,7 +148,7 @@ NULL_SAYS: Final = {
     Method.QUOTA_SET: frozenset(
         {
             *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
-            *("reserve", "pin_turn_limit", "interactive"),
+            *("reserve", "pin_turn_limit", "interactive", "share"),
         }
     )
 }

@@ -24,6 +24,7 @@ from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping, is_run, is_under_run
 from ..memory.worker import Worker
 from ..session.holding import Holding, Standing
+from ..session.progress import Progress, Source
 from ..session.session import NobodyThere
 from ..session.task import running_kernel
 from ..session.visible import cuda_loaded, cuda_started
@@ -68,7 +69,8 @@ class Broker:
             environ, lambda: self.wishes.settings, on_lost=self._lost, on_notice=self._noticed
         )
         self._holding = Holding(environ)
-        self._frameworks = Frameworks(self._say)
+        self.progress = Progress(self._tell_progress, lambda: self.turns.waited)
+        self._frameworks = Frameworks(self._say, self.progress)
         self._worker = Worker()
         self._limits = Limits(
             self._worker,
@@ -129,6 +131,7 @@ class Broker:
             self._giving,
             self.turns,
             self.again,
+            begins=self.progress.begins,
             resume=self._getting.resume,
             say=self._say,
         )
@@ -226,10 +229,11 @@ class Broker:
         Where this program can be stopped, such a call counts as a step's end.
         """
         stopping = self._stopping
-        if (stopping is not None or self.turns.needs_gate) and self._giving.runs_here():
+        if self._giving.runs_here():
             from ..adapters.jax import may_wait
 
             if may_wait():
+                self.progress.ended(Source.CALL)
                 if stopping is not None:
                     stopping.step_ended()
                 if self.turns.needs_gate:
@@ -396,6 +400,15 @@ class Broker:
         ours = ours or (self.standing is Standing.JOINED and is_run(self._environ))
         if grant and session and stopping and ours:
             session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=stopping.can)
+
+    def _tell_progress(self, done: int, total: int | None, seconds: float) -> None:
+        """Of ranks that compute together one speaks for all."""
+        grant, session = self.grant, self._line.session
+        if grant is None or session is None or self._environ.get("RANK", "0") != "0":
+            return
+        if Method.PROGRESS.value in session.hello.get("features", ()):
+            told = {"done": done, "total": total, "seconds": seconds}
+            session.tell(Method.PROGRESS, lease=grant.lease, **told)
 
     def _keeps_on(self, why: str) -> None:
         grant, session = self.grant, self._line.session
