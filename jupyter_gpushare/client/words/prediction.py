@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-from ...protocol.times import format_about, format_duration, format_range
+from ...protocol.times import format_duration, format_range
 from .render import count, html_table, page_html, plain, size, text_table
 
 Document = Mapping[str, Any]
@@ -101,9 +101,7 @@ def start_words(kind: Document) -> str:
 
 
 def time_words(seconds: object) -> str:
-    """``0.8 s``, ``12 min``: a time as exact as an estimate is."""
+    """``0.8 s``, ``12 min``."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e15:
         return "?"
-    if seconds < 10:
-        return f"{seconds:.2g} s"
-    return format_about(seconds) if seconds >= 90 else format_duration(seconds)
+    return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)

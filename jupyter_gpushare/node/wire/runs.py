@@ -32,6 +32,7 @@ from ...policy.words.model import (
     Parts,
     ProcessId,
 )
+from ...policy.words.promises import Expected
 from ...predict.estimates import Basis, Estimates
 from ...predict.records import Record
 from ..host.outcome import Outcome
@@ -51,6 +52,8 @@ QUANTILE: Final = 0.9
 #: A run that grew by less, or whose steps take another part less or more, is not written again.
 GRAIN: Final = 16 * 2**20
 CHANGE: Final = 0.05
+#: The relative error of a time on which decisions may rely.
+SMALL: Final = 0.1
 
 
 def estimate_of(sizes: Iterable[int], least: int = LEAST) -> Estimate | None:
@@ -185,6 +188,11 @@ def corrected(predicted: Estimates, runs: Sequence[Run], iterations: int) -> Est
     return now
 
 
+def is_sure(one: Estimates) -> bool:
+    """Whether decisions may rely on the time of an estimate."""
+    return one.basis is not Basis.DRY_RUN and one.error <= SMALL
+
+
 def record_of(run: Run, prediction: Prediction | None) -> Record | None:
     """What is kept of a run for training: nothing of who ran it, and of its code only a hash."""
     if prediction is None or run.shapes != prediction.shapes or not run.seconds or run.gpus != 1:
@@ -244,7 +252,24 @@ class Runs:
         over = [run for run in known if run.gpus == request.gpus and run.lease not in leases]
         estimate = None if request.memory is not None else self._expected(command, over)
         learned = None if request.parts is not None else parts_of(over)
-        return replace(command, request=replace(request, estimate=estimate, learned=learned))
+        expected = self._expected_by_kind(command)
+        known_now = replace(request, estimate=estimate, learned=learned, expected=expected)
+        return replace(command, request=known_now)
+
+    def _expected_by_kind(self, command: cmd.RequestLease) -> tuple[Expected, ...]:
+        request, prediction = command.request, self._predicted(command.task.process)
+        if prediction is None or request.gpus != 1:
+            return ()
+        who, shapes = command.environment, prediction.shapes
+        iterations = prediction.features.iterations
+        found = (
+            self.measured(who, request.code, shapes, iterations, one)
+            for one in prediction.estimates
+        )
+        return tuple(
+            Expected(one.kind, one.utilisation, one.memory_p90, one.seconds, is_sure(one))
+            for one in found
+        )
 
     def _expected(self, command: cmd.RequestLease, over: Sequence[Run]) -> Estimate | None:
         """By runs of the model and batch that the task asked about, else by a dry run of them.

@@ -451,6 +451,8 @@ class Service:
                     result["seconds"] = self._manager.config.turn_lock
                 if call.method is Method.TURN_ASK and lease is not None:
                     result |= self._turn_left(lease.id, state)
+                if call.method is Method.PROGRESS and lease is not None:
+                    self._runs.stepped(lease, call.params.done, call.params.seconds)
                 if call.method is Method.MEMORY and lease is not None:
                     self._runs.stepped(lease, call.params.steps)
                     result["gate"] = not recalls.has_turn(state, lease.id)

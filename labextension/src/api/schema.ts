@@ -396,6 +396,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            share?: number | null;
             /** @enum {unknown} */
             source?: "configuration" | "override";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
@@ -578,10 +580,10 @@ export interface components {
                 /** @description the runs that the estimate is made of; null: none is */
                 runs: number | null;
                 /**
-                 * @description the request named it; the quota gives so much; the quota gives whole GPUs; earlier runs of the same code needed it; it was measured to need it; the quota gives it, and its framework cannot change its limit while it runs
+                 * @description the request named it; the quota gives so much; the quota gives whole GPUs; earlier runs of the same code needed it; a dry run of its model predicted it; it was measured to need it; the quota gives it, and its framework cannot change its limit while it runs
                  * @enum {unknown}
                  */
-                why: "named" | "quota" | "whole" | "estimate" | "measured" | "fixed";
+                why: "named" | "quota" | "whole" | "estimate" | "predicted" | "measured" | "fixed";
             } | null;
             /**
              * @description how a parked or resuming task gave its GPUs back
@@ -704,6 +706,8 @@ export interface components {
             reserve?: "whole" | "quota" | "estimate" | null;
             /** @description whether it was ever here */
             seen?: boolean;
+            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            share?: number | null;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
@@ -734,6 +738,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description hundredths of one GPU that its promises may claim at once; 0 is none; null is the node's own */
+            share?: number | null;
             /** @description bytes of head-room before the part of each later task where tasks take turns; null is the node's own */
             turn_offset?: number | null;
             weight?: number;
@@ -829,6 +835,54 @@ export interface components {
                 time: number;
                 version: string;
             };
+            /** @description the newest of each of your newest tasks that have one */
+            predictions?: {
+                /** @description when it was predicted */
+                at: number;
+                batch: number;
+                iterations: number;
+                kernel_id: string | null;
+                /** @description in the order of the node's GPUs */
+                kinds: {
+                    /**
+                     * @description earlier runs of the same model and batch; the trained predictor; sums over its graph only
+                     * @enum {unknown}
+                     */
+                    basis: "measured" | "predicted" | "dry run";
+                    /** @description the relative error of such times on models that were not learned from */
+                    error: number;
+                    /** @description GPUs of this kind on the node */
+                    gpus: number;
+                    /** @description the GPU's name */
+                    kind: string;
+                    /** @description bytes that it needs, as likely more as less */
+                    memory: number;
+                    /** @description bytes that are enough in nine of ten cases: these are reserved */
+                    memory_p90: number;
+                    /** @description that all iterations take, as likely more as less */
+                    seconds: number;
+                    /** @description that are enough in nine of ten cases */
+                    seconds_p90: number;
+                    /**
+                     * @description whether a request for memory_p90 would be granted now, would wait, or can never be granted: beyond the quota, or larger than such a GPU; unavailable: the node manager grants nothing now
+                     * @enum {unknown}
+                     */
+                    starts: "now" | "waits" | "over_quota" | "too_large" | "unavailable";
+                    /** @description hundredths of the GPU's compute */
+                    utilisation: number;
+                    /** @description about how long it would wait; null: nobody can tell */
+                    wait: {
+                        /** @enum {unknown} */
+                        basis: "idle" | "waits" | "budget";
+                        /** @description seconds */
+                        high: number;
+                        /** @description seconds */
+                        low: number;
+                    } | null;
+                }[];
+                /** @description of its notebook */
+                path: string | null;
+            }[];
             queue: components["schemas"]["Waiting"][];
             quota: components["schemas"]["HeldQuota"];
             /** @description your named servers that run or hold something, where each has a quota of its own; mine: bytes reserved for it, by GPU */
