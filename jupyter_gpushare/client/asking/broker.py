@@ -364,7 +364,7 @@ class Broker:
 
     def understands(self, method: Method) -> bool:
         """Whether the node manager knows a call. Raises :class:`GpuShareError`."""
-        return method.value in self._line.any().hello.get("features", ())
+        return method.value in self._line.connect().hello.get("features", ())
 
     def status(self) -> dict[str, Any]:
         """The status document. Raises :class:`GpuShareError`."""

@@ -59,7 +59,7 @@ def work_of(source: str, names: Mapping[str, Any]) -> Work:
 
 def is_model(value: object) -> bool:
     """Whether this is a model of PyTorch or Keras, by the names of its classes."""
-    bases = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(value).mro()}
+    bases = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(value).__mro__}
     return bool(bases & {"torch.Module", "keras.Model", "tensorflow.Model"})
 
 
@@ -71,20 +71,27 @@ def _calls(tree: ast.AST, names: Mapping[str, Any], times: int = 1) -> Iterator[
         yield from _calls(node, names, min(_MOST, times * _turns(node, names)))
 
 
+#: What is wrapped around what a loop goes over, and does not change how often.
+_WRAPPERS: Final = frozenset({"tqdm", "steps", "enumerate", "iter", "list"})
+
+
 def _turns(node: ast.AST, names: Mapping[str, Any]) -> int:
-    if not isinstance(node, ast.For):
-        return 1
-    loop = node.iter
     try:
-        if isinstance(loop, ast.Call) and isinstance(loop.func, ast.Name) and loop.args:
-            if loop.func.id == "range":
-                return max(1, len(range(*(_known(one, names) for one in loop.args))))
-            if loop.func.id in ("tqdm", "trange", "steps", "enumerate"):
-                turns = _known(loop.args[0], names)
-                return max(1, turns if loop.func.id == "trange" else len(turns))
-        return max(1, len(_known(loop, names)))
+        return max(1, _length(node.iter, names)) if isinstance(node, ast.For) else 1
     except (LookupError, TypeError, ValueError, OverflowError):
         return 1
+
+
+def _length(loop: ast.expr, names: Mapping[str, Any]) -> int:
+    """How often a loop over this turns. Raises :class:`LookupError`, among others."""
+    if not isinstance(loop, ast.Call) or not loop.args:
+        return len(_known(loop, names))
+    func = loop.func.attr if isinstance(loop.func, ast.Attribute) else ast.unparse(loop.func)
+    if func in ("range", "trange"):
+        return len(range(*(_known(one, names) for one in loop.args)))
+    if func in _WRAPPERS:
+        return _length(loop.args[0], names)
+    raise LookupError(func)
 
 
 def _known(node: ast.expr, names: Mapping[str, Any]) -> Any:

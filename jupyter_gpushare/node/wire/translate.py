@@ -244,6 +244,9 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         p.by_lock,
         p.alone,
     ),
+    msg.Method.PROGRESS: lambda at, who, p, _: cmd.ReportProgress(
+        at, LeaseId(p.lease), who.environment, who.process, p.done, p.total, p.seconds
+    ),
     msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
         at, LeaseId(p.lease), who.environment, who.process, p.number
     ),

@@ -52,7 +52,7 @@ def peaks(
             size = used.get(part.gpu, {}).get(name)
             if size and size >= before.get(part.gpu, 0) + config.measure_granularity:
                 now[part.gpu] = Bytes(size)
-        steps = state.steps.get(name, 0)
+        steps = max(state.steps.get(name, 0), _steps_done(state, name))
         ended = steps >= shares.KNOWN_AFTER or (
             # A cell that ended has perhaps only made the model of which the prediction tells.
             lease.activity is Activity.IDLE and not _is_predicted(lease)
@@ -120,6 +120,12 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
         need += config.with_headroom(memory, known_by)
         sure += config.with_headroom(memory, None if known_by is None else math.inf)
     return max(named, min(most, need)), max(named, min(most, sure))
+
+
+def _steps_done(state: State, name: LeaseId) -> int:
+    """Steps of its cell, also of a framework that does not tell of its memory."""
+    progress = state.progress.get(name)
+    return 0 if progress is None else progress.done
 
 
 def _is_predicted(lease: Lease) -> bool:
