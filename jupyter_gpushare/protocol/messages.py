@@ -95,6 +95,7 @@ class Notice(Enum):
     YIELD = "yield"
     LIMIT = "limit"
     OVER_LIMIT = "over_limit"
+    PROMISE = "promise"
 
 
 #: Calls may follow hello at once. An older node manager refuses them until it has answered hello.

@@ -302,7 +302,8 @@ from jupyter_gpushare import gated
 from jupyter_gpushare.client.asking.broker import Broker
 
 broker = Broker({})
-broker.turns = types.SimpleNamespace(waited=0.0, needs_gate=True, checkpoint=lambda _place: at_gate())
+broker.turns = types.SimpleNamespace(
+    waited=0.0, needs_gate=True, checkpoint=lambda _place: at_gate())
 acquire.before_call = broker.before_call
 
 def step(weights, key, rate):

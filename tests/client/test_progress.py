@@ -8,9 +8,8 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -303,7 +302,7 @@ def test_lightnings_trainer() -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[Callable[[str], list[Any]]]:
+def told() -> Callable[[str], list[Any]]:
     """Runs a program with a broker that only writes down what it would tell."""
 
     def run(body: str) -> list[Any]:
@@ -320,7 +319,7 @@ def told(tmp_path: Path) -> Iterator[Callable[[str], list[Any]]]:
         )
         return list(ask(program))
 
-    yield run
+    return run
 
 
 @pytest.mark.parametrize(

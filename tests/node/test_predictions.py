@@ -94,8 +94,9 @@ def test_each_kind_is_told_with_when_it_would_start(place: Place) -> None:
         shown = alice.call(Method.STATUS)["predictions"]
         assert [(one["kernel_id"], one["batch"]) for one in shown] == [("k1", 8)], "the newest one"
         assert bob.call(Method.STATUS)["predictions"] == [], "nobody else's"
+        strange = {**asks(1)["operations"][0], "kind": "?"}
         with pytest.raises(RemoteError, match="could not be predicted"):
-            alice.call(Method.PREDICT, **asks(1, operations=[{**asks(1)["operations"][0], "kind": "?"}]))
+            alice.call(Method.PREDICT, **asks(1, operations=[strange]))
 
 
 def test_a_request_reserves_the_prediction_until_two_steps_are_measured(place: Place) -> None:

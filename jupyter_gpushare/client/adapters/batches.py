@@ -67,13 +67,13 @@ class BatchGate:
         when_imported(_MODULE, self._install)
 
     def _install(self, module: ModuleType) -> None:
-        kind = getattr(module, "CallbackList", None)
+        kind: Any = getattr(module, "CallbackList", None)
         for name in _METHODS:
             method = getattr(kind, name, None)
             if callable(method):
                 setattr(kind, name, self._with_gate(method, name))
         if callable(begins := getattr(kind, "on_epoch_begin", None)):
-            setattr(kind, "on_epoch_begin", self._with_epoch(begins))
+            kind.on_epoch_begin = self._with_epoch(begins)
 
     def _with_gate(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(method)

@@ -39,15 +39,15 @@ class _Transformers:
     """A `Trainer` of transformers that trains."""
 
     def __init__(self, trainer: Any) -> None:
-        self._state = lambda: trainer.state
+        self._trainer = trainer
 
     @property
     def n(self) -> float:
-        return float(self._state().global_step)
+        return float(self._trainer.state.global_step)
 
     @property
     def total(self) -> float | None:
-        return float(self._state().max_steps)
+        return float(self._trainer.state.max_steps)
 
 
 _Kind = type[_Lightning] | type[_Transformers]

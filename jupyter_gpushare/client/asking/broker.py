@@ -37,6 +37,7 @@ from .blocks import Blocks
 from .cells import Cells
 from .getting import Getting
 from .line import Line
+from .promises import Promises
 from .wishes import Wishes
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
@@ -99,6 +100,13 @@ class Broker:
         self.turns.offer_lock = self._offer_lock
         self._silent_until = 0.0
         self._stopping: Stopping | None = None
+        self.promises = Promises(
+            self._line.any,
+            lambda: self.lease if self.standing is Standing.HELD else None,
+            begins=self.progress.begins,
+            what=lambda: "This program" if running_kernel() is None else "This cell",
+            say=self._say.now,
+        )
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
         self._getting = Getting(
@@ -549,6 +557,8 @@ class Broker:
             shared = params.get("quantum") is not None
             limits = limits_of(read_needs(params))
             self.turns.given(limits, is_shared=shared, number=read_number(params))
+        elif message.notice is Notice.PROMISE:
+            self.promises.heard(params)
         elif message.notice is Notice.OVER_LIMIT:
             self._say(str(params.get("message", "This task uses too much memory.")))
         elif message.notice is Notice.PARK_WARNING:

@@ -144,13 +144,13 @@ class Progress:
             seen = self._seen = _Seen(*turns, self._count, turns.done, 1.0 if told else None)
         if turns.done > seen.done:
             # A turn has just ended, so it is known how many steps there were in so many turns.
-            ratio = (self._count - seen.count) / (turns.done - seen.at)
+            ratio = (self._count - seen.steps) / (turns.done - seen.at)
             ratio = 1.0 if abs(ratio - 1.0) <= _NEARLY else ratio
             seen = self._seen = seen._replace(done=turns.done, ratio=ratio)
         if seen.ratio is None:
             return None
         # Where it was first seen its turn was not over yet, and the first step in it had ended.
-        total = seen.count - 1 + seen.ratio * (turns.total - seen.at)
+        total = seen.steps - 1 + seen.ratio * (turns.total - seen.at)
         if not self.done * (1.0 - _NEARLY) <= total <= _MOST:
             return None  # they were not the loops around these steps
         return max(self.done, round(total))
@@ -167,13 +167,13 @@ class _Turns(NamedTuple):
 class _Seen(NamedTuple):
     """Loops as they were when they were last looked at, and when they were first seen.
 
-    ``count`` steps had ended then, ``at`` turns were done; since then a turn was ``ratio`` steps.
+    ``steps`` had ended then, ``at`` turns were done; since then a turn was ``ratio`` steps.
     """
 
     outermost: int
     total: float
     done: float
-    count: int
+    steps: int
     at: float
     ratio: float | None
 
