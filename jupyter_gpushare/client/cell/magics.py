@@ -596,7 +596,12 @@ def complete(context: CompletionContext) -> SimpleMatcherResult:
     if not words or words[0] not in MAGICS or line == words[0]:
         return {"completions": []}
     typed = "" if line[-1:].isspace() else words[-1]
-    found = [one for one in completions(words[: len(words) - bool(typed)]) if one.startswith(typed)]
+    if _is_expression(words, typed):
+        known: Sequence[str] = _variables()
+        typed = typed.rpartition(",")[2].rpartition("(")[2]
+    else:
+        known = completions(words[: len(words) - bool(typed)])
+    found = [one for one in known if one.startswith(typed)]
     # Return the typed word if there is no completion; otherwise IPython would offer Python's names.
     return {
         "completions": [SimpleCompletion(one, type="gpushare") for one in found or [typed]],
@@ -604,6 +609,20 @@ def complete(context: CompletionContext) -> SimpleMatcherResult:
         "ordered": True,
         "suppress": True,
     }
+
+
+def _is_expression(words: list[str], typed: str) -> bool:
+    """Whether a model or a batch is typed, for which Python's names are right."""
+    before = words[: len(words) - bool(typed)]
+    is_value = len(before) > 2 and before[-1] in VERB_OPTIONS["predict"]
+    return before[1:2] == ["predict"] and not is_value and not typed.startswith("-")
+
+
+def _variables() -> list[str]:
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    return sorted(name for name in shell.user_ns if not name.startswith("_"))
 
 
 matcher: Any = context_matcher(identifier="gpushare", priority=200)(complete)
