@@ -137,7 +137,7 @@ def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:
         why = "named"
     elif request.follows and lease.live_limits is False:
         why = "fixed"
-    elif estimate and estimate.is_predicted and not lease.known_by:
+    elif request.is_predicted and not lease.known_by:
         why = "predicted"
     elif (
         estimate

@@ -54,8 +54,8 @@ def peaks(
                 now[part.gpu] = Bytes(size)
         steps = max(state.steps.get(name, 0), _steps_done(state, name))
         ended = steps >= shares.KNOWN_AFTER or (
-            # A cell that ended has perhaps only made the model of which the prediction tells.
-            lease.activity is Activity.IDLE and not _is_predicted(lease)
+            # A cell that ended has perhaps only made the model of which a prediction tells.
+            lease.activity is Activity.IDLE and not lease.request.is_predicted
         )
         known_by = lease.known_by
         if now and ended:
@@ -126,11 +126,6 @@ def _steps_done(state: State, name: LeaseId) -> int:
     """Steps of its cell, also of a framework that does not tell of its memory."""
     progress = state.progress.get(name)
     return 0 if progress is None else progress.done
-
-
-def _is_predicted(lease: Lease) -> bool:
-    estimate = lease.request.estimate
-    return estimate is not None and estimate.is_predicted
 
 
 def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int | None] | None:

@@ -384,6 +384,11 @@ class Request:
         """Whether it is interactive, or would be within its quota's bound."""
         return self.bounded or self.priority_class is PriorityClass.INTERACTIVE
 
+    @property
+    def is_predicted(self) -> bool:
+        """Whether only a dry run tells what it needs."""
+        return self.estimate is not None and self.estimate.is_predicted
+
     def after(self, held: float) -> Request:
         """The same once it has held its GPUs for so many seconds; of a late one nobody can tell."""
         if self.lasts is None:
