@@ -19,9 +19,11 @@ from support.nvml import GIB, Kind, Nvml, NvmlWorld
 
 from jupyter_gpushare.node.host.processes import lineage, read_boot_id
 from jupyter_gpushare.node.inventory import Inventory, InventoryError, open_inventory
+from jupyter_gpushare.node.inventory.base import Build
 from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory, parse_spec
-from jupyter_gpushare.policy.words.model import GpuReading, ProcessId
+from jupyter_gpushare.node.inventory.visible import VisibleInventory
+from jupyter_gpushare.policy.words.model import GpuReading, GpuUuid, ProcessId
 
 BOOT = "the-boot"
 DEADLINE = 10.0
@@ -83,6 +85,16 @@ def test_full_gpus_are_listed_by_uuid_without_the_drivers_reserve(
     assert not one.simulated
     assert not inventory.simulated
     assert inventory.discover() == (one, two)
+
+
+def test_a_gpu_says_how_it_is_built(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    first, second = GpuUuid(world.add_gpu()), GpuUuid(world.add_gpu())
+    assert inventory.builds() == {}
+    world.set_build(first, 8.6, 10496)
+    inventory.discover()
+    assert inventory.builds() == {first: Build(8.6, 10496), second: Build(None, None)}
+    chosen = VisibleInventory(inventory, "0")
+    assert chosen.builds()[first] == Build(8.6, 10496)
 
 
 def test_no_gpu_is_no_error(inventory: NvmlInventory) -> None:

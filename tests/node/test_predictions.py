@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from support.node import GIB, NodeClient, Puppet, RemoteError, RunningNode, toke
 from support.nvml import NvmlWorld
 from support.predictor import PLANT
 
+from jupyter_gpushare.node.ledger.learned import Learned
+from jupyter_gpushare.predict.features import Features, Hardware
+from jupyter_gpushare.predict.records import RECORDS_FILE, Record, read_lines
 from jupyter_gpushare.protocol.messages import Method
 
 CONFIG = (
@@ -154,6 +158,56 @@ def test_what_was_measured_replaces_what_is_predicted(place: Place) -> None:
     with place.person("alice") as (_, alice), place.person("bob") as (_, bob):
         assert kind_of(alice, **asks(10))["memory"] == 4 * GIB
         assert kind_of(bob, **asks(10))["memory"] == 10 * GIB, "another's runs are not his"
+
+
+def told(place: Place, seconds: float) -> None:
+    """A run of a model of 10 GiB whose steps take so long."""
+    before = len(place.runs())
+    with place.person("alice") as (puppet, client):
+        kind_of(client, **asks(10))
+        lease = request(client)["lease"]
+        place.world.add_process(place.gpu, puppet.pid, 4 * GIB)
+        client.call(Method.PROGRESS, lease=lease, done=3, total=None, seconds=seconds)
+        place.world.set_utilisation(place.gpu, 70)
+        until(lambda: own(client)["gpus"][0]["measured"] == 4 * GIB, "it is measured")
+        until(lambda: client.call(Method.STATUS)["gpus"][0]["utilisation"] == 0.7, "it works")
+        client.call(Method.RELEASE, lease=lease)
+        until(lambda: len(place.runs()) > before, "the run is recorded")
+    with place.node.client("root") as root:
+        until(lambda: not root.call(Method.STATUS)["leases"], "its memory is free")
+
+
+def test_times_and_work_are_measured_told_and_kept_for_training(place: Place) -> None:
+    told(place, 2.0)
+    told(place, 4.0)
+    with place.person("alice") as (_, client):
+        kind = kind_of(client, **asks(10, iterations=10))
+        assert (kind["seconds"], kind["seconds_p90"]) == (30.0, 40.0), "the middle, and the most"
+        assert (kind["basis"], round(kind["error"], 2)) == ("measured", 0.33)
+        assert 1 <= kind["utilisation"] <= 70
+    file = place.node.ledger.with_name(RECORDS_FILE)
+    assert file.stat().st_mode & 0o077 == 0
+    until(lambda: len(file.read_text().splitlines()) == 2, "both runs are kept")
+    one, two = read_lines(file.read_text().splitlines())
+    assert (one.seconds, two.seconds, one.memory) == (2.0, 4.0, 4 * GIB)
+    assert one.family == two.family
+    assert one.hardware.name == "Stub GPU"
+    for name in ("alice", "ipynb", '"train"'):
+        assert name not in one.line()
+
+
+def test_the_file_of_runs_is_bounded_and_keeps_the_newest(tmp_path: Path) -> None:
+    features = Features("torch", (), 1, 1, 1, 1, training=True)
+    hardware = Hardware("A100", 8.0, 40 * GIB, 6912)
+    record = Record("f", features, hardware, 1.0, 1, 50.0)
+    most = 10 * (len(record.line()) + 10)
+    kept = Learned(tmp_path / "runs.jsonl", most)
+    for number in range(100):
+        kept.add(replace(record, memory=number))
+        assert (tmp_path / "runs.jsonl").stat().st_size <= most
+    left = [one.memory for one in read_lines((tmp_path / "runs.jsonl").read_text().splitlines())]
+    assert left == list(range(left[0], 100))
+    assert len(left) >= 4
 
 
 def test_a_run_of_one_of_several_models_is_of_none(place: Place) -> None:
