@@ -94,7 +94,9 @@ class NodeManagerApp(JupyterApp):
     """
 
     simulate = Unicode(
-        "", help="Simulated GPUs instead of this host's: 2x24GiB, or 1x80GiB,2x24GiB."
+        "",
+        help="Simulated GPUs instead of this host's: 2x24GiB, or by their kind: 1xA100,2xT4. "
+        "A kind has its memory, and predictions are those of such GPUs.",
     ).tag(config=True)
     gpus = Unicode(
         "",

@@ -709,6 +709,20 @@ def test_a_spec_gives_simulated_gpus_that_say_so() -> None:
         inventory.read()
 
 
+def test_simulated_gpus_may_be_of_a_kind() -> None:
+    gpus = parse_spec("2xA100-80GB, rtx 4090 ,1x24GiB,h200")
+    assert [(gpu.name, gpu.memory // GIB) for gpu in gpus] == [
+        ("Simulated A100 80GB (80 GiB)", 80),
+        ("Simulated A100 80GB (80 GiB)", 80),
+        ("Simulated RTX 4090 (24 GiB)", 24),
+        ("Simulated GPU (24 GiB)", 24),
+        ("Simulated H200 (141 GiB)", 141),
+    ]
+    assert parse_spec("1x24GiB")[0].uuid != parse_spec("RTX4090")[0].uuid
+    with pytest.raises(InventoryError, match="no kind 'Abacus'; known are .*T4"):
+        parse_spec("2xAbacus")
+
+
 def test_simulated_gpus_keep_their_uuids() -> None:
     first, again = parse_spec("2x24GiB"), parse_spec(" 2 x 24 GiB ")
     assert first == again
