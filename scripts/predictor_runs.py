@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,15 +29,17 @@ OUT = ROOT / "jupyter_gpushare/predict/starter.jsonl"
 THREADS = (1, 2)
 PASSES = 2
 #: Processor seconds of a case in a pass, and the fewest and the most steps.
-SECONDS, FEWEST, MOST = 0.4, 4, 40
+SECONDS, FEWEST, MOST = 0.3, 4, 40
 
 
 def stepper(case: Any, model: Any, batch: tuple[Any, ...]) -> Callable[[], None]:
     """One iteration of the case's loop."""
     import torch
 
-    *inputs, target = batch
     optimizer = case.optimizer_of(model)
+    if optimizer is None:
+        batch = batch[:-1]  # the target is not there
+    inputs, target = batch[: len(batch) - (optimizer is not None)], batch[-1]
 
     def train() -> None:
         case.loss(model(*inputs), target).backward()
@@ -138,20 +141,36 @@ def facts(threads: int) -> tuple[float, float]:
     return 2 * 1024**3 / best(lambda: a @ a), 2 * big.nbytes / best(lambda: to.copy_(big))
 
 
-def child(*arguments: str) -> list[dict[str, Any]]:
-    """This script again, with threads that sleep while they wait."""
-    done = subprocess.run(
-        [sys.executable, __file__, *arguments],
-        env={**os.environ, "OMP_WAIT_POLICY": "passive", "JUPYTER_GPUSHARE": "off"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def child(*arguments: str, work: Path) -> list[Any]:
+    """This script again, with threads that sleep while they wait. What a run before has told, in
+    the folder ``work``, is not measured again."""
+    told = work / f"{'_'.join(arguments).replace('--', '')}.jsonl"
+    if not told.exists():
+        part = told.with_suffix(".part")
+        with part.open("w") as file:
+            subprocess.run(
+                [sys.executable, __file__, *arguments],
+                env={**os.environ, "OMP_WAIT_POLICY": "passive", "JUPYTER_GPUSHARE": "off"},
+                stdout=file,
+                check=True,
+            )
+        part.rename(told)
+    return [json.loads(line) for line in told.read_text().splitlines()]
+
+
+def peaks(only: str) -> None:
+    """The memory of each case; a line for each on stdout."""
+    import torch
+    from predictor_zoo import cases
+
+    torch.manual_seed(0)
+    for case in cases():
+        if case.family.startswith(only):
+            print(json.dumps({"name": case.name, "memory": peak(case)}), flush=True)
 
 
 def describe(only: str) -> None:
-    """Features and memory of each case; a line for each on stdout."""
+    """The features of each case; a line for each on stdout."""
     import torch
     from predictor_zoo import cases
 
@@ -168,7 +187,7 @@ def describe(only: str) -> None:
         loss = case.loss if training else None
         told = trace(pack((model, batch, loss, case.optimizer_of(model))), training)
         told.update(framework="torch", training=training, iterations=1)
-        line = {"name": case.name, "family": case.family, "features": told, "memory": peak(case)}
+        line = {"name": case.name, "family": case.family, "features": told}
         print(json.dumps(line), flush=True)
 
 
@@ -176,7 +195,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=0, help="one pass only, here")
     parser.add_argument("--backwards", action="store_true")
-    parser.add_argument("--describe", action="store_true", help="features and memory only, here")
+    parser.add_argument("--describe", action="store_true", help="features only, here")
+    parser.add_argument("--peaks", action="store_true", help="memory only, here")
+    parser.add_argument("--work", type=Path, help="folder of what was measured before")
     parser.add_argument("--facts", action="store_true", help="speeds of the threads only, here")
     parser.add_argument("--only", default="", help="families whose names begin so")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -185,22 +206,29 @@ def main() -> None:
         print(json.dumps(facts(options.threads)))
     elif options.describe:
         describe(options.only)
+    elif options.peaks:
+        peaks(options.only)
     elif options.threads:
         measure(options.threads, options.backwards, options.only)
     else:
-        everything(options.only, options.out)
+        with tempfile.TemporaryDirectory() as temporary:
+            work = options.work or Path(temporary)
+            work.mkdir(parents=True, exist_ok=True)
+            everything(options.only, options.out, work)
 
 
-def everything(only: str, out: Path) -> None:
+def everything(only: str, out: Path, work: Path) -> None:
     """All passes, and the file."""
     from jupyter_gpushare.predict.features import Features, Hardware
     from jupyter_gpushare.predict.records import Record
 
-    of_case = {line["name"]: line for line in child("--describe", f"--only={only}")}
+    families = f"--only={only}"
+    of_case = {line["name"]: line for line in child("--describe", families, work=work)}
+    memory = {line["name"]: line["memory"] for line in child("--peaks", families, work=work)}
     print(f"{len(of_case)} cases", file=sys.stderr)
     lines = []
     for threads in THREADS:
-        flops, bandwidth = child("--facts", f"--threads={threads}")[0]
+        flops, bandwidth = child("--facts", f"--threads={threads}", work=work)[0]
         hardware = Hardware(
             name=f"CPU, {threads} thread{'s' * (threads > 1)}",
             capability=0.0,
@@ -210,7 +238,7 @@ def everything(only: str, out: Path) -> None:
             bandwidth=bandwidth,
         )
         passes = [
-            child(f"--threads={threads}", f"--only={only}", *["--backwards"] * (turn % 2))
+            child(f"--threads={threads}", families, *["--backwards"] * (turn % 2), work=work)
             for turn in range(PASSES)
         ]
         found: dict[str, list[dict[str, Any]]] = {}
@@ -224,7 +252,7 @@ def everything(only: str, out: Path) -> None:
                 features=Features.read(of_case[name]["features"]),
                 hardware=hardware,
                 seconds=min(seconds),
-                memory=of_case[name]["memory"],
+                memory=memory[name],
                 utilisation=100 * median(row["utilisation"] for row in rows),
             )
             lines.append(record.line())

@@ -242,6 +242,39 @@ def resnet(width: int, depth: int) -> nn.Sequential:
     )
 
 
+class Both(nn.Module):
+    """A layer without weights, behind a scale, so that there is something to train."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x * self.scale)
+
+
+class Attend(nn.Module):
+    """Attention of a sequence to itself."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.MultiheadAttention(width, 4, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+class Look(nn.Module):
+    """Rows of an embedding; the words are made from the given numbers."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.words, self.inner = words, nn.Embedding(words, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner((x.abs() * 1e6).long() % self.words)
+
+
 class Flat(nn.Module):
     """The mean of what is left of an image, and a last layer."""
 
@@ -433,6 +466,56 @@ def variants() -> Iterator[tuple[str, str, Make, Batch, tuple[int, ...], Any]]:
                                     (256, 64, 100, (4, 10))):  # fmt: skip
         yield ("graph", f"{w}x{hidden}x{nodes}", lambda w=w, h=hidden: Pairs(w, h),
                graphs(nodes, w), sizes, classes)  # fmt: skip
+
+
+    for name, layer, shape, sizes in LAYERS:
+        yield "layer", name, layer, rows(*shape), sizes, _mean
+
+
+#: One layer each, so that each kind of node is seen by itself.
+LAYERS: tuple[tuple[str, Make, tuple[int, ...], tuple[int, ...]], ...] = (
+    ("linear96", lambda: nn.Linear(96, 96), (64, 96), (8, 64)),
+    ("linear384", lambda: nn.Linear(384, 384), (384,), (64, 512)),
+    ("linear1536", lambda: nn.Linear(1536, 1536), (1536,), (16, 128)),
+    ("conv3to24", lambda: nn.Conv2d(3, 24, 3, padding=1), (3, 40, 40), (8, 48)),
+    ("conv20", lambda: nn.Conv2d(20, 20, 3, padding=1), (20, 24, 24), (8, 64)),
+    ("conv72", lambda: nn.Conv2d(72, 72, 3, padding=1), (72, 14, 14), (8, 32)),
+    ("conv144", lambda: nn.Conv2d(144, 144, 3, padding=1, bias=False), (144, 8, 8), (8, 32)),
+    ("point40", lambda: nn.Conv2d(40, 160, 1), (40, 20, 20), (8, 48)),
+    ("point160", lambda: nn.Conv2d(160, 40, 1), (160, 20, 20), (8, 32)),
+    ("stride", lambda: nn.Conv2d(24, 48, 4, 2, 1), (24, 32, 32), (8, 32)),
+    ("transposed", lambda: nn.ConvTranspose2d(48, 24, 4, 2, 1), (48, 16, 16), (8, 32)),
+    ("transposed2", lambda: nn.ConvTranspose2d(40, 20, 2, 2), (40, 12, 12), (8, 32)),
+    ("depthwise3", lambda: nn.Conv2d(80, 80, 3, padding=1, groups=80), (80, 20, 20), (8, 32)),
+    ("depthwise7", lambda: nn.Conv2d(40, 40, 7, padding=3, groups=40), (40, 20, 20), (8, 32)),
+    ("line", lambda: nn.Conv1d(56, 56, 3, padding=1), (56, 180), (8, 48)),
+    ("dilated", lambda: nn.Conv1d(40, 40, 3, padding=4, dilation=4), (40, 180), (8, 48)),
+    ("batchnorm", lambda: nn.BatchNorm2d(40), (40, 24, 24), (8, 48)),
+    ("groupnorm", lambda: nn.GroupNorm(1, 40), (40, 24, 24), (8, 48)),
+    ("layernorm", lambda: nn.LayerNorm(160), (80, 160), (16, 64)),
+    ("attention96", lambda: Attend(96), (80, 96), (4, 24)),
+    ("attention224", lambda: Attend(224), (48, 224), (4, 24)),
+    ("lstm", lambda: LastOf(nn.LSTM(48, 96, 1, batch_first=True), nn.Identity()), (40, 48), (8, 48)),
+    ("lstm160", lambda: LastOf(nn.LSTM(64, 160, 2, batch_first=True), nn.Identity()), (20, 64),
+     (8, 48)),
+    ("gru", lambda: LastOf(nn.GRU(48, 96, 1, batch_first=True), nn.Identity()), (40, 48), (8, 48)),
+    ("embedding", lambda: Look(5000, 48), (24,), (64, 512)),
+    ("embedding2", lambda: Look(800, 128), (64,), (16, 128)),
+    ("relu", lambda: Both(nn.ReLU()), (40, 24, 24), (8, 48)),
+    ("gelu", lambda: Both(nn.GELU()), (40, 24, 24), (8, 48)),
+    ("silu", lambda: Both(nn.SiLU()), (40, 24, 24), (8, 48)),
+    ("hardswish", lambda: Both(nn.Hardswish()), (40, 24, 24), (8, 48)),
+    ("dropout", lambda: Both(nn.Dropout(0.2)), (40, 24, 24), (8, 48)),
+    ("softmax", lambda: Both(nn.Softmax(-1)), (80, 80), (16, 96)),
+    ("maxpool", lambda: Both(nn.MaxPool2d(2)), (40, 24, 24), (8, 48)),
+    ("avgpool", lambda: Both(nn.AvgPool2d(2)), (40, 24, 24), (8, 48)),
+    ("around", lambda: Around(nn.Linear(128, 128)), (64, 128), (8, 48)),
+    ("beside", lambda: Beside(nn.Conv2d(48, 16, 3, padding=1)), (48, 14, 14), (8, 32)),
+)  # fmt: skip
+
+
+def _mean(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return out.mean()
 
 
 def _two(out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
