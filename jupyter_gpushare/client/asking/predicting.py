@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...predict.features import Features
 from ...protocol.messages import Method
-from ..errors import NodeUnavailable
+from ..errors import GpuShareError, NodeUnavailable
 from ..session.code import code_of
 from ..session.task import describe_task
 from ..words.prediction import Prediction
@@ -54,10 +54,13 @@ def params_of(features: Features) -> dict[str, Any]:
 
 
 def _locally(features: Features, why: str) -> Prediction:
-    from ...predict.estimates import Predictor
+    from ...predict.estimates import Predictor, WrongModels
     from ...predict.kinds import KINDS
 
-    found = Predictor.load().predict(features, KINDS)
+    try:
+        found = Predictor.load().predict(features, KINDS)
+    except WrongModels as error:
+        raise GpuShareError(str(error)) from error
     rows = [
         {
             "kind": one.kind,

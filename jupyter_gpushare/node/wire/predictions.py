@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -19,13 +20,14 @@ from typing import Any, Final
 from ...policy.books.state import State
 from ...policy.recall.outlook import Recent, of_newcomer
 from ...policy.words.model import Bytes, EnvironmentName, GpuUuid, ProcessId
-from ...predict.estimates import Estimates, Predictor
+from ...predict.estimates import Estimates, Predictor, WrongModels
 from ...predict.features import Features, Hardware
 from ...predict.kinds import hardware_of
 from ...protocol import documents as doc
 from ...protocol.calls import Call, PredictParams
 from ...protocol.errors import Reason
 from ..host.clock import Clock
+from ..ledger.ledger import LedgerError
 from ..manager import Manager
 from .guests import Guest, fail
 
@@ -33,7 +35,7 @@ from .guests import Guest, fail
 OF_ENVIRONMENT: Final = 20
 IN_ALL: Final = 5_000
 #: The newest ones that a status shows.
-SHOWN: Final = 5
+SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Predictions:
         recent: Callable[[], Recent],
         measured: Callable[[str, str | None, str, int, Estimates], Estimates],
         news: Callable[[], None],
+        log: logging.Logger,
     ) -> None:
         self._manager = manager
         self._clock = clock
@@ -107,11 +110,13 @@ class Predictions:
         self._recent = recent
         self._measured = measured
         self._news = news
+        self._log = log
         self._predictor: tuple[float | None, Predictor] | None = None
         self._loading = threading.Lock()
         self._newest: OrderedDict[ProcessId, Prediction] = OrderedDict()
-        #: The shapes that each of these tasks asked about: with one of them its run has that.
-        self._asked: dict[ProcessId, frozenset[str]] = {}
+        self._of: dict[EnvironmentName, OrderedDict[ProcessId, Prediction]] = {}
+        #: These tasks asked about one model and batch only, so that is what they run.
+        self._alone: set[ProcessId] = set()
 
     def ask(self, guest: Guest, call: Call) -> None:
         """Somebody asks what a model needs."""
@@ -123,17 +128,22 @@ class Predictions:
 
     def run_of(self, process: ProcessId) -> Prediction | None:
         """What a task's run computes, as far as can be told: it asked about one model only."""
-        return self._newest.get(process) if len(self._asked.get(process, ())) == 1 else None
+        return self._newest.get(process) if process in self._alone else None
 
     def forget(self, process: ProcessId) -> None:
         """A task is over."""
-        self._newest.pop(process, None)
-        self._asked.pop(process, None)
+        self._alone.discard(process)
+        if (gone := self._newest.pop(process, None)) is not None:
+            mine = self._of[gone.environment]
+            del mine[process]
+            if not mine:
+                del self._of[gone.environment]
 
     def documents(self, is_own: Callable[[str], bool]) -> list[doc.Predicted]:
         """The newest predictions of somebody's tasks, as of now; the newest first."""
-        own = [one for one in self._newest.values() if is_own(one.environment)]
-        return [self._document(one) for one in reversed(own[-SHOWN:])]
+        own = [one for who, mine in self._of.items() if is_own(who) for one in mine.values()]
+        newest = sorted(own, key=lambda one: one.at, reverse=True)[:SHOWN]
+        return [self._document(one) for one in newest]
 
     # -- inside --------------------------------------------------------------------------
 
@@ -144,9 +154,12 @@ class Predictions:
         try:
             features = features_of(params)
             predicted = await self._manager.reads.ask(who, lambda _: self._predict(features, kinds))
-        except (ValueError, OSError) as error:
+        except ValueError as error:
             why = f"The model's needs could not be predicted: {error}."
             fail(guest.conn, call.id, Reason.BAD_REQUEST, why)
+            return
+        except (WrongModels, OSError, LedgerError) as error:
+            fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
             return
         shapes = shapes_of(features)
         estimates = tuple(
@@ -172,9 +185,19 @@ class Predictions:
             models = self._models if self._models is not None and self._models.exists() else None
             made = None if models is None else models.stat().st_mtime
             if self._predictor is None or self._predictor[0] != made:
-                self._predictor = made, Predictor.load(models)
+                self._predictor = made, self._load(models)
             predictor = self._predictor[1]
         return predictor.predict(features, kinds)
+
+    def _load(self, models: Path | None) -> Predictor:
+        """Models that cannot be used are said, and those that came with the package predict."""
+        try:
+            return Predictor.load(models)
+        except WrongModels as error:
+            if models is None:
+                raise
+            self._log.error("%s Until then the models of the package predict.", error)
+            return Predictor.load()
 
     def kinds(self) -> dict[str, Hardware]:
         """The kinds of this node's GPUs by name, in their order; the smallest one of each."""
@@ -194,12 +217,18 @@ class Predictions:
 
     def _remember(self, prediction: Prediction) -> None:
         process, who = prediction.process, prediction.environment
-        self._newest.pop(process, None)
+        before = self._newest.get(process)
+        alone = before is None or (before.shapes == prediction.shapes and process in self._alone)
+        self.forget(process)
         self._newest[process] = prediction
-        self._asked[process] = self._asked.get(process, frozenset()) | {prediction.shapes}
-        mine = [one.process for one in self._newest.values() if one.environment == who]
-        for old in (*mine[:-OF_ENVIRONMENT], *tuple(self._newest)[:-IN_ALL]):
-            self.forget(old)
+        mine = self._of.setdefault(who, OrderedDict())
+        mine[process] = prediction
+        if alone:
+            self._alone.add(process)
+        if len(mine) > OF_ENVIRONMENT:
+            self.forget(next(iter(mine)))
+        if len(self._newest) > IN_ALL:
+            self.forget(next(iter(self._newest)))
 
     def _document(self, prediction: Prediction) -> doc.Predicted:
         state, config, at = self._manager.state, self._manager.config, self._clock.boot()

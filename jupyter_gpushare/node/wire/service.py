@@ -169,6 +169,7 @@ class Service:
             recent=lambda: self._waits.waited(clock.wall()),
             measured=lambda *told: self._runs.measured(*told),
             news=self.statuses.news,
+            log=self._log,
         )
         self.statuses.predictions = self._predictions.documents
         self._runs = Runs(
