@@ -143,7 +143,8 @@ class Predictions:
         """The newest predictions of somebody's tasks, as of now; the newest first."""
         own = [one for who, mine in self._of.items() if is_own(who) for one in mine.values()]
         newest = sorted(own, key=lambda one: one.at, reverse=True)[:SHOWN]
-        return [self._document(one) for one in newest]
+        # Each change is told to all who watch, so here nothing is foreseen.
+        return [self._document(one, foresees=False) for one in newest]
 
     # -- inside --------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class Predictions:
         if len(self._newest) > IN_ALL:
             self.forget(next(iter(self._newest)))
 
-    def _document(self, prediction: Prediction) -> doc.Predicted:
+    def _document(self, prediction: Prediction, *, foresees: bool = True) -> doc.Predicted:
         state, config, at = self._manager.state, self._manager.config, self._clock.boot()
         gpus = _by_kind(state)
         recent = self._recent()
@@ -239,8 +240,9 @@ class Predictions:
             here = gpus.get(one.kind, frozenset[GpuUuid]())
             if not here:
                 continue  # there is none any more
+            who, memory = prediction.environment, Bytes(one.memory_p90)
             starts, wait = of_newcomer(
-                state, config, at, recent, prediction.environment, Bytes(one.memory_p90), here
+                state, config, at, recent, who, memory, here, foresees=foresees
             )
             kinds.append(
                 {

@@ -132,10 +132,13 @@ def of_newcomer(
     environment: EnvironmentName,
     memory: Bytes,
     gpus: Set[GpuUuid],
+    *,
+    foresees: bool = True,
 ) -> tuple[Start, Estimate | None]:
     """When an interactive request for so much of one of these GPUs would start, if it came now.
 
-    At most ``MOST_IDLE`` placements. Who waits already is asked first, so this is no promise.
+    One placement; if it ``foresees`` which idle leases make room, at most ``MOST_IDLE`` more. Who
+    waits already is asked first, so this is no promise.
     """
     if state.problem is not None or state.rebuild is not None:
         return Start.UNAVAILABLE, None
@@ -161,7 +164,7 @@ def of_newcomer(
         return Start.NOW, None
     waits = by_waits(sorted(recent.get(PriorityClass.INTERACTIVE, ())), 0.0)
     gone: frozenset[LeaseId] = frozenset()
-    for idle in _idle(state, config, at) if state.idle else ():
+    for idle in _idle(state, config, at) if foresees and state.idle else ():
         gone |= {idle.lease}
         if isinstance(found(gone), placement.Granted):
             low = idle.left if waits is None else min(waits.low, idle.left)
