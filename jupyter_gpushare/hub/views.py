@@ -69,6 +69,8 @@ _VOLATILE: Final = frozenset(
         "outlook",
         "pauses",
         "turn_expected",
+        "progress",
+        "expected_end",
     }
 )
 
@@ -342,6 +344,8 @@ def _sharing_text(lease: Json, now: float) -> str:
         holding.interruption_text(lease, now),
         holding.pinned_text(lease, now),
         holding.pauses_text(lease, now),
+        holding.promise_text(lease, now),
+        holding.progress_text(lease),
     )
     parts = [words.TURNS.get(lease.get("turn") or "", "")]
     parts += [f"{text[0].upper()}{text[1:]}." for text in told if text]

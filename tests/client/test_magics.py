@@ -442,7 +442,13 @@ def test_tab_offers_what_fits_and_nothing_else(kernel: Kernel, jedi: bool) -> No
     options += ["--reserve", "--no-wait", "--later"]
     for typed in ("", "-", "--"):
         assert kernel.complete(f"%gpushare request {typed}") == options
-    assert kernel.complete("%%gpushare --") == options[:7]
+    of_cells = ["--deadline", "--min-steps-per-second", "--dry-run"]
+    assert kernel.complete("%%gpushare --") == [*options[:7], *of_cells]
+    kernel.ok("my_model = my_batch = None")
+    assert kernel.complete("%gpushare predict my_") == ["my_batch", "my_model"]
+    assert kernel.complete("%gpushare predict my_model, my_b") == ["my_batch"]
+    assert kernel.complete("%gpushare predict a, b --it") == ["--iterations"]
+    assert kernel.complete("%gpushare predict a, b --optimizer ad") == ["adam", "adamw"]
     assert kernel.complete("%gpushare request --memory ") == ["4GiB", "8GiB", "16GiB", "24GiB"]
     assert kernel.complete("%gpushare request --nothing-so") == ["--nothing-so"]
     assert kernel.complete("%gpushare status ") == [""], "and no names of Python's"

@@ -48,12 +48,17 @@ def try_place(
     return result
 
 
-def known(request: Request, peak: int = 0, known_by: int = 0) -> tuple[int, int] | None:
+def known(request: Request, peak: int = 0, known_by: int = 0) -> tuple[int, int | None] | None:
     """Bytes that a task is known to need on each GPU, and by how many cells, steps and runs.
 
-    ``peak`` is what it was measured to use, ``known_by`` cells or steps. ``None``: unknown.
+    Or by none, where it is only predicted. ``peak`` is what it was measured to use, ``known_by``
+    cells or steps. ``None``: unknown. What is measured replaces what was predicted.
     """
     estimate = request.estimate
+    if estimate is not None and estimate.is_predicted:
+        if peak < estimate.memory and not known_by:
+            return estimate.memory, None
+        estimate = None
     size = max(peak, estimate.memory if estimate else 0)
     return (size, known_by + (estimate.runs if estimate else 0)) if size else None
 

@@ -32,6 +32,7 @@ from ..words.model import (
     Rung,
     Task,
 )
+from ..words.promises import Progress, Promised
 from ..words.recalls import Give, Recall, RecallKey
 from ..words.turns import Figures, Share, Turn, TurnPhase
 from .copies import replace
@@ -310,6 +311,12 @@ class State:
     #: GPU-seconds that a busy task without a turn had until then (:func:`.demand.attained`).
     attained: Map[LeaseId, tuple[float, float]] = Map()
     left: Map[ClaimKey, float] = Map()
+    #: Hundredths of its GPUs' compute that a task was given (:mod:`.compute`); the promises made to
+    #: tasks, how far these are, and hundredths of a GPU that they were last seen to use.
+    given: Map[LeaseId, int] = Map()
+    promises: Map[LeaseId, Promised] = Map()
+    progress: Map[LeaseId, Progress] = Map()
+    seen_use: Map[LeaseId, tuple[int, ...]] = Map()
     #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0

@@ -13,13 +13,13 @@ from ..turns import order
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from . import leases, node, out_of_service, quotas, recalls, requests, turns
+from . import leases, node, out_of_service, promises, quotas, recalls, requests, turns
 from .draft import Decision, Draft, Step
 from .registry import ANSWERS
 from .serving import settle_sharing
 
 #: The files whose functions decide commands: who imports them has all (:mod:`.registry`).
-BY_SUBJECT: Final = (leases, node, out_of_service, quotas, recalls, requests, turns)
+BY_SUBJECT: Final = (leases, node, out_of_service, promises, quotas, recalls, requests, turns)
 
 
 def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:

@@ -346,6 +346,8 @@ def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
 def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
     before = lease_of(state, event.lease)
     ended = event.activity is Activity.IDLE and event.at - before.changed_at >= MEASURED
+    # A cell that ended has perhaps only made the model of which a prediction tells.
+    ended = ended and (before.full or not before.request.is_predicted)
     lease = replace(
         before,
         activity=event.activity,

@@ -17,9 +17,22 @@ from ..words.model import (
     RefusalReason,
     Request,
 )
+from ..words.promises import Cause
 from ..words.recalls import Why
 
 GIB = 1024**3
+
+#: Why a promise is late or was missed, after a colon.
+CAUSES: Final[dict[Cause, str]] = {
+    Cause.QUOTA: "your quota lets promises claim no more of a GPU",
+    Cause.FULL: "other tasks have the rest of the GPU, and keep it",
+    Cause.BATCH: "the rest of the GPU is with batch tasks, which did not say how they are stopped",
+    Cause.STOPPING: "batch tasks on the GPU save their state and stop for it now",
+    Cause.NO_TURNS: "the GPU's time cannot be shared out: it is not used by turns, or this task "
+    "has no gate",
+    Cause.SLOW: "its steps take so long that all of the GPU would not be enough",
+    Cause.UNDONE: "it ended before all its steps were done",
+}
 
 
 def size(memory: int | None) -> str:
