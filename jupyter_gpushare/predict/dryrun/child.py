@@ -64,11 +64,13 @@ DATA_DEPENDENT = (
 def explain(error: BaseException) -> list[str]:
     """The reason, what happened and what to do, for an error of the model's own code."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    what = f"{type(error).__name__}: {error}".strip()
+    first = str(error).strip().partition("\n")[0]
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     if kinds & set(DATA_DEPENDENT):
         return [
             "data-dependent",
-            f"The model's way depends on its data's values, which a dry run has not ({what}).",
+            "The model's way depends on its data's values, and a dry run knows their shapes only: "
+            f"{what}.",
             "Predict a part without `if tensor:`, `.item()`, `nonzero()` or masks as indices, or "
             "run a few real steps: they are measured and remembered.",
         ]
