@@ -24,6 +24,7 @@ from ..words.model import (
     TaskKind,
 )
 from ..words.promises import WHOLE, Expected, Promise
+from .demand import attained
 from .state import Lease, State
 
 #: Seconds over which a share is given.
@@ -175,21 +176,30 @@ def pace(state: State, name: LeaseId) -> float:
     return max(got, 0.01)
 
 
-def ends(state: State, name: LeaseId) -> float | None:
-    """Boot time at which the work of a promise is expected to end; ``None``: nobody knows."""
+def ends(state: State, name: LeaseId, at: float | None = None) -> float | None:
+    """Boot time at which the work of a promise is expected to end; ``None``: nobody knows.
+
+    As it was when its task told how far it is, or as it is ``at`` then: a task that waits for its
+    turn cannot tell.
+    """
     told, left = state.progress.get(name), work_left(state, name)
     if told is None or left is None:
         return None
-    return told.at + left / pace(state, name)
+    since = told.at
+    if at is not None and at > since:
+        gpus = max(1, len(state.leases[name].allocations))
+        left = max(0.0, left - (attained(state, name, at) - told.attained) / gpus)
+        since = at
+    return since + left / pace(state, name)
 
 
-def is_late(state: State, name: LeaseId) -> bool | None:
-    """Whether a promise will not be kept as things are; ``None``: nobody knows."""
+def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None:
+    """Whether a promise will not be kept as things are; ``None``: nobody knows. ``at`` as above."""
     told, known = state.progress.get(name), state.promises[name]
     if told is None:
         return None
     verdicts = []
-    when = ends(state, name)
+    when = ends(state, name, at)
     if known.until is not None and when is not None:
         verdicts.append(when > known.until)
     rate = known.promise.rate

@@ -11,8 +11,9 @@ from ..say import texts
 from ..turns import terms
 from ..words import commands as cmd
 from ..words import events as ev
-from ..words.model import LeasePhase, RefusalReason
+from ..words.model import LeaseId, LeasePhase, RefusalReason
 from ..words.promises import Promised, PromiseState, ShareWhy
+from ..words.turns import TurnPhase
 from . import given
 from .draft import Decision, Done, Draft, Refuse, end_promise
 from .own import of_task
@@ -57,10 +58,23 @@ def _report_progress(draft: Draft, command: cmd.ReportProgress, lease: Lease) ->
 
 
 def _keep(draft: Draft, lease: Lease) -> None:
+    """Raise a task's share until its promise is kept, and say how it stands."""
+    name = lease.id
+    known = draft.state.promises[name]
+    _raise(draft, lease)
+    late = compute.is_late(draft.state, name)
+    if late and known.named and name in draft.state.turns:
+        ask_back(draft)  # batch tasks that can stop may make way
+    _stands(draft, lease, late)
+
+
+def _raise(draft: Draft, lease: Lease) -> None:
     """Raise a task's share step by step until its promise is kept, or the GPU has no more."""
     name, config = lease.id, draft.config
     known = draft.state.promises[name]
-    while known.named and name in draft.state.turns and compute.is_late(draft.state, name):
+    while (
+        known.named and name in draft.state.turns and compute.is_late(draft.state, name, draft.at)
+    ):
         now = draft.state.given[name]
         most, _why = terms.most_of(draft.state, config, lease)
         share = min(now + config.promise_step, most)
@@ -68,10 +82,6 @@ def _keep(draft: Draft, lease: Lease) -> None:
             break
         given.make_way(draft, name, share)
         given.set_share(draft, lease, share, ShareWhy.RAISED)
-    late = compute.is_late(draft.state, name)
-    if late and known.named and name in draft.state.turns:
-        ask_back(draft)  # batch tasks that can stop may make way
-    _stands(draft, lease, late)
 
 
 def _stands(draft: Draft, lease: Lease, late: bool | None) -> None:
@@ -96,8 +106,15 @@ def settle(draft: Draft) -> None:
         elif known.state.is_open and known.until is not None and draft.at > known.until:
             who = (draft.at, name, lease.environment)
             draft.emit(ev.PromiseMoved(*who, PromiseState.MISSED, known.ends, known.why))
+        elif known.is_floor and _waits(draft, name):
+            _raise(draft, lease)  # it cannot tell how far it is, and time passes
     if draft.state.given and any(isinstance(event, _FREES) for event in draft.events):
         given.settle_batch(draft)
+
+
+def _waits(draft: Draft, name: LeaseId) -> bool:
+    turn = draft.state.turns.get(name)
+    return turn is not None and turn.phase is TurnPhase.WAITS
 
 
 #: After these a share may be free that somebody had.

@@ -104,13 +104,18 @@ def _reckoned(state: State, lease: LeaseId) -> State:
 
 @evolves(ev.ProgressSeen)
 def _progress(state: State, event: ev.ProgressSeen) -> State:
-    """What it had of the time between two reports counts the more, the longer that was."""
+    """What it had of the time between two reports counts the more, the longer that was.
+
+    In the first minute all of it counts alike.
+    """
     state = meters.settled(state, event.lease, event.at)
     before, known = state.progress.get(event.lease), state.promises.get(event.lease)
     had, got = attained(state, event.lease, event.at), 1.0
     if before is not None:
-        part = _part(state, event, had - before.attained, event.at - before.at)
-        got = before.got + min(1.0, (event.at - before.at) / compute.WINDOW) * (part - before.got)
+        lasted = event.at - before.at
+        part = _part(state, event, had - before.attained, lasted)
+        counts = compute.WINDOW if known is None else min(compute.WINDOW, event.at - known.since)
+        got = before.got + min(1.0, lasted / max(lasted, counts, 1e-9)) * (part - before.got)
     elif known is not None:
         got = _part(state, event, had - known.attained, event.at - known.since)
     now = Progress(event.at, event.done, event.total, event.seconds, got, had)
