@@ -23,7 +23,8 @@ from ..words.model import (
     Request,
     TaskKind,
 )
-from ..words.promises import WHOLE, Expected, Promise
+from ..words.promises import WHOLE, Expected, Progress, Promise
+from .demand import attained
 from .state import Lease, State
 
 #: Seconds over which a share is given.
@@ -164,35 +165,45 @@ def remaining(state: State, name: LeaseId, had: float) -> float | None:
     return max(0.0, takes_all - had)
 
 
-def pace(state: State, name: LeaseId) -> float:
+def _since(state: State, name: LeaseId, told: Progress, at: float) -> float:
+    """Seconds that a task computed since it told of its progress."""
+    gpus = max(1, len(state.leases[name].allocations))
+    return max(0.0, attained(state, name, at) - told.attained) / gpus
+
+
+def pace(state: State, name: LeaseId, at: float) -> float:
     """The part of its GPUs' time that a task has, as things are (0-1)."""
     told, known = state.progress.get(name), state.promises.get(name)
-    if name not in state.turns:
+    if name not in state.turns or told is None:
         return 1.0  # nobody else computes there, or all do
-    got = 1.0 if told is None else told.got
+    got, lasted = told.got, at - told.at
+    if lasted > 0:
+        got += min(1.0, lasted / WINDOW) * (_since(state, name, told, at) / lasted - got)
     if known is not None and known.is_floor:
         got = max(got, state.given[name] / WHOLE)
-    return max(got, 0.01)
+    return min(1.0, max(got, 0.01))
 
 
-def ends(state: State, name: LeaseId) -> float | None:
+def ends(state: State, name: LeaseId, at: float) -> float | None:
     """Boot time at which the work of a promise is expected to end; ``None``: nobody knows."""
     told, left = state.progress.get(name), work_left(state, name)
     if told is None or left is None:
         return None
-    return told.at + left / pace(state, name)
+    return at + max(0.0, left - _since(state, name, told, at)) / pace(state, name, at)
 
 
-def is_late(state: State, name: LeaseId) -> bool | None:
-    """Whether a promise will not be kept as things are; ``None``: nobody knows."""
+def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None:
+    """Whether a promise will not be kept as things are; ``None``: nobody knows.
+
+    ``at`` is the boot time now; ``None``: when its task last told of its progress.
+    """
     told, known = state.progress.get(name), state.promises[name]
     if told is None:
         return None
-    verdicts = []
-    when = ends(state, name)
+    at = told.at if at is None else at
+    verdicts, when, rate = [], ends(state, name, at), known.promise.rate
     if known.until is not None and when is not None:
         verdicts.append(when > known.until)
-    rate = known.promise.rate
     if rate is not None and told.seconds > 0:
-        verdicts.append(pace(state, name) / told.seconds < NEARLY * rate)
+        verdicts.append(pace(state, name, at) / told.seconds < NEARLY * rate)
     return any(verdicts) if verdicts else None

@@ -90,15 +90,15 @@ def _share_set(state: State, event: ev.ShareSet) -> State:
         given=state.given.set(event.lease, event.share),
         seen_use=drop(state.seen_use, event.lease),
     )
-    return _reckoned(state, event.lease)
+    return _reckoned(state, event.lease, event.at)
 
 
-def _reckoned(state: State, lease: LeaseId) -> State:
+def _reckoned(state: State, lease: LeaseId, at: float) -> State:
     """When the work of its promise is expected to end, as things are."""
     known = state.promises.get(lease)
     if known is None or not known.state.is_open:
         return state
-    known = replace(known, ends=compute.ends(state, lease))
+    known = replace(known, ends=compute.ends(state, lease, at))
     return replace(state, promises=state.promises.set(lease, known))
 
 
@@ -115,7 +115,7 @@ def _progress(state: State, event: ev.ProgressSeen) -> State:
         got = _part(state, event, had - known.attained, event.at - known.since)
     now = Progress(event.at, event.done, event.total, event.seconds, got, had)
     state = replace(state, progress=state.progress.set(event.lease, now))
-    return _reckoned(state, event.lease)
+    return _reckoned(state, event.lease, event.at)
 
 
 def _part(state: State, event: ev.ProgressSeen, had: float, lasted: float) -> float:
