@@ -33,6 +33,8 @@ WINDOW: Final = 60.0
 NEARLY: Final = 0.99
 #: Of a task that takes this part longer than was predicted nothing is known any more.
 LATE: Final = 0.1
+#: A share is raised while this part of what is left may not be lost: handing over takes its time.
+SPARE: Final = 0.05
 
 
 def of_kind(request: Request, gpu: Gpu) -> Expected | None:
@@ -192,10 +194,13 @@ def ends(state: State, name: LeaseId, at: float) -> float | None:
     return at + max(0.0, left - _since(state, name, told, at)) / pace(state, name, at)
 
 
-def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None:
+def is_late(
+    state: State, name: LeaseId, at: float | None = None, spare: float = 0.0
+) -> bool | None:
     """Whether a promise will not be kept as things are; ``None``: nobody knows.
 
-    ``at`` is the boot time now; ``None``: when its task last told of its progress.
+    ``at`` is the boot time now; ``None``: when its task last told of its progress. ``spare`` is the
+    part of what is left that something else may take.
     """
     told, known = state.progress.get(name), state.promises[name]
     if told is None:
@@ -203,7 +208,7 @@ def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None
     at = told.at if at is None else at
     verdicts, when, rate = [], ends(state, name, at), known.promise.rate
     if known.until is not None and when is not None:
-        verdicts.append(when > known.until)
+        verdicts.append(at + (when - at) * (1 + spare) > known.until)
     if rate is not None and told.seconds > 0:
-        verdicts.append(pace(state, name, at) / told.seconds < NEARLY * rate)
+        verdicts.append(pace(state, name, at) / told.seconds < NEARLY * (1 + spare) * rate)
     return any(verdicts) if verdicts else None

@@ -58,7 +58,7 @@ def _keep(draft: Draft, lease: Lease) -> None:
     """Raise a task's share step by step until its promise is kept, or the GPU has no more."""
     name, config, at = lease.id, draft.config, draft.at
     if name in draft.state.turns and draft.state.promises[name].named:
-        while compute.is_late(draft.state, name, at):
+        while compute.is_late(draft.state, name, at, compute.SPARE):
             now = draft.state.given[name]
             most, _why = terms.most_of(draft.state, config, lease)
             share = min(now + config.promise_step, most)
