@@ -133,8 +133,7 @@ def older_notice(
 def _word(why: Why) -> str:
     """The word for programs: who needs more than is left there waits for it, as others do.
 
-    So does a task to which something was promised. It is its turn that a task gives for a promise,
-    unless it is stopped.
+    So does a task to which something was promised.
     """
     if why in (Why.GROWS, Why.PROMISED):
         return Why.CONTENDED.value

@@ -23,7 +23,7 @@ from ..words.model import (
     Request,
     TaskKind,
 )
-from ..words.promises import WHOLE, Expected, Promise
+from ..words.promises import WHOLE, Expected, Progress, Promise
 from .demand import attained
 from .state import Lease, State
 
@@ -33,6 +33,8 @@ WINDOW: Final = 60.0
 NEARLY: Final = 0.99
 #: Of a task that takes this part longer than was predicted nothing is known any more.
 LATE: Final = 0.1
+#: A share is raised until so many times what is left would keep the promise.
+SPARE: Final = 1.05
 
 
 def of_kind(request: Request, gpu: Gpu) -> Expected | None:
@@ -165,44 +167,63 @@ def remaining(state: State, name: LeaseId, had: float) -> float | None:
     return max(0.0, takes_all - had)
 
 
-def pace(state: State, name: LeaseId) -> float:
-    """The part of its GPUs' time that a task has, as things are (0-1)."""
-    told, known = state.progress.get(name), state.promises.get(name)
-    if name not in state.turns:
-        return 1.0  # nobody else computes there, or all do
-    got = 1.0 if told is None else told.got
-    if known is not None and known.is_floor:
-        got = max(got, state.given[name] / WHOLE)
-    return max(got, 0.01)
+def _since(state: State, name: LeaseId, told: Progress, at: float) -> float:
+    """Seconds that a task computed since it told of its progress."""
+    gpus = max(1, len(state.leases[name].allocations))
+    return max(0.0, attained(state, name, at) - told.attained) / gpus
 
 
-def ends(state: State, name: LeaseId, at: float | None = None) -> float | None:
-    """Boot time at which the work of a promise is expected to end; ``None``: nobody knows.
+def pace(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float:
+    """The part of its GPUs' time that a task has, as things are (0-1).
 
-    As it was when its task told how far it is, or as it is ``at`` then: a task that waits for its
-    turn cannot tell.
+    ``sure``: that its floor gives it, whatever it had so far.
     """
+    told, known = state.progress.get(name), state.promises.get(name)
+    if name not in state.turns or told is None:
+        return 1.0  # nobody else computes there, or all do
+    is_floor = known is not None and known.is_floor
+    got, lasted = told.got, at - told.at
+    if lasted > 0:
+        got += min(1.0, lasted / WINDOW) * (_since(state, name, told, at) / lasted - got)
+    if is_floor:
+        share = state.given[name] / WHOLE
+        got = share if sure else max(got, share)
+    return min(1.0, max(got, 0.01))
+
+
+def ends(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float | None:
+    """Boot time at which the work of a promise is expected to end; ``None``: nobody knows."""
     told, left = state.progress.get(name), work_left(state, name)
     if told is None or left is None:
         return None
-    since = told.at
-    if at is not None and at > since:
-        gpus = max(1, len(state.leases[name].allocations))
-        left = max(0.0, left - (attained(state, name, at) - told.attained) / gpus)
-        since = at
-    return since + left / pace(state, name)
+    left = max(0.0, left - _since(state, name, told, at))
+    return at + left / pace(state, name, at, sure=sure)
 
 
 def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None:
-    """Whether a promise will not be kept as things are; ``None``: nobody knows. ``at`` as above."""
+    """Whether a promise will not be kept as things are; ``None``: nobody knows.
+
+    ``at`` is the boot time now; ``None``: when its task last told of its progress.
+    """
     told, known = state.progress.get(name), state.promises[name]
     if told is None:
         return None
-    verdicts = []
-    when = ends(state, name, at)
+    at = told.at if at is None else at
+    verdicts, when, rate = [], ends(state, name, at), known.promise.rate
     if known.until is not None and when is not None:
         verdicts.append(when > known.until)
-    rate = known.promise.rate
     if rate is not None and told.seconds > 0:
-        verdicts.append(pace(state, name) / told.seconds < NEARLY * rate)
+        verdicts.append(pace(state, name, at) / told.seconds < NEARLY * rate)
     return any(verdicts) if verdicts else None
+
+
+def needs_more(state: State, name: LeaseId, at: float) -> bool:
+    """Whether the floor of a promise alone is too little to keep it. Handing over takes time."""
+    told, known = state.progress.get(name), state.promises[name]
+    when = ends(state, name, at, sure=True)
+    if told is None or name not in state.turns or not known.is_floor:
+        return False
+    if known.until is not None and when is not None and at + (when - at) * SPARE > known.until:
+        return True
+    rate = known.promise.rate or 0.0
+    return pace(state, name, at, sure=True) < NEARLY * rate * told.seconds

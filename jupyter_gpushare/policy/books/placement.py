@@ -316,7 +316,9 @@ def shortage(
             sorted(
                 (room.index, room.left, need.share)
                 for room in (*own, *enough)
-                if ask is not None and not ask.fits(room) and (need := ask.on(room.kind))
+                if ask is not None
+                and (need := ask.on(room.kind)) is not None
+                and need.share > room.left
             )
         ),
     )

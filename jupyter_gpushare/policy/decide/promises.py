@@ -7,13 +7,13 @@ from collections.abc import Iterable
 
 from ..books import compute
 from ..books.state import Lease
+from ..recall import patience
 from ..say import texts
 from ..turns import terms
 from ..words import commands as cmd
 from ..words import events as ev
-from ..words.model import LeaseId, LeasePhase, RefusalReason
+from ..words.model import LeasePhase, RefusalReason
 from ..words.promises import Promised, PromiseState, ShareWhy
-from ..words.turns import TurnPhase
 from . import given
 from .draft import Decision, Done, Draft, Refuse, end_promise
 from .own import of_task
@@ -51,53 +51,44 @@ def _report_progress(draft: Draft, command: cmd.ReportProgress, lease: Lease) ->
     if lease.phase is not LeasePhase.HELD:
         return Done(lease.id)
     draft.emit(ev.ProgressSeen(draft.at, lease.id, done, total, command.seconds))
-    known = draft.state.promises.get(lease.id)
-    if known is not None and known.state.is_open:
-        _keep(draft, lease)
-    return Done(lease.id)
+    return Done(lease.id)  # what follows is settled after each command
 
 
 def _keep(draft: Draft, lease: Lease) -> None:
-    """Raise a task's share until its promise is kept, and say how it stands."""
-    name = lease.id
-    known = draft.state.promises[name]
-    _raise(draft, lease)
-    late = compute.is_late(draft.state, name)
-    if late and known.named and name in draft.state.turns:
-        ask_back(draft)  # batch tasks that can stop may make way
-    _stands(draft, lease, late)
-
-
-def _raise(draft: Draft, lease: Lease) -> None:
     """Raise a task's share step by step until its promise is kept, or the GPU has no more."""
-    name, config = lease.id, draft.config
-    known = draft.state.promises[name]
-    while (
-        known.named and name in draft.state.turns and compute.is_late(draft.state, name, draft.at)
-    ):
+    name, config, at = lease.id, draft.config, draft.at
+    while compute.needs_more(draft.state, name, at):
         now = draft.state.given[name]
         most, _why = terms.most_of(draft.state, config, lease)
         share = min(now + config.promise_step, most)
         if share <= now:
+            # In a storm of commands one look a second is enough at who could stop.
+            if at >= draft.state.line_looked_at + patience.LOOK_EVERY:
+                ask_back(draft)
             break
         given.make_way(draft, name, share)
         given.set_share(draft, lease, share, ShareWhy.RAISED)
+    _stands(draft, lease, compute.is_late(draft.state, name, at))
 
 
 def _stands(draft: Draft, lease: Lease, late: bool | None) -> None:
     """Say how it stands with a promise, where that is news."""
     known = draft.state.promises[lease.id]
-    state = known.state if late is None else PromiseState.LATE if late else PromiseState.ON_TIME
-    why = terms.why_late(draft.state, draft.config, lease) if state is PromiseState.LATE else None
-    if late is None or (state, why) == (known.state, known.why):
+    if late is None or (not late and known.state is PromiseState.ON_TIME):
         return
-    if state is known.state is PromiseState.ON_TIME:
-        return  # that its GPU's time is not shared out is said once
-    draft.emit(ev.PromiseMoved(draft.at, lease.id, lease.environment, state, known.ends, why))
+    state, why = PromiseState.ON_TIME, None
+    if late:
+        state, why = PromiseState.LATE, terms.why_late(draft.state, draft.config, lease)
+    if (state, why) != (known.state, known.why):
+        when = compute.ends(draft.state, lease.id, draft.at)
+        draft.emit(ev.PromiseMoved(draft.at, lease.id, lease.environment, state, when, why))
 
 
 def settle(draft: Draft) -> None:
-    """After each command: deadlines have passed, tasks have no GPUs any more, shares are free."""
+    """After each command: deadlines have passed, tasks have no GPUs any more, shares are free.
+
+    A task that waits tells nothing, and may become late all the same.
+    """
     for name, known in tuple(draft.state.promises.items()):
         lease = draft.state.leases[name]
         moves = lease.phase is LeasePhase.PARKED and lease.parked and lease.parked.at_work
@@ -106,15 +97,10 @@ def settle(draft: Draft) -> None:
         elif known.state.is_open and known.until is not None and draft.at > known.until:
             who = (draft.at, name, lease.environment)
             draft.emit(ev.PromiseMoved(*who, PromiseState.MISSED, known.ends, known.why))
-        elif known.is_floor and _waits(draft, name):
-            _raise(draft, lease)  # it cannot tell how far it is, and time passes
+        elif known.state.is_open and lease.phase is LeasePhase.HELD:
+            _keep(draft, lease)
     if draft.state.given and any(isinstance(event, _FREES) for event in draft.events):
         given.settle_batch(draft)
-
-
-def _waits(draft: Draft, name: LeaseId) -> bool:
-    turn = draft.state.turns.get(name)
-    return turn is not None and turn.phase is TurnPhase.WAITS
 
 
 #: After these a share may be free that somebody had.

@@ -90,37 +90,32 @@ def _share_set(state: State, event: ev.ShareSet) -> State:
         given=state.given.set(event.lease, event.share),
         seen_use=drop(state.seen_use, event.lease),
     )
-    return _reckoned(state, event.lease)
+    return _reckoned(state, event.lease, event.at)
 
 
-def _reckoned(state: State, lease: LeaseId) -> State:
+def _reckoned(state: State, lease: LeaseId, at: float) -> State:
     """When the work of its promise is expected to end, as things are."""
     known = state.promises.get(lease)
     if known is None or not known.state.is_open:
         return state
-    known = replace(known, ends=compute.ends(state, lease))
+    known = replace(known, ends=compute.ends(state, lease, at))
     return replace(state, promises=state.promises.set(lease, known))
 
 
 @evolves(ev.ProgressSeen)
 def _progress(state: State, event: ev.ProgressSeen) -> State:
-    """What it had of the time between two reports counts the more, the longer that was.
-
-    In the first minute all of it counts alike.
-    """
+    """What it had of the time between two reports counts the more, the longer that was."""
     state = meters.settled(state, event.lease, event.at)
     before, known = state.progress.get(event.lease), state.promises.get(event.lease)
     had, got = attained(state, event.lease, event.at), 1.0
     if before is not None:
-        lasted = event.at - before.at
-        part = _part(state, event, had - before.attained, lasted)
-        counts = compute.WINDOW if known is None else min(compute.WINDOW, event.at - known.since)
-        got = before.got + min(1.0, lasted / max(lasted, counts, 1e-9)) * (part - before.got)
+        part = _part(state, event, had - before.attained, event.at - before.at)
+        got = before.got + min(1.0, (event.at - before.at) / compute.WINDOW) * (part - before.got)
     elif known is not None:
         got = _part(state, event, had - known.attained, event.at - known.since)
     now = Progress(event.at, event.done, event.total, event.seconds, got, had)
     state = replace(state, progress=state.progress.set(event.lease, now))
-    return _reckoned(state, event.lease)
+    return _reckoned(state, event.lease, event.at)
 
 
 def _part(state: State, event: ev.ProgressSeen, had: float, lasted: float) -> float:

@@ -61,7 +61,8 @@ def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
 def promised(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """A batch program for each late promise whose GPU has no more to give but by its end."""
     for name, known in state.promises.items():
-        if not known.is_floor or name not in state.turns or not compute.is_late(state, name):
+        told = state.progress.get(name)
+        if told is None or not compute.needs_more(state, name, told.at):
             continue
         lease = state.leases[name]
         _most, why = terms.most_of(state, config, lease)

@@ -140,7 +140,17 @@ def _partly_text(short: Shortage) -> list[str]:
             f"{_named(short.full)} {verb} enough free memory, but already the most tasks that a "
             "GPU may have."
         )
-    return said
+    return [*said, *_lacking_text(short)]
+
+
+def _lacking_text(short: Shortage) -> list[str]:
+    """``GPU 0 has 20 % of its compute left, and this is predicted to use 30 %.``"""
+    if not short.lacking:
+        return []
+    index, left, share = max(short.lacking, key=lambda one: (one[1], -one[0]))
+    most = "" if len(short.lacking) == 1 else ", most of all"
+    has = f"GPU {index} has {left} % of its compute left{most}"
+    return [f"{has}; this is predicted to use {share} %."]
 
 
 def _named(indices: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ down to their least share; then those stop that can.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -126,8 +127,7 @@ def why_late(state: State, config: PolicyConfig, lease: Lease) -> Cause:
     """Why a promise will not be kept as things are."""
     known, told = state.promises[lease.id], state.progress.get(lease.id)
     left = compute.work_left(state, lease.id)
-    late = known.until is not None and left is not None and told is not None
-    if late and told is not None and told.at + (left or 0.0) > (known.until or 0.0):
+    if told is not None and left is not None and told.at + left > (known.until or math.inf):
         return Cause.SLOW
     rate = known.promise.rate
     if rate is not None and told is not None and told.seconds * rate > 1.0:
