@@ -159,12 +159,13 @@ class UnderLease(Verb):
             return _cannot_start(command[0])
         if (self.persistent is None) != (self.temporary is None):
             raise UsageError(ONE_PART)
-        name = self.task_name or command_name(command)
+        name, began = self.task_name or command_name(command), time.monotonic()
+        wish = read_wish(self.deadline, self.rate)
         asked = {
             "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
             "gpus": self.gpus,
             "memory": self.memory,
-            "priority_class": self.priority_class or ("batch" if stops_by else None),
+            "priority_class": self.priority_class or _class_named(wish, stops_by),
             "looks": class_of(origin(os.environ)),
             "reserve": self.reserve,
             "lasts": self.lasts,
@@ -176,7 +177,6 @@ class UnderLease(Verb):
                 turn_offset=self.turn_offset,
             ).parts,
         }
-        began = time.monotonic()
         with (
             contextlib.closing(Signals()) as signals,
             contextlib.closing(_Lease(signals, stops_by)) as lease,
@@ -188,7 +188,7 @@ class UnderLease(Verb):
                     return 128 + signalled.number  # as a shell expects of what this signal ended
                 if self.told:
                     print(f"{COMMAND}: {lease.words}. {self.told}", file=sys.stderr)
-                with lease.promised(read_wish(self.deadline, self.rate), began) as words:
+                with lease.promised(wish, began) as words:
                     if words:
                         _tell(words)
                     code = lease.hold(program, command, restarts)
@@ -272,6 +272,11 @@ class RequestApp(UnderLease):
         return self.start_command([os.environ.get("SHELL") or "/bin/sh"])
 
 
+def _class_named(wish: Wish | None, stops_by: signal.Signals | None) -> str | None:
+    """The class that other options name: somebody waits for what is to be ready by then."""
+    return "batch" if stops_by else "interactive" if wish is not None else None
+
+
 def command_name(arguments: list[str]) -> str:
     """``python train.py`` without the rest: options may hold what others should not see."""
     program = os.path.basename(arguments[0])
@@ -332,6 +337,7 @@ class _Lease:
             lambda: self._session,
             lambda: None if self._grant is None else self._grant.lease,
             begins=lambda: None,
+            ends=lambda: None,
             what=lambda: "The command",
             say=_tell,
         )

@@ -454,7 +454,7 @@ def queue_view(status: Json) -> QueueView:
             for row in queue[:_MOST_WAITING]
         ),
         more=max(0, len(queue) - _MOST_WAITING) + left,
-        lately=_lately(status.get("waits")),
+        lately=(*_lately(status.get("waits")), *_promises(status.get("promises"))),
     )
 
 
@@ -507,6 +507,14 @@ def _lately(waits: Json | None) -> tuple[str, ...]:
             line += ", none had to wait"
         lines.append(f"{line}.")
     return tuple(lines)
+
+
+def _promises(verdicts: Json | None) -> tuple[str, ...]:
+    """Whether deadlines and rates that people named were kept."""
+    text = holding.verdicts_text(verdicts)
+    if not text or not verdicts:
+        return ()
+    return (f"Deadlines and rates, in the last {words.duration(verdicts['window'])}: {text}.",)
 
 
 # -- GPUs ----------------------------------------------------------------------------------------

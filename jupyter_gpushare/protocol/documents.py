@@ -1065,6 +1065,13 @@ class Held(NewVoucher):
     lease: str
     gpus: list[GrantedGpu]
     state: str
+    share: NotRequired[
+        Annotated[
+            int | None,
+            Range(0),
+            "hundredths of its GPUs' compute that it is predicted to need; null: nobody knows",
+        ]
+    ]
     follows: NotRequired[
         Annotated[
             bool,

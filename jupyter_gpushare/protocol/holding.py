@@ -199,30 +199,30 @@ WHY_LATE: Final = {
 
 
 def promise_text(lease: Document, now: object) -> str:
-    """``promised within 5 min more, on time, 30 % of the GPU's time``; empty: nothing is promised.
+    """``promised to be ready in 5 min, on time, 30 % of the GPU's time``; empty: nothing is.
 
-    A time that nobody named, which was predicted, is ``expected within``.
+    A time that nobody named, which was predicted, is ``expected``.
     """
     told = lease.get("promise")
     if not isinstance(told, Mapping):
         return ""
-    named, at = told.get("named") is not False, _number(now)
+    named, at, state = told.get("named") is not False, _number(now), str(told.get("state"))
     until, rate, ends = (_number(told.get(name)) for name in ("deadline", "rate", "expected_end"))
-    first = "promised" if named else "expected"
-    words = []
+    goals = []
     if until is not None and at is not None:
         left = format_duration(abs(until - at))
-        words.append(f"{first} within {left} more" if until > at else f"{first} {left} ago")
+        goals.append(f"to be ready in {left}" if until > at else f"to be ready {left} ago")
     if rate is not None:
-        words.append(f"{'' if words else first + ' '}{rate:g} steps a second")
-    state = str(told.get("state"))
-    why = WHY_LATE.get(str(told.get("why")), "") if state in ("late", "missed") else ""
-    words.append(": ".join(filter(None, (PROMISES.get(state, ""), why))))
-    if ends is not None and at is not None and ends > at and until is not None and state != "kept":
-        words.append(f"about {format_about(ends - at)} more")
+        goals.append(f"{rate:g} steps a second")
+    words = [f"{'promised' if named else 'expected'} {' and '.join(goals)}"]
+    if named:
+        why = WHY_LATE.get(str(told.get("why")), "") if state in ("late", "missed") else ""
+        words.append(": ".join(filter(None, (PROMISES.get(state, ""), why))))
+    if ends is not None and at is not None and ends > at and until is not None:
+        words.append(f"ready in about {format_about(ends - at)}")
     share = _number(told.get("share"))
     if named and share:
-        words.append(f"{share:g} % of the GPU's time")
+        words.append(f"{share:g} % of the GPU's time is its own")
     return ", ".join(filter(None, words))
 
 

@@ -64,6 +64,14 @@ def test_it_is_told_after_the_second_step_and_then_now_and_then(scene: Scene) ->
     assert set(scene.totals) == {None}
 
 
+def test_the_last_steps_are_told_when_the_work_is_over(scene: Scene) -> None:
+    for _ in range(10):
+        scene.step(seconds=0.125)
+    scene.progress.over()
+    scene.progress.over()
+    assert [done for done, _total, _seconds in scene.told] == [2, 10]
+
+
 def test_waits_at_gates_are_no_computing(scene: Scene) -> None:
     for _ in range(10):
         scene.now += 5.0

@@ -104,6 +104,7 @@ class Broker:
             self._line.any,
             lambda: self.lease if self.standing is Standing.HELD else None,
             begins=self.progress.begins,
+            ends=self.progress.over,
             what=lambda: "This program" if running_kernel() is None else "This cell",
             say=self._say.now,
         )
@@ -425,6 +426,7 @@ class Broker:
 
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
+        self.progress.over()
         self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
 
     def abandon_in_child(self) -> Broker:

@@ -17,7 +17,8 @@ from ..words.promises import News, Wish, share_words, too_late
 class Promises:
     """``lease()`` is the one that this process holds for itself, if any.
 
-    ``begins`` is called when what was promised begins: steps are counted from there.
+    ``begins`` is called when what was promised begins, for steps are counted from there, and
+    ``ends`` when it is over.
     """
 
     def __init__(
@@ -26,12 +27,14 @@ class Promises:
         lease: Callable[[], str | None],
         *,
         begins: Callable[[], object],
+        ends: Callable[[], object],
         what: Callable[[], str],
         say: Callable[[str], None],
     ) -> None:
         self._session = session
         self._lease = lease
         self._begins = begins
+        self._ends = ends
         self._what = what
         self._say = say
         self._news: News | None = None
@@ -88,6 +91,7 @@ class Promises:
     def _over(self) -> None:
         """What was promised is over; it is the node manager who knows whether it was kept."""
         self._news = None
+        self._ends()
         lease = self._lease()
         if lease is not None:
             with suppress(GpuShareError):  # its lease has ended, and the promise with it

@@ -88,6 +88,7 @@ class Progress:
         #: Steps and computing seconds at the report before the last one, and at the last one.
         self._marks: list[tuple[int, float]] = []
         self._seen: _Seen | None = None
+        self._told: tuple[int, int | None, float] | None = None
 
     @property
     def done(self) -> int:
@@ -128,8 +129,17 @@ class Progress:
             count, before = self._marks[-2:][0]
             seconds = max(0.0, computed - before) / (self._count - count)
             self._due = now + REPORT_EVERY
-            self._tell(self.done, total, seconds)
+            self._report(total, seconds)
         self._marks = [*self._marks[-1:], (self._count, computed)]
+
+    def over(self) -> None:
+        """The work is over: tell the steps since the last report, too."""
+        if self._told is not None and self._told[0] < self.done:
+            self._report(*self._told[1:])
+
+    def _report(self, total: int | None, seconds: float) -> None:
+        self._told = (self.done, total, seconds)
+        self._tell(*self._told)
 
     def _total(self, loop: Loop | None) -> int | None:
         try:

@@ -62,7 +62,7 @@ class News:
 
     def text(self, told: Mapping[str, Any], now: float) -> str:
         """The sentences about a notice; empty: it says nothing new. ``now`` in Unix seconds."""
-        state, before = told.get("state"), self._state
+        state, before = str(told.get("state")), self._state
         left, expected = _seconds(told.get("left")), _seconds(told.get("expected"))
         at = None if expected is None else now + expected
         if state not in _SAYS or not told.get("named"):
@@ -71,7 +71,7 @@ class News:
         later = at is not None and self._told is not None and at >= self._told + much
         if state == before and not later:
             return ""
-        self._state = str(state)
+        self._state = state
         by = "" if left is None else f" by {clock(now + left, now)}"
         text = f"{self._what} {_SAYS[state][left is None]}{by}"
         if state == "on_time":

@@ -325,6 +325,7 @@ def lease_result(state: State, lease: Lease, key: bytes) -> doc.Granted:
         "gpus": granted_gpus(state, lease),
         "state": lease.phase.value,
         "follows": lease.request.follows,
+        "share": state.given.get(lease.id) if lease.request.expected else None,
         **voucher(state, lease, key),
     }
 

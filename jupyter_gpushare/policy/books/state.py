@@ -237,6 +237,19 @@ class Rebuild:
     done: frozenset[LeaseId] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What a promise is owed of its GPUs' time, in seconds, and the part that its task used lately.
+
+    ``beyond``: it gave its turn back because that is more than its share (:mod:`.meters`).
+    """
+
+    at: float
+    credit: float = 0.0
+    used: float = 0.0
+    beyond: bool = False
+
+
 @dataclass(frozen=True)
 class State:
     """The whole state of a node. An ended lease is kept only while one of its claims drains.
@@ -316,6 +329,7 @@ class State:
     given: Map[LeaseId, int] = Map()
     promises: Map[LeaseId, Promised] = Map()
     progress: Map[LeaseId, Progress] = Map()
+    meters: Map[LeaseId, Meter] = Map()
     seen_use: Map[LeaseId, tuple[int, ...]] = Map()
     #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()

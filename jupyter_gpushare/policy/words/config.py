@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .model import DefaultClass, HolderAction, ParkWhen, PriorityClass, Reserve
+from .promises import MOST_FLOORS
 from .settings import Unit, setting
 from .turns import Moving, ShareMode
 
@@ -419,7 +420,7 @@ class PolicyConfig:
         Unit.COUNT,
         "Hundredths of each GPU that promises may claim together. The rest of its time goes by the "
         "order of turns, so nobody waits for ever.",
-        most=90,
+        most=MOST_FLOORS,
     )
     batch_share_least: int = setting(
         10,

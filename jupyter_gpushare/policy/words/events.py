@@ -450,16 +450,12 @@ class ShareSet(OfLease):
 
 @dataclass(frozen=True, slots=True)
 class ProgressSeen(AboutLease):
-    """A task said how far it is: ``done`` of ``total`` steps, of ``seconds`` of computing each.
-
-    It is expected to end at ``ends`` (boot time); ``None``: nobody knows.
-    """
+    """A task said how far it is: ``done`` of ``total`` steps, of ``seconds`` of computing each."""
 
     DURABLE: ClassVar[bool] = False
     done: int
     total: int | None
     seconds: float
-    ends: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from typing import Final
 
 #: A whole GPU.
 WHOLE: Final = 100
+#: What promises may claim of a GPU together at the very most, whatever is set (`promise_most`).
+MOST_FLOORS: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Promised:
 
     ``named``: somebody named it, so its task's share is a floor; else it is the predicted time.
     ``total`` are its steps, where they are known. It is expected to end at ``ends`` (boot time).
+    When it was made its task had ``attained`` GPU-seconds.
     """
 
     promise: Promise
@@ -115,6 +118,7 @@ class Promised:
     state: PromiseState = PromiseState.ON_TIME
     ends: float | None = None
     why: Cause | None = None
+    attained: float = 0.0
 
     @property
     def until(self) -> float | None:
