@@ -719,7 +719,7 @@ def test_simulated_gpus_may_be_of_a_kind() -> None:
         ("Simulated H200 (141 GiB)", 141),
     ]
     assert parse_spec("1x24GiB")[0].uuid != parse_spec("RTX4090")[0].uuid
-    with pytest.raises(InventoryError, match="no kind 'Abacus'; known are .*T4"):
+    with pytest.raises(InventoryError, match=r"no kind 'Abacus'; known are .*T4"):
         parse_spec("2xAbacus")
 
 
