@@ -66,9 +66,7 @@ def peak(case: Any) -> int:
     events = profiler.profiler.kineto_results.events()
     start = min(e.start_ns() for e in events if e.name() == "the steps")
     alive = most = 0
-    for event in sorted(
-        (e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()
-    ):
+    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
         alive += event.nbytes()
         if event.start_ns() >= start:
             most = max(most, alive)
