@@ -67,7 +67,9 @@ def parse_spec(spec: str) -> tuple[Gpu, ...]:
         memories.extend([memory] * count)
         kinds.extend([kind] * count)
     each = zip(memories, kinds, strict=True)
-    canonical = ",".join(f"{memory}" if kind == _ANY else f"{memory} {kind}" for memory, kind in each)
+    canonical = ",".join(
+        f"{memory}" if kind == _ANY else f"{memory} {kind}" for memory, kind in each
+    )
     return tuple(
         Gpu(
             uuid=GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{canonical}/{index}')}"),
@@ -86,7 +88,9 @@ def _one(spec: str, match: re.Match[str]) -> tuple[int, str]:
         found = named(match["kind"])
         if found is None:
             known = ", ".join(kind.name for kind in KINDS)
-            raise _unreadable(spec, f"there is no kind {match['kind'].strip()!r}; known are {known}")
+            raise _unreadable(
+                spec, f"there is no kind {match['kind'].strip()!r}; known are {known}"
+            )
         return found.memory, found.name
     try:
         return parse_size(match["memory"]), _ANY

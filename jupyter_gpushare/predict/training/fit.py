@@ -127,9 +127,14 @@ def fit_mlp(data: Data, rows: Rows) -> dict[str, Any]:
 
 def fit_trees(given: Array, wanted: Array) -> dict[str, Any]:
     """Boosted trees on what the base estimate leaves over."""
+    return exported(boosted(given, wanted))
+
+
+def boosted(given: Array, wanted: Array) -> Any:
+    """They are few and shallow, for there are hundreds of runs, not thousands."""
     from sklearn.ensemble import GradientBoostingRegressor
 
-    boosted = GradientBoostingRegressor(
+    return GradientBoostingRegressor(
         loss="absolute_error",
         n_estimators=120,
         learning_rate=0.08,
@@ -139,9 +144,13 @@ def fit_trees(given: Array, wanted: Array) -> dict[str, Any]:
         max_features=0.4,
         random_state=0,
     ).fit(given, wanted)
+
+
+def exported(regressor: Any) -> dict[str, Any]:
+    """scikit-learn's trees as plain numbers."""
     trees = []
-    for (regressor,) in boosted.estimators_:
-        tree = regressor.tree_
+    for (one,) in regressor.estimators_:
+        tree = one.tree_
         rows = zip(
             tree.feature, tree.threshold, tree.value[:, 0, 0], tree.children_left,
             tree.children_right, strict=True,
@@ -150,13 +159,13 @@ def fit_trees(given: Array, wanted: Array) -> dict[str, Any]:
             [
                 [-1, float(f"{value:.5g}"), 0, 0]
                 if left < 0
-                # scikit-learn compares single precision; the threshold keeps all digits.
-                else [int(place), float(threshold), int(left), int(right)]
+                # scikit-learn compares in single precision: more digits tell nothing.
+                else [int(place), float(f"{threshold:.9g}"), int(left), int(right)]
                 for place, threshold, value, left, right in rows
             ]
         )
-    start = float(boosted.init_.constant_[0, 0])
-    return {"is": "trees", "start": start, "rate": 0.08, "trees": trees}
+    start = float(regressor.init_.constant_[0, 0])
+    return {"is": "trees", "start": start, "rate": regressor.learning_rate, "trees": trees}
 
 
 def _short(array: Array) -> Any:
@@ -299,6 +308,16 @@ def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
                 for family in card["families"]
             },
         }
+        if metric is Metric.UTILISATION:
+            larger = np.array([r.hardware.cores > 1 for r in data.records])
+            larger &= unseen["boosted"] > 0
+            if larger.any():
+                card["metrics"][metric.value]["larger kinds"] = {
+                    "median error": float(np.median(data.errors(unseen["boosted"])[larger])),
+                    "mean": float(
+                        np.median(np.abs(data.truth[larger] - data.truth[larger].mean()))
+                    ),
+                }
         of = card["metrics"][metric.value]["unseen families"]
         better = min(("source", "boosted"), key=lambda way: of[way]["median error"])
         card["metrics"][metric.value]["used"] = better
