@@ -79,16 +79,22 @@ def of_torch() -> None:
     big = nn.Linear(4000, 4000)
     told["packed"] = len(pack((big, torch.zeros(64, 4000))))
     loss = nn.CrossEntropyLoss()
-    batch = (torch.zeros(64, 784), torch.zeros(64, dtype=torch.long))
-    mlp = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
-    adam = torch.optim.Adam(mlp.parameters())
-    tell("training", mlp, batch, loss=loss, optimizer=adam)
+
+    def batch() -> Any:
+        return torch.zeros(64, 784), torch.zeros(64, dtype=torch.long)
+
+    def mlp() -> Any:
+        return nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
+
+    model = mlp()
+    adam = torch.optim.Adam(model.parameters())
+    tell("training", model, batch(), loss=loss, optimizer=adam)
     # The same in earnest.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
     from predictor_runs import peak
     from predictor_zoo import Case
 
-    told["real peak"] = peak(Case("", "", lambda: mlp, lambda: batch, loss, "adam"))
+    told["real peak"] = peak(Case("", "", mlp, batch, loss, "adam"))
     told["cuda"] = torch.cuda.is_initialized()
 
 

@@ -73,9 +73,11 @@ class Recorder(TorchDispatchMode):
         data = given[0]
         if name in ("addmm", "baddbmm"):  # the bias is first
             data = given[1]
-        groups = {"convolution": 8, "convolution_backward": 9}.get(name)
-        if groups is not None and args[groups] > 1:
+        transposed = {"convolution": 6, "convolution_backward": 7}.get(name)
+        if transposed is not None and args[transposed + 2] > 1:  # it has groups
             kind = kind.replace("Conv2D", "DepthwiseConv2D")
+        elif transposed is not None and args[transposed]:
+            kind = kind.replace("Conv2D", "Conv2DTranspose")
         if kind == "Concat":
             return kind, sum(one.numel() for one in given)
         if name == "sum" and len(args) == 3 and args[2]:
