@@ -1,7 +1,7 @@
 """Measure real training loops on this machine's processor, for the predictors' starter set.
 
-    python scripts/predictor_runs.py            # 20 minutes on a machine with two cores
-    jupyter gpushare predictor retrain --shipped
+    python scripts/predictor_runs.py    # 20 minutes on two cores; --work DIR goes on where it ended
+    python scripts/predictor_card.py    # 5 minutes: trains, and writes docs/predictor-card.md
 
 One and two threads stand for two kinds of GPU. Other work on the machine must not change the
 figures, so time is not taken by the wall clock: a step's time is the processor time of the thread
@@ -13,6 +13,7 @@ exact: the peak of what torch's allocator gave out, from the profiler's events.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import subprocess
@@ -25,9 +26,10 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "jupyter_gpushare/predict/starter.jsonl"
+OUT = ROOT / "jupyter_gpushare/predict/starter.jsonl.gz"
+WHERE = ROOT / "docs/predictor-runs.json"
 THREADS = (1, 2)
-PASSES = 2
+PASSES = 4
 #: Processor seconds of a case in a pass, and the fewest and the most steps.
 SECONDS, FEWEST, MOST = 0.3, 4, 40
 
@@ -66,9 +68,7 @@ def peak(case: Any) -> int:
     events = profiler.profiler.kineto_results.events()
     start = min(e.start_ns() for e in events if e.name() == "the steps")
     alive = most = 0
-    for event in sorted(
-        (e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()
-    ):
+    for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):
         alive += event.nbytes()
         if event.start_ns() >= start:
             most = max(most, alive)
@@ -219,6 +219,9 @@ def main() -> None:
 
 def everything(only: str, out: Path, work: Path) -> None:
     """All passes, and the file."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from machine import machine
+
     from jupyter_gpushare.predict.features import Features, Hardware
     from jupyter_gpushare.predict.records import Record
 
@@ -226,7 +229,9 @@ def everything(only: str, out: Path, work: Path) -> None:
     of_case = {line["name"]: line for line in child("--describe", families, work=work)}
     memory = {line["name"]: line["memory"] for line in child("--peaks", families, work=work)}
     print(f"{len(of_case)} cases", file=sys.stderr)
-    lines = []
+    lines: list[str] = []
+    loads: list[float] = []
+    spreads: list[float] = []
     for threads in THREADS:
         flops, bandwidth = child("--facts", f"--threads={threads}", work=work)[0]
         hardware = Hardware(
@@ -256,13 +261,23 @@ def everything(only: str, out: Path, work: Path) -> None:
                 utilisation=100 * median(row["utilisation"] for row in rows),
             )
             lines.append(record.line())
-            spread = max(seconds) / min(seconds) - 1
+            lowest, second, *_ = sorted(seconds)
+            spread = second / lowest - 1
+            spreads.append(spread)
+            loads.extend(row["load"] for row in rows)
             print(
                 f"{name} {threads}: {min(seconds) * 1e3:.2f} ms, spread {spread:.0%}, "
                 f"{record.utilisation:.0f} %, load {rows[0]['load']:.1f}",
                 file=sys.stderr,
             )
-    out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    told = {
+        "runs": len(lines),
+        "load average": median(loads),
+        "times of two passes differ by (median)": median(spreads),
+    }
+    WHERE.write_text(json.dumps({**machine(), **told}, indent=2) + "\n", encoding="utf-8")
+    text = "".join(f"{line}\n" for line in lines)
+    out.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -167,11 +168,9 @@ class Unet(nn.Module):
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
         widths = [3, *(width * 2**level for level in range(depth))]
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(pairwise(widths))
         self.down = nn.ModuleList(conv(a, b) for a, b in pairs)
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs[1:])
-        )
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs[1:]))
         self.joined = nn.ModuleList(conv(2 * a, a) for a, _ in reversed(pairs[1:]))
         self.out = nn.Conv2d(width, 2, 1)
 
@@ -237,9 +236,7 @@ def resnet(width: int, depth: int) -> nn.Sequential:
                 conv(now, now), nn.Conv2d(now, now, 3, padding=1, bias=False), nn.BatchNorm2d(now)
             )
             layers.append(Around(inner, nn.ReLU()))
-    return nn.Sequential(
-        *layers, Flat(now)
-    )
+    return nn.Sequential(*layers, Flat(now))
 
 
 class Both(nn.Module):
@@ -329,8 +326,8 @@ def densenet(width: int, depth: int) -> nn.Sequential:
 
 def autoencoder(width: int, depth: int) -> nn.Sequential:
     widths = [3, *(width * 2**level for level in range(depth))]
-    down = [nn.Conv2d(a, b, 4, 2, 1) for a, b in zip(widths, widths[1:], strict=False)]
-    up = [nn.ConvTranspose2d(b, a, 4, 2, 1) for a, b in zip(widths, widths[1:], strict=False)]
+    down = [nn.Conv2d(a, b, 4, 2, 1) for a, b in pairwise(widths)]
+    up = [nn.ConvTranspose2d(b, a, 4, 2, 1) for a, b in pairwise(widths)]
     layers: list[nn.Module] = []
     for layer in (*down, *reversed(up)):
         layers += [layer, nn.SiLU()]
@@ -340,7 +337,9 @@ def autoencoder(width: int, depth: int) -> nn.Sequential:
 def mixer(places: int, width: int, depth: int) -> MeanOf:
     layers: list[nn.Module] = [nn.Linear(48, width)]
     for _ in range(depth):
-        over = nn.Sequential(nn.Linear(places, 2 * places), nn.GELU(), nn.Linear(2 * places, places))
+        over = nn.Sequential(
+            nn.Linear(places, 2 * places), nn.GELU(), nn.Linear(2 * places, places)
+        )
         along = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         layers += [
             Around(nn.Sequential(nn.LayerNorm(width), Turned(over))),
@@ -447,7 +446,14 @@ def variants() -> Iterator[tuple[str, str, Make, Batch, tuple[int, ...], Any]]:
                texts(length, words), sizes, classes)  # fmt: skip
     for w, d, patch, sizes in ((64, 3, 4, (8, 32)), (128, 2, 4, (8, 24)), (192, 4, 8, (16, 48)),
                                (96, 6, 4, (4, 16))):  # fmt: skip
-        yield "vit", f"{w}x{d}", lambda w=w, d=d, p=patch: Vit(32, p, w, d), images(32), sizes, classes
+        yield (
+            "vit",
+            f"{w}x{d}",
+            lambda w=w, d=d, p=patch: Vit(32, p, w, d),
+            images(32),
+            sizes,
+            classes,
+        )
     for table, w, fields, hidden, sizes in ((2000, 16, 8, 128, (256, 1024)),
                                             (10000, 32, 8, 256, (256, 1024)),
                                             (1000, 64, 16, 512, (128, 512)),
@@ -466,7 +472,6 @@ def variants() -> Iterator[tuple[str, str, Make, Batch, tuple[int, ...], Any]]:
                                     (256, 64, 100, (4, 10))):  # fmt: skip
         yield ("graph", f"{w}x{hidden}x{nodes}", lambda w=w, h=hidden: Pairs(w, h),
                graphs(nodes, w), sizes, classes)  # fmt: skip
-
 
     for name, layer, shape, sizes in LAYERS:
         yield "layer", name, layer, rows(*shape), sizes, _mean
@@ -495,7 +500,8 @@ LAYERS: tuple[tuple[str, Make, tuple[int, ...], tuple[int, ...]], ...] = (
     ("layernorm", lambda: nn.LayerNorm(160), (80, 160), (16, 64)),
     ("attention96", lambda: Attend(96), (80, 96), (4, 24)),
     ("attention224", lambda: Attend(224), (48, 224), (4, 24)),
-    ("lstm", lambda: LastOf(nn.LSTM(48, 96, 1, batch_first=True), nn.Identity()), (40, 48), (8, 48)),
+    ("lstm", lambda: LastOf(nn.LSTM(48, 96, 1, batch_first=True), nn.Identity()), (40, 48),
+     (8, 48)),
     ("lstm160", lambda: LastOf(nn.LSTM(64, 160, 2, batch_first=True), nn.Identity()), (20, 64),
      (8, 48)),
     ("gru", lambda: LastOf(nn.GRU(48, 96, 1, batch_first=True), nn.Identity()), (40, 48), (8, 48)),

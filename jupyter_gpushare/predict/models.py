@@ -32,9 +32,7 @@ class Trees:
         for tree in self.trees:
             place, threshold, left, right = tree[0]
             while place >= 0:
-                place, threshold, left, right = tree[
-                    left if numbers[place] <= threshold else right
-                ]
+                place, threshold, left, right = tree[left if numbers[place] <= threshold else right]
             total += self.rate * threshold
         return total
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from .features import Features, Hardware
@@ -13,6 +15,8 @@ VERSION: Final = 1
 #: Beside the node's ledger: its opt-in data, and the models that were retrained with them.
 RECORDS_FILE: Final = "predictor-records.jsonl"
 MODELS_FILE: Final = "predictor-models.json"
+#: The starter set: scripts/predictor_runs.py measured it.
+STARTER: Final = Path(__file__).with_name("starter.jsonl.gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,9 @@ def read_lines(lines: Iterable[str]) -> Iterator[Record]:
             yield Record.read(json.loads(line))
         except ValueError:
             continue
+
+
+def shipped() -> list[Record]:
+    """The starter set. Raises `OSError`."""
+    with gzip.open(STARTER, "rt", encoding="utf-8") as file:
+        return list(read_lines(file))

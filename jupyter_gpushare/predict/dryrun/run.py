@@ -97,9 +97,7 @@ def _is_keras(keras: Any, model: Any) -> bool:
 
 
 def _is_jax(_jax: Any, model: Any) -> bool:
-    return callable(model) or (
-        isinstance(model, tuple) and len(model) == 2 and callable(model[0])
-    )
+    return callable(model) or (isinstance(model, tuple) and len(model) == 2 and callable(model[0]))
 
 
 def _answer(done: subprocess.CompletedProcess[bytes], iterations: int) -> Features:

@@ -154,7 +154,7 @@ class Walk:
         elements = _elements(given[0]) if given else 0
         if kind == "Concat":
             elements = sum(map(_elements, given))
-        elif kind == "MaxPool" or op.type.endswith("Grad") and op.type != "BiasAddGrad":
+        elif kind == "MaxPool" or (op.type.endswith("Grad") and op.type != "BiasAddGrad"):
             elements = max(map(_elements, given), default=0)
         moved = sum(map(_bytes, (*given, *made)))
         self.tally.add(kind, elements, _flops(op), moved, times)
@@ -185,14 +185,14 @@ def _flops(op: Any) -> int:
     if op.type in ("Conv2D", "Conv3D"):
         return 2 * _elements(made[0]) * _kernel(given[1].shape.as_list())
     if op.type == "DepthwiseConv2dNative":
-        return 2 * _elements(made[0]) * math.prod(given[1].shape.as_list()[:2])
+        return 2 * _elements(made[0]) * int(math.prod(given[1].shape.as_list()[:2]))
     if op.type == "Conv2DBackpropInput":
         return 2 * _elements(given[2]) * _kernel(given[1].shape.as_list())
     if op.type == "Conv2DBackpropFilter":
         return 2 * _elements(given[2]) * _kernel(made[0].shape.as_list())
     if op.type.startswith("DepthwiseConv2dNativeBackprop"):
         kernel = (made[0] if op.type.endswith("Filter") else given[1]).shape.as_list()
-        return 2 * _elements(given[2]) * math.prod(kernel[:2])
+        return 2 * _elements(given[2]) * int(math.prod(kernel[:2]))
     return 0
 
 

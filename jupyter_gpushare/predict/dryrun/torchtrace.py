@@ -38,15 +38,13 @@ class Recorder(TorchDispatchMode):
         self.is_on = False
         self._counter = counter
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         before = self._counter.get_total_flops()
         out = func(*args, **kwargs)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         if name == "mkldnn_rnn_layer" and args[15]:
-            # Its fake has an empty workspace. The real one keeps 15.5 bytes for each gate of each step.
+            # Its fake's workspace is empty. The real one has 15.5 bytes for each gate of each step.
             rows, width = args[0].shape[0] * args[0].shape[1], args[2].shape[0]
             *others, workspace = out
             out = (*others, workspace.new_empty(rows * width * 31 // 2, dtype=torch.uint8))
@@ -75,15 +73,17 @@ class Recorder(TorchDispatchMode):
         data = given[0]
         if name in ("addmm", "baddbmm"):  # the bias is first
             data = given[1]
-        if name in ("convolution", "convolution_backward") and args[-2 if name[-1] != "n" else -1]:
-            groups = int(args[8] if name == "convolution" else args[9])
-            if groups > 1:
-                kind = kind.replace("Conv2D", "DepthwiseConv2D")
+        transposed = {"convolution": 6, "convolution_backward": 7}.get(name)
+        if transposed is not None and args[transposed + 2] > 1:  # it has groups
+            kind = kind.replace("Conv2D", "DepthwiseConv2D")
+        elif transposed is not None and args[transposed]:
+            kind = kind.replace("Conv2D", "Conv2DTranspose")
         if kind == "Concat":
             return kind, sum(one.numel() for one in given)
         if name == "sum" and len(args) == 3 and args[2]:
-            # Autograd's way back from a bias that was added to each row.
-            if list(args[1]) == list(range(len(args[1]))) and len(args[1]) < data.dim():
+            axes = list(args[1])
+            if axes == list(range(len(axes))) and len(axes) < data.dim():
+                # Autograd's way back from a bias that was added to each row.
                 return "BiasAddGrad", data.numel()
         return kind, data.numel()
 
@@ -110,9 +110,7 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
         most = memory.get_tracker_snapshot("peak")
     size, elements = shapes([tuple(leaf.shape) for leaf in leaves])
     return {
-        "nodes": {
-            n.kind: [n.largest, n.count, n.flops, n.bytes] for n in recorder.tally.nodes()
-        },
+        "nodes": {n.kind: [n.largest, n.count, n.flops, n.bytes] for n in recorder.tally.nodes()},
         "batch": size,
         "inputs": elements,
         "peak": int(sum(of["Total"] for of in most.values())),
@@ -177,9 +175,7 @@ def _step(
         if loss is not None:
             value = loss(out) if target is None else loss(out, target)
         else:
-            value = sum(
-                one.float().mean() for one in _tensors(out) if one.is_floating_point()
-            )
+            value = sum(one.float().mean() for one in _tensors(out) if one.is_floating_point())
         del out
         value.backward()
         if optimizer is not None:

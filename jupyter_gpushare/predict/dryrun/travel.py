@@ -104,7 +104,7 @@ def pack(thing: Any, keras_model: Callable[[Any], Any] | None = None) -> bytes:
 
     luggage = Luggage()
 
-    class Packer(cloudpickle.Pickler):  # type: ignore[misc]
+    class Packer(cloudpickle.Pickler):
         def persistent_id(self, thing: Any) -> Any:
             return luggage.describe(thing)
 
@@ -120,7 +120,7 @@ def pack(thing: Any, keras_model: Callable[[Any], Any] | None = None) -> bytes:
     except DryRunFailed:
         raise
     # A user's own __reduce__ may raise anything.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise DryRunFailed(
             "cannot-travel",
             f"The model cannot be handed to another process: {error}",

@@ -19,7 +19,10 @@ from ..records import Record
 from ..table import VERSION as TABLE
 from .rates import fit_rates
 
-Rows = Sequence[int]
+#: numpy's, whose types are not read here.
+Array = Any
+#: Numbers of records.
+Rows = Any
 #: Families of one layer each: they are for training; nobody asks for the time of one layer.
 PARTS = frozenset({"layer"})
 UNDER = 0.05
@@ -31,24 +34,24 @@ class Data:
 
     metric: Metric
     records: list[Record]
-    truth: np.ndarray  # as it was measured
-    dry: np.ndarray  # the analytic dry run alone
-    vectors: np.ndarray  # the source's
-    families: np.ndarray
-    variants: np.ndarray
+    truth: Array  # as it was measured
+    dry: Array  # the analytic dry run alone
+    vectors: Array  # the source's
+    families: Array
+    variants: Array
 
     @property
     def is_ratio(self) -> bool:
         """Errors are relative; those of the utilisation are in hundredths."""
         return self.metric is not Metric.UTILISATION
 
-    def scaled(self, values: np.ndarray) -> np.ndarray:
+    def scaled(self, values: Array) -> Array:
         return np.log(values) if self.is_ratio else values
 
-    def unscaled(self, values: np.ndarray) -> np.ndarray:
+    def unscaled(self, values: Array) -> Array:
         return np.exp(values) if self.is_ratio else np.clip(values, 1.0, 100.0)
 
-    def errors(self, told: np.ndarray) -> np.ndarray:
+    def errors(self, told: Array) -> Array:
         return np.abs(told / self.truth - 1) if self.is_ratio else np.abs(told - self.truth)
 
 
@@ -122,11 +125,16 @@ def fit_mlp(data: Data, rows: Rows) -> dict[str, Any]:
     }
 
 
-def fit_trees(given: np.ndarray, wanted: np.ndarray) -> dict[str, Any]:
+def fit_trees(given: Array, wanted: Array) -> dict[str, Any]:
     """Boosted trees on what the base estimate leaves over."""
+    return exported(boosted(given, wanted))
+
+
+def boosted(given: Array, wanted: Array) -> Any:
+    """They are few and shallow, for there are hundreds of runs, not thousands."""
     from sklearn.ensemble import GradientBoostingRegressor
 
-    boosted = GradientBoostingRegressor(
+    return GradientBoostingRegressor(
         loss="absolute_error",
         n_estimators=120,
         learning_rate=0.08,
@@ -136,9 +144,13 @@ def fit_trees(given: np.ndarray, wanted: np.ndarray) -> dict[str, Any]:
         max_features=0.4,
         random_state=0,
     ).fit(given, wanted)
+
+
+def exported(regressor: Any) -> dict[str, Any]:
+    """scikit-learn's trees as plain numbers."""
     trees = []
-    for (regressor,) in boosted.estimators_:
-        tree = regressor.tree_
+    for (one,) in regressor.estimators_:
+        tree = one.tree_
         rows = zip(
             tree.feature, tree.threshold, tree.value[:, 0, 0], tree.children_left,
             tree.children_right, strict=True,
@@ -147,23 +159,23 @@ def fit_trees(given: np.ndarray, wanted: np.ndarray) -> dict[str, Any]:
             [
                 [-1, float(f"{value:.5g}"), 0, 0]
                 if left < 0
-                # scikit-learn compares single precision; the threshold keeps all digits.
-                else [int(place), float(threshold), int(left), int(right)]
+                # scikit-learn compares in single precision: more digits tell nothing.
+                else [int(place), float(f"{threshold:.9g}"), int(left), int(right)]
                 for place, threshold, value, left, right in rows
             ]
         )
-    start = float(boosted.init_.constant_[0, 0])
-    return {"is": "trees", "start": start, "rate": 0.08, "trees": trees}
+    start = float(regressor.init_.constant_[0, 0])
+    return {"is": "trees", "start": start, "rate": regressor.learning_rate, "trees": trees}
 
 
-def _short(array: np.ndarray) -> Any:
+def _short(array: Array) -> Any:
     return np.vectorize(lambda x: float(f"{x:.6g}"))(array).tolist()
 
 
 # -- fitting and trying ------------------------------------------------------------------------
 
 
-def bases(data: Data, train: Rows, asked: Rows) -> np.ndarray:
+def bases(data: Data, train: Rows, asked: Rows) -> Array:
     """The estimate that the trees correct: for the time that of rates fitted to ``train``."""
     if data.metric is not Metric.TIME:
         return data.dry[asked]
@@ -177,7 +189,7 @@ def bases(data: Data, train: Rows, asked: Rows) -> np.ndarray:
     return told
 
 
-def relatives(data: Data, rows: Rows, base: np.ndarray) -> np.ndarray:
+def relatives(data: Data, rows: Rows, base: Array) -> Array:
     """What the trees take."""
     with_share = data.metric is Metric.TIME
     return np.array(
@@ -206,7 +218,7 @@ def trees_of(data: Data, rows: Rows) -> dict[str, Any]:
     return fit_trees(relatives(data, rows, base), left)
 
 
-def parts(groups: np.ndarray, most: int) -> Iterable[np.ndarray]:
+def parts(groups: Array, most: int) -> Iterable[Array]:
     """Masks that leave out each group once, at most ``most`` of them at a time."""
     names = sorted(set(groups))
     size = max(1, math.ceil(len(names) / most))
@@ -214,7 +226,7 @@ def parts(groups: np.ndarray, most: int) -> Iterable[np.ndarray]:
         yield np.isin(groups, names[first : first + size])
 
 
-def told_by(data: Data, train: Rows, asked: Rows) -> dict[str, np.ndarray]:
+def told_by(data: Data, train: Rows, asked: Rows) -> dict[str, Array]:
     """What each way says of ``asked`` when it knows ``train``."""
     network = read_model(fit_mlp(data, train))
     trees = read_model(trees_of(data, train))
@@ -229,14 +241,14 @@ def told_by(data: Data, train: Rows, asked: Rows) -> dict[str, np.ndarray]:
     }
 
 
-def tried(data: Data, groups: np.ndarray, most: int) -> dict[str, np.ndarray]:
+def tried(data: Data, groups: Array, most: int) -> dict[str, Array]:
     """What each way says of all records, each time without having seen the record's group.
 
     Rows of parts are 0: they are for training only.
     """
     every = np.arange(len(data.records))
     is_part = np.isin(data.families, list(PARTS))
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, Array] = {}
     for out in parts(np.where(is_part, "", groups), most):
         asked = every[out & ~is_part]
         if len(asked) == 0:
@@ -246,7 +258,7 @@ def tried(data: Data, groups: np.ndarray, most: int) -> dict[str, np.ndarray]:
     return found
 
 
-def figures(data: Data, told: np.ndarray) -> dict[str, float]:
+def figures(data: Data, told: Array) -> dict[str, float]:
     """How wrong it is: the median, and how often it told too little by more than 5 %."""
     asked = told > 0
     errors = data.errors(told)[asked]
@@ -264,11 +276,9 @@ def figures(data: Data, told: np.ndarray) -> dict[str, float]:
     return found
 
 
-def leave_one_out_p90(ratio: np.ndarray, families: np.ndarray) -> np.ndarray:
+def leave_one_out_p90(ratio: Array, families: Array) -> Array:
     """For each record the p90 of the ratios of the other families, so that none judges itself."""
-    return np.array(
-        [max(1.0, float(np.quantile(ratio[families != own], 0.9))) for own in families]
-    )
+    return np.array([max(1.0, float(np.quantile(ratio[families != own], 0.9))) for own in families])
 
 
 def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
@@ -292,10 +302,22 @@ def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
             "unseen families": {way: figures(data, told) for way, told in unseen.items()},
             "unseen models": {way: figures(data, told) for way, told in kindred.items()},
             "by family": {
-                str(family): float(np.median(data.errors(unseen["boosted"])[data.families == family]))
+                str(family): float(
+                    np.median(data.errors(unseen["boosted"])[data.families == family])
+                )
                 for family in card["families"]
             },
         }
+        if metric is Metric.UTILISATION:
+            larger = np.array([r.hardware.cores > 1 for r in data.records])
+            larger &= unseen["boosted"] > 0
+            if larger.any():
+                card["metrics"][metric.value]["larger kinds"] = {
+                    "median error": float(np.median(data.errors(unseen["boosted"])[larger])),
+                    "mean": float(
+                        np.median(np.abs(data.truth[larger] - data.truth[larger].mean()))
+                    ),
+                }
         of = card["metrics"][metric.value]["unseen families"]
         better = min(("source", "boosted"), key=lambda way: of[way]["median error"])
         card["metrics"][metric.value]["used"] = better

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
@@ -11,6 +12,8 @@ from ..analytic import OF_BANDWIDTH, OF_FLOPS, START, Rates
 from ..records import Record
 from ..table import KINDS
 
+#: numpy's, whose types are not read here.
+Array = Any
 #: How strongly a kind's own rates are drawn to those of all kinds together.
 DRAWN = 0.3
 #: Of many, a few are wrong by much; what weighs is the relative error, not its square.
@@ -36,11 +39,13 @@ def fit_rates(records: Sequence[Record]) -> Rates:
     columns = (counts * of_all).reshape(len(records), -1) / seconds[:, None]
     found = np.tile(of_all, len(KINDS)) * _solve(columns, DRAWN)
     rows = found.reshape(len(KINDS), 3)
-    return {kind: (float(a), float(b), float(c)) for kind, (a, b, c) in zip(KINDS, rows, strict=True)}
+    return {
+        kind: (float(a), float(b), float(c)) for kind, (a, b, c) in zip(KINDS, rows, strict=True)
+    }
 
 
-def _solve(columns: np.ndarray, drawn: float) -> np.ndarray:
-    """Factors of the columns, none negative and each drawn to 1, whose sum is near 1 in each row."""
+def _solve(columns: Array, drawn: float) -> Array:
+    """Factors of the columns, none negative, each drawn to 1; their sum is near 1 in each row."""
     size = columns.shape[1]
     weights = np.ones(len(columns))
     factors = np.ones(size)
