@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any, Final
 
 from ...protocol.times import format_duration, format_range
-from .render import count, html_table, page_html, plain, size, text_table
+from .render import count, html_table, note_html, page_html, plain, size, text_table
 
 Document = Mapping[str, Any]
 
@@ -51,7 +50,7 @@ class Prediction:
 
     def _repr_html_(self) -> str:
         table = html_table(self._head, _TITLES, [row(one) for one in self.kinds])
-        return page_html(table, *(f"<div>{escape(note)}</div>" for note in self._notes))
+        return page_html(table, *(note_html(note) for note in self._notes))
 
     @property
     def _head(self) -> str:
