@@ -1,4 +1,5 @@
 import { fireEvent, screen } from '@testing-library/react';
+import type { NotebookPanel } from '@jupyterlab/notebook';
 import { nullTranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 import React from 'react';
@@ -81,10 +82,10 @@ describe('the prediction of a notebook', () => {
   });
 
   it('is a button in the toolbar that opens the panel', () => {
-    const sessionContext: any = {
+    const sessionContext = {
       session: { kernel: { id: 'k1' } },
       kernelChanged: new Signal<object, unknown>({})
-    };
+    } as unknown as NotebookPanel['sessionContext'];
     const Item = () => <PredictionView notebook={{ sessionContext }} />;
     const { model, ran } = show(Item, aStatus(), [CommandIDs.showPanel]);
     expect(screen.queryByRole('button')).toBeNull();
