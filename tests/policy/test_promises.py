@@ -119,7 +119,9 @@ def test_ninety_and_sixty_seconds_are_more_than_two_minutes() -> None:
     assert known.ends is not None
     assert known.ends <= begun + 120
     kept = 100 * 1.5 * pace * 40 / 30
-    assert shares[-1] - 10 < kept * compute.SPARE <= shares[-1] + 1e-6, "until it is met, and no further"
+    assert shares[-1] - 10 < kept * compute.SPARE <= shares[-1] + 1e-6, (
+        "until it is met, and no further"
+    )
 
 
 def test_what_is_infeasible_is_refused_with_the_best_possible_time() -> None:
