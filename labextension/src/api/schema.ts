@@ -396,6 +396,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            share?: number | null;
             /** @enum {unknown} */
             source?: "configuration" | "override";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
@@ -704,6 +706,8 @@ export interface components {
             reserve?: "whole" | "quota" | "estimate" | null;
             /** @description whether it was ever here */
             seen?: boolean;
+            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            share?: number | null;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
@@ -734,6 +738,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description hundredths of one GPU that its promises may claim at once; 0 is none; null is the node's own */
+            share?: number | null;
             /** @description bytes of head-room before the part of each later task where tasks take turns; null is the node's own */
             turn_offset?: number | null;
             weight?: number;
