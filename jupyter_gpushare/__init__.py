@@ -6,19 +6,29 @@ and every import here would slow all of them down.
 
 from ._version import __version__
 
-__all__ = ["Preempted", "__version__", "checkpoint", "gated", "gpu", "on_preempt", "steps"]
+__all__ = [
+    "Preempted",
+    "__version__",
+    "checkpoint",
+    "estimate",
+    "gated",
+    "gpu",
+    "on_preempt",
+    "steps",
+]
 
 TYPE_CHECKING = False  # as in typing, which is not imported here
 if TYPE_CHECKING:
     from typing import Any
 
+    from .client.api import estimate
     from .client.decorator import gpu
     from .client.errors import Preempted
     from .client.gates import checkpoint, gated, on_preempt, steps
 
 
 def __getattr__(name: str) -> "Any":
-    if name not in ("Preempted", "checkpoint", "gated", "gpu", "on_preempt", "steps"):
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import client
 

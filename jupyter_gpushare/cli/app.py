@@ -29,6 +29,7 @@ class GpuShareApp(Verb):
         "plan": ("cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
         "replay": ("cli.replay.ReplayApp", "Replay a trace of sessions through the policy."),
         "advise": ("cli.advise.AdviseApp", "Would turns serve more people on this node?"),
+        "predictor": ("cli.predictor.PredictorApp", "The predictor: retrain it, or see its card."),
         "doctor": ("cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
         "ledger": ("cli.ledger.LedgerApp", "The ledger: backup, check, vacuum, restore."),
         "node": ("node.app.NodeManagerApp", "Run the node manager."),

@@ -69,7 +69,7 @@ class LedgerVerb(Verb):
         from ..node.ledger.ledger import StoppedLedger
 
         place = self.place()
-        with _as_owner_of(place), contextlib.closing(StoppedLedger(place)) as ledger:
+        with as_owner_of(place), contextlib.closing(StoppedLedger(place)) as ledger:
             yield ledger
 
     def run(self, arguments: list[str]) -> int:
@@ -258,7 +258,7 @@ class LedgerApp(LedgerCheckApp):
 
 
 @contextlib.contextmanager
-def _as_owner_of(ledger: Path) -> Iterator[None]:
+def as_owner_of(ledger: Path) -> Iterator[None]:
     """Let root act as the owner of the ledger's folder for a while."""
     there = next((place for place in (ledger.parent, ledger) if place.exists()), None)
     owner = None if there is None else there.stat()

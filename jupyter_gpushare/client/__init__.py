@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import history, lease, quota, release, request, status, usage
+    from .api import estimate, history, lease, quota, release, request, status, usage
     from .decorator import gpu
     from .errors import GpuShareError, LeaseLost, NodeUnavailable, Preempted, QuotaExceeded
     from .gates import checkpoint, gated, on_preempt, steps
@@ -21,6 +21,7 @@ __all__ = [
     "Preempted",
     "QuotaExceeded",
     "checkpoint",
+    "estimate",
     "gated",
     "gpu",
     "history",

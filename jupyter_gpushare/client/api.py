@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..protocol.messages import Method
 from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
+from .errors import GpuShareError
 from .words.grant import Grant
+from .words.promises import read_wish
 from .words.settings import ONE_PART, Ask, parse_class, parse_reserve
+
+if TYPE_CHECKING:
+    from .words.prediction import Prediction
 
 
 def make_ask(
@@ -91,27 +97,81 @@ def lease(
     reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
+    deadline: float | str | None = None,
+    min_steps_per_second: float | None = None,
 ) -> Iterator[Grant]:
     """Hold a lease for a block of code. Arguments and errors as in :func:`request`.
 
     A lease that the process holds already and that is enough is used, and kept
     after the block. Blocks that run at the same time hold one together, and the
     last one gives it back.
+
+    With a ``deadline`` (seconds, or ``"10m"``), from now on, or ``min_steps_per_second`` the block
+    is promised to be ready by then, or to be so fast, also where others compute on the GPU. Where
+    that cannot be kept it does not run: ``QuotaExceeded`` says what would be possible.
     """
     ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
-    with hold(Needs(ask, wait, wait_timeout)) as grant:
+    wish = read_wish(deadline, min_steps_per_second)
+    with hold(Needs(ask, wait, wait_timeout, wish)) as grant:
         yield grant
 
 
 @contextmanager
 def hold(needs: Needs) -> Iterator[Grant]:
     """Do the work of :func:`lease` with checked needs."""
-    blocks = broker().blocks
+    blocks, began = broker().blocks, time.monotonic()
     grant = blocks.enter(needs)
     try:
-        yield grant
+        with broker().promises.kept(needs.wish, time.monotonic() - began):
+            yield grant
     finally:
         blocks.leave(grant)
+
+
+def estimate(
+    model: Any,
+    batch: Any,
+    *,
+    iterations: int = 1,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Any = None,
+    training: bool | None = None,
+    timeout: float = 60.0,
+) -> Prediction:
+    """What ``model`` is expected to need for ``iterations`` over ``batch`` on each kind of GPU.
+
+    Memory, time, utilisation, and whether it would start now or wait. Shown in a notebook it is a
+    table. Another process looks at the structure of the model and at the shapes of the batch;
+    nothing runs on a GPU, and no weights, data or code leave this host's own process.
+
+    ``model`` is a torch module, a Keras model, or a function of JAX (or a pair of one and its
+    parameters), and ``batch`` what it is called with. Training is meant where ``loss`` or
+    ``optimizer`` is given (an optimizer of the model, or "sgd", "adam", "adamw"), else a forward
+    pass; ``training`` says it outright. ``loss(output)`` gives the scalar to learn from, or
+    ``loss(output, target)`` where ``batch`` is ``(inputs, target)``.
+
+    Later requests of this process that name no memory reserve what is expected, where the reserve
+    is ``estimate``. Without a node manager the kinds of GPUs are those that this package knows.
+
+    Raises ``GpuShareError`` where the model cannot be looked at, and says what to do.
+    """
+    from ..predict.dryrun import DryRunFailed, dry_run
+
+    try:
+        features = dry_run(
+            model,
+            batch,
+            iterations=iterations,
+            training=training,
+            loss=loss,
+            optimizer=optimizer,
+            timeout=timeout,
+        )
+    except DryRunFailed as error:
+        raise GpuShareError(str(error)) from error
+    from .asking.predicting import predicted
+
+    return predicted(broker(), features)
 
 
 def status() -> dict[str, Any]:

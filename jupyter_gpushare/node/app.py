@@ -33,6 +33,7 @@ from ..policy.words.model import (
     LeasePhase,
     ProcessId,
 )
+from ..predict.records import MODELS_FILE, RECORDS_FILE
 from ..protocol import names
 from ..protocol.address import OLD_EMBEDDED_NAME, configured_socket, embedded_socket, host_id
 from ..protocol.hostmemory import look, room
@@ -50,6 +51,7 @@ from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
 from .ledger import place as ledgerplace
 from .ledger.beside import UnsafeFile, check_directory, hub_people, key_beside, key_file
+from .ledger.learned import Learned
 from .ledger.ledger import Ledger, LedgerError
 from .manager import Manager
 from .people import hubmemory
@@ -92,7 +94,9 @@ class NodeManagerApp(JupyterApp):
     """
 
     simulate = Unicode(
-        "", help="Simulated GPUs instead of this host's: 2x24GiB, or 1x80GiB,2x24GiB."
+        "",
+        help="Simulated GPUs instead of this host's: 2x24GiB, or by their kind: 1xA100,2xT4. "
+        "A kind has its memory, and predictions are those of such GPUs.",
     ).tag(config=True)
     gpus = Unicode(
         "",
@@ -124,6 +128,14 @@ class NodeManagerApp(JupyterApp):
         events of the environments with the most bytes are forgotten before history_days; one
         environment may have a sixteenth at most. GPU-hours are kept as sums, and what
         administrators did stays.""",
+    ).tag(config=True)
+    keep_runs = Bool(
+        False,
+        help="""Keep what finished runs needed, for `jupyter gpushare predictor retrain`: of those
+        whose model a dry run told of (`%gpushare predict`). A run is a line in
+        predictor-records.jsonl beside the ledger: counts and sizes of the model's operations, the
+        kind of GPU, the measured memory, time and utilisation. No code, no data, no name of a
+        person or notebook; at most 16 MiB.""",
     ).tag(config=True)
     measure_interval = Duration(
         2.0, least=0.05, help="Seconds between two measurements of the GPUs."
@@ -367,6 +379,8 @@ class NodeManagerApp(JupyterApp):
             name=socket.gethostname(),
             version=__version__,
             heartbeat_interval=rhythm.heartbeat_interval,
+            models=ledger_path.with_name(MODELS_FILE),
+            learned=Learned(ledger_path.with_name(RECORDS_FILE)) if self.keep_runs else None,
             log=self.log,
         )
         service.statuses.ledger = str(ledger_path.absolute())

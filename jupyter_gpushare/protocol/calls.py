@@ -36,7 +36,7 @@ from .messages import (
 from .names import RESERVES
 from .reading import BadParameter, reader
 from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
-from .sizes import MOST_GPUS
+from .sizes import MOST_GPUS, MOST_SHARE
 
 Id = Annotated[str, Text(IDENTIFIER)]
 Name = Annotated[str, Text(NAME)]
@@ -291,6 +291,26 @@ class MemoryParams(LeaseParams):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressParams(LeaseParams):
+    """How far a task is: in a kernel, its cell."""
+
+    done: Annotated[Whole, "steps it has done"]
+    total: Annotated[Whole | None, "steps it will do in all; null: unknown"]
+    seconds: Annotated[float, Range(0.0, 1e9), "of computing for one step, measured lately"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseParams(LeaseParams):
+    """The promise that a task asks for; with neither of them, the one that it has is over."""
+
+    deadline: Annotated[
+        float | None, Range(0.0, 1e9), "seconds from now until it is to be ready"
+    ] = None
+    rate: Annotated[float | None, Range(0.0, 1e9), "steps a second, at least"] = None
+    total: Annotated[Whole | None, "steps it will do in all; null: unknown"] = None
+
+
+@dataclass(frozen=True, slots=True)
 class UsageParams:
     """``since``: seconds back from now."""
 
@@ -324,6 +344,37 @@ class ReadingsParams:
         "seconds between two values, at least; for a longer past they are further apart: 15 s "
         "beyond a quarter of an hour, 5 min beyond an hour",
     ] = 5.0
+
+
+Much = Annotated[float, Range(0.0, 1e30)]
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """All operations of one kind in one iteration of a model."""
+
+    kind: Name
+    largest: Annotated[Whole, "the largest count of input elements of one of them"]
+    count: Whole
+    flops: Annotated[Much, "floating-point operations of all of them"]
+    bytes: Annotated[Much, "bytes that they read and write"]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictParams:
+    """What a dry run told of a model and a batch: no code, no weights, no data."""
+
+    task: TaskParams
+    framework: Annotated[str, words("torch", "jax", "tensorflow")]
+    operations: tuple[Operations, ...]
+    batch: Whole
+    iterations: Annotated[int, Range(1, 2**53)]
+    inputs: Annotated[Whole, "elements of the input of one iteration"]
+    peak: Annotated[Whole, "the most bytes that tensors have at once"]
+    training: Annotated[bool, "false: it only computes forward"] = True
+    code: Annotated[
+        str | None, Text(IDENTIFIER), "the code that runs, as in `request`; null: it has no name"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +512,15 @@ class QuotaParams:
         ]
         | LeftOut
     ) = LeftOut.KEEP
+    share: (
+        Annotated[
+            int | None,
+            Range(0, MOST_SHARE),
+            "hundredths of one GPU that its promises may claim at once; 0 is none; null is the "
+            "node's own",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,6 +570,8 @@ PARAMS: Final[dict[Method, type]] = {
     Method.KEPT: KeptParams,
     Method.RESUME: ResumeParams,
     Method.MEMORY: MemoryParams,
+    Method.PROGRESS: ProgressParams,
+    Method.PROMISE: PromiseParams,
     Method.TURN_ASK: TurnParams,
     Method.TURN_DONE: TurnParams,
     Method.TURN_LOCK: LeaseParams,
@@ -520,6 +582,7 @@ PARAMS: Final[dict[Method, type]] = {
     Method.USAGE: UsageParams,
     Method.USAGE_DAILY: DailyUsageParams,
     Method.READINGS: ReadingsParams,
+    Method.PREDICT: PredictParams,
     Method.HISTORY: HistoryParams,
     Method.TASK_ENDED: TaskEndedParams,
     Method.QUOTA_LIST: NoParams,

@@ -56,6 +56,11 @@ OwnInteractive = Annotated[
     "GPUs that its interactive requests may have or wait for at once; what it asks beyond is "
     "batch; null: no bound",
 ]
+OwnShare = Annotated[
+    int | None,
+    Range(0),
+    "hundredths of one GPU that its promises may claim at once; null: the node's own",
+]
 OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
 OwnReserve = Annotated[
     str | None,
@@ -146,6 +151,7 @@ class ListedQuota(HeldQuota):
     turn_offset: NotRequired[OwnOffset]
     pin_turn_limit: NotRequired[OwnPin]
     interactive: NotRequired[OwnInteractive]
+    share: NotRequired[OwnShare]
     seen: NotRequired[Annotated[bool, "whether it was ever here"]]
 
 
@@ -170,6 +176,7 @@ class GroupQuota(QuotaNumbers):
     turn_offset: NotRequired[OwnOffset]
     pin_turn_limit: NotRequired[OwnPin]
     interactive: NotRequired[OwnInteractive]
+    share: NotRequired[OwnShare]
     reserve: NotRequired[OwnReserve]
     warnings: NotRequired[Warnings]
 
@@ -241,6 +248,12 @@ class Squatter(TypedDict):
 
 class SharedGpu(TypedDict):
     """How a GPU is shared."""
+
+    promised: NotRequired[
+        Annotated[
+            Count, "hundredths of its compute that named promises have, whoever wants to compute"
+        ]
+    ]
 
     share_mode: Annotated[
         str, words("space", "time"), "whether its tasks have a part each, or take turns"
@@ -314,10 +327,10 @@ class LeaseReserve(TypedDict):
 
     why: Annotated[
         str,
-        words("named", "quota", "whole", "estimate", "measured", "fixed"),
+        words("named", "quota", "whole", "estimate", "predicted", "measured", "fixed"),
         "the request named it; the quota gives so much; the quota gives whole GPUs; earlier runs "
-        "of the same code needed it; it was measured to need it; the quota gives it, and its "
-        "framework cannot change its limit while it runs",
+        "of the same code needed it; a dry run of its model predicted it; it was measured to need "
+        "it; the quota gives it, and its framework cannot change its limit while it runs",
     ]
     runs: Annotated[int | None, Range(0), "the runs that the estimate is made of; null: none is"]
     follows: Annotated[
@@ -461,6 +474,47 @@ class LeaseTurn(TypedDict):
     ]
 
 
+class LeaseProgress(TypedDict):
+    """How far a task is, as it says: in a kernel, its cell."""
+
+    done: Annotated[Count, "steps it has done"]
+    total: Annotated[int | None, Range(0), "steps it will do in all; null: unknown"]
+    seconds: Annotated[Seconds, "of computing for one step, measured lately"]
+
+
+PromiseState = Annotated[
+    str,
+    words("on_time", "late", "kept", "missed", "ended"),
+    "late: as things are it will not be kept; ended: the work ended before anybody could tell",
+]
+PromiseWhy = Annotated[
+    str | None,
+    words("quota", "full", "batch", "stopping", "no_turns", "slow", "undone"),
+    "its environment may claim no more; others have the rest of the GPU; batch tasks have it that "
+    "did not say how they are stopped; batch tasks save their state for it now; nobody can give it "
+    "a share, because the GPU is not used by turns or the task has no gate; all of the GPU would "
+    "not be enough; it ended before all its steps were done; null: it is kept, or not known",
+]
+
+
+class Promise(TypedDict):
+    """What a task was promised, and how it stands."""
+
+    deadline: Annotated[
+        float | None, "when it is to be ready: Unix time, seconds; null: it has a rate only"
+    ]
+    rate: Annotated[float | None, "steps a second, at least; null: it has a deadline only"]
+    named: Annotated[bool, "false: nobody named it; it is the time that was predicted"]
+    state: PromiseState
+    why: PromiseWhy
+    expected_end: Annotated[
+        float | None, "when it is expected to be ready: Unix time, seconds; null: nobody knows"
+    ]
+    share: Annotated[
+        Count, "hundredths of its GPUs' compute that it has for it, whoever else wants to compute"
+    ]
+
+
 class Lease(LeaseParking, LeaseTurn):
     """A lease, or a request that waits."""
 
@@ -525,6 +579,12 @@ class Lease(LeaseParking, LeaseTurn):
             "why so much is reserved for it; null: it holds no GPU, or not yours to know",
         ]
     ]
+    progress: NotRequired[
+        Annotated[LeaseProgress | None, Private(), "null: it does not tell, or not yours to know"]
+    ]
+    promise: NotRequired[
+        Annotated[Promise | None, Private(), "null: it has none, or not yours to know"]
+    ]
     may_be_taken_at: NotRequired[
         Annotated[
             float | None,
@@ -572,6 +632,43 @@ class Outlook(TypedDict):
     ]
     idle: Annotated[IdleKernel | None, "the idle kernel whose GPU it gets, if nothing else happens"]
     idle_after: Annotated[Seconds, "after which an idle kernel is asked; 0: never"]
+
+
+class PredictedKind(TypedDict):
+    """What a model needs on one kind of GPU of this node, and when it could start there."""
+
+    kind: Annotated[str, "the GPU's name"]
+    gpus: Annotated[Count, "GPUs of this kind on the node"]
+    memory: Annotated[Bytes, "bytes that it needs, as likely more as less"]
+    memory_p90: Annotated[Bytes, "bytes that are enough in nine of ten cases: these are reserved"]
+    seconds: Annotated[Seconds, "that all iterations take, as likely more as less"]
+    seconds_p90: Annotated[Seconds, "that are enough in nine of ten cases"]
+    utilisation: Annotated[int, Range(0, 100), "hundredths of the GPU's compute"]
+    error: Annotated[float, "the relative error of such times on models that were not learned from"]
+    basis: Annotated[
+        str,
+        words("measured", "predicted", "dry run"),
+        "earlier runs of the same model and batch; the trained predictor; sums over its graph only",
+    ]
+    starts: Annotated[
+        str,
+        words("now", "waits", "over_quota", "too_large", "unavailable"),
+        "whether a request for memory_p90 would be granted now, would wait, or can never be "
+        "granted: beyond the quota, or larger than such a GPU; unavailable: the node manager "
+        "grants nothing now",
+    ]
+    wait: Annotated[Estimate | None, "about how long it would wait; null: nobody can tell"]
+
+
+class Predicted(TypedDict):
+    """What a model and a batch need."""
+
+    kernel_id: str | None
+    path: Annotated[str | None, "of its notebook"]
+    at: Annotated[Unix, "when it was predicted"]
+    batch: Count
+    iterations: Count
+    kinds: Annotated[list[PredictedKind], "in the order of the node's GPUs"]
 
 
 class Waiting(TypedDict):
@@ -629,6 +726,23 @@ class Waits(TypedDict):
     batch: WaitsOfClass
 
 
+class MissedWhy(TypedDict):
+    """How many promises were missed for one reason."""
+
+    why: Annotated[str, "a word of a promise's why"]
+    missed: Count
+
+
+class Verdicts(TypedDict):
+    """How many promises were kept and missed lately, and why those were missed."""
+
+    window: Seconds
+    kept: Count
+    missed: Count
+    ended: Annotated[Count, "of which nobody can tell"]
+    why: Annotated[list[MissedWhy], "of those that were missed; the commonest first"]
+
+
 class OwnQuota(TypedDict):
     """Who one is, and one's quota."""
 
@@ -649,8 +763,14 @@ class StatusHead(OwnQuota):
         ]
     ]
     gpus: list[Gpu]
+    predictions: NotRequired[
+        Annotated[list[Predicted], "the newest of each of your newest tasks that have one"]
+    ]
     more: NotRequired[MoreRows]
     waits: Waits
+    promises: NotRequired[
+        Annotated[Verdicts, "on promises that people named: everybody's, as `waits` are"]
+    ]
 
 
 class Leases(TypedDict):
@@ -945,6 +1065,13 @@ class Held(NewVoucher):
     lease: str
     gpus: list[GrantedGpu]
     state: str
+    share: NotRequired[
+        Annotated[
+            int | None,
+            Range(0),
+            "hundredths of its GPUs' compute that it is predicted to need; null: nobody knows",
+        ]
+    ]
     follows: NotRequired[
         Annotated[
             bool,
@@ -976,6 +1103,9 @@ class Done(NewVoucher):
     ]
     gate: NotRequired[
         Annotated[bool, "of `memory`: whether it must ask before its next step, as by a `recall`"]
+    ]
+    share: NotRequired[
+        Annotated[Count, "of `promise`: hundredths of its GPUs' compute that it has for it"]
     ]
 
 
@@ -1116,6 +1246,20 @@ class Changed(TypedDict):
     status: Status
 
 
+class PromiseNews(TypedDict):
+    """How it stands with what a task was promised."""
+
+    lease: str
+    state: PromiseState
+    why: PromiseWhy
+    named: bool
+    left: Annotated[float | None, "seconds from now until it is to be ready; null: it has a rate"]
+    expected: Annotated[
+        float | None, "seconds from now until it is expected to be ready; null: nobody knows"
+    ]
+    message: Annotated[str, "why, as the second half of a sentence; empty: there is no reason"]
+
+
 class BudgetNews(TypedDict):
     """GPU-hours are nearly, or all, spent."""
 
@@ -1134,6 +1278,7 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.USAGE: Usage,
     Method.USAGE_DAILY: DailyUsage,
     Method.READINGS: Readings,
+    Method.PREDICT: Predicted,
     Method.HISTORY: History,
     Method.TASK_ENDED: Ended,
     Method.QUOTA_LIST: Quotas,
@@ -1155,4 +1300,5 @@ NOTICES: Final[dict[Notice, Any]] = {
     Notice.YIELD: Yield,
     Notice.LIMIT: Limit,
     Notice.OVER_LIMIT: UsesTooMuch,
+    Notice.PROMISE: PromiseNews,
 }

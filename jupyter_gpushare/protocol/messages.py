@@ -54,6 +54,8 @@ class Method(Enum):
     LIMITED = "limited"
     RESUME = "resume"
     MEMORY = "memory"
+    PROGRESS = "progress"
+    PROMISE = "promise"
     TURN_ASK = "turn.ask"
     TURN_DONE = "turn.done"
     TURN_LOCK = "turn.lock"
@@ -64,6 +66,7 @@ class Method(Enum):
     USAGE = "usage"
     USAGE_DAILY = "usage.daily"
     READINGS = "readings"
+    PREDICT = "predict"
     HISTORY = "history"
     TASK_ENDED = "task.ended"
     QUOTA_LIST = "quota.list"
@@ -92,6 +95,7 @@ class Notice(Enum):
     YIELD = "yield"
     LIMIT = "limit"
     OVER_LIMIT = "over_limit"
+    PROMISE = "promise"
 
 
 #: Calls may follow hello at once. An older node manager refuses them until it has answered hello.
@@ -145,7 +149,7 @@ NULL_SAYS: Final = {
     Method.QUOTA_SET: frozenset(
         {
             *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
-            *("reserve", "pin_turn_limit", "interactive"),
+            *("reserve", "pin_turn_limit", "interactive", "share"),
         }
     )
 }

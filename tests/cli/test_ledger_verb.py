@@ -286,7 +286,7 @@ def test_another_user_is_told_who_may() -> None:
     script = (
         "import os, sys, jupyter_gpushare.cli.ledger as ledger; from pathlib import Path;"
         "os.setegid(1); os.seteuid(1)\n"
-        "try:\n    with ledger._as_owner_of(Path(sys.argv[1])): pass\n"
+        "try:\n    with ledger.as_owner_of(Path(sys.argv[1])): pass\n"
         "except ledger.Refused as error: print(error)"
     )
     # Not in `tmp_path`: each pytest that begins bars others from the folder above it.

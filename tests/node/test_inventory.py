@@ -19,9 +19,11 @@ from support.nvml import GIB, Kind, Nvml, NvmlWorld
 
 from jupyter_gpushare.node.host.processes import lineage, read_boot_id
 from jupyter_gpushare.node.inventory import Inventory, InventoryError, open_inventory
+from jupyter_gpushare.node.inventory.base import Build
 from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory, parse_spec
-from jupyter_gpushare.policy.words.model import GpuReading, ProcessId
+from jupyter_gpushare.node.inventory.visible import VisibleInventory
+from jupyter_gpushare.policy.words.model import GpuReading, GpuUuid, ProcessId
 
 BOOT = "the-boot"
 DEADLINE = 10.0
@@ -83,6 +85,16 @@ def test_full_gpus_are_listed_by_uuid_without_the_drivers_reserve(
     assert not one.simulated
     assert not inventory.simulated
     assert inventory.discover() == (one, two)
+
+
+def test_a_gpu_says_how_it_is_built(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    first, second = GpuUuid(world.add_gpu()), GpuUuid(world.add_gpu())
+    assert inventory.builds() == {}
+    world.set_build(first, 8.6, 10496)
+    inventory.discover()
+    assert inventory.builds() == {first: Build(8.6, 10496), second: Build(None, None)}
+    chosen = VisibleInventory(inventory, "0")
+    assert chosen.builds()[first] == Build(8.6, 10496)
 
 
 def test_no_gpu_is_no_error(inventory: NvmlInventory) -> None:
@@ -695,6 +707,20 @@ def test_a_spec_gives_simulated_gpus_that_say_so() -> None:
         inventory.discover()
     with pytest.raises(InventoryError, match="closed"):
         inventory.read()
+
+
+def test_simulated_gpus_may_be_of_a_kind() -> None:
+    gpus = parse_spec("2xA100-80GB, rtx 4090 ,1x24GiB,h200")
+    assert [(gpu.name, gpu.memory // GIB) for gpu in gpus] == [
+        ("Simulated A100 80GB (80 GiB)", 80),
+        ("Simulated A100 80GB (80 GiB)", 80),
+        ("Simulated RTX 4090 (24 GiB)", 24),
+        ("Simulated GPU (24 GiB)", 24),
+        ("Simulated H200 (141 GiB)", 141),
+    ]
+    assert parse_spec("1x24GiB")[0].uuid != parse_spec("RTX4090")[0].uuid
+    with pytest.raises(InventoryError, match=r"no kind 'Abacus'; known are .*T4"):
+        parse_spec("2xAbacus")
 
 
 def test_simulated_gpus_keep_their_uuids() -> None:

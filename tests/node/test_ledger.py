@@ -650,7 +650,7 @@ def test_a_version_one_file_is_brought_up(path: Path) -> None:
     connection = sqlite3.connect(path)
     versions = connection.execute("SELECT version, wall FROM schema_version").fetchall()
     connection.close()
-    assert versions == [(1, BOOT), *((number, BOOT + 500) for number in (2, 3, 4))]
+    assert versions == [(1, BOOT), *((number, BOOT + 500) for number in (2, 3, 4, 5))]
     again = open_ledger(path)
     assert again.usage(BOOT, BOOT + 900, "bob") == [UsageRow("bob", 100.0, 100.0, 1)]
     again.close()

@@ -24,6 +24,8 @@
  *   util UUID PERCENT
  *   warm UUID CELSIUS                 (absent: not supported)
  *   draws UUID MILLIWATT              (absent: not supported)
+ *   cores UUID COUNT                  (absent: not supported)
+ *   capability UUID MAJORMINOR        (90 is 9.0; absent: not supported)
  *   extra UUID BYTES                  used by no listed process
  *   recovery UUID ACTION              recovery action field (absent: not supported)
  *   persistence UUID 0|1              persistence mode (absent: on)
@@ -70,7 +72,7 @@ struct device {
     char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
     unsigned gi, ci, index;
     u64 total, reserved, extra;
-    int is_mig, mig_mode, error, util, recovery, no_persistence, warm, draws;
+    int is_mig, mig_mode, error, util, recovery, no_persistence, warm, draws, cores, capability;
 };
 
 struct process {
@@ -257,6 +259,10 @@ static void read_line(struct world *world, char *line)
             device->warm = (int)number;
         else if (strcmp(flag, "draws") == 0)
             device->draws = (int)number;
+        else if (strcmp(flag, "cores") == 0)
+            device->cores = (int)number;
+        else if (strcmp(flag, "capability") == 0)
+            device->capability = (int)number;
         else if (strcmp(flag, "extra") == 0)
             device->extra = number;
         else if (strcmp(flag, "recovery") == 0)
@@ -632,6 +638,27 @@ EXPORT int nvmlDeviceGetTemperature(struct handle *handle, unsigned sensor, unsi
         return code;
     *celsius = (unsigned)device->warm;
     return leave(sensor == 0 && device->warm ? SUCCESS : NOT_SUPPORTED);
+}
+
+EXPORT int nvmlDeviceGetNumGpuCores(struct handle *handle, unsigned *cores)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *cores = (unsigned)device->cores;
+    return leave(device->cores ? SUCCESS : NOT_SUPPORTED);
+}
+
+EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major, int *minor)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *major = device->capability / 10;
+    *minor = device->capability % 10;
+    return leave(device->capability ? SUCCESS : NOT_SUPPORTED);
 }
 
 EXPORT int nvmlDeviceGetPowerUsage(struct handle *handle, unsigned *milliwatt)

@@ -12,8 +12,22 @@ from support.policy_world import GIB, World, gpu, is_asked
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.recall import outlook
-from jupyter_gpushare.policy.recall.outlook import Basis, Estimate, Outlook, by_waits
-from jupyter_gpushare.policy.words.model import Bytes, LeaseId, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.recall.outlook import (
+    Basis,
+    Estimate,
+    Outlook,
+    Start,
+    by_waits,
+    of_newcomer,
+)
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    PriorityClass,
+    Quota,
+    Request,
+)
 
 RECENT = {PriorityClass.INTERACTIVE: (100.0, 200.0, 300.0, 400.0, 500.0)}
 
@@ -190,3 +204,55 @@ def test_no_reason_of_the_policy_tells_what_to_press() -> None:
     for lease in ("L2", "L3"):
         for ahead in (0, 1, 100):
             assert "interrupt" not in message(world, lease, ahead).lower()
+
+
+# -- a request that nobody has made yet --------------------------------------------------------
+
+
+def newcomer(
+    world: World, gib: int, who: str = "zoe", recent: outlook.Recent | None = None, gpus: int = 2
+) -> tuple[Start, Estimate | None]:
+    some = frozenset(gpu(number).uuid for number in range(gpus))
+    name, memory = EnvironmentName(who), Bytes(gib * GIB)
+    return of_newcomer(
+        world.state,
+        world.config,
+        world.at,
+        recent or {},
+        name,
+        memory,
+        some & set(world.state.gpus),
+    )
+
+
+def test_a_newcomer_starts_now_where_a_real_one_would() -> None:
+    world = lazy(2)
+    assert newcomer(world, 8) == (Start.NOW, None)
+    assert newcomer(world, 25) == (Start.TOO_LARGE, None)
+    world.request("alice", 1)
+    assert newcomer(world, 24) == (Start.NOW, None)
+    assert newcomer(world, 24, gpus=1) == (Start.WAITS, None), "that one is alice's"
+    world.request("bob", 2)
+    assert newcomer(world, 1) == (Start.WAITS, None), "and nobody can tell how long"
+    assert newcomer(world, 1, recent=RECENT) == (
+        Start.WAITS,
+        Estimate(200.0, 400.0, Basis.WAITS),
+    )
+    assert newcomer(world, 8, "alice", gpus=1) == (Start.NOW, None), "she holds it already"
+    assert newcomer(world, 8, "alice") == (Start.NOW, None)
+    idle(world, "L1")
+    world.at += 10
+    assert newcomer(world, 1) == (Start.WAITS, Estimate(50.0, 50.0, Basis.IDLE))
+
+
+def test_a_newcomer_hears_of_its_quota_its_budget_and_who_is_urgent() -> None:
+    small = World().start([gpu(0)], Quota(1, Bytes(8 * GIB)), none=Quota(0, None))
+    assert newcomer(small, 9) == (Start.OVER_QUOTA, None)
+    assert newcomer(small, 1, "none") == (Start.OVER_QUOTA, None)
+    poor = budgets(1.0)
+    poor.request("zoe", 1)
+    poor.spent["zoe"] = 1.5
+    poor.measure_budgets()
+    starts, wait = newcomer(poor, 1)
+    assert starts is Start.WAITS
+    assert wait is None or wait.basis is Basis.BUDGET

@@ -615,3 +615,37 @@ def test_a_planted_bug_is_caught(plant, monkeypatch):
     plant(monkeypatch)
     with pytest.raises((AssertionError, InvariantBroken)):
         run_everything()
+
+
+# -- predictions -----------------------------------------------------------------------------------
+
+
+def steps(world: World, count: int) -> None:
+    found = world.state.leases[LeaseId("L1")]
+    who = (found.id, found.environment, found.task.process)
+    world.run(cmd.ReportProgress(world.at, *who, count, None, 1.0))
+
+
+def test_a_prediction_is_reserved_as_it_is_until_the_second_step() -> None:
+    for measured in (3, 16):
+        one = world()
+        one.request("alice", 1, expects(8, runs=0))
+        assert books(one)[0] == 8, "it has head-room in itself"
+        uses(one, 1, 3)
+        idle(one, "L1")
+        look(one)
+        assert books(one)[0] == 8, "a cell that made the model is no reason to think less"
+        uses(one, 1, measured)
+        steps(one, 1)
+        look(one)
+        assert books(one)[0] == max(8, 1.25 * measured), "more than predicted counts at once"
+        steps(one, 2)
+        look(one)
+        assert books(one)[0] == max(4, 1.25 * measured), "with the head-room of a measurement"
+
+
+def test_a_prediction_is_nothing_where_the_whole_is_reserved() -> None:
+    for reserve in (Reserve.WHOLE, Reserve.QUOTA):
+        one = world(reserve)
+        one.request("alice", 1, expects(8, runs=0))
+        assert books(one) == (24, 24)

@@ -203,6 +203,12 @@ class NvmlWorld:
             self._set(gpu, "warm", str(celsius))
             self._set(gpu, "draws", str(milliwatt))
 
+    def set_build(self, gpu: str, capability: float, cores: int) -> None:
+        """Until then the driver does not tell them."""
+        with self.together():
+            self._set(gpu, "capability", str(round(10 * capability)))
+            self._set(gpu, "cores", str(cores))
+
     def set_unlisted(self, gpu: str, memory: int) -> None:
         """Memory in use that belongs to no listed process."""
         self._set(gpu, "extra", str(memory))

@@ -11,6 +11,7 @@ import ast
 import math
 import os
 import shlex
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,6 +34,7 @@ from . import kernel
 
 if TYPE_CHECKING:
     from ..words.grant import Grant
+    from ..words.promises import Wish
     from ..words.settings import Ask, Settings
 
 OPTIONS = {
@@ -46,6 +48,9 @@ OPTIONS = {
 }
 """What can be asked for, and values worth offering."""
 
+PROMISES = {"--deadline": ("10m", "30m", "1h"), "--min-steps-per-second": ("1", "2", "5")}
+"""What a cell can be promised."""
+
 VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "status": {},
     "quota": {},
@@ -54,6 +59,11 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "park": {},
     "resume": {},
     "pin": {"15m": (), "30m": (), "1h": (), "off": ()},
+    "predict": {
+        "--iterations": ("100", "1000", "10000"),
+        "--optimizer": ("sgd", "adam", "adamw"),
+        "--loss": (),
+    },
     "history": {"--limit": ("20", "50", "200")},
     "help": {},
 }
@@ -151,11 +161,12 @@ class GpuShareMagics(Magics):
     @output_can_be_silenced
     @line_cell_magic
     def gpushare(self, line: str, cell: str | None = None) -> Any:
-        """GPUs of this kernel: status, quota, request, release, park, resume, pin, history, help.
+        """GPUs of this kernel: status, quota, request, release, park, resume, pin, predict, help.
 
         ``%gpushare`` alone is ``%gpushare status``; ``%gpushare help`` says more.
         ``%%gpushare [--gpus N] [--memory 8GiB] [--class batch]`` on the first line
-        of a cell holds a lease for that cell only.
+        of a cell holds a lease for that cell only, and with ``--deadline 10m`` or
+        ``--min-steps-per-second 2`` promises it.
         """
         __tracebackhide__ = True
         if os.environ.get("JUPYTER_GPUSHARE", "").lower() in ("off", "0", "false", "no"):
@@ -166,6 +177,8 @@ class GpuShareMagics(Magics):
             raise UsageError(f"%gpushare: {error}. See `%gpushare help`.") from None
         if cell is not None:
             return self._cell(words, cell)
+        if words[:1] == ["predict"]:  # an expression keeps its quotes
+            words = shlex.split(line, posix=False)
         verb, *rest = words or ["status"]
         if verb in ("-h", "--help"):
             verb = "help"
@@ -201,6 +214,58 @@ class GpuShareMagics(Magics):
 
         events = api.history(limit)
         self._show(render.history_text(events), render.history_html(events))
+
+    def _predict(self, words: list[str]) -> None:
+        where = "%gpushare predict"
+        parser = _Parser(where, add_help=False, allow_abbrev=False)
+        parser.add_argument("--iterations", default="1")
+        parser.add_argument("--optimizer")
+        parser.add_argument("--loss")
+        options, rest = parser.parse_known_args(words)
+        iterations = _iterations(options.iterations)
+        told = self._evaluated(where, " ".join(rest))
+        if not isinstance(told, tuple) or len(told) != 2:
+            raise UsageError(
+                f"{where} needs a model and a batch, separated by a comma: "
+                "`%gpushare predict model, batch --iterations 1000`."
+            )
+        optimizer = options.optimizer
+        if optimizer is not None and optimizer not in VERB_OPTIONS["predict"]["--optimizer"]:
+            optimizer = self._evaluated(where, optimizer)
+        loss = None if options.loss is None else self._evaluated(where, options.loss)
+        self._estimate(*told, iterations=iterations, loss=loss, optimizer=optimizer)
+
+    def _dry_run(self, cell: str) -> None:
+        from .reading import Unknown, work_of
+
+        shell: Any = self.shell
+        try:
+            work = work_of(shell.transform_cell(cell), shell.user_ns)
+        except Unknown as error:
+            raise UsageError(f"%%gpushare --dry-run: {error}") from None
+        self._estimate(
+            work.model,
+            work.batch,
+            iterations=work.iterations,
+            training=work.training or None,
+            optimizer=work.optimizer,
+        )
+
+    def _evaluated(self, where: str, expression: str) -> Any:
+        shell: Any = self.shell
+        try:
+            return eval(expression.strip() or "()", shell.user_global_ns, shell.user_ns)
+        except Exception as error:  # noqa: BLE001 - the expression is the user's
+            raise UsageError(
+                f"{where}: `{expression}` cannot be used: {type(error).__name__}: {error}. Run "
+                "the cell that makes it first."
+            ) from None
+
+    def _estimate(self, model: Any, batch: Any, **more: Any) -> None:
+        from .. import api
+
+        prediction = api.estimate(model, batch, **more)
+        self._show(repr(prediction), prediction._repr_html_())
 
     def _help(self, words: list[str]) -> None:
         from ..words import render
@@ -313,7 +378,14 @@ class GpuShareMagics(Magics):
     def _cell(self, words: list[str], cell: str) -> Any:
         __tracebackhide__ = True
         where = "%%gpushare"
-        ask = _ask(where, _asking(where).parse_args(words))
+        parser = _asking(where)
+        parser.add_argument("--dry-run", action="store_true")
+        for option in PROMISES:
+            parser.add_argument(option)
+        options = parser.parse_args(words)
+        ask, wish, began = _ask(where, options), _wish(options), time.monotonic()
+        if options.dry_run:
+            return self._dry_run(cell)
         run = self._compiled(cell)
         from ..asking.blocks import covers
         from ..words import render
@@ -327,7 +399,7 @@ class GpuShareMagics(Magics):
                     "Use `%gpushare release` first, or ask for no more than that."
                 )
             print(f"The cell uses {render.grant_words(held)}, which this kernel holds and keeps.")
-            return run()
+            return _promised(wish, began, run)
         try:
             grant = broker().request(ask)
         except KeyboardInterrupt as interrupt:
@@ -336,7 +408,7 @@ class GpuShareMagics(Magics):
             raise stopped_waiting(interrupt, "left the queue; the cell did not run.") from None
         print(f"The cell holds {render.grant_words(grant)} until it ends.")
         try:
-            return run()
+            return _promised(wish, began, run)
         finally:
             _give_back(grant)
 
@@ -406,6 +478,35 @@ def _ask(prog: str, options: argparse.Namespace) -> Ask:
         read("--turn-offset", parse_size, options.turn_offset),
         read("--reserve", parse_reserve, options.reserve),
     )
+
+
+def _iterations(given: str) -> int:
+    try:
+        count = int(given.replace("_", ""))
+    except ValueError:
+        count = 0
+    if not 1 <= count <= 2**53:
+        raise UsageError("%gpushare predict: --iterations must be a whole number, 1 or more.")
+    return count
+
+
+def _wish(options: argparse.Namespace) -> Wish | None:
+    """The promise that a cell names. Raises ``UsageError``."""
+    from ..words.promises import read_wish
+
+    try:
+        return read_wish(options.deadline, options.min_steps_per_second)
+    except ValueError as error:
+        raise UsageError(f"%%gpushare: the promise cannot be read: {error}") from None
+
+
+def _promised(wish: Wish | None, began: float, run: Callable[[], Any]) -> Any:
+    """Run a cell that began then (monotonic), under the promise that it names."""
+    __tracebackhide__ = True
+    with broker().promises.kept(wish, time.monotonic() - began) as words:
+        if words:
+            print(words)
+        return run()
 
 
 def _nothing_more(verb: str, words: list[str]) -> None:
@@ -495,7 +596,12 @@ def complete(context: CompletionContext) -> SimpleMatcherResult:
     if not words or words[0] not in MAGICS or line == words[0]:
         return {"completions": []}
     typed = "" if line[-1:].isspace() else words[-1]
-    found = [one for one in completions(words[: len(words) - bool(typed)]) if one.startswith(typed)]
+    if _is_expression(words, typed):
+        known: Sequence[str] = _variables()
+        typed = typed.rpartition(",")[2].rpartition("(")[2]
+    else:
+        known = completions(words[: len(words) - bool(typed)])
+    found = [one for one in known if one.startswith(typed)]
     # Return the typed word if there is no completion; otherwise IPython would offer Python's names.
     return {
         "completions": [SimpleCompletion(one, type="gpushare") for one in found or [typed]],
@@ -505,13 +611,27 @@ def complete(context: CompletionContext) -> SimpleMatcherResult:
     }
 
 
+def _is_expression(words: list[str], typed: str) -> bool:
+    """Whether a model or a batch is typed, for which Python's names are right."""
+    before = words[: len(words) - bool(typed)]
+    is_value = len(before) > 2 and before[-1] in VERB_OPTIONS["predict"]
+    return before[1:2] == ["predict"] and not is_value and not typed.startswith("-")
+
+
+def _variables() -> list[str]:
+    from IPython.core.getipython import get_ipython
+
+    shell: Any = get_ipython()
+    return sorted(name for name in shell.user_ns if not name.startswith("_"))
+
+
 matcher: Any = context_matcher(identifier="gpushare", priority=200)(complete)
 
 
 def completions(before: Sequence[str]) -> Sequence[str]:
     """The words that may come after those of a line."""
     if before[0].startswith("%%"):
-        options = OPTIONS
+        options = {**OPTIONS, **PROMISES, "--dry-run": ()}
     elif len(before) == 1:
         return list(VERB_OPTIONS)
     else:

@@ -20,6 +20,8 @@ from ...protocol.holding import (
     memory_text,
     pauses_text,
     pinned_text,
+    progress_text,
+    promise_text,
     remaining_text,
     shared_text,
     sharers,
@@ -198,6 +200,7 @@ def sharing_words(lease: Document, now: object) -> str:
     """
     parts = [_TURNS.get(plain(lease.get("turn"), 20), ""), pinned_text(lease, now)]
     parts += [interruption_text(lease, now), pauses_text(lease, now)]
+    parts += [promise_text(lease, now), progress_text(lease)]
     if lease.get("overran"):
         parts.append("overran its turn")
     over = lease.get("over_limit")
@@ -593,6 +596,8 @@ def reserve_words(lease: Document) -> str:
         return "as it asked"
     if why == "estimate":
         return f"expected after {count(reserve.get('runs'), 'run')}"
+    if why == "predicted":
+        return "as the dry run of its model predicted"
     if why == "measured":
         peaks = [_number(gpu.get("peak")) for gpu in lease.get("gpus") or ()]
         return f"its peak of {size(max(peaks, default=0))} and head-room"
@@ -869,6 +874,11 @@ HELP: Final = (
         "tasks take turns; --turn-offset: head-room before that. Later requests of this kernel "
         "use the same options",
     ),
+    (
+        "%%gpushare --deadline 10m",
+        "above a cell: promise it to be ready in 10 minutes, also where others compute on its GPU; "
+        "it is not run where that cannot be. --min-steps-per-second 2: to be so fast",
+    ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
     (
         "%gpushare pin 30m",
@@ -880,6 +890,16 @@ HELP: Final = (
         "give the GPU back now and keep all variables; the next cell gets a GPU again",
     ),
     ("%gpushare resume", "get a GPU and restore what was parked, without running a cell"),
+    (
+        "%gpushare predict MODEL, BATCH --iterations 1000 --optimizer adam",
+        "what a model needs on each kind of GPU here, and what would start now; nothing runs on a "
+        "GPU. Both may be any expression. --optimizer (sgd, adam, adamw, or your own one) and "
+        "--loss FUNCTION: it trains; without them only a forward pass",
+    ),
+    (
+        "%%gpushare --dry-run",
+        "first line of a cell: the same for the model that the cell calls; the cell is not run",
+    ),
     ("%gpushare history --limit 20", "what happened to your requests and leases"),
     ("%%gpushare --gpus 2", "first line of a cell: hold a lease for that cell only"),
     ("%gpushare help", "this"),

@@ -27,6 +27,17 @@ class Sensors:
     power: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Build:
+    """CUDA's compute capability of a GPU, and its cores; ``None``: the driver does not tell.
+
+    Predictions depend on them, and no decision about a GPU does.
+    """
+
+    capability: float | None = None
+    cores: int | None = None
+
+
 class Inventory(Protocol):
     """Lists the GPUs of this node and measures them.
 
@@ -56,6 +67,9 @@ class Inventory(Protocol):
 
         Called after it on the same thread; asks the driver nothing.
         """
+
+    def builds(self) -> Mapping[GpuUuid, Build]:
+        """How the GPUs of the last :meth:`discover` are built. From any thread; asks nothing."""
 
     def close(self) -> None:
         """Lets go of the driver; afterwards the other methods raise.

@@ -21,7 +21,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from jupyter_gpushare.node.host.processes import lineage
-from jupyter_gpushare.node.inventory.base import InventoryError, Sensors
+from jupyter_gpushare.node.inventory.base import Build, InventoryError, Sensors
 from jupyter_gpushare.policy.words.model import (
     Bytes,
     Gpu,
@@ -97,6 +97,9 @@ _PROCESS_LIST_TRIES = 5
 _ANY_INSTANCE = 0xFFFFFFFF
 
 
+_UNKNOWN = Build()
+
+
 @dataclass(frozen=True, slots=True)
 class _Device:
     """A GPU we listed. ``board`` is the UUID of the physical GPU it is (a part of).
@@ -109,6 +112,7 @@ class _Device:
     board: str
     instance: int | None = None
     sharers: int = 1
+    build: Build = _UNKNOWN
 
     @property
     def mig(self) -> bool:
@@ -170,6 +174,9 @@ class NvmlInventory:
 
     def sensors(self) -> dict[GpuUuid, Sensors]:
         return self._sensors
+
+    def builds(self) -> dict[GpuUuid, Build]:
+        return {uuid: device.build for uuid, device in (self._devices or {}).items()}
 
     def close(self) -> None:
         # First the flag, then the try: the thread with the lock looks at the
@@ -248,7 +255,7 @@ class NvmlInventory:
         """The GPU itself, or its MIG devices when it is in MIG mode."""
         if not _in_mig_mode(handle):
             gpu = _describe(handle, GpuUuid(board), number)
-            return [_Device(gpu, board)]
+            return [_Device(gpu, board, build=_build(handle))]
         members: list[tuple[_Handle, int]] = []
         for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
@@ -277,6 +284,7 @@ class NvmlInventory:
                 board,
                 instance,
                 instances.count(instance),
+                _build(member),
             )
             for offset, (member, instance) in enumerate(members)
         ]
@@ -564,6 +572,16 @@ def _sensors(handle: _Handle) -> Sensors:
         temperature=_told(_TEMPERATURES, handle, pynvml.NVML_TEMPERATURE_GPU),
         power=None if milliwatt is None else milliwatt / 1000,
     )
+
+
+def _build(handle: _Handle) -> Build:
+    cores = _told((pynvml.nvmlDeviceGetNumGpuCores,), handle)
+    try:
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except pynvml.NVMLError as error:
+        _reraise_if_general(error)
+        return Build(None, None if cores is None else int(cores))
+    return Build(float(f"{major}.{minor}"), None if cores is None else int(cores))
 
 
 def _told(versions: tuple[Callable[..., Any], ...], *about: Any) -> float | None:

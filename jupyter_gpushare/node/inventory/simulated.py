@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jupyter_gpushare.node.inventory.base import InventoryError, Sensors
+from jupyter_gpushare.node.inventory.base import Build, InventoryError, Sensors
 from jupyter_gpushare.policy.words.events import (
     ActivityChanged,
     LeaseEnded,
@@ -30,43 +30,51 @@ from jupyter_gpushare.policy.words.model import (
     LeaseId,
     LeasePhase,
 )
+from jupyter_gpushare.predict.kinds import KINDS, named
 from jupyter_gpushare.protocol.sizes import format_size, parse_size
 
 if TYPE_CHECKING:
     from jupyter_gpushare.node.host.outcome import Outcome
     from jupyter_gpushare.policy.books.state import State
 
-_PART = re.compile(r"(?:(?P<count>[0-9]{1,9})\s*[x×*]\s*)?(?P<memory>[0-9.]+\s*[A-Za-z]+)")  # noqa: RUF001
+_PART = re.compile(
+    r"(?:(?P<count>[0-9]{1,9})\s*[x×*]\s*)?"  # noqa: RUF001
+    r"(?:(?P<memory>[0-9.]+\s*[A-Za-z]+)|(?P<kind>[A-Za-z][\w \-]{0,40}))"
+)
 _MOST_GPUS = 1024
+_ANY = "GPU"  # of no kind that anybody makes
 _NAMESPACE = uuid.UUID("5c1a1f6c-7b0e-4f5e-9d0a-2f3a7e3d9b41")
 
 
 def parse_spec(spec: str) -> tuple[Gpu, ...]:
-    """Reads ``4x24GiB`` or ``1x80GiB,2x24GiB`` (``24GiB`` alone is one GPU).
+    """Reads ``4x24GiB`` or ``1xA100,2x24GiB`` (``24GiB`` or ``T4`` alone is one GPU).
 
-    The same spec always gives the same UUIDs. Raises :class:`InventoryError`.
+    A kind of :data:`~jupyter_gpushare.predict.kinds.KINDS` has its memory, and predictions are
+    those of such GPUs. The same spec always gives the same UUIDs. Raises :class:`InventoryError`.
     """
     memories: list[int] = []
+    kinds: list[str] = []
     for part in spec.split(","):
         match = _PART.fullmatch(part.strip())
         if match is None:
-            raise _unreadable(spec, f"{part.strip()!r} is not COUNTxMEMORY")
-        try:
-            memory = parse_size(match["memory"])
-        except ValueError as error:
-            raise _unreadable(spec, str(error).rstrip(".")) from error
+            raise _unreadable(spec, f"{part.strip()!r} is not COUNTxMEMORY, nor COUNTxKIND")
+        memory, kind = _one(spec, match)
         count = int(match["count"] or 1)
         if count < 1:
             raise _unreadable(spec, f"{part.strip()!r} is no GPU at all")
         if len(memories) + count > _MOST_GPUS:
             raise _unreadable(spec, f"at most {_MOST_GPUS} GPUs can be simulated")
         memories.extend([memory] * count)
-    canonical = ",".join(map(str, memories))
+        kinds.extend([kind] * count)
+    each = zip(memories, kinds, strict=True)
+    canonical = ",".join(
+        f"{memory}" if kind == _ANY else f"{memory} {kind}" for memory, kind in each
+    )
     return tuple(
         Gpu(
             uuid=GpuUuid(f"GPU-{uuid.uuid5(_NAMESPACE, f'{canonical}/{index}')}"),
             index=index,
-            name=f"Simulated GPU ({format_size(memory)})",
+            name=f"Simulated {kinds[index]} ({format_size(memory)})",
             memory=Bytes(memory),
             simulated=True,
         )
@@ -74,9 +82,25 @@ def parse_spec(spec: str) -> tuple[Gpu, ...]:
     )
 
 
+def _one(spec: str, match: re.Match[str]) -> tuple[int, str]:
+    """The memory and the kind of each GPU of a part."""
+    if match["kind"] is not None:
+        found = named(match["kind"])
+        if found is None:
+            known = ", ".join(kind.name for kind in KINDS)
+            raise _unreadable(
+                spec, f"there is no kind {match['kind'].strip()!r}; known are {known}"
+            )
+        return found.memory, found.name
+    try:
+        return parse_size(match["memory"]), _ANY
+    except ValueError as error:
+        raise _unreadable(spec, str(error).rstrip(".")) from error
+
+
 def _unreadable(spec: str, why: str) -> InventoryError:
     return InventoryError(
-        f"Cannot simulate {spec!r}: {why}. Write for example 2x24GiB or 1x80GiB,2x24GiB."
+        f"Cannot simulate {spec!r}: {why}. Write for example 2x24GiB or 1xA100,2x24GiB."
     )
 
 
@@ -138,6 +162,10 @@ class SimulatedInventory:
 
     def sensors(self) -> dict[GpuUuid, Sensors]:
         """None: what does not exist is not warm."""
+        return {}
+
+    def builds(self) -> dict[GpuUuid, Build]:
+        """None: the facts about a kind come from its name."""
         return {}
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from jupyter_gpushare.policy.words.model import Gpu, GpuReading, GpuUuid
 from jupyter_gpushare.protocol import names
 
-from .base import Inventory, InventoryError, Sensors
+from .base import Build, Inventory, InventoryError, Sensors
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -84,6 +84,9 @@ class VisibleInventory:
         chosen = {gpu.uuid for gpu in self._chosen}
         told = self._inventory.sensors()
         return {gpu: sensors for gpu, sensors in told.items() if gpu in chosen}
+
+    def builds(self) -> Mapping[GpuUuid, Build]:
+        return self._inventory.builds()
 
     def close(self) -> None:
         self._inventory.close()

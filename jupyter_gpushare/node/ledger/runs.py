@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
 #: The newest runs that are kept of one code, of one environment, and in all.
@@ -35,7 +35,18 @@ PARTS: Final = (
     "ALTER TABLE runs ADD COLUMN temporary INTEGER",
 )
 
-_COLUMNS: Final = "lease, environment, code, gpus, memory, persistent, temporary"
+#: NULL: nobody told what the run computes, or how fast.
+STEPS: Final = (
+    "ALTER TABLE runs ADD COLUMN shapes TEXT",
+    "ALTER TABLE runs ADD COLUMN kind TEXT",
+    "ALTER TABLE runs ADD COLUMN seconds REAL",
+    "ALTER TABLE runs ADD COLUMN utilisation INTEGER",
+)
+
+_COLUMNS: Final = (
+    "lease, environment, code, gpus, memory, persistent, temporary, shapes, kind, seconds, "
+    "utilisation"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,9 @@ class Run:
     """The most bytes that a lease of ``gpus`` GPUs was measured to use on one of them.
 
     ``persistent`` and ``temporary`` are the most that its task told of these parts there, once they
-    could be relied on; ``None``: it did not.
+    could be relied on; ``None``: it did not. ``shapes`` names the model and the batch that its dry
+    run told of, and ``kind`` the kind of GPU. A step took ``seconds`` of computing and
+    ``utilisation`` hundredths of the GPU.
     """
 
     lease: str
@@ -53,6 +66,10 @@ class Run:
     memory: int
     persistent: int | None = None
     temporary: int | None = None
+    shapes: str | None = None
+    kind: str | None = None
+    seconds: float | None = None
+    utilisation: int | None = None
 
 
 def load(connection: sqlite3.Connection) -> list[Run]:
@@ -64,9 +81,9 @@ def put(connection: sqlite3.Connection, runs: Iterable[Run]) -> None:
     """Keep these, the newest; what is beyond the bounds is forgotten, the oldest first."""
     for run in runs:
         connection.execute("DELETE FROM runs WHERE lease = ?", (run.lease,))
-        parts = (run.persistent, run.temporary)
-        row = (run.lease, run.environment, run.code, run.gpus, run.memory, *parts)
-        connection.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        row = astuple(run)
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO runs ({_COLUMNS}) VALUES ({marks})", row)
         _keep(connection, OF_CODE, "environment = ? AND code = ?", (run.environment, run.code))
         _keep(connection, OF_ENVIRONMENT, "environment = ?", (run.environment,))
     _keep(connection, IN_ALL, "1", ())

@@ -41,6 +41,7 @@ from ...protocol import documents as doc
 from ...protocol.shapes import private
 from . import outlook as outlook_status
 from . import sharing
+from .promises import NO_VERDICTS
 from .viewer import View, Viewer
 
 #: Gives the outlooks of all waiting requests.
@@ -185,7 +186,8 @@ class _Listing:
 class Sheet:
     """The node at one instant, for all who look: what is the same for many is made once.
 
-    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately; ``connected`` are
+    ``waits`` and ``promises`` are what :class:`~.waits.Waits` tells of requests granted lately, and
+    :class:`~.promises.Promises` of promises; ``connected`` are
     environments that talk to the node manager now. ``outlooks`` is called when one is shown.
     """
 
@@ -201,9 +203,11 @@ class Sheet:
         pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
         cells: Cells = lambda lease: (),
         away: Callable[[LeaseId], Why | None] = lambda lease: None,
+        promises: doc.Verdicts = NO_VERDICTS,
+        predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda is_mine: [],
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
-        self._readings, self._waits = readings, waits
+        self._readings, self._waits, self._promises = readings, waits, promises
         self._offset = facts.now - facts.boot
         self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
         self._connected = frozenset(connected)
@@ -211,6 +215,7 @@ class Sheet:
         self._pauses = pauses
         self._cells = cells
         self._away = away
+        self._predictions = predictions
         self._places = places(state)
         self._measured = measured_by_lease(state, readings)
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
@@ -256,8 +261,10 @@ class Sheet:
             "quota": quota_document(state, viewer.environment, config),
             "servers": self._servers(viewer),
             "gpus": [self._gpu(row, viewer) for row in self._gpus],
+            "predictions": self._predictions(viewer.is_mine),
             "more": {"leases": leases, "queue": queue},
             "waits": self._waits,
+            "promises": self._promises,
         }
 
     def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
@@ -307,6 +314,8 @@ class Sheet:
                 state, lease, self._facts.boot, offset, config, self._cells, self._away(lease.id)
             ),
             "pauses": self._pauses(lease.id, self._facts.boot),
+            "progress": sharing.progress_of(state, lease),
+            "promise": sharing.promise_of(state, lease, offset),
         }
         return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row
 
@@ -486,6 +495,7 @@ def environment_quota(
         "turn_offset": state.quotas.resolve(environment)[0].turn_offset,
         "pin_turn_limit": state.quotas.resolve(environment)[0].pin_turn_limit,
         "interactive": state.quotas.resolve(environment)[0].interactive,
+        "share": state.quotas.resolve(environment)[0].share,
         "seen": seen,
     }
 
@@ -512,6 +522,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.Gr
         "turn_offset": quota.turn_offset,
         "pin_turn_limit": quota.pin_turn_limit,
         "interactive": quota.interactive,
+        "share": quota.share,
         "reserve": quota.reserve and quota.reserve.value,
     }
 

@@ -1,4 +1,4 @@
-"""What the same code needed before: measured peaks of leases and their parts, and estimates of it.
+"""What the same code needed before: measured peaks of leases, their parts and steps, and estimates.
 
 A run is recorded when its cell or the lease has ended, in the ledger, so that a restart forgets
 nothing. The run of a task that lives yet is not counted: it may need more later. Nobody's runs
@@ -8,39 +8,58 @@ count for another environment.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Final
 
 from ...policy.books.shares import KNOWN_AFTER
-from ...policy.books.state import State
+from ...policy.books.state import Lease, State
 from ...policy.words import commands as cmd
 from ...policy.words.events import LeaseEnded, MemoryReported
-from ...policy.words.model import Activity, Bytes, Estimate, LeaseId, LeasePhase, Parts
+from ...policy.words.model import (
+    Activity,
+    Bytes,
+    Estimate,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    Parts,
+    ProcessId,
+)
+from ...policy.words.promises import Expected
+from ...predict.estimates import Basis, Estimates
+from ...predict.records import Record
 from ..host.outcome import Outcome
 from ..host.troubles import Trouble
 from ..inventory.readings import Readings
+from ..ledger.learned import Learned
 from ..ledger.ledger import LedgerError
 from ..ledger.runs import IN_ALL, OF_CODE, OF_ENVIRONMENT, Run
 from ..manager import Manager
 from ..views.status import measured_by_lease
+from .predictions import Prediction
 
 #: Fewer runs are no estimate.
 LEAST: Final = 2
 #: The share of the runs that an estimate would have been enough for.
 QUANTILE: Final = 0.9
-#: A run that grew by less is not written again.
+#: A run that grew by less, or whose steps take another part less or more, is not written again.
 GRAIN: Final = 16 * 2**20
+CHANGE: Final = 0.05
+#: The relative error of a time on which decisions may rely.
+SMALL: Final = 0.1
 
 
-def estimate_of(sizes: Iterable[int]) -> Estimate | None:
+def estimate_of(sizes: Iterable[int], least: int = LEAST) -> Estimate | None:
     """What to expect after runs that needed these bytes; ``None``: too few are known."""
     known = sorted(sizes)
-    if len(known) < LEAST:
+    if len(known) < least:
         return None
     return Estimate(Bytes(known[math.ceil(QUANTILE * len(known)) - 1]), len(known))
 
@@ -75,6 +94,12 @@ class Known:
         """The newest runs of this environment's code, oldest first."""
         return tuple(self._by_code.get((environment, code), {}).values())
 
+    def of_shapes(self, environment: str, code: str | None, shapes: str) -> tuple[Run, ...]:
+        """The newest runs of this model and batch; of the same code, if it has any."""
+        mine = self._of_environment.get(environment, OrderedDict[str, Run]())
+        alike = tuple(run for run in mine.values() if run.shapes == shapes)
+        return tuple(run for run in alike if run.code == code) or alike
+
     def run(self, lease: str) -> Run | None:
         """The run of a lease, as it is known so far."""
         return self._all.get(lease)
@@ -105,6 +130,11 @@ class _Running:
         """Whether it grew, or told its parts, since it was written."""
         if self.written is None:
             return self.run.memory >= GRAIN
+        if (self.run.shapes, self.run.kind) != (self.written.shapes, self.written.kind):
+            return True
+        before, now = self.written.seconds, self.run.seconds
+        if now is not None and (before is None or abs(now - before) > before * CHANGE):
+            return True
         return any(
             (now or 0) >= (before or 0) + GRAIN
             for now, before in zip(_sizes(self.run), _sizes(self.written), strict=True)
@@ -115,6 +145,66 @@ def _sizes(run: Run) -> tuple[int | None, ...]:
     return run.memory, run.persistent, run.temporary
 
 
+@dataclass(slots=True)
+class _Steps:
+    """What the steps of a lease that lives told: its model, if it is known, and how fast it is."""
+
+    prediction: Prediction | None = None
+    seconds: float | None = None
+    #: Of the measurements since its second step, the sum and the count.
+    worked: float = 0.0
+    looks: int = 0
+
+    @property
+    def utilisation(self) -> int | None:
+        """Hundredths of its GPU."""
+        return max(1, round(100 * self.worked / self.looks)) if self.looks else None
+
+
+def corrected(predicted: Estimates, runs: Sequence[Run], iterations: int) -> Estimates:
+    """What was measured in ``runs`` of the same model and batch, where it was, else as predicted.
+
+    Memory is much the same on each kind of GPU. Times are those of the same kind.
+    """
+    memory = estimate_of((run.memory for run in runs), least=1)
+    if memory is None:
+        return predicted
+    same = [run for run in runs if run.kind == predicted.kind]
+    now = replace(
+        predicted, memory=round(median(run.memory for run in runs)), memory_p90=int(memory.memory)
+    )
+    if times := [run.seconds for run in same if run.seconds is not None]:
+        middle = median(times)
+        spread = max(abs(one / middle - 1) for one in times) if middle else 0.0
+        now = replace(
+            now,
+            seconds=middle * iterations,
+            seconds_p90=max(times) * iterations,
+            error=spread,
+            basis=Basis.MEASURED,
+        )
+    if used := [run.utilisation for run in same if run.utilisation is not None]:
+        now = replace(now, utilisation=round(median(used)))
+    return now
+
+
+def is_sure(one: Estimates) -> bool:
+    """Whether decisions may rely on the time of an estimate."""
+    return one.basis is not Basis.DRY_RUN and one.error <= SMALL
+
+
+def record_of(run: Run, prediction: Prediction | None) -> Record | None:
+    """What is kept of a run for training: nothing of who ran it, and of its code only a hash."""
+    if prediction is None or run.shapes != prediction.shapes or not run.seconds or run.gpus != 1:
+        return None
+    hardware = next((kind for kind in prediction.kinds if kind.name == run.kind), None)
+    if hardware is None:
+        return None
+    family = hashlib.sha256(f"{run.code} {run.shapes}".encode()).hexdigest()[:32]
+    used = float(run.utilisation or 0)
+    return Record(family, prediction.features, hardware, run.seconds, run.memory, used)
+
+
 class Runs:
     """Watches a manager. All methods belong to its loop; ``spawn`` begins a task there."""
 
@@ -123,12 +213,23 @@ class Runs:
         manager: Manager,
         spawn: Callable[[object], None],
         log: logging.Logger,
+        computes: Callable[[ProcessId], Prediction | None],
+        predicted: Callable[[ProcessId], Prediction | None],
+        learned: Learned | None = None,
     ) -> None:
+        """``predicted`` is the newest prediction of a task, ``computes`` that of what it runs.
+
+        ``learned``: where finished runs are kept for training; ``None``: nowhere.
+        """
+        self._learned = learned
         self._manager = manager
+        self._computes = computes
+        self._predicted = predicted
         self._spawn = spawn
         self._known = Known()
         self._running: dict[LeaseId, _Running] = {}
         self._told: dict[LeaseId, Parts] = {}
+        self._steps: dict[LeaseId, _Steps] = {}
         self._unwritten: dict[str, Run] = {}
         self._writing = asyncio.Lock()
         self._trouble = Trouble(log, manager.clock.boot, "Runs are recorded again")
@@ -144,19 +245,65 @@ class Runs:
     def with_estimate(self, command: cmd.RequestLease) -> cmd.RequestLease:
         """The same request with what its code needed before, where that is known and not named."""
         request, leases = command.request, self._manager.state.leases
-        if request.code is None or command.of_quota:
+        if command.of_quota:
             return command
-        known = self._known.of(command.environment, request.code)
+        who, code = command.environment, request.code
+        known = self._known.of(who, code) if code is not None else ()
         over = [run for run in known if run.gpus == request.gpus and run.lease not in leases]
-        estimate = None if request.memory is not None else estimate_of(run.memory for run in over)
+        estimate = None if request.memory is not None else self._expected(command, over)
         learned = None if request.parts is not None else parts_of(over)
-        return replace(command, request=replace(request, estimate=estimate, learned=learned))
+        expected = self._expected_by_kind(command)
+        known_now = replace(request, estimate=estimate, learned=learned, expected=expected)
+        return replace(command, request=known_now)
+
+    def _expected_by_kind(self, command: cmd.RequestLease) -> tuple[Expected, ...]:
+        request, prediction = command.request, self._predicted(command.task.process)
+        if prediction is None or request.gpus != 1:
+            return ()
+        who, shapes = command.environment, prediction.shapes
+        iterations = prediction.features.iterations
+        found = (
+            self.measured(who, request.code, shapes, iterations, one)
+            for one in prediction.estimates
+        )
+        return tuple(
+            Expected(one.kind, one.utilisation, one.memory_p90, one.seconds, is_sure(one))
+            for one in found
+        )
+
+    def _expected(self, command: cmd.RequestLease, over: Sequence[Run]) -> Estimate | None:
+        """By runs of the model and batch that the task asked about, else by a dry run of them.
+
+        Where it asked about none, by runs of its code, whatever that computed.
+        """
+        request, leases = command.request, self._manager.state.leases
+        prediction = self._predicted(command.task.process)
+        if prediction is None or request.gpus != 1:
+            return estimate_of(run.memory for run in over)
+        alike = self._known.of_shapes(command.environment, request.code, prediction.shapes)
+        ended = (run for run in alike if run.gpus == 1 and run.lease not in leases)
+        measured = estimate_of((run.memory for run in ended), least=1)
+        return measured or Estimate(prediction.memory, 0)
+
+    def measured(
+        self, who: str, code: str | None, shapes: str, iterations: int, predicted: Estimates
+    ) -> Estimates:
+        """An estimate as its environment's own runs of the same model and batch correct it."""
+        return corrected(predicted, self._known.of_shapes(who, code, shapes), iterations)
+
+    def stepped(self, lease: Lease, steps: int, seconds: float | None = None) -> None:
+        """A task says that so many steps have ended, each after ``seconds`` of computing."""
+        if steps < KNOWN_AFTER or lease.request.code is None:
+            return
+        now = self._steps.setdefault(lease.id, _Steps())
+        now.prediction = self._computes(lease.task.process)
+        now.seconds = seconds or now.seconds
 
     # -- inside --------------------------------------------------------------------------
 
     def _measured(self, readings: Readings) -> None:
         state = self._manager.state
-        for (name, _gpu), size in measured_by_lease(state, readings.by_gpu).items():
+        for (name, gpu), size in measured_by_lease(state, readings.by_gpu).items():
             lease = state.leases[name]
             if not size or lease.request.code is None:
                 continue
@@ -167,12 +314,20 @@ class Runs:
                 known = self._running[name] = _Running(before or run, before)
             if size > known.run.memory:
                 known.run = replace(known.run, memory=size)
+            self._sees_work(lease, gpu, readings)
         for name, running in tuple(self._running.items()):
             found = state.leases.get(name)
             if found is None or found.phase is LeasePhase.ENDED:
                 self._ended(name)
             elif found.activity is Activity.IDLE:
                 self._note(running)
+
+    def _sees_work(self, lease: Lease, gpu: GpuUuid, readings: Readings) -> None:
+        """Between its steps and its idle times, and where nobody else computes on its GPU."""
+        steps, work = self._steps.get(lease.id), readings.by_gpu[gpu].utilisation
+        alone = sum(where == gpu for _name, where in self._manager.state.claims) == 1
+        if steps is not None and work is not None and alone and lease.activity is Activity.BUSY:
+            steps.worked, steps.looks = steps.worked + work, steps.looks + 1
 
     def _heard(self, outcome: Outcome, state: State) -> None:
         for event in outcome.events:
@@ -191,9 +346,22 @@ class Runs:
             self._told[event.lease] = most
 
     def _ended(self, name: LeaseId) -> None:
-        if name in self._running:
-            self._note(self._running.pop(name))
+        steps = self._steps.get(name)
+        if (running := self._running.pop(name, None)) is not None:
+            self._note(running)
+            if self._learned is not None and steps is not None:
+                self._spawn(self._learn(self._learned, running.run, steps))
         self._told.pop(name, None)
+        self._steps.pop(name, None)
+
+    async def _learn(self, learned: Learned, run: Run, steps: _Steps) -> None:
+        record = record_of(run, steps.prediction)
+        if record is None:
+            return
+        try:
+            await asyncio.to_thread(learned.add, record)
+        except OSError as error:
+            self._trouble.came(f"What a run needed could not be kept for training: {error}")
 
     def _note(self, known: _Running) -> None:
         told = self._told.get(LeaseId(known.run.lease))
@@ -201,12 +369,27 @@ class Runs:
             kept = max(told.persistent, known.run.persistent or 0)
             step = max(told.temporary, known.run.temporary or 0)
             known.run = replace(known.run, persistent=kept, temporary=step)
+        if (steps := self._steps.get(LeaseId(known.run.lease))) is not None:
+            kind = self._kind_of(LeaseId(known.run.lease))
+            known.run = replace(
+                known.run,
+                shapes=None if steps.prediction is None else steps.prediction.shapes,
+                kind=kind or known.run.kind,
+                seconds=steps.seconds,
+                utilisation=steps.utilisation,
+            )
         if not known.is_news:
             return
         known.written = known.run
         self._known.put(known.run)
         self._unwritten[known.run.lease] = known.run
         self._spawn(self._write())
+
+    def _kind_of(self, name: LeaseId) -> str | None:
+        """The kind of its GPU, if it has one."""
+        state = self._manager.state
+        parts = state.leases[name].allocations if name in state.leases else ()
+        return state.gpus[parts[0].gpu].gpu.name if len(parts) == 1 else None
 
     async def _write(self) -> None:
         async with self._writing:

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ...policy import core
@@ -21,6 +22,7 @@ from ...policy.say.effects import (
     TellGranted,
     TellLimit,
     TellOverLimit,
+    TellPromise,
     TellRecall,
     TellStopped,
     TellTurn,
@@ -60,10 +62,12 @@ from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
 from ..host.outcome import Outcome
+from ..ledger.learned import Learned
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
 from ..views.logs import call_tag, is_heard, say
 from ..views.pauses import Pauses
+from ..views.promises import Promises
 from ..views.status import (
     Place,
     measured_by_lease,
@@ -75,6 +79,7 @@ from ..views.waits import Waits
 from . import recalls, translate, vouchers
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
+from .predictions import Predictions
 from .quotacalls import QuotaCalls
 from .runs import Runs
 from .statuses import Statuses
@@ -123,6 +128,8 @@ class Service:
         name: str,
         version: str,
         heartbeat_interval: float,
+        models: Path | None = None,
+        learned: Learned | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self._manager = manager
@@ -141,6 +148,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
         self._pauses = Pauses()
+        self._promises = Promises()
         self.statuses = Statuses(
             manager,
             clock,
@@ -150,8 +158,28 @@ class Service:
             waits=self._waits,
             outlooks=self._outlooks,
             pauses=self._pauses,
+            promises=self._promises,
         )
         self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
+        self._predictions = Predictions(
+            manager,
+            clock,
+            models=models,
+            spawn=self._spawn,
+            recent=lambda: self._waits.waited(clock.wall()),
+            measured=lambda *told: self._runs.measured(*told),
+            news=self.statuses.news,
+            log=self._log,
+        )
+        self.statuses.predictions = self._predictions.documents
+        self._runs = Runs(
+            manager,
+            self._spawn,
+            self._log,
+            self._predictions.run_of,
+            self._predictions.of,
+            learned,
+        )
         ledger = LedgerCalls(manager, clock, self._spawn, lambda conn: conn in self._guests)
         #: Calls that are more than one command.
         self._special: dict[Method, Callable[[Guest, Call], None]] = {
@@ -160,10 +188,10 @@ class Service:
             Method.TURN_LOCKED: self._is_locked,
             Method.STATUS: self.statuses.ask,
             Method.WATCH: self.statuses.ask,
+            Method.PREDICT: self._predictions.ask,
             **ledger.calls,
             **self.quotas.calls,
         }
-        self._runs = Runs(manager, self._spawn, self._log)
         manager.listeners.append(self._heard)
 
     async def recall(self) -> None:
@@ -179,6 +207,7 @@ class Service:
             self._log.error("The waits of the last hour could not be read: %s", error)
         else:
             self._waits.refill(reversed(records))
+            self._promises.refill(reversed(records))
 
     def start(self) -> None:
         """Begin to push queue positions and status changes."""
@@ -428,7 +457,12 @@ class Service:
                     result["seconds"] = self._manager.config.turn_lock
                 if call.method is Method.TURN_ASK and lease is not None:
                     result |= self._turn_left(lease.id, state)
+                if call.method is Method.PROGRESS and lease is not None:
+                    self._runs.stepped(lease, call.params.done, call.params.seconds)
+                if call.method is Method.PROMISE and lease is not None:
+                    result["share"] = state.given.get(lease.id, 0)
                 if call.method is Method.MEMORY and lease is not None:
+                    self._runs.stepped(lease, call.params.steps)
                     result["gate"] = not recalls.has_turn(state, lease.id)
                     if call.params.alone:
                         leader = state.leaders.get(lease.id)
@@ -475,6 +509,7 @@ class Service:
         observers = self._manager.observers
         observers.call(self._waits.heard, outcome, state, self._clock.wall())
         observers.call(self._pauses.heard, outcome)
+        observers.call(self._promises.heard, outcome, self._clock.wall())
         for effect in outcome.effects:
             # One by one: what cannot be told to one client is told to the others.
             if not observers.call(self._tell, effect, state):
@@ -505,6 +540,9 @@ class Service:
             self._warn(effect, state)
         elif isinstance(effect, TellTurn):
             self._tell_turn(effect.lease, state, is_given=effect.is_given)
+        elif isinstance(effect, TellPromise):
+            told = translate.promise_notice(effect, state, self._clock.boot())
+            self._tell_task(self._held_by(effect.lease), Notice.PROMISE, told)
         elif isinstance(effect, TellStopped):
             self._stopped(effect.lease)
 
@@ -609,6 +647,10 @@ class Service:
         is_alone = lease is None or len(lease.members) < 2
         if is_alone or any(whose == name for whose, _gpu in state.shares):
             return self._own(name, state)
+        return self._held_by(name)
+
+    def _held_by(self, name: LeaseId) -> list[Guest]:
+        """The task's own process, and those that have joined it."""
         known = (self._guests.get(conn_id) for conn_id in self._holders.get(name, ()))
         return [guest for guest in known if guest is not None]
 
@@ -722,4 +764,6 @@ def _is_quiet(event: object) -> bool:
         "DeadlinesExtended",
         "LineLooked",
         "WorkSeen",
+        "ProgressSeen",
+        "UseSeen",
     )

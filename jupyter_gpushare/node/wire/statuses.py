@@ -9,6 +9,7 @@ from functools import partial
 
 from ...policy.recall.outlook import Outlook
 from ...policy.words.model import LeaseId
+from ...protocol import documents as doc
 from ...protocol.calls import Call
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method, Notice
@@ -18,6 +19,7 @@ from ..manager import Manager
 from ..people.fairness import RoundRobin
 from ..views.board import Slices, Took, Wanted, hand_out
 from ..views.pauses import Pauses
+from ..views.promises import Promises
 from ..views.status import NodeFacts, Sheet
 from ..views.waits import Waits
 from .guests import Guest
@@ -43,6 +45,7 @@ class Statuses:
         waits: Waits,
         outlooks: Callable[[], dict[LeaseId, Outlook]],
         pauses: Pauses,
+        promises: Promises,
     ) -> None:
         self._manager = manager
         self._clock = clock
@@ -52,6 +55,7 @@ class Statuses:
         self._waits = waits
         self._outlooks = outlooks
         self._pauses = pauses
+        self._promises = promises
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changes = 0
@@ -63,6 +67,8 @@ class Statuses:
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
         self.ledger: str | None = None  # its path, for administrators
+        #: The newest predictions of somebody's tasks.
+        self.predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda _: []
         manager.measured.append(self.measured)
 
     def ask(self, guest: Guest, call: Call) -> None:
@@ -177,6 +183,8 @@ class Statuses:
             self._pauses.document,
             self._pauses.cells,
             self._pauses.away,
+            self._promises.document(facts.now),
+            self.predictions,
         )
         await hand_out(sheet, wanted, slices, self.took, form)
 

@@ -17,6 +17,7 @@ what each keeps across its steps follows instead (:mod:`..turns.arranging`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Iterator
 
 from ..books import shares
@@ -51,8 +52,11 @@ def peaks(
             size = used.get(part.gpu, {}).get(name)
             if size and size >= before.get(part.gpu, 0) + config.measure_granularity:
                 now[part.gpu] = Bytes(size)
-        steps = state.steps.get(name, 0)
-        ended = steps >= shares.KNOWN_AFTER or lease.activity is Activity.IDLE
+        steps = max(state.steps.get(name, 0), _steps_done(state, name))
+        ended = steps >= shares.KNOWN_AFTER or (
+            # A cell that ended has perhaps only made the model of which a prediction tells.
+            lease.activity is Activity.IDLE and not lease.request.is_predicted
+        )
         known_by = lease.known_by
         if now and ended:
             known_by = max(known_by, 1, min(steps - 1, shares.MOST_STEPS))
@@ -112,11 +116,19 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
         size = _size(lease, gpu)
         if size is None:
             return max(most, named), 0
-        need, sure = need + config.with_headroom(*size), sure + config.with_headroom(size[0])
+        memory, known_by = size
+        need += config.with_headroom(memory, known_by)
+        sure += config.with_headroom(memory, None if known_by is None else math.inf)
     return max(named, min(most, need)), max(named, min(most, sure))
 
 
-def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int] | None:
+def _steps_done(state: State, name: LeaseId) -> int:
+    """Steps of its cell, also of a framework that does not tell of its memory."""
+    progress = state.progress.get(name)
+    return 0 if progress is None else progress.done
+
+
+def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int | None] | None:
     """Bytes that a task needs on a GPU, and by how many cells, steps and runs that is known.
 
     ``None``: what the quota gives, as it is not known.

@@ -9,16 +9,27 @@ where neither is known.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import Final
 
+from ..books import placement
+from ..books.copies import replace
 from ..books.lifts import unlifted
+from ..books.room import rooms_without
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
-from ..words.model import BudgetLevel, LeaseId, PriorityClass
+from ..words.model import (
+    BudgetLevel,
+    Bytes,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    PriorityClass,
+    RefusalReason,
+)
 from . import offers, plan
 from .choosing import fewest
 
@@ -101,6 +112,64 @@ def outlooks(
                 estimate = Estimate(low, idle.left, Basis.IDLE)
         result[name] = Outlook(estimate, idle, idle.after if idle else usual)
     return result
+
+
+class Start(Enum):
+    """When a request that nobody has made yet would start."""
+
+    NOW = "now"
+    WAITS = "waits"
+    OVER_QUOTA = "over_quota"
+    TOO_LARGE = "too_large"
+    UNAVAILABLE = "unavailable"
+
+
+def of_newcomer(
+    state: State,
+    config: PolicyConfig,
+    at: float,
+    recent: Recent,
+    environment: EnvironmentName,
+    memory: Bytes,
+    gpus: Set[GpuUuid],
+    *,
+    foresees: bool = True,
+) -> tuple[Start, Estimate | None]:
+    """When an interactive request for so much of one of these GPUs would start, if it came now.
+
+    One placement; if it ``foresees`` which idle leases make room, at most ``MOST_IDLE`` more. Who
+    waits already is asked first, so this is no promise.
+    """
+    if state.problem is not None or state.rebuild is not None:
+        return Start.UNAVAILABLE, None
+    back = unlifted(state)
+    quota, _source = state.quotas.resolve(environment)
+    elsewhere = sum(who == environment and gpu not in gpus for who, gpu in state.reservations)
+    own = replace(quota, gpus=max(1, quota.gpus - elsewhere)) if quota.gpus else quota
+
+    def found(without: Set[LeaseId]) -> placement.Placement:
+        rooms = [one for one in rooms_without(back, environment, without) if one.uuid in gpus]
+        return placement.place(rooms, own, 1, memory, config.max_tasks_per_gpu)
+
+    first = found(frozenset())
+    if isinstance(first, placement.Refused):
+        never = first.reason is RefusalReason.TOO_LARGE
+        return (Start.TOO_LARGE if never else Start.OVER_QUOTA), None
+    budget = state.budget(environment)
+    if budget.level is BudgetLevel.SPENT:
+        wait = None if budget.free_at is None else max(0.0, budget.free_at - at)
+        return Start.WAITS, None if wait is None else Estimate(wait, wait, Basis.BUDGET)
+    may_pass = state.queue.first_urgent(state.grants) is None
+    if may_pass and isinstance(first, placement.Granted) and elsewhere < quota.gpus:
+        return Start.NOW, None
+    waits = by_waits(sorted(recent.get(PriorityClass.INTERACTIVE, ())), 0.0)
+    gone: frozenset[LeaseId] = frozenset()
+    for idle in _idle(state, config, at) if foresees and state.idle else ():
+        gone |= {idle.lease}
+        if isinstance(found(gone), placement.Granted):
+            low = idle.left if waits is None else min(waits.low, idle.left)
+            return Start.WAITS, Estimate(low, idle.left, Basis.IDLE)
+    return Start.WAITS, waits
 
 
 def by_waits(waited: Sequence[float], so_far: float) -> Estimate | None:

@@ -10,6 +10,9 @@ export type Lease = Schemas['Lease'];
 export type LeaseState = Lease['state'];
 /** A waiting request. */
 export type Waiting = Schemas['Waiting'];
+/** What a dry run told of a notebook's model, by kind of GPU. */
+export type Prediction = NonNullable<Status['predictions']>[number];
+export type PredictedKind = Prediction['kinds'][number];
 /** The messages of the WebSocket. */
 export type Live = Schemas['Live'];
 export type Readings = Schemas['Readings'];

@@ -7,13 +7,15 @@ import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
 
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
+import { PredictionToolbarItem } from '../widgets/predictionitem';
 import { LeaseToolbarItem } from '../widgets/toolbaritem';
 import { viewServices } from './services';
 
 /** schema/toolbar.json and the user's settings decide whether and where it is shown. */
 export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:toolbar',
-  description: "The open notebook's lease, in its toolbar.",
+  description:
+    "The open notebook's lease, and what its model needs, in its toolbar.",
   autoStart: true,
   requires: [IGpuShareModel, IGpuShareSettings],
   optional: [IToolbarWidgetRegistry, ITranslator],
@@ -29,6 +31,11 @@ export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
       'Notebook',
       'gpushare',
       notebook => new LeaseToolbarItem(services, notebook)
+    );
+    toolbars?.addFactory<NotebookPanel>(
+      'Notebook',
+      'gpushare-prediction',
+      notebook => new PredictionToolbarItem(services, notebook)
     );
   }
 };

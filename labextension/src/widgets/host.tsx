@@ -1,3 +1,4 @@
+import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
@@ -97,6 +98,24 @@ export function useNow(every: number): number {
     return () => window.clearInterval(timer);
   }, [host, every]);
   return model.now();
+}
+
+/** The id of a notebook's kernel, whichever it has now. */
+export function useKernelId(
+  notebook: Pick<NotebookPanel, 'sessionContext'>
+): string | null {
+  const context = notebook.sessionContext;
+  const subscribe = React.useCallback(
+    (changed: () => void) => {
+      context.kernelChanged.connect(changed);
+      return () => context.kernelChanged.disconnect(changed);
+    },
+    [context]
+  );
+  return React.useSyncExternalStore(
+    subscribe,
+    () => context.session?.kernel?.id ?? null
+  );
 }
 
 /** A Lumino widget around one view. */

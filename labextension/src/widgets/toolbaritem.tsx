@@ -14,6 +14,7 @@ import { Countdown, KeepButton } from './parking';
 import { leaseMenu } from './leasemenu';
 import {
   type IViewServices,
+  useKernelId,
   useSettings,
   useSnapshot,
   useView,
@@ -111,20 +112,4 @@ function hintText(
   return [stateHint(lease.state, trans), ...more]
     .filter(text => text)
     .join(' ');
-}
-
-/** The id of a notebook's kernel, whichever it has now. */
-function useKernelId(notebook: NotebookPanel): string | null {
-  const context = notebook.sessionContext;
-  const subscribe = React.useCallback(
-    (changed: () => void) => {
-      context.kernelChanged.connect(changed);
-      return () => context.kernelChanged.disconnect(changed);
-    },
-    [context]
-  );
-  return React.useSyncExternalStore(
-    subscribe,
-    () => context.session?.kernel?.id ?? null
-  );
 }

@@ -1,0 +1,106 @@
+"""What a model is expected to need, as a table. Pure: data in, strings out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ...protocol.times import format_duration, format_range
+from .render import count, html_table, note_html, page_html, plain, size, text_table
+
+Document = Mapping[str, Any]
+
+_TITLES: Final = ("GPUs", "memory", "time", "busy", "known from", "starts")
+#: When a request would start; of `waits` there may be more to say.
+_STARTS: Final = {
+    "now": "now",
+    "waits": "waits",
+    "over_quota": "never: more than your quota gives",
+    "too_large": "never: larger than the GPU",
+    "unavailable": "not now: the node manager grants nothing",
+}
+_BASIS: Final = {
+    "measured": "earlier runs",
+    "predicted": "the predictor",
+    "dry run": "the dry run alone",
+}
+
+
+class Prediction:
+    """What a model and a batch need on each kind of GPU; shows itself as a table.
+
+    ``kinds`` are the rows, as the protocol has them (``PredictedKind``). ``local``: why no node
+    manager was asked; then nobody knows what would start.
+    """
+
+    def __init__(self, document: Document, local: str = "") -> None:
+        self._document = document
+        self.local = local
+        self.kinds: tuple[Document, ...] = tuple(document.get("kinds") or ())
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are enough on each kind of GPU, in nine of ten cases."""
+        return max((int(one["memory_p90"]) for one in self.kinds), default=0)
+
+    def __repr__(self) -> str:
+        rows = [row(one) for one in self.kinds]
+        table = text_table(_TITLES, rows) if rows else "This node has no GPUs."
+        return "\n".join((self._head, table, *self._notes))
+
+    def _repr_html_(self) -> str:
+        table = html_table(self._head, _TITLES, [row(one) for one in self.kinds])
+        return page_html(table, *(note_html(note) for note in self._notes))
+
+    @property
+    def _head(self) -> str:
+        told = self._document
+        times = count(told.get("iterations"), "iteration")
+        return f"Expected for {times} with a batch of {plain(told.get('batch'), 20)}"
+
+    @property
+    def _notes(self) -> Sequence[str]:
+        if self.local:
+            return (
+                f"{self.local} So these are the kinds of GPUs that this package knows, and nobody "
+                "can tell when a request would start.",
+            )
+        if not self.kinds:
+            return ()
+        return (
+            "Memory: what nine of ten such runs need at most. Requests of this process that name "
+            f"no memory reserve {size(self.memory)}, where the reserve is `estimate`, until its "
+            "steps are measured.",
+        )
+
+
+def row(kind: Document) -> tuple[str, ...]:
+    """The cells of one kind of GPU."""
+    gpus = kind.get("gpus")
+    name = plain(kind.get("kind"), 40)
+    return (
+        f"{gpus} × {name}" if isinstance(gpus, int) and gpus > 1 else name,  # noqa: RUF001
+        f"{size(kind.get('memory'))} to {size(kind.get('memory_p90'))}",
+        f"{time_words(kind.get('seconds'))} to {time_words(kind.get('seconds_p90'))}",
+        f"{plain(kind.get('utilisation'), 6)} %",
+        _BASIS.get(str(kind.get("basis")), "?"),
+        start_words(kind),
+    )
+
+
+def start_words(kind: Document) -> str:
+    """``now``, or ``waits about 10 to 30 min``; empty where nobody knows."""
+    words, wait = _STARTS.get(str(kind.get("starts")), ""), kind.get("wait")
+    if kind.get("starts") != "waits" or not isinstance(wait, Mapping):
+        return words
+    low, high = wait.get("low"), wait.get("high")
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        return words
+    return f"{words} about {format_range(low, high)}"
+
+
+def time_words(seconds: object) -> str:
+    """``0.8 s``, ``12 min``."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < 1e15:
+        return "?"
+    return f"{seconds:.2g} s" if seconds < 10 else format_duration(seconds)

@@ -1,0 +1,278 @@
+"""What models need on this node's GPUs: predicted from dry runs, and remembered by task.
+
+A task's newest prediction is what its next request reserves, if the request names no memory and its
+reserve is an estimate. Predictions are kept in memory only, so a node manager that was started anew
+knows none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ...policy.books.state import State
+from ...policy.recall.outlook import Recent, of_newcomer
+from ...policy.words.model import Bytes, EnvironmentName, GpuUuid, ProcessId
+from ...predict.estimates import Estimates, Predictor, WrongModels
+from ...predict.features import Features, Hardware
+from ...predict.kinds import hardware_of
+from ...protocol import documents as doc
+from ...protocol.calls import Call, PredictParams
+from ...protocol.errors import Reason
+from ..host.clock import Clock
+from ..ledger.ledger import LedgerError
+from ..manager import Manager
+from .guests import Guest, fail
+
+#: Tasks whose newest prediction is remembered: of one environment, and in all.
+OF_ENVIRONMENT: Final = 20
+IN_ALL: Final = 5_000
+#: The newest ones that a status shows.
+SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a task's model needs: one estimate for each kind of GPU."""
+
+    environment: EnvironmentName
+    process: ProcessId
+    kernel_id: str | None
+    path: str | None
+    at: float  # Unix seconds
+    features: Features
+    shapes: str
+    kinds: tuple[Hardware, ...]
+    estimates: tuple[Estimates, ...]
+
+    @property
+    def memory(self) -> Bytes:
+        """Bytes that are enough on each kind of GPU, in nine of ten cases."""
+        return Bytes(max((one.memory_p90 for one in self.estimates), default=0))
+
+
+def features_of(params: PredictParams) -> Features:
+    """The features that a call told. Raises :class:`ValueError` for a kind that is not known."""
+    return Features.read(
+        {
+            "framework": params.framework,
+            "nodes": {
+                one.kind: [one.largest, one.count, one.flops, one.bytes]
+                for one in params.operations
+            },
+            "batch": params.batch,
+            "iterations": params.iterations,
+            "inputs": params.inputs,
+            "peak": params.peak,
+            "training": params.training,
+        }
+    )
+
+
+def shapes_of(features: Features) -> str:
+    """The name of a model's structure and its batch; the same for any count of iterations."""
+    told = json.dumps(replace(features, iterations=1).document(), sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:32]
+
+
+class Predictions:
+    """Answers calls, and remembers. All methods belong to the manager's loop.
+
+    ``models`` is where models that were trained on this node may be; without it those that came
+    with the package predict. They are read on another thread, when they are first needed.
+    ``recent`` are the waits of requests granted lately. ``measured`` corrects estimates by what
+    earlier runs of the same shapes needed.
+    """
+
+    def __init__(
+        self,
+        manager: Manager,
+        clock: Clock,
+        *,
+        models: Path | None,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        recent: Callable[[], Recent],
+        measured: Callable[[str, str | None, str, int, Estimates], Estimates],
+        news: Callable[[], None],
+        log: logging.Logger,
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._models = models
+        self._spawn = spawn
+        self._recent = recent
+        self._measured = measured
+        self._news = news
+        self._log = log
+        self._predictor: tuple[float | None, Predictor] | None = None
+        self._loading = threading.Lock()
+        self._newest: OrderedDict[ProcessId, Prediction] = OrderedDict()
+        self._of: dict[EnvironmentName, OrderedDict[ProcessId, Prediction]] = {}
+        #: These tasks asked about one model and batch only, so that is what they run.
+        self._alone: set[ProcessId] = set()
+
+    def ask(self, guest: Guest, call: Call) -> None:
+        """Somebody asks what a model needs."""
+        self._spawn(self._answer(guest, call))
+
+    def of(self, process: ProcessId) -> Prediction | None:
+        """The newest prediction of a task."""
+        return self._newest.get(process)
+
+    def run_of(self, process: ProcessId) -> Prediction | None:
+        """What a task's run computes, as far as can be told: it asked about one model only."""
+        return self._newest.get(process) if process in self._alone else None
+
+    def forget(self, process: ProcessId) -> None:
+        """A task is over."""
+        self._alone.discard(process)
+        if (gone := self._newest.pop(process, None)) is not None:
+            mine = self._of[gone.environment]
+            del mine[process]
+            if not mine:
+                del self._of[gone.environment]
+
+    def documents(self, is_own: Callable[[str], bool]) -> list[doc.Predicted]:
+        """The newest predictions of somebody's tasks, as of now; the newest first."""
+        own = [one for who, mine in self._of.items() if is_own(who) for one in mine.values()]
+        newest = sorted(own, key=lambda one: one.at, reverse=True)[:SHOWN]
+        # Each change is told to all who watch, so here nothing is foreseen.
+        return [self._document(one, foresees=False) for one in newest]
+
+    # -- inside --------------------------------------------------------------------------
+
+    async def _answer(self, guest: Guest, call: Call) -> None:
+        params: PredictParams = call.params
+        who, process = guest.who.environment, guest.who.process
+        kinds = tuple(self.kinds().values())
+        try:
+            features = features_of(params)
+            predicted = await self._manager.reads.ask(who, lambda _: self._predict(features, kinds))
+        except ValueError as error:
+            why = f"The model's needs could not be predicted: {error}."
+            fail(guest.conn, call.id, Reason.BAD_REQUEST, why)
+            return
+        except (WrongModels, OSError, LedgerError) as error:
+            fail(guest.conn, call.id, Reason.UNAVAILABLE, str(error))
+            return
+        shapes = shapes_of(features)
+        estimates = tuple(
+            self._measured(who, params.code, shapes, params.iterations, one) for one in predicted
+        )
+        prediction = Prediction(
+            who,
+            process,
+            params.task.kernel_id,
+            params.task.path,
+            self._clock.wall(),
+            features,
+            shapes,
+            kinds,
+            estimates,
+        )
+        self._remember(prediction)
+        guest.conn.reply(call.id, self._document(prediction))
+        self._news()
+
+    def _predict(self, features: Features, kinds: Sequence[Hardware]) -> tuple[Estimates, ...]:
+        with self._loading:
+            models = self._models if self._models is not None and self._models.exists() else None
+            made = None if models is None else models.stat().st_mtime
+            if self._predictor is None or self._predictor[0] != made:
+                self._predictor = made, self._load(models)
+            predictor = self._predictor[1]
+        return predictor.predict(features, kinds)
+
+    def _load(self, models: Path | None) -> Predictor:
+        """Models that cannot be used are said, and those that came with the package predict."""
+        try:
+            return Predictor.load(models)
+        except WrongModels as error:
+            if models is None:
+                raise
+            self._log.error("%s Until then the models of the package predict.", error)
+            return Predictor.load()
+
+    def kinds(self) -> dict[str, Hardware]:
+        """The kinds of this node's GPUs by name, in their order; the smallest one of each."""
+        builds = self._manager.inventory.builds()
+        found: dict[str, Hardware] = {}
+        for books in sorted(self._manager.state.gpus.values(), key=lambda one: one.gpu.index):
+            gpu, build = books.gpu, builds.get(books.gpu.uuid)
+            known = found.get(gpu.name)
+            if known is None or gpu.memory < known.memory:
+                found[gpu.name] = hardware_of(
+                    gpu.name,
+                    gpu.memory,
+                    None if build is None else build.capability,
+                    None if build is None else build.cores,
+                )
+        return found
+
+    def _remember(self, prediction: Prediction) -> None:
+        process, who = prediction.process, prediction.environment
+        before = self._newest.get(process)
+        alone = before is None or (before.shapes == prediction.shapes and process in self._alone)
+        self.forget(process)
+        self._newest[process] = prediction
+        mine = self._of.setdefault(who, OrderedDict())
+        mine[process] = prediction
+        if alone:
+            self._alone.add(process)
+        if len(mine) > OF_ENVIRONMENT:
+            self.forget(next(iter(mine)))
+        if len(self._newest) > IN_ALL:
+            self.forget(next(iter(self._newest)))
+
+    def _document(self, prediction: Prediction, *, foresees: bool = True) -> doc.Predicted:
+        state, config, at = self._manager.state, self._manager.config, self._clock.boot()
+        gpus = _by_kind(state)
+        recent = self._recent()
+        kinds: list[doc.PredictedKind] = []
+        for one in prediction.estimates:
+            here = gpus.get(one.kind, frozenset[GpuUuid]())
+            if not here:
+                continue  # there is none any more
+            who, memory = prediction.environment, Bytes(one.memory_p90)
+            starts, wait = of_newcomer(
+                state, config, at, recent, who, memory, here, foresees=foresees
+            )
+            kinds.append(
+                {
+                    "kind": one.kind,
+                    "gpus": len(here),
+                    "memory": one.memory,
+                    "memory_p90": one.memory_p90,
+                    "seconds": one.seconds,
+                    "seconds_p90": one.seconds_p90,
+                    "utilisation": one.utilisation,
+                    "error": one.error,
+                    "basis": one.basis.value,
+                    "starts": starts.value,
+                    "wait": None
+                    if wait is None
+                    else {"low": wait.low, "high": wait.high, "basis": wait.basis.value},
+                }
+            )
+        return {
+            "kernel_id": prediction.kernel_id,
+            "path": prediction.path,
+            "at": prediction.at,
+            "batch": prediction.features.batch,
+            "iterations": prediction.features.iterations,
+            "kinds": kinds,
+        }
+
+
+def _by_kind(state: State) -> Mapping[str, frozenset[GpuUuid]]:
+    found: dict[str, frozenset[GpuUuid]] = {}
+    for uuid, books in state.gpus.items():
+        found[books.gpu.name] = found.get(books.gpu.name, frozenset()) | {uuid}
+    return found

@@ -1,0 +1,74 @@
+"""The predictor's card: how wrong its estimates were on models it had not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: The ways that are compared, as the card calls them.
+WAYS: Final = {
+    "mean": "the mean of all",
+    "dry run": "the dry run alone",
+    "source": "network on the source's vector",
+    "boosted": "boosted trees over the dry run",
+}
+METRICS: Final = {
+    "memory": ("Memory", "median error ≤ 5 %, more than 5 % too little in ≤ 7 % of cases"),
+    "time": ("Time", "median error ≤ 10 %"),
+    "utilisation": ("Utilisation", "median error ≤ 10 points"),
+}
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """The card as Markdown, from the figures that a file of models has."""
+    parts = [
+        "# The predictor's card\n",
+        "`jupyter gpushare predictor card` prints this page for the models in use; "
+        "`scripts/predictor_card.py` makes the one of the models that come with the package.\n",
+        f"**All figures are of processors (CPUs), not of GPUs**: {_listed(card['kinds'])} stand "
+        "for kinds of GPU. On a GPU that nobody has trained with, an estimate is the dry run "
+        "alone, with the maker's facts, and says so (`basis`: dry run); the tables' row *the dry "
+        "run alone* tells how wrong that was here.\n",
+        f"Measured on: {card['measured on']}. {card['records']} runs; families: "
+        f"{', '.join(card['families'])}.\n",
+        "An *unseen family* had no model in training when it was asked about; an *unseen model* "
+        "had others of its family there. Single layers were always in training, and are not in the "
+        "figures. *Too little* is a need that was more than 5 % above what would have been "
+        "reserved: the p90, which was set without the family.\n",
+    ]
+    for metric, (name, aim) in METRICS.items():
+        parts += [f"## {name}\n", f"Aim: {aim}. In use: {WAYS[card['metrics'][metric]['used']]}.\n"]
+        parts += [_table(card["metrics"][metric], in_points=metric == "utilisation")]
+        if "larger kinds" in card["metrics"][metric]:
+            told = card["metrics"][metric]["larger kinds"]
+            parts += [
+                "A loop on one thread nearly always uses all of it. On the larger kinds alone the "
+                f"median error on unseen families is {told['median error']:.1f} points, "
+                f"and {told['mean']:.1f} points for the mean.\n"
+            ]
+        families = card["metrics"][metric]["by family"]
+        unit = " points" if metric == "utilisation" else " %"
+        factor = 1 if metric == "utilisation" else 100
+        told = ", ".join(f"{name} {error * factor:.1f}" for name, error in families.items())
+        parts += [f"Median error by unseen family, in{unit}: {told}.\n"]
+    return "\n".join(parts)
+
+
+def _listed(kinds: Any) -> str:
+    return " and ".join(f"“{kind}”" for kind in kinds)
+
+
+def _table(figures: Mapping[str, Any], *, in_points: bool) -> str:
+    head = ["way", "unseen families: median", "nine of ten", "unseen models: median"]
+    if not in_points:
+        head += ["too little (p90)", "reserved too much (p90, median)"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for way, name in WAYS.items():
+        unseen, near = figures["unseen families"][way], figures["unseen models"][way]
+        cells = [name]
+        for value in (unseen["median error"], unseen["p90 error"], near["median error"]):
+            cells.append(f"{value:.1f} points" if in_points else f"{value:.1%}")
+        if not in_points:
+            cells += [f"{unseen['under p90']:.1%}", f"{unseen['over p90']:.1%}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,26 @@
+"""Why a dry run told nothing."""
+
+from __future__ import annotations
+
+
+class DryRunFailed(Exception):
+    """The dry run told nothing: what happened, why, and what to do.
+
+    ``reason`` is a word for programs: one of `REASONS`.
+    """
+
+    def __init__(self, reason: str, what: str, todo: str) -> None:
+        super().__init__(f"{what} {todo}".strip())
+        self.reason = reason
+        self.what = what
+        self.todo = todo
+
+
+REASONS = (
+    "data-dependent",  # the model's way depends on its data's values
+    "unknown",  # the model is of no framework that we know
+    "missing",  # a package is missing in this Python
+    "cannot-travel",  # the model cannot be handed to another process
+    "timeout",
+    "failed",  # the model's own code raised an error
+)

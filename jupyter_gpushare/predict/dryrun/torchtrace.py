@@ -1,0 +1,223 @@
+"""torch: the model runs with fake tensors, which have shapes and no memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from ..table import ATEN, OTHER
+from .child import shapes, split
+from .tally import Tally
+from .travel import Described, unpack
+
+aten = torch.ops.aten
+#: They make or look at tensors without moving bytes.
+FREE = frozenset({"detach", "device", "empty", "empty_like", "empty_strided", "new_empty", "lift"})
+#: The second iteration has all of the optimizer's state.
+ITERATIONS = 2
+
+
+class Recorder(TorchDispatchMode):
+    """Adds each operation to the tally, while it is on.
+
+    It stands between the memory tracker and the counter of FLOPs. The counter takes some operations
+    apart that are one kernel on a device, so what it makes inside must not be seen as tensors.
+    """
+
+    def __init__(self, counter: FlopCounterMode) -> None:
+        super().__init__()
+        self.tally = Tally()
+        self.is_on = False
+        self._counter = counter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        before = self._counter.get_total_flops()
+        out = func(*args, **kwargs)
+        name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        if name == "mkldnn_rnn_layer" and args[15]:
+            # Its fake's workspace is empty. The real one has 15.5 bytes for each gate of each step.
+            rows, width = args[0].shape[0] * args[0].shape[1], args[2].shape[0]
+            *others, workspace = out
+            out = (*others, workspace.new_empty(rows * width * 31 // 2, dtype=torch.uint8))
+        if self.is_on and name not in FREE and not getattr(func, "is_view", False):
+            flops = self._counter.get_total_flops() - before
+            self._record(name, args, kwargs, out, flops)
+        return out
+
+    def _record(self, name: str, args: Any, kwargs: Any, out: Any, flops: int) -> None:
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        moved = sum(one.numel() * one.element_size() for one in (*given, *made))
+        kind, elements = self._kind(name, args, given)
+        self.tally.add(kind, elements, flops, moved)
+        if name == "addmm" or (name == "convolution" and args[2] is not None):
+            # One operation here, two nodes in the table; its work is counted once.
+            self.tally.add("BiasAdd", sum(one.numel() for one in made), 0, 0, times=0)
+        if name == "convolution_backward" and args[-1][2]:
+            self.tally.add("BiasAddGrad", args[0].numel(), 0, 0, times=0)
+
+    @staticmethod
+    def _kind(name: str, args: Any, given: list[Any]) -> tuple[str, int]:
+        kind = ATEN.get(name, OTHER)
+        if not given:
+            return kind, 0
+        data = given[0]
+        if name in ("addmm", "baddbmm"):  # the bias is first
+            data = given[1]
+        transposed = {"convolution": 6, "convolution_backward": 7}.get(name)
+        if transposed is not None and args[transposed + 2] > 1:  # it has groups
+            kind = kind.replace("Conv2D", "DepthwiseConv2D")
+        elif transposed is not None and args[transposed]:
+            kind = kind.replace("Conv2D", "Conv2DTranspose")
+        if kind == "Concat":
+            return kind, sum(one.numel() for one in given)
+        if name == "sum" and len(args) == 3 and args[2]:
+            axes = list(args[1])
+            if axes == list(range(len(axes))) and len(axes) < data.dim():
+                # Autograd's way back from a bias that was added to each row.
+                return "BiasAddGrad", data.numel()
+        return kind, data.numel()
+
+
+def trace(packed: bytes, training: bool) -> dict[str, Any]:
+    """The features, without the number of iterations."""
+    warnings.simplefilter("ignore")
+    # The fused encoder layer of inference is one operation that no formula knows.
+    torch.backends.mha.set_fastpath_enabled(False)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model, batch, loss, optimizer = unpack(packed, stand_in)
+        inputs, target = split(batch, loss if training else None)
+        leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+        step = _step(model, inputs, target, loss, _optimizer(model, optimizer), training)
+        memory = MemTracker()
+        memory.track_external(*_modules(model, loss), *_tensors(batch))
+        counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+        recorder = Recorder(counter)
+        with counter, recorder, memory:
+            for iteration in range(ITERATIONS):
+                recorder.is_on = iteration == ITERATIONS - 1
+                memory.reset_mod_stats()
+                step()
+        most = memory.get_tracker_snapshot("peak")
+    size, elements = shapes([tuple(leaf.shape) for leaf in leaves])
+    return {
+        "nodes": {n.kind: [n.largest, n.count, n.flops, n.bytes] for n in recorder.tally.nodes()},
+        "batch": size,
+        "inputs": elements,
+        "peak": int(sum(of["Total"] for of in most.values())),
+    }
+
+
+def stand_in(described: Described) -> Any:
+    """A fake tensor for a described one; under the fake mode."""
+    if described.framework == "numpy":
+        import numpy
+
+        return numpy.zeros(described.shape, described.dtype)
+    dtype = getattr(torch, described.dtype)
+    if described.value is not None:
+        made = torch.tensor(described.value, dtype=dtype).reshape(described.shape)
+    elif described.strides:
+        made = torch.empty_strided(described.shape, described.strides, dtype=dtype)
+    else:
+        made = torch.empty(described.shape, dtype=dtype)
+    if described.is_parameter:
+        return torch.nn.Parameter(made, requires_grad=described.requires_grad)
+    return made.requires_grad_(described.requires_grad) if described.requires_grad else made
+
+
+def _modules(*things: Any) -> list[Any]:
+    return [thing for thing in things if isinstance(thing, torch.nn.Module)]
+
+
+def _tensors(batch: Any) -> list[Any]:
+    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+
+
+def _optimizer(model: Any, optimizer: Any) -> Any:
+    """The caller's own, or one by its name."""
+    if optimizer is not None and not isinstance(optimizer, str):
+        return optimizer
+    named: dict[str, Any] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+    }
+    wanted = [one for one in model.parameters() if one.requires_grad]
+    return named[(optimizer or "sgd").lower()](wanted, lr=1e-3) if wanted else None
+
+
+def _step(
+    model: Any, inputs: Any, target: Any, loss: Any, optimizer: Any, training: bool
+) -> Callable[[], None]:
+    model.train(training)
+
+    def call() -> Any:
+        if isinstance(inputs, dict):
+            return model(**inputs)
+        return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+
+    def infer() -> None:
+        with torch.no_grad():
+            call()
+
+    def train() -> None:
+        out = call()
+        if loss is not None:
+            value = loss(out) if target is None else loss(out, target)
+        else:
+            value = sum(one.float().mean() for one in _tensors(out) if one.is_floating_point())
+        del out
+        value.backward()
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return train if training else infer
+
+
+# -- FLOPs of operations that torch's counter does not know ------------------------------------
+
+
+def _recurrent(x: Any, w1: Any, w2: Any, *args: Any, **kwargs: Any) -> int:
+    rows = x.numel() // x.shape[-1]
+    return int(2 * rows * (w1.numel() + w2.numel()))
+
+
+def _recurrent_backward(x: Any, w1: Any, w2: Any, *args: Any, **kwargs: Any) -> int:
+    return 2 * _recurrent(x, w1, w2)
+
+
+def _attention(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> int:
+    *outer, rows, width = query.shape
+    columns = key.shape[-2]
+    pairs = rows * columns
+    for length in outer:
+        pairs *= length
+    return int(2 * pairs * (width + value.shape[-1]))
+
+
+def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *a: Any, **k: Any) -> int:
+    return 5 * _attention(query, key, value) // 2
+
+
+def _raw(formula: Any) -> Any:
+    formula._get_raw = True
+    return formula
+
+
+FORMULAS: dict[Any, Any] = {
+    aten.mkldnn_rnn_layer: _raw(_recurrent),
+    aten.mkldnn_rnn_layer_backward: _raw(_recurrent_backward),
+    aten._scaled_dot_product_flash_attention_for_cpu: _raw(_attention),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _raw(_attention_backward),
+}

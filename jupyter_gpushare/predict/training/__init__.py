@@ -1,0 +1,1 @@
+"""Training of the predictors. It needs the extra `[predict]`: numpy, scipy, scikit-learn, torch."""

@@ -1,0 +1,338 @@
+"""Fit both families of models to records, try them on families they have not seen, and keep the
+better one of each metric."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import analytic
+from ..estimates import VERSION, Metric
+from ..features import vector
+from ..models import read_model, relative
+from ..records import Record
+from ..table import VERSION as TABLE
+from .rates import fit_rates
+
+#: numpy's, whose types are not read here.
+Array = Any
+#: Numbers of records.
+Rows = Any
+#: Families of one layer each: they are for training; nobody asks for the time of one layer.
+PARTS = frozenset({"layer"})
+UNDER = 0.05
+
+
+@dataclass
+class Data:
+    """The records of one metric, with what its models take and what they tell."""
+
+    metric: Metric
+    records: list[Record]
+    truth: Array  # as it was measured
+    dry: Array  # the analytic dry run alone
+    vectors: Array  # the source's
+    families: Array
+    variants: Array
+
+    @property
+    def is_ratio(self) -> bool:
+        """Errors are relative; those of the utilisation are in hundredths."""
+        return self.metric is not Metric.UTILISATION
+
+    def scaled(self, values: Array) -> Array:
+        return np.log(values) if self.is_ratio else values
+
+    def unscaled(self, values: Array) -> Array:
+        return np.exp(values) if self.is_ratio else np.clip(values, 1.0, 100.0)
+
+    def errors(self, told: Array) -> Array:
+        return np.abs(told / self.truth - 1) if self.is_ratio else np.abs(told - self.truth)
+
+
+def data_of(metric: Metric, records: Iterable[Record]) -> Data:
+    """The records that have this metric."""
+    measured: dict[Metric, Callable[[Record], float]] = {
+        Metric.UTILISATION: lambda r: r.utilisation,
+        Metric.MEMORY: lambda r: float(r.memory),
+        Metric.TIME: lambda r: r.seconds,
+    }
+    dry: dict[Metric, Callable[[Record], float]] = {
+        Metric.UTILISATION: lambda r: analytic.utilisation(r.features, r.hardware),
+        Metric.MEMORY: lambda r: float(analytic.memory(r.features, r.hardware)),
+        Metric.TIME: lambda r: analytic.seconds(r.features, r.hardware),
+    }
+    kept = [r for r in records if measured[metric](r) > 0 and dry[metric](r) > 0]
+    if metric is Metric.TIME:
+        kept = [r for r in kept if r.utilisation > 0]
+    with_share = metric is Metric.TIME
+    return Data(
+        metric=metric,
+        records=kept,
+        truth=np.array([measured[metric](r) for r in kept]),
+        dry=np.array([dry[metric](r) for r in kept]),
+        vectors=np.array(
+            [vector(r.features, r.hardware, r.utilisation if with_share else None) for r in kept]
+        ),
+        families=np.array([r.family for r in kept]),
+        variants=np.array([r.name.rsplit("-b", 1)[0] or r.family for r in kept]),
+    )
+
+
+# -- the two families of models ----------------------------------------------------------------
+
+
+def fit_mlp(data: Data, rows: Rows) -> dict[str, Any]:
+    """The source's network, by back-propagation on the mean absolute error."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    x, y = data.vectors[rows], data.scaled(data.truth[rows])
+    means, scales = x.mean(0), x.std(0)
+    scales[scales < 1e-6] = 1.0
+    mean, scale = float(y.mean()), float(y.std()) or 1.0
+    given = torch.tensor((x - means) / scales, dtype=torch.float32)
+    wanted = torch.tensor((y - mean) / scale, dtype=torch.float32)[:, None]
+    net = nn.Sequential(
+        nn.Linear(given.shape[1], 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 1)
+    )
+    rounds = 500
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, rounds)
+    for _ in range(rounds):
+        optimizer.zero_grad()
+        nn.functional.l1_loss(net(given), wanted).backward()
+        optimizer.step()
+        schedule.step()
+    layers = [
+        [_short(layer.weight.detach().numpy()), _short(layer.bias.detach().numpy())]
+        for layer in net
+        if isinstance(layer, nn.Linear)
+    ]
+    return {
+        "is": "mlp",
+        "means": _short(means),
+        "scales": _short(scales),
+        "layers": layers,
+        "mean": mean,
+        "scale": scale,
+    }
+
+
+def fit_trees(given: Array, wanted: Array) -> dict[str, Any]:
+    """Boosted trees on what the base estimate leaves over."""
+    return exported(boosted(given, wanted))
+
+
+def boosted(given: Array, wanted: Array) -> Any:
+    """They are few and shallow, for there are hundreds of runs, not thousands."""
+    from sklearn.ensemble import GradientBoostingRegressor
+
+    return GradientBoostingRegressor(
+        loss="absolute_error",
+        n_estimators=120,
+        learning_rate=0.08,
+        max_depth=3,
+        min_samples_leaf=6,
+        subsample=0.7,
+        max_features=0.4,
+        random_state=0,
+    ).fit(given, wanted)
+
+
+def exported(regressor: Any) -> dict[str, Any]:
+    """scikit-learn's trees as plain numbers."""
+    trees = []
+    for (one,) in regressor.estimators_:
+        tree = one.tree_
+        rows = zip(
+            tree.feature, tree.threshold, tree.value[:, 0, 0], tree.children_left,
+            tree.children_right, strict=True,
+        )  # fmt: skip
+        trees.append(
+            [
+                [-1, float(f"{value:.5g}"), 0, 0]
+                if left < 0
+                # scikit-learn compares in single precision: more digits tell nothing.
+                else [int(place), float(f"{threshold:.9g}"), int(left), int(right)]
+                for place, threshold, value, left, right in rows
+            ]
+        )
+    start = float(regressor.init_.constant_[0, 0])
+    return {"is": "trees", "start": start, "rate": regressor.learning_rate, "trees": trees}
+
+
+def _short(array: Array) -> Any:
+    return np.vectorize(lambda x: float(f"{x:.6g}"))(array).tolist()
+
+
+# -- fitting and trying ------------------------------------------------------------------------
+
+
+def bases(data: Data, train: Rows, asked: Rows) -> Array:
+    """The estimate that the trees correct: for the time that of rates fitted to ``train``."""
+    if data.metric is not Metric.TIME:
+        return data.dry[asked]
+    told = np.zeros(len(asked))
+    for kind in {data.records[row].hardware.name for row in asked}:
+        of_kind = [data.records[row] for row in train if data.records[row].hardware.name == kind]
+        rates = fit_rates(of_kind or [data.records[row] for row in train])
+        for place, row in enumerate(asked):
+            if data.records[row].hardware.name == kind:
+                told[place] = analytic.calibrated(data.records[row].features, rates)
+    return told
+
+
+def relatives(data: Data, rows: Rows, base: Array) -> Array:
+    """What the trees take."""
+    with_share = data.metric is Metric.TIME
+    return np.array(
+        [
+            relative(
+                data.records[row].features,
+                data.records[row].hardware,
+                float(told),
+                data.records[row].utilisation if with_share else None,
+            )
+            for row, told in zip(rows, base, strict=True)
+        ]
+    )
+
+
+def trees_of(data: Data, rows: Rows) -> dict[str, Any]:
+    """Trees over the base of families that were left out by turns: on unseen ones it errs so."""
+    rows = np.array(rows)
+    base = np.zeros(len(rows))
+    if data.metric is Metric.TIME:
+        for part in parts(data.families[rows], 6):
+            base[part] = bases(data, rows[~part], rows[part])
+    else:
+        base = bases(data, rows, rows)
+    left = data.scaled(data.truth[rows]) - data.scaled(base)
+    return fit_trees(relatives(data, rows, base), left)
+
+
+def parts(groups: Array, most: int) -> Iterable[Array]:
+    """Masks that leave out each group once, at most ``most`` of them at a time."""
+    names = sorted(set(groups))
+    size = max(1, math.ceil(len(names) / most))
+    for first in range(0, len(names), size):
+        yield np.isin(groups, names[first : first + size])
+
+
+def told_by(data: Data, train: Rows, asked: Rows) -> dict[str, Array]:
+    """What each way says of ``asked`` when it knows ``train``."""
+    network = read_model(fit_mlp(data, train))
+    trees = read_model(trees_of(data, train))
+    base = bases(data, train, asked)
+    corrected = [trees.value(row) for row in relatives(data, asked, base)]
+    return {
+        "mean": np.full(len(asked), data.unscaled(data.scaled(data.truth[train]).mean())),
+        "dry run": data.dry[asked],
+        "base": base,
+        "source": data.unscaled(np.array([network.value(row) for row in data.vectors[asked]])),
+        "boosted": data.unscaled(data.scaled(base) + np.array(corrected)),
+    }
+
+
+def tried(data: Data, groups: Array, most: int) -> dict[str, Array]:
+    """What each way says of all records, each time without having seen the record's group.
+
+    Rows of parts are 0: they are for training only.
+    """
+    every = np.arange(len(data.records))
+    is_part = np.isin(data.families, list(PARTS))
+    found: dict[str, Array] = {}
+    for out in parts(np.where(is_part, "", groups), most):
+        asked = every[out & ~is_part]
+        if len(asked) == 0:
+            continue
+        for way, told in told_by(data, every[~out | is_part], asked).items():
+            found.setdefault(way, np.zeros(len(every)))[asked] = told
+    return found
+
+
+def figures(data: Data, told: Array) -> dict[str, float]:
+    """How wrong it is: the median, and how often it told too little by more than 5 %."""
+    asked = told > 0
+    errors = data.errors(told)[asked]
+    found = {
+        "median error": float(np.median(errors)),
+        "p90 error": float(np.quantile(errors, 0.9)),
+    }
+    if data.is_ratio:
+        ratio = data.truth[asked] / told[asked]
+        p90 = leave_one_out_p90(ratio, data.families[asked])
+        found["p90"] = float(np.quantile(ratio, 0.9))
+        found["under"] = float(np.mean(ratio > 1 + UNDER))
+        found["under p90"] = float(np.mean(ratio > p90 * (1 + UNDER)))
+        found["over p90"] = float(np.median(p90 / ratio) - 1)
+    return found
+
+
+def leave_one_out_p90(ratio: Array, families: Array) -> Array:
+    """For each record the p90 of the ratios of the other families, so that none judges itself."""
+    return np.array([max(1.0, float(np.quantile(ratio[families != own], 0.9))) for own in families])
+
+
+def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
+    """The document of models that `Predictor.read` takes, with its card's figures."""
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    document: dict[str, Any] = {
+        "version": VERSION,
+        "table": TABLE,
+        "metrics": {},
+        "rates": {},
+        "card": {"measured on": measured_on, "records": len(records), "metrics": {}},
+    }
+    card = document["card"]
+    card["families"] = sorted({r.family for r in records} - PARTS)
+    card["kinds"] = sorted({r.hardware.name for r in records})
+    for metric in Metric:
+        data = data_of(metric, records)
+        unseen = tried(data, data.families, 20)
+        kindred = tried(data, data.variants, 6)
+        card["metrics"][metric.value] = {
+            "unseen families": {way: figures(data, told) for way, told in unseen.items()},
+            "unseen models": {way: figures(data, told) for way, told in kindred.items()},
+            "by family": {
+                str(family): float(
+                    np.median(data.errors(unseen["boosted"])[data.families == family])
+                )
+                for family in card["families"]
+            },
+        }
+        if metric is Metric.UTILISATION:
+            larger = np.array([r.hardware.cores > 1 for r in data.records])
+            larger &= unseen["boosted"] > 0
+            if larger.any():
+                card["metrics"][metric.value]["larger kinds"] = {
+                    "median error": float(np.median(data.errors(unseen["boosted"])[larger])),
+                    "mean": float(
+                        np.median(np.abs(data.truth[larger] - data.truth[larger].mean()))
+                    ),
+                }
+        of = card["metrics"][metric.value]["unseen families"]
+        better = min(("source", "boosted"), key=lambda way: of[way]["median error"])
+        card["metrics"][metric.value]["used"] = better
+        every = range(len(data.records))
+        document["metrics"][metric.value] = {
+            "model": fit_mlp(data, every) if better == "source" else trees_of(data, every),
+            "error": of[better]["median error"],
+            "p90": of[better].get("p90", 1.0),
+            "dry_error": of["dry run"]["median error"],
+            "dry_p90": of["dry run"].get("p90", 1.0),
+        }
+        if metric is Metric.TIME:
+            for kind in card["kinds"]:
+                rates = fit_rates([r for r in data.records if r.hardware.name == kind])
+                document["rates"][kind] = {
+                    node: [float(f"{x:.6g}") for x in row] for node, row in rates.items()
+                }
+    return document

@@ -1,0 +1,158 @@
+"""Programs of users, each in a process of its own: what dry runs tell is printed as JSON.
+
+`python programs.py torch|jax|keras`. The models' classes are in ``__main__``, as a notebook's are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpushare.predict.dryrun import DryRunFailed, dry_run
+from jupyter_gpushare.predict.dryrun.travel import pack
+
+told: dict[str, Any] = {}
+
+
+def tell(name: str, *arguments: Any, **options: Any) -> None:
+    """A dry run's features, or why there are none."""
+    try:
+        found = dry_run(*arguments, **options)
+    except DryRunFailed as error:
+        told[name] = {"reason": error.reason, "says": str(error)}
+    else:
+        largest = {kind: count for kind, count in found.largest.items() if count}
+        told[name] = {**found.document(), "flops": found.flops, "largest": largest}
+
+
+def of_torch() -> None:
+    import torch
+    from torch import nn
+
+    class Cnn(nn.Module):
+        """Three convolutions, of 2,400, 2,800 and 4,800 input elements."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(6, 7, 3, padding=1)
+            self.second = nn.Conv2d(7, 12, 3, padding=1)
+            self.third = nn.Conv2d(12, 2, 3, padding=1)
+
+        def forward(self, x: Any) -> Any:
+            return self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+
+    class Curious(nn.Module):
+        def forward(self, x: Any) -> Any:
+            names = ("CUDA_VISIBLE_DEVICES", "JUPYTER_GPUSHARE")
+            raise RuntimeError(f"{[os.environ[name] for name in names]} {type(x).__name__}")
+
+    class Choosy(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x if x.sum() > 0 else -x
+
+    class Sleepy(nn.Module):
+        def forward(self, x: Any) -> Any:
+            time.sleep(60)
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(1000, 100), nn.Linear(100, 1000, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.words(x))
+
+    image = torch.zeros(1, 6, 20, 20)
+    cnn = Cnn()
+    tell("cnn", cnn, image, iterations=7)
+    tell("curious", Curious(), image)
+    tell("choosy", Choosy(), image)
+    tell("sleepy", Sleepy(), image, timeout=1.0)
+    tell("tied", Tied(), torch.zeros(2, 3, dtype=torch.long))
+    tell("number", 3, image)
+
+    big = nn.Linear(4000, 4000)
+    told["packed"] = len(pack((big, torch.zeros(64, 4000))))
+    loss = nn.CrossEntropyLoss()
+
+    def batch() -> Any:
+        return torch.zeros(64, 784), torch.zeros(64, dtype=torch.long)
+
+    def mlp() -> Any:
+        return nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
+
+    model = mlp()
+    adam = torch.optim.Adam(model.parameters())
+    tell("training", model, batch(), loss=loss, optimizer=adam)
+    # The same in earnest.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+    from predictor_runs import peak
+    from predictor_zoo import Case
+
+    told["real peak"] = peak(Case("", "", mlp, batch, loss, "adam"))
+    told["cuda"] = torch.cuda.is_initialized()
+
+
+def of_jax() -> None:
+    import jax
+    import jax.numpy as jnp
+
+    def cnn(kernels: Any, x: Any) -> Any:
+        for kernel in kernels:
+            x = jax.nn.relu(
+                jax.lax.conv_general_dilated(
+                    x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+                )
+            )
+        return x
+
+    def loop(weights: Any, x: Any) -> Any:
+        def step(held: Any, now: Any) -> Any:
+            held = jnp.tanh(now @ weights[0] + held @ weights[1])
+            return held, held
+
+        return jax.lax.scan(step, jnp.zeros((8, 16)), x)[1]
+
+    def line(weights: Any, x: Any) -> Any:
+        return x @ weights[0] + weights[1]
+
+    kernels = [jnp.zeros((3, 3, a, b)) for a, b in ((6, 7), (7, 12), (12, 2))]
+    tell("cnn", (cnn, kernels), jnp.zeros((1, 20, 20, 6)), iterations=7)
+    weights = (jnp.zeros((4, 16)), jnp.zeros((16, 16)))
+    tell("loop", (jax.jit(loop), weights), jnp.zeros((20, 8, 4)))
+    tell("choosy", lambda x: x if x.sum() > 0 else -x, jnp.zeros(3))
+    straight = (line, (jnp.zeros((64, 32)), jnp.zeros(32)))
+    tell("line", straight, jnp.zeros((8, 64)))
+    tell("training", straight, jnp.zeros((8, 64)), optimizer="adam")
+
+
+def of_keras() -> None:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import keras
+    import numpy
+
+    layers = keras.layers
+    cnn = keras.Sequential(
+        [
+            keras.Input((20, 20, 6)),
+            layers.Conv2D(7, 3, padding="same", activation="relu"),
+            layers.Conv2D(12, 3, padding="same", activation="relu"),
+            layers.Conv2D(2, 3, padding="same"),
+            layers.Flatten(),
+            layers.Dense(10),
+        ]
+    )
+    image = numpy.zeros((1, 20, 20, 6), "float32")
+    tell("cnn", cnn, image, iterations=7)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    tell("training", cnn, (image, numpy.zeros(1, "int64")), loss=loss, optimizer="adam")
+
+
+if __name__ == "__main__":
+    {"torch": of_torch, "jax": of_jax, "keras": of_keras}[sys.argv[1]]()
+    print(json.dumps(told))

@@ -1,0 +1,116 @@
+"""Dry runs of real models, from programs of users."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+PROGRAMS = Path(__file__).with_name("programs.py")
+
+
+def run(framework: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS), framework],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "JUPYTER_GPUSHARE": "off"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def of_torch() -> dict[str, Any]:
+    return run("torch")
+
+
+@pytest.fixture(scope="module")
+def of_jax() -> dict[str, Any]:
+    return run("jax")
+
+
+@pytest.fixture(scope="module")
+def of_keras() -> dict[str, Any]:
+    return run("keras")
+
+
+#: Additions and multiplications of three convolutions of 3 x 3 over 20 x 20 places.
+FLOPS = 2 * 400 * 9 * (6 * 7 + 7 * 12 + 12 * 2)
+
+
+@pytest.mark.parametrize("framework", ["of_torch", "of_jax", "of_keras"])
+def test_of_three_convolutions_the_one_with_most_input_elements_is_told(
+    framework: str, request: pytest.FixtureRequest
+) -> None:
+    found = request.getfixturevalue(framework)["cnn"]
+    assert found["largest"]["Conv2D"] == 4800
+    assert found["nodes"]["Conv2D"][:3] == [4800, 3, FLOPS]
+    assert found["largest"]["ReLU"] == 4800
+    assert "MaxPool" not in found["largest"]
+    assert (found["batch"], found["iterations"], found["inputs"]) == (1, 7, 2400)
+    assert found["training"] is False
+
+
+@pytest.mark.parametrize("framework", ["of_torch", "of_jax", "of_keras"])
+def test_training_has_the_ways_back_and_the_optimizers_state(
+    framework: str, request: pytest.FixtureRequest
+) -> None:
+    told = request.getfixturevalue(framework)
+    found = told["training"]
+    assert found["training"] is True
+    assert found["largest"]["BiasAddGrad"] > 0
+    # Weights, gradients and two moments, and more while one is replaced.
+    weights = {"of_torch": 784 * 300 + 310 + 3000, "of_jax": 64 * 32 + 32, "of_keras": 9992}
+    assert found["peak"] > 4 * 4 * weights[framework]
+
+
+def test_a_torch_dry_runs_peak_is_what_the_allocator_gives_out(of_torch: dict[str, Any]) -> None:
+    assert of_torch["training"]["peak"] == pytest.approx(of_torch["real peak"], rel=0.02)
+
+
+def test_no_gpu_is_touched_and_our_hook_keeps_out(of_torch: dict[str, Any]) -> None:
+    says = of_torch["curious"]["says"]
+    assert of_torch["curious"]["reason"] == "failed"
+    assert "['', 'off'] FakeTensor" in says
+    assert of_torch["cuda"] is False
+
+
+def test_no_weights_travel(of_torch: dict[str, Any]) -> None:
+    assert of_torch["packed"] < 4_000  # of 64 MB
+    # A weight that two layers share is one.
+    assert of_torch["tied"]["peak"] < 1.5 * 4 * 100_000
+
+
+@pytest.mark.parametrize("framework", ["of_torch", "of_jax"])
+def test_a_way_that_depends_on_the_data_is_said(
+    framework: str, request: pytest.FixtureRequest
+) -> None:
+    found = request.getfixturevalue(framework)["choosy"]
+    assert found["reason"] == "data-dependent"
+    assert "depends on its data's values" in found["says"]
+    assert "run a few real steps" in found["says"]
+
+
+def test_a_dry_run_ends_after_its_time(of_torch: dict[str, Any]) -> None:
+    assert of_torch["sleepy"]["reason"] == "timeout"
+    assert "more than 1 s" in of_torch["sleepy"]["says"]
+
+
+def test_what_is_no_model_is_said(of_torch: dict[str, Any]) -> None:
+    assert of_torch["number"]["reason"] == "unknown"
+
+
+def test_a_loop_of_jax_counts_each_round(of_jax: dict[str, Any]) -> None:
+    assert of_jax["loop"]["nodes"]["MatMul"][1:3] == [40, 20 * 2 * 8 * (4 + 16) * 16]
+    assert of_jax["line"]["flops"] == 2 * 8 * 64 * 32
+    assert of_jax["line"]["largest"] == {"BiasAdd": 256, "MatMul": 512}

@@ -1,0 +1,133 @@
+"""Estimates from the models that come with the package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.predict.estimates import Basis, Predictor, WrongModels, power
+from jupyter_gpushare.predict.features import GIB, Features, Hardware, Node, vector
+from jupyter_gpushare.predict.kinds import KINDS
+from jupyter_gpushare.predict.records import Record, read_lines, shipped
+from jupyter_gpushare.predict.table import KINDS as NODES
+from jupyter_gpushare.predict.table import SOURCE
+
+PREDICTOR = Predictor.load()
+RECORDS = shipped()
+MEASURED = tuple({record.hardware.name: record.hardware for record in RECORDS}.values())
+
+counts = st.integers(0, 10**13)
+nodes = st.lists(
+    st.builds(Node, st.sampled_from(NODES), counts, st.integers(1, 10**5), counts, counts),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda node: node.kind,
+)
+models = st.builds(
+    Features,
+    framework=st.just("torch"),
+    nodes=nodes.map(tuple),
+    batch=st.integers(1, 10**5),
+    iterations=st.integers(1, 10**7),
+    inputs=st.integers(1, 10**10),
+    peak=st.integers(1, 10**12),
+    training=st.booleans(),
+)
+unknown = st.builds(
+    Hardware,
+    st.just("new"),
+    st.floats(0, 20),
+    st.integers(GIB, 200 * GIB),
+    st.integers(1, 30000),
+    st.floats(0, 1e15),
+    st.floats(0, 1e13),
+)
+hardware = st.one_of(st.sampled_from((*KINDS, *MEASURED)), unknown)
+
+
+@given(models, st.lists(hardware, min_size=1, max_size=8))
+def test_a_smaller_kind_never_has_a_smaller_share(model: Features, kinds: list[Hardware]) -> None:
+    found = PREDICTOR.predict(model, kinds)
+    assert [one.kind for one in found] == [kind.name for kind in kinds]
+    by_power = sorted(zip(kinds, found, strict=True), key=lambda pair: power(pair[0]))
+    shares = [one.utilisation for _, one in by_power]
+    assert shares == sorted(shares, reverse=True)
+    for one in found:
+        assert 1 <= one.utilisation <= 100
+        assert 0 <= one.memory <= one.memory_p90
+        assert 0 <= one.seconds <= one.seconds_p90
+
+
+def test_the_estimate_of_a_kind_without_runs_is_the_dry_run() -> None:
+    model = RECORDS[0].features
+    found = PREDICTOR.predict(model, (*MEASURED, *KINDS))
+    assert [one.basis for one in found] == [
+        *[Basis.PREDICTED] * len(MEASURED),
+        *[Basis.DRY_RUN] * len(KINDS),
+    ]
+    on_gpu = found[-1]
+    assert on_gpu.memory == model.peak + 512 * 2**20
+    assert on_gpu.error > found[0].error
+
+
+def test_time_is_of_all_iterations() -> None:
+    once, many = (replace(RECORDS[0].features, iterations=n) for n in (1, 250))
+    (one,), (all_of,) = (PREDICTOR.predict(model, MEASURED[:1]) for model in (once, many))
+    assert all_of.seconds == pytest.approx(250 * one.seconds)
+    assert all_of.memory == one.memory
+
+
+def test_the_models_know_the_runs_they_were_trained_with() -> None:
+    """Not how good they are (the card says that), but that they are read as they were written."""
+    wrong = []
+    for record in RECORDS:
+        (found,) = PREDICTOR.predict(record.features, (record.hardware,))
+        wrong.append(abs(found.memory / record.memory - 1))
+    assert sorted(wrong)[len(wrong) // 2] < 0.03
+
+
+def test_a_vector_has_the_sources_numbers_first() -> None:
+    model = Features("torch", (Node("Conv2D", 4800, 3, 1, 1),), 32, 2000, 1000, 5, True)
+    kind = Hardware("K", 7.0, 32 * GIB, 2880)
+    told = vector(model, kind)
+    assert NODES[: len(SOURCE)] == SOURCE
+    assert [place for place, number in enumerate(told[: len(NODES)]) if number] == [
+        SOURCE.index("Conv2D")
+    ]
+    assert told[len(NODES) + 3 : len(NODES) + 5] == (7.0, 32.0)
+    assert vector(model, kind, 55.0) == (*told, 55.0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 99, "table": 1}'])
+def test_a_file_without_models_is_refused_with_what_to_do(tmp_path: Path, text: str) -> None:
+    (place := tmp_path / "models.json").write_text(text)
+    with pytest.raises(WrongModels, match="predictor retrain"):
+        Predictor.load(place)
+
+
+def test_a_record_is_a_line_and_other_lines_are_left_out() -> None:
+    record = replace(RECORDS[3], name="", family="a b")
+    newer = json.dumps({**json.loads(record.line()), "version": 2})
+    lines = [record.line(), "no JSON", "{}", "[1]", newer, '{"version": 1}']
+    assert list(read_lines(lines)) == [record]
+    assert Record.read(json.loads(record.line())).features.flops == record.features.flops
+
+
+def test_estimates_and_dry_runs_load_no_framework() -> None:
+    program = (
+        "import sys\n"
+        "from jupyter_gpushare.predict import dryrun, estimates, kinds, records\n"
+        "estimates.Predictor.load()\n"
+        "print(sorted({'numpy', 'torch', 'sklearn', 'cloudpickle', 'jax'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
