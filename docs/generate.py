@@ -45,8 +45,8 @@ def states() -> str:
         "to; a *claim* is the physical fact about it on one GPU. A lease may have ended while its "
         "claim still drains. A *recall* is something that a task is asked to give; it is dropped "
         "from any state when it was given, or when nobody wants it any more. A *turn* is the right "
-        "to compute on a GPU that is used by turns. A *promise* is the deadline or rate that a task is "
-        "to keep.\n\n"
+        "to compute on a GPU that is used by turns. A *promise* is the deadline or rate that a "
+        "task was told it will keep.\n\n"
     )
     tables = {
         "lease": LEASE_MOVES,

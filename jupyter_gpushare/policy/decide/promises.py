@@ -42,7 +42,7 @@ def _make_promise(draft: Draft, command: cmd.MakePromise, lease: Lease) -> Decis
 # -- the loop ------------------------------------------------------------------------------
 
 
-@of_task(cmd.ReportProgress)
+@of_task(cmd.ReportProgress, members=True)
 def _report_progress(draft: Draft, command: cmd.ReportProgress, lease: Lease) -> Decision:
     total, done = command.total, command.done
     fine = done >= 0 and (total is None or total >= done) and command.seconds >= 0
