@@ -129,12 +129,21 @@ def _needed(promise: Promise, work: float, total: int | None) -> int | None:
 
 
 def work_left(state: State, name: LeaseId) -> float | None:
-    """Seconds of computing that a task had left when it last told; ``None``: unknown."""
+    """Seconds of computing that a task had left when it last told; ``None``: unknown.
+
+    Where the count of its steps is unknown the predicted time says what is left.
+    """
     told, known = state.progress.get(name), state.promises.get(name)
     if told is None:
         return None
     total = told.total if told.total is not None or known is None else known.total
-    return None if total is None else max(0, total - told.done) * told.seconds
+    if total is not None:
+        return max(0, total - told.done) * told.seconds
+    lease = state.leases[name]
+    expected = expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    if known is None or expected is None or expected.seconds is None:
+        return None
+    return max(0.0, expected.seconds - told.done * told.seconds)
 
 
 def whole(state: State, name: LeaseId) -> float | None:
