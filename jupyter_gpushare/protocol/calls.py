@@ -36,7 +36,7 @@ from .messages import (
 from .names import RESERVES
 from .reading import BadParameter, reader
 from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
-from .sizes import MOST_GPUS
+from .sizes import MOST_GPUS, MOST_SHARE
 
 Id = Annotated[str, Text(IDENTIFIER)]
 Name = Annotated[str, Text(NAME)]
@@ -458,6 +458,15 @@ class QuotaParams:
             Range(0, MOST_GPUS),
             "GPUs that its interactive requests may have or wait for at once; what it asks beyond "
             "is batch; null is no bound",
+        ]
+        | LeftOut
+    ) = LeftOut.KEEP
+    share: (
+        Annotated[
+            int | None,
+            Range(0, MOST_SHARE),
+            "hundredths of one GPU that its promises may claim at once; 0 is none; null is the "
+            "node's own",
         ]
         | LeftOut
     ) = LeftOut.KEEP

@@ -56,6 +56,11 @@ OwnInteractive = Annotated[
     "GPUs that its interactive requests may have or wait for at once; what it asks beyond is "
     "batch; null: no bound",
 ]
+OwnShare = Annotated[
+    int | None,
+    Range(0),
+    "hundredths of one GPU that its promises may claim at once; null: the node's own",
+]
 OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
 OwnReserve = Annotated[
     str | None,
@@ -146,6 +151,7 @@ class ListedQuota(HeldQuota):
     turn_offset: NotRequired[OwnOffset]
     pin_turn_limit: NotRequired[OwnPin]
     interactive: NotRequired[OwnInteractive]
+    share: NotRequired[OwnShare]
     seen: NotRequired[Annotated[bool, "whether it was ever here"]]
 
 
@@ -170,6 +176,7 @@ class GroupQuota(QuotaNumbers):
     turn_offset: NotRequired[OwnOffset]
     pin_turn_limit: NotRequired[OwnPin]
     interactive: NotRequired[OwnInteractive]
+    share: NotRequired[OwnShare]
     reserve: NotRequired[OwnReserve]
     warnings: NotRequired[Warnings]
 

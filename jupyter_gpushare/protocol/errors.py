@@ -23,6 +23,7 @@ class Reason(Enum):
     RATE_LIMITED = "rate_limited"
     UNAVAILABLE = "unavailable"
     TIMED_OUT = "timed_out"
+    INFEASIBLE = "infeasible"
 
 
 MEANING: Final[dict[Reason, str]] = {
@@ -39,6 +40,7 @@ MEANING: Final[dict[Reason, str]] = {
     Reason.RATE_LIMITED: "Too many calls, connections or waiting requests.",
     Reason.UNAVAILABLE: "The node manager keeps what runs but grants nothing new at the moment.",
     Reason.TIMED_OUT: "No answer came in the time allowed.",
+    Reason.INFEASIBLE: "The deadline or rate cannot be kept; the text says what would be possible.",
 }
 
 PARSE_ERROR: Final = -32700

@@ -145,7 +145,7 @@ NULL_SAYS: Final = {
     Method.QUOTA_SET: frozenset(
         {
             *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
-            *("reserve", "pin_turn_limit", "interactive"),
+            *("reserve", "pin_turn_limit", "interactive", "share"),
         }
     )
 }

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from .messages import MOST_GPU_HOURS, MOST_IDLE, MOST_MEMORY, WEIGHTS
 from .names import RESERVES
 from .periods import parse_period
-from .sizes import MOST_GPUS, parse_burst, parse_size
+from .sizes import MOST_GPUS, MOST_SHARE, parse_burst, parse_size
 from .times import parse_duration
 
 
@@ -36,6 +36,13 @@ def _gpus(given: object) -> int:
     if count is None or not 0 <= count <= MOST_GPUS:
         raise ValueError(f"it must be a whole number from 0 to {MOST_GPUS}.")
     return count
+
+
+def _share(given: object) -> int:
+    share = _whole(given)
+    if share is None or not 0 <= share <= MOST_SHARE:
+        raise ValueError(f"it must be a whole number of hundredths from 0 to {MOST_SHARE}.")
+    return share
 
 
 def _memory(given: object) -> int:
@@ -123,6 +130,12 @@ QUOTA: Final = {
         "GPUs that its interactive requests may have or wait for at once; what it asks beyond is "
         "batch; none: no bound.",
         "none",
+    ),
+    "share": QuotaField(
+        _share,
+        "Hundredths of one GPU that its promises (deadlines and rates that people name) may claim "
+        "at once; 0: none; default: the node's own.",
+        "default",
     ),
 }
 

@@ -29,6 +29,8 @@ _SIZE: Final = r"\s*(?![1-9]\d{0,2},\d{3}(?!\d))(\d{1,18}(?:[.,]\d{1,9})?)\s*([a
 GPUS_OF_QUOTA: Final = "quota"
 #: The most GPUs that a request or a quota may name.
 MOST_GPUS: Final = 4096
+#: The most hundredths of one GPU that a quota may let promises claim: a hundred GPUs.
+MOST_SHARE: Final = 10_000
 
 
 def parse_gpus(text: object) -> int | str:

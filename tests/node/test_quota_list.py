@@ -32,13 +32,14 @@ def listed(root: NodeClient) -> dict[str, Any]:
     more = {"gpu_hours": None, "per": None, "when": None}
     more |= {"idle_timeout": None, "burst_memory": 0.0, "own_burst_memory": None}
     more |= {"source": "configuration", "turn_offset": None, "reserve": None}
-    more |= {"pin_turn_limit": None, "interactive": None}
+    more |= {"pin_turn_limit": None, "interactive": None, "share": None}
     assert answer["default"] == {**DEFAULT, **more, "group": None, "members": None}
     (team,) = answer["groups"]
     assert team == {**TEAM, **more, "group": "team", "members": 1}
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
-    for own in ("own_burst_memory", "turn_offset", "reserve", "pin_turn_limit", "interactive"):
+    own_parts = ("own_burst_memory", "turn_offset", "reserve", "pin_turn_limit")
+    for own in (*own_parts, "interactive", "share"):
         assert {row.pop(own) for row in answer["quotas"]} == {None}
     for row in answer["quotas"]:
         row["remaining"] = left(row)

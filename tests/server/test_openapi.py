@@ -118,7 +118,7 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         set_now = put.json()
         assert set_now.pop("budget")["hours"] == 20
         assert set_now.pop("burst_memory") == 0
-        nulls = ("idle_timeout", "reserve", "turn_offset", "pin_turn_limit", "interactive")
+        nulls = ("idle_timeout", "reserve", "turn_offset", "pin_turn_limit", "interactive", "share")
         assert {set_now.pop(own) for own in nulls} == {None}
         assert set_now.pop("remaining") == {"gpus": 1, "memory": []}
         assert set_now.pop("own_burst_memory") is None

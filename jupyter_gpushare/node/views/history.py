@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ...policy.say.texts import gpus, hours, size
+from ...policy.say.texts import CAUSES, gpus, hours, size
 from ...policy.words.model import MONTH, WEEK
+from ...policy.words.promises import Cause
 from ...protocol import documents as doc
 from ...protocol.sizes import format_burst
 from ...protocol.times import format_duration
@@ -63,6 +64,8 @@ def _quota(data: Mapping[str, Any]) -> str:
         parts.append(f"pins keep turns for {format_duration(pin)}" if pin else "pins keep no turns")
     if (most := quota.get("interactive")) is not None:
         parts.append(f"{gpus(most)} for interactive requests")
+    if (share := quota.get("share")) is not None:
+        parts.append(f"promises may claim {share} % of a GPU")
     return f"{_whose(data)} set to {', '.join(parts)}, by {data['by']}"
 
 
@@ -96,6 +99,39 @@ def gpus_tasks(count: int) -> str:
 def _ended(data: Mapping[str, Any]) -> str:
     by = f" by {data['by']}" if data.get("by") else ""
     return f"ended: {data['reason']}{by}" + (f", {data['detail']}" if data["detail"] else "")
+
+
+def _promised(data: Mapping[str, Any]) -> str:
+    """``its people named: ends within 10m, with 30 % of the GPU``."""
+    promise, parts = data["promise"], []
+    if promise.get("deadline") is not None:
+        parts.append(f"ends within {format_duration(promise['deadline'])}")
+    if promise.get("rate") is not None:
+        parts.append(f"makes {promise['rate']:g} steps a second")
+    said = " and ".join(parts)
+    if data["named"]:
+        return f"is promised that it {said}, with {data['share']} % of its GPU at least"
+    return f"is expected to be done: it {said}"
+
+
+#: How a promise stands, and why a share changed, by the words of the policy.
+_STANDS: Final = {
+    "on_time": "its promise will be kept",
+    "late": "its promise will not be kept as things are",
+    "kept": "its promise was kept",
+    "missed": "its promise was missed",
+    "ended": "it ended, and nobody can tell whether its promise was kept",
+}
+_SHARE: Final = {
+    "raised": "its promise needs more",
+    "shrunk": "a promise or a waiting request needs the rest",
+    "returned": "nobody needs the rest any more",
+    "measured": "that is what it was measured to use",
+}
+
+
+def _because(data: Mapping[str, Any]) -> str:
+    return "" if data.get("why") is None else f": {CAUSES[Cause(data['why'])]}"
 
 
 _STAGES: Final = {
@@ -140,6 +176,17 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
         "can be stopped",
         lambda d: "can save its state and be stopped" if d["can"] else "can no longer be stopped",
     ),
+    "PromiseMade": ("promise made", _promised),
+    "PromiseRefused": ("promise not possible", lambda d: d["message"]),
+    "PromiseMoved": (
+        "promise stands otherwise",
+        lambda d: f"{_STANDS[d['state']]}{_because(d)}",
+    ),
+    "PromiseEnded": (
+        "promise over",
+        lambda d: f"after {format_duration(d['seconds'])} {_STANDS[d['state']]}{_because(d)}",
+    ),
+    "ShareSet": ("share of a GPU", lambda d: f"has {d['share']} % of its GPU: {_SHARE[d['why']]}"),
     "MemberJoined": ("process joined", lambda d: f"process {d['process']['pid']} joined"),
     "MemberLeft": ("process ended", lambda d: f"process {d['process']['pid']} ended"),
     "RebuildBegun": (

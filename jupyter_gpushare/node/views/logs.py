@@ -171,6 +171,7 @@ def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
         "reserve": quota.reserve and quota.reserve.value,
         "pin_turn_limit": quota.pin_turn_limit,
         "interactive": quota.interactive,
+        "share": quota.share,
         "by": event.by,
     }
 
@@ -266,6 +267,39 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
         lambda e: {"lease": e.lease, "rung": e.rung.value},
     ),
     ev.StopOffered: (_DEBUG, "lease.stoppable", lambda e: {**_who(e), "can": e.can}),
+    ev.PromiseMade: (
+        _INFO,
+        "promise.made",
+        lambda e: {
+            **_who(e),
+            "deadline": e.promise.deadline,
+            "rate": e.promise.rate,
+            "named": e.named,
+            "share": e.share,
+        },
+    ),
+    ev.PromiseRefused: (_INFO, "promise.refused", lambda e: {**_who(e), "best": e.best}),
+    ev.PromiseMoved: (
+        _INFO,
+        "promise.moved",
+        lambda e: {**_who(e), "state": e.state.value, "why": e.why and e.why.value},
+    ),
+    ev.PromiseEnded: (
+        _INFO,
+        "promise.ended",
+        lambda e: {
+            **_who(e),
+            "state": e.state.value,
+            "named": e.named,
+            "seconds": e.seconds,
+            "why": e.why and e.why.value,
+        },
+    ),
+    ev.ShareSet: (
+        _DEBUG,
+        "share",
+        lambda e: {**_who(e), "share": e.share, "reason": e.why.value},
+    ),
     ev.LeaseKept: (_INFO, "lease.kept", _who),
     ev.LeaseParked: (
         _INFO,

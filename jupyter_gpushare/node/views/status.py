@@ -486,6 +486,7 @@ def environment_quota(
         "turn_offset": state.quotas.resolve(environment)[0].turn_offset,
         "pin_turn_limit": state.quotas.resolve(environment)[0].pin_turn_limit,
         "interactive": state.quotas.resolve(environment)[0].interactive,
+        "share": state.quotas.resolve(environment)[0].share,
         "seen": seen,
     }
 
@@ -512,6 +513,7 @@ def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.Gr
         "turn_offset": quota.turn_offset,
         "pin_turn_limit": quota.pin_turn_limit,
         "interactive": quota.interactive,
+        "share": quota.share,
         "reserve": quota.reserve and quota.reserve.value,
     }
 

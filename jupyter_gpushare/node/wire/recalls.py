@@ -131,8 +131,13 @@ def older_notice(
 
 
 def _word(why: Why) -> str:
-    """The word for programs: who needs more than is left there waits for it, as others do."""
-    return Why.CONTENDED.value if why is Why.GROWS else why.value
+    """The word for programs: who needs more than is left there waits for it, as others do.
+
+    So does a task to which something was promised.
+    """
+    if why in (Why.GROWS, Why.PROMISED):
+        return Why.CONTENDED.value
+    return Why.QUANTUM.value if why is Why.BEYOND else why.value
 
 
 def _why_out(state: State, lease: Lease, why: Why) -> str:

@@ -6,15 +6,20 @@ emptiest first. If these are too few, it takes the least loaded GPUs of those it
 Tasks of one environment on one GPU share that environment's reservation. The reservation covers the
 sum of the memory that these tasks named in their requests, or are expected to need.
 
+A request of which it is predicted how much compute it uses goes only where so much is left, by the
+rules of the source document S3 (:class:`ByShare`).
+
 One call costs O(g log g) in the node's g GPUs and nothing else.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..words.model import Allocation, Bytes, GpuUuid, Quota, RefusalReason
+from ..words.promises import WHOLE, Expected
 
 
 @dataclass(frozen=True)  # no slots: see :mod:`.copies`
@@ -30,6 +35,9 @@ class GpuRoom:
     request that names no memory is expected to need here; ``None``: unknown. ``rank`` is higher the
     later one more task would have its turn there; 0 where none computes, and on GPUs that are not
     used by turns.
+
+    Of its ``kind`` it has so many hundredths of compute ``left`` for this environment. ``batch``
+    are the shares of batch tasks there, and ``floors`` is what promises claim.
     """
 
     uuid: GpuUuid
@@ -44,6 +52,65 @@ class GpuRoom:
     follows: bool = False
     lifted: int = 0
     expected: int | None = None
+    kind: str = ""
+    left: int = WHOLE
+    batch: tuple[int, ...] = ()
+    floors: int = 0
+
+    def reclaimed(self, least: int) -> int:
+        """Hundredths that would be left if batch tasks kept no more than ``least`` each."""
+        return self.left + sum(max(0, share - least) for share in self.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class ByShare:
+    """What a request is predicted to need on each kind of GPU, and its class.
+
+    ``floors`` is what its promise claims at least of each kind; promises may claim ``most`` of a
+    GPU together.
+    """
+
+    expected: tuple[Expected, ...]
+    batch: bool = False
+    floors: tuple[tuple[str, int], ...] = ()
+    most: int = WHOLE
+
+    def on(self, kind: str) -> Expected | None:
+        """What it needs on a kind of GPU; ``None``: nobody predicted that."""
+        return next((one for one in self.expected if one.kind == kind), None)
+
+    def fits(self, room: GpuRoom) -> bool:
+        """Whether a GPU has the share left that the request is predicted to need there."""
+        need = self.on(room.kind)
+        if need is None or need.share > room.left:
+            return False
+        floor = next((floor for kind, floor in self.floors if kind == room.kind), 0)
+        return not floor or room.floors + floor <= self.most
+
+    def key(self, room: GpuRoom) -> float:
+        """The least first. Where a person waits: most left, so that its share can grow.
+
+        Batch: where it runs for the shortest time, so that the others stay free.
+        """
+        need = self.on(room.kind)
+        if not self.batch:
+            return -room.left
+        return math.inf if need is None or need.seconds is None else need.seconds
+
+
+def choose_node(nodes: Sequence[Sequence[GpuRoom]], ask: ByShare) -> int | None:
+    """The place in ``nodes`` of the one for a request, by S3's rule; ``None``: no GPU fits.
+
+    The best of its GPUs that *fit* decides, not their sum; of equal nodes the first.
+    """
+    best = [max((r.left for r in rooms if _fits(r, ask)), default=-1) for rooms in nodes]
+    found = max(best, default=-1)
+    return None if found < 0 else best.index(found)
+
+
+def _fits(room: GpuRoom, ask: ByShare) -> bool:
+    need = ask.on(room.kind)
+    return room.usable and ask.fits(room) and need is not None and room.free >= need.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +178,12 @@ def place(
     gpus: int,
     memory: Bytes | None,
     max_tasks_per_gpu: int,
+    ask: ByShare | None = None,
 ) -> Placement:
-    """Choose ``gpus`` GPUs with ``memory`` bytes on each; ``None``: see :func:`wanted`."""
+    """Choose ``gpus`` GPUs with ``memory`` bytes on each; ``None``: see :func:`wanted`.
+
+    ``ask`` is what is predicted of its compute; ``None``: nothing.
+    """
     refused = refusal([room.memory for room in rooms], quota, gpus, memory)
     if refused is not None:
         return refused
@@ -130,6 +201,9 @@ def place(
             return want(room) if room.expected is None else beside
         return max(room.named + memory, beside if room.follows else 0)
 
+    def order(room: GpuRoom) -> float:
+        return 0.0 if ask is None else ask.key(room)
+
     own = [room for room in rooms if room.reservation is not None]
     new = max(0, quota.gpus - len(own))
     candidates = sorted(
@@ -140,8 +214,9 @@ def place(
             and room.usable
             and room.tasks < max_tasks_per_gpu
             and room.free >= want(room)
+            and (ask is None or ask.fits(room))
         ),
-        key=lambda room: (room.rank, -room.free, room.index),
+        key=lambda room: (order(room), room.rank, -room.free, room.index),
     )[:new]
     chosen = [(room, want(room)) for room in candidates[:gpus]]
     reuse = gpus - len(chosen)
@@ -153,8 +228,9 @@ def place(
                 if room.usable
                 and need(room) - held(room) <= growth(room)
                 and not _exceeds(quota, room, memory)
+                and (ask is None or ask.fits(room))
             ),
-            key=lambda room: (room.tasks, -room.free, room.index),
+            key=lambda room: (order(room), room.tasks, -room.free, room.index),
         )
         if reuse > len(reusable):
             return NoRoom(len(candidates), len(reusable))
@@ -198,6 +274,8 @@ class Shortage:
     ``partly`` are GPUs new to the environment with something free, but too little;
     ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough. ``beyond_quota``: with
     what the environment's tasks named there it would exceed the quota on each GPU it holds.
+    ``lacking`` are GPUs with memory enough that have less compute left than the request is
+    predicted to need there: their index, what is left and what it needs.
     """
 
     each: Bytes | None
@@ -205,10 +283,15 @@ class Shortage:
     partly: tuple[tuple[int, int], ...] = ()
     full: tuple[int, ...] = ()
     beyond_quota: bool = False
+    lacking: tuple[tuple[int, int, int], ...] = ()
 
 
 def shortage(
-    rooms: Sequence[GpuRoom], quota: Quota, memory: Bytes | None, max_tasks_per_gpu: int
+    rooms: Sequence[GpuRoom],
+    quota: Quota,
+    memory: Bytes | None,
+    max_tasks_per_gpu: int,
+    ask: ByShare | None = None,
 ) -> Shortage:
     """The facts that explain to a person why :func:`place` found no room for a request."""
 
@@ -229,6 +312,15 @@ def shortage(
         tuple(sorted((r.index, r.free) for r in partly if r.tasks < max_tasks_per_gpu)),
         tuple(sorted(room.index for room in enough if room.tasks >= max_tasks_per_gpu)),
         all(_exceeds(quota, room, memory) for room in own),
+        tuple(
+            sorted(
+                (room.index, room.left, need.share)
+                for room in (*own, *enough)
+                if ask is not None
+                and (need := ask.on(room.kind)) is not None
+                and need.share > room.left
+            )
+        ),
     )
 
 

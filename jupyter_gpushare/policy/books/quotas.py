@@ -129,6 +129,7 @@ def best(quotas: Iterable[Quota]) -> Quota:
         interactive=None
         if any(quota.interactive is None for quota in several)
         else max(quota.interactive or 0 for quota in several),
+        share=max((q.share for q in several if q.share is not None), default=None),
         pin_turn_limit=max(
             (q.pin_turn_limit for q in several if q.pin_turn_limit is not None), default=None
         ),

@@ -10,9 +10,20 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
 
 from ..words.config import PolicyConfig
-from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, LeasePhase, Request
+from ..words.model import (
+    Bytes,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    Quota,
+    Request,
+)
+from ..words.promises import WHOLE, Expected
+from . import compute
 from .copies import replace
-from .placement import GpuRoom, Granted, NoRoom, Placement, held, place, wanted
+from .placement import ByShare, GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
 
 
@@ -33,6 +44,7 @@ def try_place(
     rooms = see(expecting(state, rooms, expected_of(lease, config)))
     quota = state.quota_of(lease)
     request = lease.request
+    ask = by_share(state, config, lease.environment, request)
     if lease.phase is LeasePhase.PARKED:
         rooms = tuple(
             _large_enough(
@@ -42,10 +54,60 @@ def try_place(
         )
     result: Placement = NoRoom(0, 0)
     for some in suited(state, lease, rooms):
-        result = place(some, quota, request.gpus, request.memory, config.max_tasks_per_gpu)
+        result = placed(some, quota, request, config, ask)
         if not isinstance(result, NoRoom):
             break
     return result
+
+
+def placed(
+    rooms: tuple[GpuRoom, ...],
+    quota: Quota,
+    request: Request,
+    config: PolicyConfig,
+    ask: ByShare | None,
+) -> Placement:
+    """As :func:`.placement.place`. Where nothing fits a person's request, batch makes way.
+
+    Then it is placed by what would be left if batch tasks kept no more than their least share.
+    """
+    most = config.max_tasks_per_gpu
+    result: Placement = NoRoom(0, 0)
+    for some in (rooms,) if ask is None or ask.batch else (rooms, _reclaimed(rooms, config)):
+        result = place(some, quota, request.gpus, request.memory, most, ask)
+        if not isinstance(result, NoRoom):
+            break
+    return result
+
+
+def _reclaimed(rooms: tuple[GpuRoom, ...], config: PolicyConfig) -> tuple[GpuRoom, ...]:
+    return tuple(
+        replace(room, left=room.reclaimed(config.batch_share_least)) if room.batch else room
+        for room in rooms
+    )
+
+
+def by_share(
+    state: State, config: PolicyConfig, environment: EnvironmentName, request: Request
+) -> ByShare | None:
+    """What is predicted of a request's compute; ``None``: nothing for any kind of GPU here.
+
+    A promise that its people name needs a floor that keeps it: a step where nothing is predicted.
+    """
+    kinds = {books.gpu.name for books in state.gpus.values()}
+    expected = tuple(one for one in request.expected if one.kind in kinds)
+    promise, step = request.promise, config.promise_step
+    if promise is None and not (expected and config.place_by_share):
+        return None
+    if promise is not None and not expected:
+        expected = tuple(Expected(kind, step, 0) for kind in sorted(kinds))
+    if not config.place_by_share:
+        expected = tuple(replace(one, share=0) for one in expected)
+    floors: tuple[tuple[str, int], ...] = ()
+    if promise is not None:
+        floors = tuple((one.kind, compute.floor(config, promise, one)[0]) for one in expected)
+    batch = request.priority_class is PriorityClass.BATCH
+    return ByShare(expected, batch, floors, config.promise_most)
 
 
 def known(request: Request, peak: int = 0, known_by: int = 0) -> tuple[int, int] | None:
@@ -168,6 +230,7 @@ def rooms_without(
     state: State, environment: EnvironmentName, without: Iterable[LeaseId]
 ) -> Iterator[GpuRoom]:
     """The node's GPUs as one environment would see them without those leases."""
+    without = tuple(without)
     tasks: defaultdict[GpuUuid, int] = defaultdict(int)
     claims: defaultdict[tuple[EnvironmentName, GpuUuid], int] = defaultdict(int)
     named: defaultdict[GpuUuid, int] = defaultdict(int)
@@ -184,6 +247,7 @@ def rooms_without(
         held = state.reservations[key]
         if held.claims == count:
             freed[key[1]] += held.memory
+    taken = Taken(state, environment, frozenset(without)) if state.given else None
     for uuid, books in state.gpus.items():
         key = (environment, uuid)
         own = state.reservations.get(key)
@@ -200,4 +264,34 @@ def rooms_without(
             named=own.named - named[uuid] if own else 0,
             follows=own is not None and own.following > 0,
             lifted=state.bursts.get(key, 0) if own and own.following else 0,
+            kind=books.gpu.name,
+            left=WHOLE if taken is None else max(0, WHOLE - taken.others[uuid]),
+            batch=() if taken is None else tuple(taken.batch[uuid]),
+            floors=0 if taken is None else taken.floors[uuid],
         )
+
+
+class Taken:
+    """The shares of each GPU's compute that tasks have there, without some of these tasks.
+
+    ``others``: what tasks of other environments have. A person's own tasks never make their next
+    one wait; the order of turns decides among them.
+    """
+
+    def __init__(
+        self, state: State, environment: EnvironmentName, without: frozenset[LeaseId]
+    ) -> None:
+        self.others: defaultdict[GpuUuid, int] = defaultdict(int)
+        self.batch: defaultdict[GpuUuid, list[int]] = defaultdict(list)
+        self.floors: defaultdict[GpuUuid, int] = defaultdict(int)
+        for name, share in state.given.items():
+            lease, known = state.leases[name], state.promises.get(name)
+            if name in without or not compute.takes(lease):
+                continue
+            for part in lease.allocations:
+                if known is not None and known.is_floor:
+                    self.floors[part.gpu] += share
+                if lease.environment != environment:
+                    self.others[part.gpu] += share
+                    if compute.is_batch(lease):
+                        self.batch[part.gpu].append(share)

@@ -32,6 +32,7 @@ from ..words.model import (
     Rung,
     Task,
 )
+from ..words.promises import Progress, Promised
 from ..words.recalls import Give, Recall, RecallKey
 from ..words.turns import Figures, Share, Turn, TurnPhase
 from .copies import replace
@@ -236,6 +237,19 @@ class Rebuild:
     done: frozenset[LeaseId] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What a promise is owed of its GPUs' time, in seconds, and the part that its task used lately.
+
+    ``beyond``: it gave its turn back because that is more than its share (:mod:`.meters`).
+    """
+
+    at: float
+    credit: float = 0.0
+    used: float = 0.0
+    beyond: bool = False
+
+
 @dataclass(frozen=True)
 class State:
     """The whole state of a node. An ended lease is kept only while one of its claims drains.
@@ -310,6 +324,13 @@ class State:
     #: GPU-seconds that a busy task without a turn had until then (:func:`.demand.attained`).
     attained: Map[LeaseId, tuple[float, float]] = Map()
     left: Map[ClaimKey, float] = Map()
+    #: Hundredths of its GPUs' compute that a task was given (:mod:`.compute`); the promises made to
+    #: tasks, how far these are, and hundredths of a GPU that they were last seen to use.
+    given: Map[LeaseId, int] = Map()
+    promises: Map[LeaseId, Promised] = Map()
+    progress: Map[LeaseId, Progress] = Map()
+    meters: Map[LeaseId, Meter] = Map()
+    seen_use: Map[LeaseId, tuple[int, ...]] = Map()
     #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ..books.state import Lease, State
 from ..evolve.apply import evolve
+from ..turns import terms
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import EndReason, EnvironmentName, LeaseId, RefusalReason
@@ -77,5 +78,15 @@ class Draft:
         by: EnvironmentName | None = None,
     ) -> None:
         """End a lease; ``by`` says who did it for its environment."""
+        end_promise(self, lease)
         other = None if by == lease.environment else by
         self.emit(ev.LeaseEnded(self.at, lease.id, lease.environment, reason, detail, other))
+
+
+def end_promise(draft: Draft, lease: Lease) -> None:
+    """What was promised to a task is over, if anything was: it says how that ended."""
+    known = draft.state.promises.get(lease.id)
+    if known is not None:
+        state, why = terms.verdict(draft.state, lease, draft.at)
+        took, who = draft.at - known.since, (draft.at, lease.id, lease.environment)
+        draft.emit(ev.PromiseEnded(*who, state, known.named, took, why))

@@ -14,7 +14,7 @@ from ..words.model import (
     RefusalReason,
 )
 from . import out_of_service, rebuild
-from .draft import Decision, Done, Draft, Grant, Refuse, Wait
+from .draft import Decision, Done, Draft, Grant, Refuse, Wait, end_promise
 from .own import of_task, own_lease, own_task, unknown_lease
 from .recalls import ask_back
 from .registry import decides
@@ -59,6 +59,8 @@ def _set_activity(draft: Draft, command: cmd.SetActivity) -> Decision:
         return unknown_lease()
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     if lease.activity is not command.activity and lease.phase is LeasePhase.HELD:
+        if command.activity is Activity.IDLE:
+            end_promise(draft, lease)
         draft.emit(ev.ActivityChanged(draft.at, lease.id, lease.environment, command.activity))
     return Done(lease.id)
 

@@ -21,7 +21,7 @@ from ..words.model import (
     LeasePhase,
     PriorityClass,
 )
-from . import out_of_service, rebuild
+from . import given, out_of_service, rebuild
 from .draft import Decision, Done, Draft
 from .recalls import ask_back, set_limits
 from .registry import decides
@@ -101,6 +101,8 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     for event in observe(draft.state, command.readings, draft.at, draft.config, vitals):
         draft.emit(event)
     _follow(draft, command.readings)
+    if draft.state.seen_use:
+        given.correct(draft)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
     for done in tuple(plan.gave(draft.state, draft.config, command.at, seen_gpus)):
         draft.emit(done)

@@ -24,7 +24,7 @@ from ..words.model import (
     Request,
     Reserve,
 )
-from . import bounds, out_of_service, quotas
+from . import bounds, given, out_of_service, quotas
 from .draft import Decision, Draft, Grant, Refuse, Wait
 from .own import of_task
 from .recalls import ask_back, set_limits
@@ -152,6 +152,9 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     never = _never(state, quota, request)
     if never is not None:
         return never
+    impossible = given.refusal(draft, command.environment, request)
+    if impossible is not None:
+        return impossible
     if request.memory is not None and sum(request.parts or ()) > request.memory:
         return Refuse(RefusalReason.BAD_REQUEST, texts.parts_text(request))
     if state.problem is not None:

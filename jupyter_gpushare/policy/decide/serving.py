@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 
 from ..books import links, room, shares
-from ..books.placement import GpuRoom, Granted, NoRoom, Refused, place
+from ..books.placement import GpuRoom, Granted, NoRoom, Refused
 from ..books.queue import Waiting
 from ..books.state import Lease, State
 from ..measure import observe
-from ..recall import backfill, plan
+from ..recall import backfill, ending, plan
 from ..say import texts
 from ..turns import arranging, order
 from ..words import events as ev
@@ -25,6 +25,7 @@ from ..words.model import (
     Request,
     Rung,
 )
+from . import given
 from .draft import Draft
 
 
@@ -66,11 +67,12 @@ def fit_newly(
 ) -> Granted | NoRoom | Refused:
     """As :func:`fit`, of a request that is no lease yet."""
     quota, _source = draft.state.quotas.resolve(environment)
+    ask = room.by_share(draft.state, draft.config, environment, request)
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
     for see in _views(draft, environment):
         expected = room.expected(request, draft.config)
         seen = see(room.expecting(draft.state, rooms(draft.state, environment), expected))
-        result = place(seen, quota, request.gpus, request.memory, draft.config.max_tasks_per_gpu)
+        result = room.placed(seen, quota, request, draft.config, ask)
         if not isinstance(result, NoRoom):
             break
     return result
@@ -126,6 +128,7 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
             draft.at, item.lease, item.environment, limits, Activity.BUSY, parked, reserved
         )
     )
+    given.granted(draft, item.lease)
     for unleased in tuple(
         observe.coming_back(draft.state, draft.state.leases[item.lease], draft.at, draft.config)
     ):
@@ -143,7 +146,9 @@ def delays(draft: Draft, item: Waiting, granted: Granted) -> bool:
     if start is None:
         return False
     when, gone = start
-    if backfill.is_over_by(draft.config, draft.state.leases[item.lease], draft.at, when):
+    lease, gpus = draft.state.leases[item.lease], [part.gpu for part in granted.allocations]
+    lasts = ending.lasts_on(draft.state, lease.request, lease.task.kind, gpus)
+    if backfill.is_over_by(draft.config, lease, draft.at, when, lasts):
         return False
     trial = Draft(draft.state, draft.config, draft.at)
     grant(trial, item, granted)

@@ -13,13 +13,13 @@ from ..turns import order
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from . import leases, node, out_of_service, quotas, recalls, requests, turns
+from . import leases, node, out_of_service, promises, quotas, recalls, requests, turns
 from .draft import Decision, Draft, Step
 from .registry import ANSWERS
 from .serving import settle_sharing
 
 #: The files whose functions decide commands: who imports them has all (:mod:`.registry`).
-BY_SUBJECT: Final = (leases, node, out_of_service, quotas, recalls, requests, turns)
+BY_SUBJECT: Final = (leases, node, out_of_service, promises, quotas, recalls, requests, turns)
 
 
 def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
@@ -27,6 +27,8 @@ def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     draft = Draft(state, config, command.at)
     decision = ANSWERS[type(command)](draft, command)
     recalls.settle_newcomers(draft)
+    if draft.state.promises or draft.state.given:
+        promises.settle(draft)
     settle_sharing(draft)
     return Step(decision, tuple(draft.events), draft.state)
 
@@ -46,4 +48,5 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     silent = min(seen, default=settle) + config.heartbeat_timeout
     recalled = min(plan.deadline(state, config), order.deadline(state, config))
     presented = settle if state.rebuild is None else state.rebuild.until
-    return min(silent, settle, recalled, presented)
+    promised = promises.next_deadline(state.promises.values())
+    return min(silent, settle, recalled, presented, promised)

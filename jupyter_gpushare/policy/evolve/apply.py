@@ -8,7 +8,7 @@ from ..books.state import (
     State,
 )
 from ..words import events as ev
-from . import claims, flags, gpus, leases, lifts, quotas, rebuild, recalls, shares, turns
+from . import claims, flags, gpus, leases, lifts, promises, quotas, rebuild, recalls, shares, turns
 from .registry import CHANGES
 from .steps import in_line
 
@@ -27,7 +27,19 @@ def evolve(state: State, event: ev.Event) -> State:
 
 
 #: The files whose functions carry events out: who imports them has all (:mod:`.registry`).
-BY_SUBJECT: Final = (claims, flags, gpus, leases, lifts, quotas, rebuild, recalls, shares, turns)
+BY_SUBJECT: Final = (
+    claims,
+    flags,
+    gpus,
+    leases,
+    lifts,
+    promises,
+    quotas,
+    rebuild,
+    recalls,
+    shares,
+    turns,
+)
 
 #: After these a waiting request may lack GPUs (`State.lacks_gpus`), or lack them no more.
 _CHANGES_WHO_LACKS: Final = (

@@ -29,7 +29,7 @@ from ..words.model import (
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
 from ..words.recalls import Give, RecallKey, RecallPhase
-from . import lifts, recalls, shares, turns
+from . import lifts, promises, recalls, shares, turns
 from .registry import evolves
 from .steps import (
     books_of,
@@ -158,6 +158,8 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     state = _paced(state, event.memory, event.seconds)
     state = put_lease(turns.remember(state, lease.id, event.at), before, lease)
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
+    if lease.id in state.given and lease.id not in state.promises:
+        state = replace(state, given=state.given.delete(lease.id))
     if event.rung.stays:
         state = lifts.parked(state, lease)
     else:
@@ -255,6 +257,8 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
             lease.id, max(event.at, state.last_seen.get(lease.id, event.at))
         ),
     )
+    if lease.request.expected or lease.id in state.given:
+        state = promises.granted(state, lease)
     state = shares.name_figures(state, lease)
     for part in event.gpus:
         key = (event.environment, part.gpu)
@@ -354,7 +358,7 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         known_by=before.known_by + (ended and bool(before.peaks)),
     )
     state = put_lease(recalls.forget(state, lease.id), before, lease)
-    return turns.begins_anew(state, lease.id)
+    return turns.begins_anew(promises.work_over(state, lease.id), lease.id)
 
 
 @evolves(ev.LeaseEnded)
@@ -393,6 +397,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     takers, attained = drop(state.takers, lease.id), drop(state.attained, lease.id)
     by_lock, leaders = drop(state.by_lock, lease.id), drop(state.leaders, lease.id)
     state = replace(state, takers=takers, by_lock=by_lock, leaders=leaders, attained=attained)
+    state = promises.ended(state, lease.id)
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)
     for part in lease.allocations:

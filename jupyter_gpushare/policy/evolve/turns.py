@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..books import meters
 from ..books.copies import replace
 from ..books.demand import attained, computes, owed
 from ..books.index import drop, lease_of
@@ -58,8 +59,12 @@ def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
         return Turn(TurnPhase.REST, at, state.asks, had=had)
     if turn.phase is not TurnPhase.HOLDS:
         return turn
-    lasted, due = at - turn.since, owed(turn.had, state.quantum, state.owed_most)
-    turn = replace(turn, had=had, wants=None if lasted >= due else turn.wants)
+    lasted = turn.part + at - turn.since
+    due = owed(turn.had, state.quantum, state.owed_most)
+    recall = state.recall(lease, Give.TURN)
+    goes_on = recall is not None and recall.why is Why.PROMISED and lasted < due
+    wants, part = None if lasted >= due else turn.wants, lasted if goes_on else 0.0
+    turn = replace(turn, had=had, wants=wants, part=part)
     return replace(turn, served=at) if lasted >= state.quantum else turn
 
 
@@ -89,10 +94,15 @@ def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> St
         order, asks = asks, asks + 1
     wants = None if phase is TurnPhase.REST else at if known.wants is None else known.wants
     lock = known.lock if phase is TurnPhase.WAITS else None
-    turn = Turn(phase, at, order, had=known.had, wants=wants, served=known.served, lock=lock)
+    part = known.part if phase is TurnPhase.WAITS else 0.0
+    turn = Turn(
+        phase, at, order, had=known.had, wants=wants, served=known.served, lock=lock, part=part
+    )
     if lock is not None and known.phase is TurnPhase.HOLDS:
         state = _measured_lock(state, at - lock.since)
-    state = _has_turn(replace(state, asks=asks), lease, turn, at)
+    recall = state.recall(lease, Give.TURN)
+    beyond = recall is not None and recall.why is Why.BEYOND
+    state = _has_turn(replace(state, asks=asks), lease, turn, at, beyond=beyond)
     return recalls.forget(state, lease, (Give.TURN,))
 
 
@@ -102,7 +112,13 @@ def _measured_lock(state: State, took: float) -> State:
     return replace(state, lock_took=(before + took) / 2)
 
 
-def _has_turn(state: State, lease: LeaseId, turn: Turn | None, at: float) -> State:
+def _has_turn(
+    state: State, lease: LeaseId, turn: Turn | None, at: float, *, beyond: bool = False
+) -> State:
+    state = meters.settled(state, lease, at)
+    if lease in state.meters:
+        meter = replace(state.meters[lease], beyond=beyond)
+        state = replace(state, meters=state.meters.set(lease, meter))
     known = drop(state.turns, lease) if turn is None else state.turns.set(lease, turn)
     return uses(replace(state, turns=known), lease_of(state, lease).environment, at)
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ..books import room, shares
+from ..books.demand import computes
 from ..books.state import FlagKey, GpuState, Lease, State
 from ..say import texts
 from ..words import events as ev
@@ -34,10 +35,14 @@ from ..words.model import (
     Rung,
     Vitals,
 )
+from ..words.promises import WHOLE
+from ..words.turns import TurnPhase
 from . import stalled, watchdog
 
 #: Seconds after which what a parked task said to have given back is looked at again.
 SETTLES: Final = 10.0
+#: Seconds for which a task must have computed before it is measured what it uses.
+STEADY: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -55,6 +60,8 @@ class _Sorted:
     worked: set[LeaseId] = field(default_factory=set)
     #: Did something there, however little, or may have: it could not be measured.
     moved: set[LeaseId] = field(default_factory=set)
+    #: Part of the time in which the GPU worked for a lease; ``None``: not all is known.
+    use: dict[LeaseId, float | None] = field(default_factory=dict)
     opaque: bool = False
 
 
@@ -89,6 +96,7 @@ def observe(
     yield from _left_behind(state, seen, at, config)
     yield from _work(state, seen, at)
     yield from _takers(state, seen, at, config)
+    yield from _uses(state, seen, at)
     yield from _flags(state, seen, current, at, config)
     works = set[LeaseId]().union(*(parts.worked for parts in seen.values()))
     over = {}
@@ -126,6 +134,9 @@ def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
         before = parts.by_lease.get(lease, 0)
         known = before is not None and process.memory is not None
         parts.by_lease[lease] = (before or 0) + (process.memory or 0) if known else None
+        use = parts.use.get(lease, 0.0)
+        told = process.utilisation
+        parts.use[lease] = None if use is None or told is None else use + told
         if (process.utilisation or 0.0) >= config.busy_utilisation:
             parts.worked.add(lease)
         if process.utilisation is None or process.utilisation > 0.0:
@@ -273,6 +284,21 @@ def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.
         # Each time, not now and then: a time-out may be short.
         if held and at > (lease.worked_at or -math.inf) and at >= lease.changed_at:
             yield ev.WorkSeen(at, name)
+
+
+def _uses(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    """What tasks use of their GPUs' compute while they have these for a while."""
+    for name in state.given:
+        lease, turn = state.leases[name], state.turns.get(name)
+        since = lease.changed_at if turn is None else max(turn.since, lease.changed_at)
+        has_time = turn is None or turn.phase is TurnPhase.HOLDS
+        gpus = [seen[part.gpu] for part in lease.allocations if part.gpu in seen]
+        if not computes(lease) or not has_time or since > at - STEADY or not gpus:
+            continue
+        use = [parts.use.get(name, 0.0) for parts in gpus]
+        if all(one is not None for one in use):
+            most = max(one for one in use if one is not None)
+            yield ev.UseSeen(at, name, min(WHOLE, max(1, round(WHOLE * most))))
 
 
 def _still_there(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:

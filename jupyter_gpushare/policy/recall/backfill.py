@@ -47,8 +47,14 @@ def start_of(
     return when, frozenset(gone)
 
 
-def is_over_by(config: PolicyConfig, lease: Lease, at: float, when: float) -> bool:
-    """Whether a batch request that starts ``at`` then has ended, or can be stopped, by ``when``."""
+def is_over_by(
+    config: PolicyConfig, lease: Lease, at: float, when: float, predicted: float | None = None
+) -> bool:
+    """Whether a batch request that starts ``at`` then has ended, or can be stopped, by ``when``.
+
+    ``predicted`` are the seconds that it takes where it starts (:func:`.ending.lasts_on`).
+    """
     stops = config.stop_after + config.stop_grace if config.stop_after else None
-    lasts = [lease.request.lasts, stops if lease.request.stops else None]
+    said = lease.request.lasts if predicted is None else predicted
+    lasts = [said, stops if lease.request.stops else None]
     return any(seconds is not None and at + seconds <= when for seconds in lasts)

@@ -18,6 +18,7 @@ SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
     moving.moved,
     moving.served,
     stopping.stopped,
+    stopping.promised,
 )
 _PRICE: Final = {give: price for price, give in enumerate(Give)}
 

@@ -2,7 +2,8 @@
 
 Nothing costs more, so this is the last thing that is asked for; and only of a program that said how
 (`on_preempt`, `run --requeue`), that has had its GPUs for `stop_after` seconds, and for an
-interactive request that nothing cheaper helps. The one that has computed most is asked first. One
+interactive request that nothing cheaper helps, or a promise on its GPU that is late although batch
+tasks there have shrunk to their least share. The one that has computed most is asked first. One
 that only waits for its turn is asked, too: it has the memory. It is asked, and never killed.
 """
 
@@ -11,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..books import demand
+from ..books import compute, demand
 from ..books.state import Lease, State
+from ..turns import terms
 from ..words.config import PolicyConfig
 from ..words.model import LeaseId, LeasePhase, PriorityClass
+from ..words.promises import Cause, PromiseState
 from ..words.recalls import Give, Why
 from . import patience
 from .offers import Offer
@@ -53,6 +56,29 @@ def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
         if when is not None:
             order = (-had[name], state.leases[name].order)
             yield Offer(name, Give.STOP, Why.CONTENDED, when, True, order)
+
+
+def promised(state: State, config: PolicyConfig) -> Iterator[Offer]:
+    """A batch program for each late promise whose GPU has no more to give but by its end."""
+    for name, known in state.promises.items():
+        late = known.state is PromiseState.LATE or compute.is_late(state, name)
+        if not known.is_floor or name not in state.turns or not late:
+            continue
+        lease = state.leases[name]
+        _most, why = terms.most_of(state, config, lease)
+        if why is not Cause.BATCH:
+            continue
+        gpus = [part.gpu for part in lease.allocations]
+        there = {other.id for gpu in gpus for other, _share in compute.given_on(state, gpu)}
+        if any((stop := state.recall(one, Give.STOP)) and stop.is_out for one in there):
+            continue  # one after the other
+        dues = {one: due(state, config, state.leases[one]) for one in there}
+        can = {one: when for one, when in dues.items() if when is not None}
+        had = demand.side_by_side(state, list(can))
+        first = min(can, key=lambda one: (-had[one], state.leases[one].order), default=None)
+        if first is not None:
+            order = (-had[first], state.leases[first].order)
+            yield Offer(first, Give.STOP, Why.PROMISED, can[first], False, order)
 
 
 def helps(state: State, waiting: LeaseId, offer: Offer) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..books import compute
 from ..books.lifts import entitled, followers_on
 from ..books.state import State
 from ..words.model import BudgetLevel, ClaimPhase, LeasePhase, PriorityClass
 from ..words.moves import InvariantBroken
+from ..words.promises import MOST_FLOORS, WHOLE
 from ..words.recalls import AT_WORK, MEMORY, Give, RecallKey, RecallPhase
 from ..words.turns import TurnPhase
 
@@ -22,6 +24,7 @@ def check(state: State) -> None:
     _queue(state)
     _budgets(state)
     _turns(state)
+    _promises(state)
 
 
 def _require(holds: bool, story: str) -> None:
@@ -209,3 +212,25 @@ def _budgets(state: State) -> None:
             f"{environment} spent {budget.spent} of {hours} GPU-hours and is {budget.level.value}",
         )
         _require(hours is not None or budget.level is BudgetLevel.OK, "a level without a budget")
+
+
+def _promises(state: State) -> None:
+    """A share is of a task that may compute, and promises never claim a whole GPU together."""
+    for name, share in state.given.items():
+        phase = state.leases[name].phase
+        _require(phase in (LeasePhase.HELD, LeasePhase.PARKED), f"{name} has a share and no GPU")
+        _require(1 <= share <= WHOLE, f"{name} has {share} hundredths of a GPU")
+    for name, known in state.promises.items():
+        lease = state.leases[name]
+        at_work = lease.parked is not None and lease.parked.at_work
+        live = lease.phase is LeasePhase.HELD or (lease.phase is LeasePhase.PARKED and at_work)
+        _require(live, f"{name} was promised something and holds no GPU")
+        _require(name in state.given and name in state.meters, f"{name} has no share for a promise")
+        batch = known.named and compute.is_batch(lease)
+        _require(not batch, f"{name} is batch, and was promised something")
+    _require(set(state.meters) == set(state.promises), "a meter of no promise")
+    for uuid in state.gpus:
+        floors = compute.floors_on(state, uuid)
+        _require(floors <= MOST_FLOORS, f"promises claim {floors} hundredths of {uuid}")
+    told = {*state.progress, *state.seen_use}
+    _require(told <= set(state.leases), "progress of a task that is gone")

@@ -21,6 +21,7 @@ from ..words.model import (
     Period,
     ProcessId,
 )
+from ..words.promises import Cause, PromiseState
 from ..words.recalls import FREES, Give, RecallPhase
 from ..words.turns import TurnEnd
 
@@ -136,6 +137,20 @@ class TellTurn:
     is_given: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TellPromise:
+    """Tell a task and its people how it stands with a promise, and when it is expected to end.
+
+    ``seconds`` are from now on; ``None``: nobody knows.
+    """
+
+    lease: LeaseId
+    state: PromiseState
+    named: bool
+    seconds: float | None = None
+    why: Cause | None = None
+
+
 Effect = (
     WatchProcess
     | Measure
@@ -150,6 +165,7 @@ Effect = (
     | TellOverLimit
     | TellStopped
     | TellTurn
+    | TellPromise
 )
 
 
@@ -204,6 +220,18 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield TellTurn(event.lease)
             if event.reason in (TurnEnd.IDLE, TurnEnd.STALLED):
                 yield Measure()
+        case ev.PromiseMade():
+            yield TellPromise(event.lease, PromiseState.ON_TIME, event.named)
+        case ev.PromiseMoved():
+            known = state.promises.get(event.lease)
+            left = None if event.ends is None else max(0.0, event.ends - event.at)
+            if known is not None:
+                yield TellPromise(event.lease, event.state, known.named, left, event.why)
+        case ev.PromiseEnded():
+            if event.lease in state.leases:
+                yield TellPromise(event.lease, event.state, event.named, 0.0, event.why)
+        case ev.PromiseRefused():
+            yield TellPromise(event.lease, PromiseState.ENDED, True, None, event.why)
         case ev.ResumeCancelled():
             yield TellStopped(event.lease)
         case ev.MemberLeft():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..books.compute import expected_on
 from ..books.lifts import entitled, followers_on
 from ..books.queue import Waiting
 from ..books.state import Lease, State
@@ -21,6 +22,7 @@ from ..words.model import (
     Parked,
     Rung,
 )
+from ..words.promises import PromiseState, ShareWhy
 from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnPhase
 from . import texts
@@ -67,6 +69,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield from _followed(state)
     yield from _lifts(state)
     yield from _sharing(state)
+    yield from _promises(state)
     # After the number of grants is known: what is held up counts from it.
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
         if gpu.problem is not None:
@@ -144,6 +147,21 @@ def _sharing(state: State) -> Iterator[ev.Event]:
             yield ev.TurnGiven(turn.since, name, turn.gpus)
             if turn.lock is not None:
                 yield ev.TurnLocked(turn.lock.since, name, turn.lock.until)
+
+
+def _promises(state: State) -> Iterator[ev.Event]:
+    """What was promised to tasks, and the shares that are not those that were predicted."""
+    for name, share in sorted(state.given.items()):
+        lease, known = state.leases[name], state.promises.get(name)
+        who = (name, lease.environment)
+        if known is not None:
+            yield ev.PromiseMade(known.since, *who, known.promise, known.named, share, known.total)
+            if known.state is not PromiseState.ON_TIME or known.why is not None:
+                yield ev.PromiseMoved(state.settled_at, *who, known.state, known.ends, known.why)
+            continue
+        expected = expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+        if expected is None or share != expected.share:
+            yield ev.ShareSet(state.settled_at, *who, share, ShareWhy.RETURNED)
 
 
 def _urgent_at(state: State, item: Waiting) -> int:

@@ -17,9 +17,22 @@ from ..words.model import (
     RefusalReason,
     Request,
 )
+from ..words.promises import Cause, Promise
 from ..words.recalls import Why
 
 GIB = 1024**3
+
+#: Why a promise is late or was missed, after a colon.
+CAUSES: Final[dict[Cause, str]] = {
+    Cause.QUOTA: "your quota lets promises claim no more of a GPU",
+    Cause.FULL: "other tasks have the rest of the GPU, and keep it",
+    Cause.BATCH: "the rest of the GPU is with batch tasks, which did not say how they are stopped",
+    Cause.STOPPING: "batch tasks on the GPU save their state and stop for it now",
+    Cause.NO_TURNS: "the GPU's time cannot be shared out: it is not used by turns, or this task "
+    "has no gate",
+    Cause.SLOW: "its steps take so long that all of the GPU would not be enough",
+    Cause.UNDONE: "it ended before all its steps were done",
+}
 
 
 def size(memory: int | None) -> str:
@@ -127,7 +140,17 @@ def _partly_text(short: Shortage) -> list[str]:
             f"{_named(short.full)} {verb} enough free memory, but already the most tasks that a "
             "GPU may have."
         )
-    return said
+    return [*said, *_lacking_text(short)]
+
+
+def _lacking_text(short: Shortage) -> list[str]:
+    """``GPU 0 has 20 % of its compute left, and this is predicted to use 30 %.``"""
+    if not short.lacking:
+        return []
+    index, left, share = max(short.lacking, key=lambda one: (one[1], -one[0]))
+    most = "" if len(short.lacking) == 1 else ", most of all"
+    has = f"GPU {index} has {left} % of its compute left{most}"
+    return [f"{has}; this is predicted to use {share} %."]
 
 
 def _named(indices: Sequence[int]) -> str:
@@ -209,6 +232,34 @@ def cache_kept_text(gpu: int, used: int, again: float | None) -> str:
         f"A task on GPU {gpu} was asked to empty its cache, but still uses {size(used)} there, "
         f"more than it reports that it needs.{when}"
     )
+
+
+NOTHING_TO_PROMISE: Final = "Nothing can be promised to a task that holds no GPU now."
+NO_BATCH_PROMISES: Final = (
+    "A deadline or a rate is promised to interactive tasks only; this one is batch. Say how many "
+    "seconds it lasts instead, or ask for the class interactive."
+)
+BAD_PROMISE: Final = "A promise needs a deadline or a rate, and each number must be more than 0."
+BAD_PROGRESS: Final = "Progress is a count of steps of at most the total, and seconds for each."
+
+
+def infeasible_text(
+    promise: Promise,
+    share: int,
+    most: int,
+    best: float | None,
+    rate: float | None,
+    why: Cause,
+) -> str:
+    """Why a promise is refused, and what would be possible."""
+    said = [f"This needs {share} % of a GPU's time, and {most} % can be promised: {CAUSES[why]}."]
+    if promise.deadline is not None and best is not None:
+        said.append(f"The best possible time is about {_about(best)}; ask for that, or for none.")
+    elif promise.rate is not None and rate is not None:
+        said.append(f"The best possible rate is about {rate:.3g} steps a second.")
+    else:
+        said.append("It runs without a promise, or when others have ended.")
+    return " ".join(said)
 
 
 def pinned_text(gpu: int, left: float) -> str:
@@ -374,6 +425,10 @@ _ASKED_BACK: Final[dict[Why, str]] = {
     ),
     Why.WISHED: "This kernel was parked by its person, so its GPU was given back.",
     Why.QUANTUM: "Another task waits for its turn on this GPU, so this task was asked to pause.",
+    Why.PROMISED: "A deadline or rate was promised to another task on this GPU, so this task was "
+    "asked to make way.",
+    Why.BEYOND: "This task used more than its share of the GPU while another waits, so it was "
+    "asked to pause.",
     Why.MOVED: ("This task can compute sooner on another GPU, so it was asked to move there."),
     Why.SERVED: (
         "This task had much more GPU time than one that waits for its memory, so it was asked to "
@@ -389,6 +444,8 @@ _WILL_BE_ASKED: Final[dict[Why, str]] = {
     Why.GROWS: "because a running task on that GPU needs more memory than is left there",
     Why.WISHED: "because its person parks it",
     Why.QUANTUM: "because another task waits for its turn on it",
+    Why.PROMISED: "because a deadline or rate was promised to another task there",
+    Why.BEYOND: "because it used more than its share while another waits",
     Why.MOVED: "because another GPU is free, where this kernel computes sooner",
     Why.SERVED: "because others wait for memory there that have had less GPU time",
 }

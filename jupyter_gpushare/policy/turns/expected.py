@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from ..books import demand
+from ..books import compute, demand
 from ..books.state import State
 from ..words.config import PolicyConfig
 from ..words.model import LeaseId
@@ -66,7 +66,8 @@ def _computes_on(
     rate = max(1, len(state.leases[name].allocations))
     had = demand.attained(state, name, at) / rate
     until = max(0.0, _yields_after(state, config, shared, name, waiting, at, had))
-    rest = rest_of(cells, had)
+    rest = compute.remaining(state, name, had * rate)
+    rest = rest_of(cells, had) if rest is None else rest / rate
     if rest is not None:
         return min(until, rest)
     # What has computed for so long mostly goes on for as long again.

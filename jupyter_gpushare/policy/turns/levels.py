@@ -2,8 +2,9 @@
 
 The rule is least attained service first, in levels (after Tiresias: J. Gu et al., NSDI 2019, which
 takes up multi-level feedback queues). *Attained service* are the GPU-seconds that a task has
-computed since it last waited for a person: since its cell began, or a program its request. A
-*level* is attained service in steps that double from the quantum on: so interruptions get rarer,
+computed since it last waited for a person: since its cell began, or a program its request. Where it
+is known well what a task has left, that counts instead: so the shortest goes first. A
+*level* is such service in steps that double from the quantum on: so interruptions get rarer,
 and a task that computes for hours is not asked every ten seconds. An environment has a level, too,
 from all that it used lately, divided by its weight: so neither many kernels nor many short cells
 gain anything.
@@ -19,7 +20,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from ..books import demand
+from ..books import compute, demand, meters
 from ..books.demand import attained
 from ..books.state import State
 from ..words.config import PolicyConfig
@@ -61,9 +62,16 @@ def environment_level(state: State, config: PolicyConfig, lease: LeaseId) -> int
     return level(recent / quota.weight, config.quantum)
 
 
+def weight(state: State, lease: LeaseId) -> float:
+    """GPU-seconds by which a task is compared, before this turn: what it has left, else had."""
+    had = state.turns[lease].had
+    left = compute.remaining(state, lease, had)
+    return had if left is None else left
+
+
 def task_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
     """The larger of the task's own level, before this turn of it, and its environment's."""
-    own = level(state.turns[lease].had, config.quantum)
+    own = level(weight(state, lease), config.quantum)
     return max(own, environment_level(state, config, lease))
 
 
@@ -74,7 +82,7 @@ def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int,
     be asked for its turn at once (:func:`due`).
     """
     turn = state.turns[lease]
-    own = level(turn.had, config.quantum)
+    own = level(weight(state, lease), config.quantum)
     return is_batch(state, lease), task_level(state, config, lease), own, turn.order
 
 
@@ -93,10 +101,10 @@ def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
 
     A task that waited for long has what it is owed, or the turn would be lost to the next newcomer.
     One that is pinned keeps the turn for as long as the administrator allows, and one that was
-    locked for as long as it was locked.
+    locked for as long as it was locked. One that a promise gives a floor has what that owes it.
     """
-    turn, pinned = state.turns[holder], state.leases[holder].turn_pinned_until
-    kept = max(-math.inf if one is None else one for one in (pinned, turn.kept))
+    turn = state.turns[holder]
+    kept = max(kept_until(state, holder), meters.spent_at(state, holder))
     wants = turn.since if turn.wants is None else turn.wants
     lasts = owed(state, config, holder)
     if turn.since - wants < OWED_AFTER * lasts:
@@ -108,7 +116,13 @@ def sheltered(state: State, config: PolicyConfig, holder: LeaseId) -> float:
         rested = turn.since - batch_served(state, rivals, wants)
         if rested >= _MOSTLY * BATCH_AFTER * config.quantum:
             lasts = max(lasts, rested / BATCH_AFTER)
-    return max(kept, turn.since + lasts) if lasts else kept
+    return max(kept, turn.since + max(0.0, lasts - turn.part)) if lasts else kept
+
+
+def kept_until(state: State, holder: LeaseId) -> float:
+    """Boot time until which a pin, or the lock that was before it, keeps this turn."""
+    turn, pinned = state.turns[holder], state.leases[holder].turn_pinned_until
+    return max(-math.inf if one is None else one for one in (pinned, turn.kept))
 
 
 def _on(state: State, lease: LeaseId) -> set[GpuUuid]:
@@ -133,14 +147,29 @@ def due(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -
     held, waits = is_batch(state, holder), is_batch(state, waiting)
     if held is not waits:
         return sheltered(state, config, holder) if held else math.inf
-    has_it_at = has_had(state, holder, needed(state, config, holder, waiting))
+    has_it_at = _has_enough(state, config, holder, needed(state, config, holder, waiting))
     return max(has_it_at, sheltered(state, config, holder))
+
+
+def _has_enough(state: State, config: PolicyConfig, holder: LeaseId, service: float) -> float:
+    """Boot time at which a holder yields to one for which it must have had so much.
+
+    One of which it is known what it has left yields after a quantum, if that is as much then; or
+    else when it has taken a tenth longer than was known.
+    """
+    turn = state.turns[holder]
+    left = compute.remaining(state, holder, turn.had)
+    if left is None:
+        return has_had(state, holder, service)
+    if left - rate(turn) * config.quantum >= service:
+        return turn.since + config.quantum
+    return has_had(state, holder, max(service, turn.had + left + compute.LATE * (turn.had + left)))
 
 
 def needed(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:
     """GPU-seconds that a task must have had before it yields to another of its class."""
     quantum = config.quantum
-    least = max(quantum, 2 * state.turns[waiting].had)
+    least = max(quantum, 2 * weight(state, waiting))
     lvl = task_level(state, config, waiting)
     if lvl > environment_level(state, config, holder):
         least = max(least, reaches(lvl, quantum))

@@ -11,6 +11,13 @@ before all that did not, and keeps its turn for so long. So where steps are shor
 one in ``10 * n``, of the GPU, whatever the other tasks do. Where batch and interactive tasks want
 the same GPU, batch tasks together have a twentieth of it. Both beat the order above.
 
+A promise that people named gives its task a *floor*: a share of the time, over a minute, whoever
+else wants to compute (:mod:`..books.meters`). A task that is owed a piece of its floor goes before
+all others, in the midst of their turns, which go on afterwards. Floors claim a part of each GPU
+(`promise_most`); the bounds above hold in the rest of its time, so there they are as many times
+longer as that part is smaller. A task that keeps its promise and used more than its share yields,
+but not to one that used more than its own.
+
 A task without a gate, which the driver locks while it waits (``by_lock``), is to have its turn when
 the lock ends, whoever computes, after those only who wait for longer; and it keeps it for as long
 as it was locked. It is not locked twice in one wait, so its Ctrl-C is never late by more than one
@@ -24,7 +31,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Final
 
-from ..books import shares
+from ..books import meters, shares
 from ..books.state import State
 from ..words import events as ev
 from ..words.config import PolicyConfig
@@ -93,9 +100,10 @@ def _waiting(state: State) -> Iterator[LeaseId]:
 def _line(
     state: State, config: PolicyConfig, shared: Sharers, at: float, names: Iterable[LeaseId]
 ) -> list[LeaseId]:
-    """These who wait, in order: first those that are owed a turn, the longest first.
+    """These who wait, in order: first those whose floor owes them a piece, the longest first.
 
-    Then those whose lock ends, together with all who waited for longer than one of them.
+    Then those that are owed a turn, in the same way. Then those whose lock ends, together with all
+    who waited for longer than one of them. Last those that used more than their share.
     """
     names = tuple(names)
     waits = {name: state.turns[name].since for name in names}
@@ -103,8 +111,12 @@ def _line(
 
     def key(name: LeaseId) -> tuple[int, float, tuple[bool, int, int, int]]:
         rank = levels.rank(state, config, name)
+        if at >= (ripe := meters.ripe_at(state, name)):
+            return -1, ripe, rank
         if at >= owed_at(state, config, shared, name):
             return 0, _wants_since(state, name), rank
+        if at < meters.back_at(state, name):
+            return 3, 0.0, rank
         return 1 if waits[name] <= ending else 2, 0.0, rank
 
     return sorted(names, key=key)
@@ -164,8 +176,10 @@ def _batch_served(state: State, names: Iterable[LeaseId], since: float) -> float
     return levels.batch_served(state, names, since)
 
 
-def _asked_at(state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId) -> float:
-    """Boot time from which on this holder is asked for its turn; ``inf``: nobody wants it.
+def _asked_at(
+    state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId
+) -> tuple[float, Why]:
+    """Boot time from which on this holder is asked for its turn, and why; ``inf``: never.
 
     It is asked when all yield for which a task waits: one GPU alone would only idle until then.
     """
@@ -173,13 +187,17 @@ def _asked_at(state: State, config: PolicyConfig, shared: Sharers, holder: Lease
     return min(
         (
             max(
-                yields_at(state, config, shared, other, name)
-                for other in {taken[gpu] for gpu in gpus_of(shared, name) & taken.keys()}
+                (
+                    _yields(state, config, shared, other, name)
+                    for other in {taken[gpu] for gpu in gpus_of(shared, name) & taken.keys()}
+                ),
+                key=lambda one: one[0],
             )
             for name in _waiting(state)
             if gpus & gpus_of(shared, name)
         ),
-        default=math.inf,
+        key=lambda one: one[0],
+        default=(math.inf, Why.QUANTUM),
     )
 
 
@@ -187,15 +205,27 @@ def yields_at(
     state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId, waiting: LeaseId
 ) -> float:
     """Boot time from which a holder is asked for its turn because this task waits."""
+    return _yields(state, config, shared, holder, waiting)[0]
+
+
+def _yields(
+    state: State, config: PolicyConfig, shared: Sharers, holder: LeaseId, waiting: LeaseId
+) -> tuple[float, Why]:
     owed = owed_at(state, config, shared, waiting)
     if state.turns[waiting].lock is not None:
         has = state.turns[holder].since + _MOSTLY * min(config.quantum, config.turn_lock)
         owed = min(owed, max(_lock_ends(state, waiting), has))
-    at = min(
-        levels.due(state, config, holder, waiting),
-        max(owed, levels.sheltered(state, config, holder)),
-    )
-    return max(at, levels.locks_from(state, holder))
+    sheltered, back = levels.sheltered(state, config, holder), meters.back_at(state, waiting)
+    reasons = [
+        (max(levels.due(state, config, holder, waiting), back), Why.QUANTUM),
+        (max(owed, sheltered), Why.QUANTUM),
+        (max(meters.beyond_at(state, holder), sheltered, back), Why.BEYOND),
+    ]
+    if math.isfinite(ripe := meters.ripe_at(state, waiting)):
+        kept = max(levels.kept_until(state, holder), meters.spent_at(state, holder))
+        reasons.append((max(ripe, kept), Why.PROMISED))
+    at, why = min(reasons, key=lambda one: one[0])
+    return max(at, levels.locks_from(state, holder)), why
 
 
 def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:
@@ -256,8 +286,9 @@ def _take_away(state: State, config: PolicyConfig, shared: Sharers, at: float) -
         recall = state.recall(name, Give.TURN)
         if recall is not None and at >= recall.since + config.turn_bound:
             return ev.TurnOverran(at, name, lease.environment)
-        if recall is None and at >= _asked_at(state, config, shared, name):
-            return ev.RecallMoved(at, name, Give.TURN, RecallPhase.TOLD, Why.QUANTUM)
+        asked_at, why = _asked_at(state, config, shared, name)
+        if recall is None and at >= asked_at:
+            return ev.RecallMoved(at, name, Give.TURN, RecallPhase.TOLD, why)
     return None
 
 
@@ -309,6 +340,6 @@ def _deadlines(state: State, config: PolicyConfig, shared: Sharers) -> Iterator[
         if recall is not None:
             yield recall.since + config.turn_bound
         elif turn.phase is TurnPhase.HOLDS:
-            yield _asked_at(state, config, shared, name)
+            yield _asked_at(state, config, shared, name)[0]
         elif turn.phase is TurnPhase.WAITS and not has_memory(state, name, gpus_of(shared, name)):
             yield turn.since + config.turn_patience

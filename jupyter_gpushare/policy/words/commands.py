@@ -22,6 +22,7 @@ from .model import (
     Vitals,
     Voucher,
 )
+from .promises import Promise
 from .turns import Figures
 
 #: The parts of a quota that an edit may name.
@@ -183,6 +184,26 @@ class OfferStop(OfTask):
     """The task can save its state, end, and go on later from there; not ``can``: no more."""
 
     can: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MakePromise(OfTask):
+    """A cell or a program that has ``total`` steps names a promise, which begins now.
+
+    ``None``: what was promised is over.
+    """
+
+    promise: Promise | None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportProgress(OfTask):
+    """The task has done so many steps of ``total``; one takes ``seconds`` of computing."""
+
+    done: int
+    total: int | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +441,8 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         Pin,
         ReportAbility,
         OfferStop,
+        MakePromise,
+        ReportProgress,
         ConfirmLimit,
         Keep,
         Resume,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .model import DefaultClass, HolderAction, ParkWhen, PriorityClass, Reserve
+from .promises import MOST_FLOORS
 from .settings import Unit, setting
 from .turns import Moving, ShareMode
 
@@ -394,6 +395,42 @@ class PolicyConfig:
         "what a task keeps across its steps.",
     )
 
+    place_by_share: bool = setting(
+        True,
+        Unit.FLAG,
+        "Whether a request of which it is predicted how much of a GPU's compute it uses is placed "
+        "only where so much is left. Requests without a prediction are placed by memory.",
+    )
+    promise_share: int = setting(
+        50,
+        Unit.COUNT,
+        "Hundredths of one GPU that the promises of an environment may claim at once. A quota's "
+        "own share goes before this. 0: no deadline and no rate can be named.",
+        most=10_000,
+    )
+    promise_step: int = setting(
+        10,
+        Unit.COUNT,
+        "Hundredths of a GPU by which a share is raised until its promise is kept.",
+        least=1,
+        most=100,
+    )
+    promise_most: int = setting(
+        80,
+        Unit.COUNT,
+        "Hundredths of each GPU that promises may claim together. The rest of its time goes by the "
+        "order of turns, so nobody waits for ever.",
+        most=MOST_FLOORS,
+    )
+    batch_share_least: int = setting(
+        10,
+        Unit.COUNT,
+        "Hundredths of a GPU that a batch task keeps when a promise, or a request that a person "
+        "waits for, needs its share. Where that is not enough, batch tasks that can be stopped "
+        "save their state and wait.",
+        least=1,
+        most=100,
+    )
     move_seconds: float = setting(
         0.0,
         Unit.NUMBER,

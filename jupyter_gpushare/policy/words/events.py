@@ -34,6 +34,7 @@ from .model import (
     Rung,
     Task,
 )
+from .promises import Cause, Promise, PromiseState, ShareWhy
 from .recalls import Give, RecallPhase, Why
 from .turns import Figures, Share, TurnEnd, TurnPhase
 from .versions import since
@@ -390,6 +391,79 @@ class StopOffered(OfLease):
 
     SINCE: ClassVar[int] = 3
     can: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseMade(OfLease):
+    """A promise begins; ``named`` by its people, it makes the task's ``share`` a floor.
+
+    Otherwise it is the time that was predicted. ``total`` are its steps, where they are known.
+    """
+
+    SINCE: ClassVar[int] = 3
+    promise: Promise
+    named: bool
+    share: int
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseRefused(OfLease):
+    """A promise that a granted request named cannot be kept; ``best`` seconds would be possible."""
+
+    SINCE: ClassVar[int] = 3
+    promise: Promise
+    best: float | None
+    message: str
+    why: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseMoved(OfLease):
+    """It stands otherwise with a promise: it is expected to end at ``ends`` (boot time)."""
+
+    SINCE: ClassVar[int] = 3
+    state: PromiseState
+    ends: float | None = None
+    why: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseEnded(OfLease):
+    """A promise is over: it was kept, was missed, or nobody can tell; it took ``seconds``."""
+
+    SINCE: ClassVar[int] = 3
+    state: PromiseState
+    named: bool
+    seconds: float
+    why: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSet(OfLease):
+    """A task has another share of its GPUs' compute than before, in hundredths of each."""
+
+    SINCE: ClassVar[int] = 3
+    share: int
+    why: ShareWhy
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSeen(AboutLease):
+    """A task said how far it is: ``done`` of ``total`` steps, of ``seconds`` of computing each."""
+
+    DURABLE: ClassVar[bool] = False
+    done: int
+    total: int | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UseSeen(AboutLease):
+    """A task that had its GPUs' time used so many hundredths of their compute in it."""
+
+    DURABLE: ClassVar[bool] = False
+    share: int
 
 
 @dataclass(frozen=True, slots=True)

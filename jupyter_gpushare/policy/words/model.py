@@ -8,9 +8,10 @@ wall clock. Memory is in bytes, always.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, nonmember
 from typing import Final, NewType
 
+from .promises import Expected, Promise
 from .versions import since
 
 GpuUuid = NewType("GpuUuid", str)
@@ -136,6 +137,7 @@ class Movable(Enum):
 class RefusalReason(Enum):
     """Why a command is refused or a request waits; the same words travel on the wire."""
 
+    SINCE = nonmember({"INFEASIBLE": 3})
     OVER_QUOTA = "over_quota"
     ZERO_QUOTA = "zero_quota"
     NO_RESOURCES = "no_resources"
@@ -147,6 +149,7 @@ class RefusalReason(Enum):
     BAD_REQUEST = "bad_request"
     RATE_LIMITED = "rate_limited"
     UNAVAILABLE = "unavailable"
+    INFEASIBLE = "infeasible"
 
 
 class Reserve(Enum):
@@ -277,7 +280,8 @@ class Quota:
     it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
     is lifted. ``turn_offset`` (bytes), ``reserve`` and ``pin_turn_limit`` (seconds) replace the
     node's in the same way. ``interactive`` is how many GPUs its interactive requests may have or
-    wait for at once; what it asks beyond is batch. ``None``: no bound.
+    wait for at once; what it asks beyond is batch. ``None``: no bound. ``share`` is what its
+    promises may claim at once, in hundredths of one GPU; ``None``: the node's own holds.
     """
 
     gpus: int
@@ -291,6 +295,7 @@ class Quota:
     reserve: Reserve | None = since(3, None)
     pin_turn_limit: float | None = since(3, None)
     interactive: int | None = since(3, None)
+    share: int | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +342,9 @@ class Request:
     ``lasts`` is for how many seconds it will hold its GPUs, as its people say. ``stops``: it said
     that it can save its state, end, and go on later from there. ``bounded``: it is batch only
     because its environment may have no more interactive GPUs.
+
+    ``expected`` is what it is predicted to need on each kind of GPU. ``promise`` is the deadline or
+    rate that its people name; it begins when the request is granted.
     """
 
     gpus: int = 1
@@ -354,6 +362,8 @@ class Request:
     lasts: float | None = since(3, None)
     stops: bool = since(3, False)
     bounded: bool = since(3, False)
+    expected: tuple[Expected, ...] = since(3, ())
+    promise: Promise | None = since(3, None)
 
     def in_class(self, kind: PriorityClass) -> Request:
         """The same in a class; what is batch by its own wish stays so."""

@@ -37,7 +37,8 @@ class Why(Enum):
 
     ``WISHED``: its own person parks it. ``MOVED``: it computes sooner on another GPU.
     ``SERVED``: it had more GPU time than a task that waits for its memory. ``GROWS``: a task that
-    computes on its GPU needs more than is left there.
+    computes on its GPU needs more than is left there. ``PROMISED``: a promise to another task on
+    its GPU needs it. ``BEYOND``: it keeps its promise, and used more than its share.
     """
 
     CONTENDED = "contended"
@@ -50,6 +51,8 @@ class Why(Enum):
     MOVED = "moved"
     SERVED = "served"
     GROWS = "grows"
+    PROMISED = "promised"
+    BEYOND = "beyond"
 
 
 #: Why a task is asked for its memory while it computes.

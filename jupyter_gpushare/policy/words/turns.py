@@ -119,6 +119,7 @@ class Turn:
     since which it wants to compute and had no whole quantum, ``None`` while it rests; ``served`` is
     when its last whole quantum ended, ``None`` if it had none. ``lock`` is that of this wait, also
     once it is over. Until ``kept`` the turn is not asked back, because the task was locked before.
+    ``part`` are the seconds of its turn that it had before a promise to another task came between.
     """
 
     phase: TurnPhase
@@ -130,3 +131,4 @@ class Turn:
     served: float | None = None
     lock: Lock | None = None
     kept: float | None = None
+    part: float = 0.0

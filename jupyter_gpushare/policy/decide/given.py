@@ -1,0 +1,142 @@
+"""What tasks are given of their GPUs' compute, and on which terms promises begin."""
+
+from __future__ import annotations
+
+import math
+
+from ..books import compute
+from ..books.state import Lease
+from ..say import texts
+from ..turns import terms
+from ..words import events as ev
+from ..words.model import EnvironmentName, GpuUuid, LeaseId, PriorityClass, RefusalReason, Request
+from ..words.promises import WHOLE, Cause, Expected, Promise, PromiseState, ShareWhy
+from .draft import Draft, Refuse
+
+
+def wrong(request: Request, promise: Promise, total: int | None) -> Refuse | None:
+    given = [one for one in (promise.deadline, promise.rate, total) if one is not None]
+    named = promise.deadline is not None or promise.rate is not None
+    if not named or not all(math.isfinite(one) and one > 0 for one in given):
+        return Refuse(RefusalReason.BAD_REQUEST, texts.BAD_PROMISE)
+    if request.priority_class is PriorityClass.BATCH:
+        return Refuse(RefusalReason.NOT_ALLOWED, texts.NO_BATCH_PROMISES)
+    return None
+
+
+def infeasible(promise: Promise, found: terms.Terms) -> Refuse:
+    deadline, best = promise.deadline, found.best
+    numbers: dict[str, int | None] = {
+        "deadline": None if deadline is None else math.ceil(deadline),
+        "best": None if best is None else math.ceil(best),
+        "share": found.least,
+        "most": found.most,
+    }
+    text = texts.infeasible_text(promise, found.least, found.most, best, found.rate, found.why)
+    return Refuse(RefusalReason.INFEASIBLE, text, numbers)
+
+
+def refusal(draft: Draft, environment: EnvironmentName, request: Request) -> Refuse | None:
+    """Why a request that names a promise can never have it; ``None``: it names none, or may."""
+    promise = request.promise
+    if promise is None:
+        return None
+    refuse = wrong(request, promise, None)
+    if refuse is not None:
+        return refuse
+    found = terms.terms_at_best(draft.state, draft.config, environment, request, promise)
+    return None if found.is_feasible else infeasible(promise, found)
+
+
+def begin(
+    draft: Draft, lease: Lease, promise: Promise, found: terms.Terms, total: int | None = None
+) -> None:
+    make_way(draft, lease.id, found.share)
+    who = (draft.at, lease.id, lease.environment)
+    draft.emit(ev.PromiseMade(*who, promise, True, found.share, total))
+    if not terms.is_shared_out(draft.state, draft.config, lease):
+        why = Cause.NO_TURNS
+        draft.emit(ev.PromiseMoved(*who, PromiseState.ON_TIME, None, why))
+
+
+def granted(draft: Draft, name: LeaseId) -> None:
+    """A request was granted: batch tasks make way for it, and its promise begins."""
+    lease = draft.state.leases[name]
+    if name in draft.state.promises:
+        return  # it goes on, on other GPUs perhaps
+    if not compute.is_batch(lease):
+        make_way(draft, name, draft.state.given.get(name, 0))
+    promise = lease.request.promise
+    if promise is not None:
+        found = terms.terms(draft.state, draft.config, lease, promise, None)
+        if found.is_feasible:
+            begin(draft, lease, promise, found)
+            return
+        refuse = infeasible(promise, found)
+        who = (draft.at, name, lease.environment)
+        draft.emit(ev.PromiseRefused(*who, promise, found.best, refuse.message, found.why))
+    known = compute.expected_on(
+        draft.state, lease.request, (part.gpu for part in lease.allocations)
+    )
+    if known is None or known.seconds is None or compute.is_batch(lease):
+        return
+    # Nobody named it: it is watched and shown, and claims nothing.
+    told = Promise(deadline=known.seconds)
+    share = draft.state.given.get(name, known.share)
+    draft.emit(ev.PromiseMade(draft.at, name, lease.environment, told, False, share))
+
+
+def make_way(draft: Draft, name: LeaseId, share: int) -> None:
+    """Shrink batch tasks, those with most first, until a task can have so much beside them."""
+    for part in draft.state.leases[name].allocations:
+        _shrink(draft, part.gpu, name, share)
+
+
+def _shrink(draft: Draft, gpu: GpuUuid, name: LeaseId, share: int) -> None:
+    there = list(compute.given_on(draft.state, gpu, frozenset({name})))
+    lacks = share + sum(one for _lease, one in there) - WHOLE
+    batch = [(lease, one) for lease, one in there if compute.is_batch(lease)]
+    for lease, one in sorted(batch, key=lambda pair: (-pair[1], pair[0].order)):
+        gives = min(lacks, one - draft.config.batch_share_least)
+        if gives > 0:
+            set_share(draft, lease, one - gives, ShareWhy.SHRUNK)
+            lacks -= gives
+
+
+def set_share(draft: Draft, lease: Lease, share: int, why: ShareWhy) -> None:
+    draft.emit(ev.ShareSet(draft.at, lease.id, lease.environment, share, why))
+
+
+def settle_batch(draft: Draft) -> None:
+    """Give batch tasks back what they gave, where nobody has it any more; the oldest first."""
+    state = draft.state
+    shrunk = [
+        (lease, known.share)
+        for name, share in state.given.items()
+        if compute.is_batch(lease := state.leases[name]) and compute.takes(lease)
+        if (known := _known(draft, lease)) is not None and share < known.share
+    ]
+    for lease, most in sorted(shrunk, key=lambda pair: pair[0].order):
+        now = draft.state.given[lease.id]
+        left = min(
+            WHOLE - sum(share for _other, share in compute.given_on(draft.state, part.gpu))
+            for part in lease.allocations
+        )
+        if left > 0:
+            set_share(draft, lease, min(most, now + left), ShareWhy.RETURNED)
+
+
+def _known(draft: Draft, lease: Lease) -> Expected | None:
+    return compute.expected_on(draft.state, lease.request, (part.gpu for part in lease.allocations))
+
+
+def correct(draft: Draft) -> None:
+    """Give tasks what they are measured to use, where the prediction was steadily wrong."""
+    for name, seen in tuple(draft.state.seen_use.items()):
+        lease, known = draft.state.leases[name], draft.state.promises.get(name)
+        now, step = draft.state.given.get(name), draft.config.promise_step
+        if now is None or len(seen) < 3 or (known is not None and known.is_floor):
+            continue
+        if min(seen) >= now + step or max(seen) <= now - step:
+            share = min(WHOLE, max(1, sorted(seen)[1]))
+            set_share(draft, lease, share, ShareWhy.MEASURED)

@@ -1,0 +1,130 @@
+"""The state after events about shares of compute, and about promises to tasks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..books import compute, meters
+from ..books.copies import replace
+from ..books.demand import attained
+from ..books.index import drop
+from ..books.state import Lease, Meter, State
+from ..words import events as ev
+from ..words.model import LeaseId
+from ..words.moves import move
+from ..words.promises import PROMISE_MOVES, Progress, Promised
+from .registry import evolves
+
+#: So many measurements of what a task uses are kept.
+SEEN: Final = 3
+
+
+def granted(state: State, lease: Lease) -> State:
+    """A task has GPUs: it is given what it is predicted to need there, and no more.
+
+    What a promise claims stays, where its task moved in the midst of its work.
+    """
+    known = compute.expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    kept = state.given.get(lease.id, 0) if lease.id in state.promises else 0
+    share = max(kept, 0 if known is None else known.share)
+    given = state.given.set(lease.id, share) if share else drop(state.given, lease.id)
+    return replace(state, given=given)
+
+
+def ended(state: State, lease: LeaseId) -> State:
+    """It has no right to any GPU any more."""
+    state = work_over(state, lease)
+    promises, given = drop(state.promises, lease), drop(state.given, lease)
+    own, seen = drop(state.meters, lease), drop(state.seen_use, lease)
+    return replace(state, promises=promises, given=given, meters=own, seen_use=seen)
+
+
+def work_over(state: State, lease: LeaseId) -> State:
+    """A cell has ended: what it told of its steps tells nothing of the next one."""
+    return replace(state, progress=drop(state.progress, lease))
+
+
+@evolves(ev.PromiseMade)
+def _made(state: State, event: ev.PromiseMade) -> State:
+    had = attained(state, event.lease, event.at)
+    made = Promised(event.promise, event.named, event.at, event.total, attained=had)
+    return replace(
+        work_over(state, event.lease),
+        promises=state.promises.set(event.lease, made),
+        given=state.given.set(event.lease, event.share),
+        meters=state.meters.set(event.lease, Meter(event.at)),
+    )
+
+
+@evolves(ev.PromiseRefused)
+def _refused(state: State, event: ev.PromiseRefused) -> State:
+    return state
+
+
+@evolves(ev.PromiseMoved)
+def _moved(state: State, event: ev.PromiseMoved) -> State:
+    state = meters.settled(state, event.lease, event.at)
+    known = state.promises[event.lease]
+    now = known.state
+    if event.state is not now:
+        now = move(PROMISE_MOVES, now, event.state, f"promise to {event.lease}")
+    known = replace(known, state=now, ends=event.ends, why=event.why)
+    return replace(state, promises=state.promises.set(event.lease, known))
+
+
+@evolves(ev.PromiseEnded)
+def _ended(state: State, event: ev.PromiseEnded) -> State:
+    known, lease = state.promises[event.lease], state.leases[event.lease]
+    if event.state is not known.state:
+        move(PROMISE_MOVES, known.state, event.state, f"promise to {event.lease}")
+    promises, own = state.promises.delete(event.lease), drop(state.meters, event.lease)
+    state = replace(work_over(state, event.lease), promises=promises, meters=own)
+    return granted(state, lease) if event.named else state
+
+
+@evolves(ev.ShareSet)
+def _share_set(state: State, event: ev.ShareSet) -> State:
+    state = meters.settled(state, event.lease, event.at)
+    state = replace(
+        state,
+        given=state.given.set(event.lease, event.share),
+        seen_use=drop(state.seen_use, event.lease),
+    )
+    return _reckoned(state, event.lease, event.at)
+
+
+def _reckoned(state: State, lease: LeaseId, at: float) -> State:
+    """When the work of its promise is expected to end, as things are."""
+    known = state.promises.get(lease)
+    if known is None or not known.state.is_open:
+        return state
+    known = replace(known, ends=compute.ends(state, lease, at))
+    return replace(state, promises=state.promises.set(lease, known))
+
+
+@evolves(ev.ProgressSeen)
+def _progress(state: State, event: ev.ProgressSeen) -> State:
+    """What it had of the time between two reports counts the more, the longer that was."""
+    state = meters.settled(state, event.lease, event.at)
+    before, known = state.progress.get(event.lease), state.promises.get(event.lease)
+    had, got = attained(state, event.lease, event.at), 1.0
+    if before is not None:
+        part = _part(state, event, had - before.attained, event.at - before.at)
+        got = before.got + min(1.0, (event.at - before.at) / compute.WINDOW) * (part - before.got)
+    elif known is not None:
+        got = _part(state, event, had - known.attained, event.at - known.since)
+    now = Progress(event.at, event.done, event.total, event.seconds, got, had)
+    state = replace(state, progress=state.progress.set(event.lease, now))
+    return _reckoned(state, event.lease, event.at)
+
+
+def _part(state: State, event: ev.ProgressSeen, had: float, lasted: float) -> float:
+    """The part of the time in which a task had ``had`` GPU-seconds (0-1)."""
+    gpus = max(1, len(state.leases[event.lease].allocations))
+    return min(1.0, max(0.0, had / gpus / lasted)) if lasted > 0 else 1.0
+
+
+@evolves(ev.UseSeen)
+def _use_seen(state: State, event: ev.UseSeen) -> State:
+    seen = (*state.seen_use.get(event.lease, ()), event.share)[-SEEN:]
+    return replace(state, seen_use=state.seen_use.set(event.lease, seen))

@@ -1,0 +1,166 @@
+"""Step loops that compute by turns on a GPU, tick by tick, and say how far they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.words.promises import Expected, Promise, PromiseState
+from support.policy_turns import CONFIG, Actor, TurnWorld
+from support.policy_world import GIB, gpu
+
+KIND = gpu(0).name
+TICK = 0.5
+
+
+@dataclass
+class Loop:
+    """A training loop: its steps compute for ``seconds`` each, from step ``slows`` on ``times`` as
+    long. It says how far it is after every ``tells`` steps.
+    """
+
+    actor: Actor
+    total: int
+    seconds: float
+    slows: int = 10**9
+    times: float = 1.0
+    tells: int = 1
+    spent: float = 0.0
+    done: int = 0
+    #: Seconds that it computed.
+    had: float = 0.0
+    ended_at: float | None = None
+
+    @property
+    def step(self) -> float:
+        return self.seconds * (self.times if self.done >= self.slows else 1.0)
+
+
+class Loops:
+    """A node with one GPU that is used by turns, and the loops on it."""
+
+    def __init__(self, config: PolicyConfig = CONFIG, **quotas: Quota) -> None:
+        config = dataclasses.replace(config, stop_after=5.0)
+        self.world = TurnWorld(config)
+        self.world.start([gpu(0, 80)], Quota(2, None), **quotas)
+        self.loops: list[Loop] = []
+        self.next_pid = 1
+
+    def come(
+        self,
+        who: str,
+        total: int,
+        seconds: float,
+        *,
+        share: int = 0,
+        predicted: float | None = None,
+        batch: bool = False,
+        stops: bool = False,
+        promise: Promise | None = None,
+        **loop: Any,
+    ) -> Loop:
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        expected = (Expected(KIND, share, GIB, predicted),) if share else ()
+        kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
+        request = Request(1, Bytes(8 * GIB), kind, stops=stops, expected=expected, promise=promise)
+        decision = self.world.request(who, pid, request, wait=False)
+        assert isinstance(decision, core.Grant), decision
+        actor = Actor(pid, who, decision.lease, GIB, GIB, gated=True)
+        self.world.actors[decision.lease] = actor
+        self.loops.append(Loop(actor, total, seconds, **loop))
+        self.world.train(actor, 3)
+        self.world.observe()
+        return self.loops[-1]
+
+    def promise(self, loop: Loop, **promise: float) -> core.Decision:
+        who = self.world.who(loop.actor)
+        named = Promise(**promise)
+        return self.world.run(cmd.MakePromise(self.world.at, *who, named, loop.total))
+
+    def standing(self, loop: Loop) -> PromiseState | None:
+        known = self.world.state.promises.get(loop.actor.lease)
+        return None if known is None else known.state
+
+    def shares(self, loop: Loop) -> list[int]:
+        """The shares that a loop had, one after the other."""
+        return [
+            event.share
+            for event in self.world.history
+            if isinstance(event, ev.ShareSet | ev.PromiseMade) and event.lease == loop.actor.lease
+        ]
+
+    def ended(self, loop: Loop) -> PromiseState | None:
+        """How its promise ended."""
+        found = [
+            event.state
+            for event in self.world.history
+            if isinstance(event, ev.PromiseEnded) and event.lease == loop.actor.lease
+        ]
+        return found[-1] if found else None
+
+    def run(self, seconds: float) -> None:
+        """All compute as their turns allow."""
+        for _ in range(int(seconds / TICK)):
+            self.tick()
+
+    def tick(self) -> None:
+        world = self.world
+        live = [one for one in self.loops if one.ended_at is None and self._holds(one.actor.lease)]
+        for loop in live:
+            if not loop.actor.waiting and not loop.actor.in_step:
+                world.begin_step(loop.actor)
+        world.at += TICK
+        for loop in live:
+            if loop.actor.in_step and self._holds(loop.actor.lease):
+                loop.spent += TICK
+                loop.had += TICK
+                if loop.spent >= loop.step - 1e-9:
+                    self._end_step(loop)
+        world.beat()
+        world.run(cmd.Tick(world.at, world.at))
+
+    def _holds(self, name: LeaseId) -> bool:
+        lease = self.world.state.leases.get(name)
+        return lease is not None and lease.phase is LeasePhase.HELD
+
+    def _end_step(self, loop: Loop) -> None:
+        world, actor, took = self.world, loop.actor, loop.step
+        loop.spent = 0.0
+        loop.done += 1
+        if loop.done % loop.tells == 0 or loop.done >= loop.total:
+            told = (loop.done, loop.total, took)
+            world.run(cmd.ReportProgress(world.at, *world.who(actor), *told))
+        if loop.done >= loop.total:
+            loop.ended_at = world.at
+            actor.in_step = False
+            world.run(cmd.MakePromise(world.at, *world.who(actor), None))
+            world.release(actor.lease, actor.who)
+            world.die(actor.pid)
+            del world.actors[actor.lease]
+        else:
+            world.end_step(actor)
+
+    def stop(self, loop: Loop) -> None:
+        """A batch program has saved its state, and ends."""
+        self.world.release(loop.actor.lease, loop.actor.who)
+        self.world.die(loop.actor.pid)
+        self.world.actors.pop(loop.actor.lease, None)
+        loop.ended_at = self.world.at
+
+
+def environment(loop: Loop) -> EnvironmentName:
+    return EnvironmentName(loop.actor.who)
