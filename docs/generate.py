@@ -36,25 +36,28 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def states() -> str:
     """The tables of allowed moves as a diagram."""
     from jupyter_gpushare.policy.words.moves import CLAIM_MOVES, LEASE_MOVES, mermaid
+    from jupyter_gpushare.policy.words.promises import PROMISE_MOVES
     from jupyter_gpushare.policy.words.recalls import RECALL_MOVES
     from jupyter_gpushare.policy.words.turns import TURN_MOVES
 
     intro = (
-        "# States of leases, claims, recalls and turns\n\nA *lease* is what a task is entitled "
+        "# States of leases, claims, recalls, turns and promises\n\nA *lease* is what a task is entitled "
         "to; a *claim* is the physical fact about it on one GPU. A lease may have ended while its "
         "claim still drains. A *recall* is something that a task is asked to give; it is dropped "
         "from any state when it was given, or when nobody wants it any more. A *turn* is the right "
-        "to compute on a GPU that is used by turns.\n\n"
+        "to compute on a GPU that is used by turns. A *promise* is the deadline or rate that a "
+        "task was told it will keep.\n\n"
     )
     tables = {
         "lease": LEASE_MOVES,
         "claim": CLAIM_MOVES,
         "recall": RECALL_MOVES,
         "turn": TURN_MOVES,
+        "promise": PROMISE_MOVES,
     }
     head, _, moves = mermaid(tables).partition("\n")
     alt = (
-        "    accTitle: The states of leases, claims, recalls and turns\n"
+        "    accTitle: The states of leases, claims, recalls, turns and promises\n"
         "    accDescr: One diagram for each; an arrow is an allowed move\n"
     )
     return f"{intro}```mermaid\n{head}\n{alt}{moves}```\n"

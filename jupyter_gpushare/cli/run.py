@@ -25,12 +25,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from ..client.asking.promises import Promises
 from ..client.errors import PREEMPTED, GpuShareError
 from ..client.session.origin import origin
 from ..client.session.session import Link, Session
 from ..client.words.classes import class_of
 from ..client.words.display import TerminalDisplay
 from ..client.words.grant import Grant, read_grant
+from ..client.words.promises import Wish, read_rate, read_wish
 from ..client.words.recalls import Give, Recall, read_recall
 from ..client.words.settings import ONE_PART, Ask, read_settings, read_token
 from ..protocol import names
@@ -125,6 +127,18 @@ class UnderLease(Verb):
         "interactive request that it does not delay.",
         parse_duration,
     )
+    deadline: float | None = option(
+        None,
+        "Promise the command to be ready by then, such as 10m from now, also where others compute "
+        "on its GPU. Where that cannot be kept it is not started.",
+        lambda text: parse_duration(text, 1.0),
+    )
+    rate: float | None = option(
+        None,
+        "Promise it so many steps a second at least, such as 2.",
+        read_rate,
+        name="min-steps-per-second",
+    )
     wait = flag("Fail at once when nothing is free.", name="no-wait", default=True)
     timeout: float | None = option(
         None,
@@ -145,12 +159,13 @@ class UnderLease(Verb):
             return _cannot_start(command[0])
         if (self.persistent is None) != (self.temporary is None):
             raise UsageError(ONE_PART)
-        name = self.task_name or command_name(command)
+        name, began = self.task_name or command_name(command), time.monotonic()
+        wish = read_wish(self.deadline, self.rate)
         asked = {
             "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
             "gpus": self.gpus,
             "memory": self.memory,
-            "priority_class": self.priority_class or ("batch" if stops_by else None),
+            "priority_class": self.priority_class or _class_named(wish, stops_by),
             "looks": class_of(origin(os.environ)),
             "reserve": self.reserve,
             "lasts": self.lasts,
@@ -173,7 +188,10 @@ class UnderLease(Verb):
                     return 128 + signalled.number  # as a shell expects of what this signal ended
                 if self.told:
                     print(f"{COMMAND}: {lease.words}. {self.told}", file=sys.stderr)
-                code = lease.hold(program, command, restarts)
+                with lease.promised(wish, began) as words:
+                    if words:
+                        _tell(words)
+                    code = lease.hold(program, command, restarts)
                 if stops_by is None or not lease.stopped_with(code):
                     return code
                 lease.give_back()
@@ -203,6 +221,7 @@ class RunApp(UnderLease):
     jupyter gpushare run -- python train.py --epochs 3
     jupyter gpushare run --gpus 2 --memory 8GiB --class batch -- ./simulate
     jupyter gpushare run --requeue -- python train.py --resume last.pt
+    jupyter gpushare run --deadline 30m -- python train.py
 
     The exit code is the command's; 128+n when signal n ended it; 126 or 127 when it cannot be
     started; 1 when no lease could be had; 2 for wrong usage.
@@ -251,6 +270,11 @@ class RequestApp(UnderLease):
     def run(self, arguments: list[str]) -> int:
         self.no_arguments(arguments)
         return self.start_command([os.environ.get("SHELL") or "/bin/sh"])
+
+
+def _class_named(wish: Wish | None, stops_by: signal.Signals | None) -> str | None:
+    """The class that other options name: somebody waits for what is to be ready by then."""
+    return "batch" if stops_by else "interactive" if wish is not None else None
 
 
 def command_name(arguments: list[str]) -> str:
@@ -309,6 +333,14 @@ class _Lease:
         self._stops_by = stops_by
         self._late: threading.Timer | None = None
         self._stop, self._ends_at = Stop.NONE, 0.0
+        self._promises = Promises(
+            lambda: self._session,
+            lambda: None if self._grant is None else self._grant.lease,
+            begins=lambda: None,
+            ends=lambda: None,
+            what=lambda: "The command",
+            say=_tell,
+        )
         with _refusing():
             self._session.open(read_settings(os.environ).answer_timeout)
 
@@ -346,6 +378,20 @@ class _Lease:
             raise
         finally:
             shown.done(granted)
+
+    @contextlib.contextmanager
+    def promised(self, wish: Wish | None, began: float) -> Iterator[str]:
+        """What the command is promised, in words, since it ``began`` (monotonic).
+
+        Raises `Refused`.
+        """
+        with _refusing():
+            making = self._promises.kept(wish, time.monotonic() - began)
+            words = making.__enter__()
+        try:
+            yield words
+        finally:
+            making.__exit__(None, None, None)
 
     @property
     def words(self) -> str:
@@ -444,6 +490,8 @@ class _Lease:
         recall = read_recall(message)
         if ours and recall is not None and recall.give is Give.STOP:
             self._stop_command(recall)
+        if ours and message.notice is Notice.PROMISE:
+            self._promises.heard(message.params)
 
     def _stop_command(self, recall: Recall) -> None:
         """Ask the command to save its state and end. It is not killed if it goes on.

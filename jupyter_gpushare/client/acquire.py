@@ -12,8 +12,8 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,24 @@ class _Process:
             from .memory.places import Place
 
             self._broker.turns.checkpoint(Place.NAMED)
+
+    @contextmanager
+    def loop(self, total: float | None) -> Iterator[Callable[[], None]]:
+        """A loop that the program marked runs meanwhile; call what this gives after each turn."""
+        broker = self._broker
+        if broker is None:
+            yield self.checkpoint
+            return
+        from .session.progress import NamedLoop
+
+        loop, progress = NamedLoop(total), broker.progress
+
+        def turn_ended() -> None:
+            progress.turn_ended(loop)
+            self.checkpoint()
+
+        with progress.inside(loop):
+            yield turn_ended
 
     def before_call(self) -> None:
         """A gate before the call of a function that the program marked, if this is one now."""
@@ -185,6 +203,7 @@ code_runs = _process.code_runs
 annotate = _process.annotate
 checkpoint = _process.checkpoint
 before_call = _process.before_call
+loop = _process.loop
 on_preempt = _process.on_preempt
 barred = _process.barred
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from ..protocol.sizes import parse_gpus, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
 from .words.grant import Grant
+from .words.promises import read_wish
 from .words.settings import ONE_PART, Ask, parse_class, parse_reserve
 
 
@@ -91,25 +93,33 @@ def lease(
     reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
+    deadline: float | str | None = None,
+    min_steps_per_second: float | None = None,
 ) -> Iterator[Grant]:
     """Hold a lease for a block of code. Arguments and errors as in :func:`request`.
 
     A lease that the process holds already and that is enough is used, and kept
     after the block. Blocks that run at the same time hold one together, and the
     last one gives it back.
+
+    With a ``deadline`` (seconds, or ``"10m"``), from now on, or ``min_steps_per_second`` the block
+    is promised to be ready by then, or to be so fast, also where others compute on the GPU. Where
+    that cannot be kept it does not run: ``QuotaExceeded`` says what would be possible.
     """
     ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
-    with hold(Needs(ask, wait, wait_timeout)) as grant:
+    wish = read_wish(deadline, min_steps_per_second)
+    with hold(Needs(ask, wait, wait_timeout, wish)) as grant:
         yield grant
 
 
 @contextmanager
 def hold(needs: Needs) -> Iterator[Grant]:
     """Do the work of :func:`lease` with checked needs."""
-    blocks = broker().blocks
+    blocks, began = broker().blocks, time.monotonic()
     grant = blocks.enter(needs)
     try:
-        yield grant
+        with broker().promises.kept(needs.wish, time.monotonic() - began):
+            yield grant
     finally:
         blocks.leave(grant)
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar, overload
@@ -14,6 +15,7 @@ from .acquire import broker
 from .api import hold, make_ask
 from .asking.blocks import Needs
 from .words.grant import Grant
+from .words.promises import read_wish
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,6 +34,8 @@ def gpu(
     reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
+    deadline: float | str | None = None,
+    min_steps_per_second: float | None = None,
 ) -> Callable[[Function], Function]: ...
 def gpu(
     function: Any = None,
@@ -46,6 +50,8 @@ def gpu(
     reserve: str | None = None,
     wait: bool = True,
     wait_timeout: float | None = None,
+    deadline: float | str | None = None,
+    min_steps_per_second: float | None = None,
 ) -> Any:
     """Hold a lease while a function runs. Arguments and errors as of ``lease``.
 
@@ -53,7 +59,7 @@ def gpu(
     generators, which hold it from their first item to their end.
     """
     ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
-    needs = Needs(ask, wait, wait_timeout)
+    needs = Needs(ask, wait, wait_timeout, read_wish(deadline, min_steps_per_second))
     decorate = functools.partial(_decorate, needs)
     return decorate if function is None else decorate(function)
 
@@ -112,7 +118,7 @@ async def _hold(needs: Needs) -> AsyncIterator[Grant]:
         with hold(needs) as grant:
             yield grant
         return
-    stopped = threading.Event()
+    stopped, began = threading.Event(), time.monotonic()
     blocks = broker().blocks
     entering = asyncio.ensure_future(asyncio.to_thread(blocks.enter, needs, stopped.is_set))
     try:
@@ -127,6 +133,7 @@ async def _hold(needs: Needs) -> AsyncIterator[Grant]:
         entering.add_done_callback(too_late)
         raise
     try:
-        yield grant
+        with broker().promises.kept(needs.wish, time.monotonic() - began):
+            yield grant
     finally:
         blocks.leave(grant)

@@ -33,7 +33,10 @@ class GpuShareError(Exception):
 
 
 class QuotaExceeded(GpuShareError):
-    """The request asks for more than the quota or the node has, or for what is not free now."""
+    """The request asks for more than the quota or the node has, or for what is not free now.
+
+    Also a deadline or a rate that cannot be kept: the message says what would be possible.
+    """
 
 
 class NodeUnavailable(GpuShareError):
@@ -62,6 +65,7 @@ _BY_REASON: dict[Reason, type[GpuShareError]] = {
     Reason.TOO_LARGE: QuotaExceeded,
     Reason.BAD_REQUEST: QuotaExceeded,
     Reason.RATE_LIMITED: QuotaExceeded,
+    Reason.INFEASIBLE: QuotaExceeded,
     Reason.UNKNOWN_LEASE: LeaseLost,
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
 from types import MethodType
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -94,27 +95,37 @@ def on_preempt(save: Save) -> Save:
     return save
 
 
-def steps(loader: Iterable[Item]) -> Steps[Item]:
+def steps(loader: Iterable[Item], total: int | None = None) -> Steps[Item]:
     """The items of ``loader``, with a :func:`checkpoint` after the work on each.
 
-    Use it as ``for batch in steps(loader): ...``. Its length is that of ``loader``.
+    Use it as ``for batch in steps(loader): ...``. Its length is that of ``loader``. An item counts
+    as a step of this cell, or program, and by ``total``, else by the length, it is known how many
+    there will be. Of nested ones the innermost counts.
     """
-    return Steps(loader)
+    return Steps(loader, total)
 
 
 class Steps(Generic[Item]):
     """What :func:`steps` returns."""
 
-    def __init__(self, loader: Iterable[Item]) -> None:
+    def __init__(self, loader: Iterable[Item], total: int | None = None) -> None:
         self._loader = loader
+        self._total = total
 
     def __iter__(self) -> Iterator[Item]:
-        for item in self._loader:
-            yield item
-            checkpoint()
+        with acquire.loop(self._total_or_length()) as turn_ended:
+            for item in self._loader:
+                yield item
+                turn_ended()
 
     def __len__(self) -> int:
         """Raises :class:`TypeError` where ``loader`` has no length."""
         if not isinstance(self._loader, Sized):
             raise TypeError(f"{type(self._loader).__name__} has no length")
         return len(self._loader)
+
+    def _total_or_length(self) -> int | None:
+        if self._total is None:
+            with suppress(Exception):  # some know their length only at times, and raise else
+                return len(self)
+        return self._total

@@ -12,7 +12,7 @@ from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.names import RESERVES
 from jupyter_gpushare.protocol.periods import MONTH, WEEK, parse_period
 from jupyter_gpushare.protocol.quota import QUOTA, read_field
-from jupyter_gpushare.protocol.sizes import MOST_GPUS, format_size, parse_size
+from jupyter_gpushare.protocol.sizes import MOST_GPUS, MOST_SHARE, format_size, parse_size
 
 from . import words
 
@@ -210,6 +210,12 @@ def _interactive(texts: Mapping[str, str]) -> dict[str, Any]:
     return {"interactive": _read("interactive", _number(text) if text else None, wanted)}
 
 
+def _share(texts: Mapping[str, str]) -> dict[str, Any]:
+    wanted = f"A whole number of hundredths from 0 to {MOST_SHARE}; empty: the node's own."
+    text = texts["share"]
+    return {"share": _read("share", _number(text) if text else None, wanted)}
+
+
 def _show(name: str, wished: str, text: Callable[[Any], str]) -> Shows:
     """Show a field of a wish as ``text`` of it; empty without it."""
     return lambda wish: {name: "" if wish.get(wished) is None else text(wish[wished])}
@@ -398,6 +404,17 @@ PARTS: Final = (
         _interactive,
         lambda wish: words.interactive_text(wish["interactive"]),
         empty="no bound",
+        keyboard="numeric",
+    ),
+    Part(
+        "share",
+        "Share for promises, in hundredths of a GPU",
+        "Deadlines and rates that people name may claim so much of one GPU's time at once. 0: they "
+        "cannot name any. Empty: as on the node.",
+        _show("share", "share", str),
+        _share,
+        lambda wish: words.share_text(wish["share"]),
+        empty="as on the node",
         keyboard="numeric",
     ),
 )

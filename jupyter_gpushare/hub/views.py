@@ -69,6 +69,8 @@ _VOLATILE: Final = frozenset(
         "outlook",
         "pauses",
         "turn_expected",
+        "progress",
+        "expected_end",
     }
 )
 
@@ -342,6 +344,8 @@ def _sharing_text(lease: Json, now: float) -> str:
         holding.interruption_text(lease, now),
         holding.pinned_text(lease, now),
         holding.pauses_text(lease, now),
+        holding.promise_text(lease, now),
+        holding.progress_text(lease),
     )
     parts = [words.TURNS.get(lease.get("turn") or "", "")]
     parts += [f"{text[0].upper()}{text[1:]}." for text in told if text]
@@ -450,7 +454,7 @@ def queue_view(status: Json) -> QueueView:
             for row in queue[:_MOST_WAITING]
         ),
         more=max(0, len(queue) - _MOST_WAITING) + left,
-        lately=_lately(status.get("waits")),
+        lately=(*_lately(status.get("waits")), *_promises(status.get("promises"))),
     )
 
 
@@ -503,6 +507,14 @@ def _lately(waits: Json | None) -> tuple[str, ...]:
             line += ", none had to wait"
         lines.append(f"{line}.")
     return tuple(lines)
+
+
+def _promises(verdicts: Json | None) -> tuple[str, ...]:
+    """Whether deadlines and rates that people named were kept."""
+    text = holding.verdicts_text(verdicts)
+    if not text or not verdicts:
+        return ()
+    return (f"Deadlines and rates, in the last {words.duration(verdicts['window'])}: {text}.",)
 
 
 # -- GPUs ----------------------------------------------------------------------------------------

@@ -141,6 +141,13 @@ def interactive_text(most: int | None) -> str:
     return "all may be interactive" if most is None else f"{gpus(most)} for interactive requests"
 
 
+def share_text(share: int | None) -> str:
+    """What promises may claim."""
+    if share is None:
+        return "promises may claim what the node allows"
+    return f"promises may claim {share} % of a GPU" if share else "no promises"
+
+
 def reserve_text(reserve: str | None) -> str:
     """How much a request reserves that names no memory."""
     return {

@@ -291,6 +291,26 @@ class MemoryParams(LeaseParams):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressParams(LeaseParams):
+    """How far a task is: in a kernel, its cell."""
+
+    done: Annotated[Whole, "steps it has done"]
+    total: Annotated[Whole | None, "steps it will do in all; null: unknown"]
+    seconds: Annotated[float, Range(0.0, 1e9), "of computing for one step, measured lately"]
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseParams(LeaseParams):
+    """The promise that a task asks for; with neither of them, the one that it has is over."""
+
+    deadline: Annotated[
+        float | None, Range(0.0, 1e9), "seconds from now until it is to be ready"
+    ] = None
+    rate: Annotated[float | None, Range(0.0, 1e9), "steps a second, at least"] = None
+    total: Annotated[Whole | None, "steps it will do in all; null: unknown"] = None
+
+
+@dataclass(frozen=True, slots=True)
 class UsageParams:
     """``since``: seconds back from now."""
 
@@ -519,6 +539,8 @@ PARAMS: Final[dict[Method, type]] = {
     Method.KEPT: KeptParams,
     Method.RESUME: ResumeParams,
     Method.MEMORY: MemoryParams,
+    Method.PROGRESS: ProgressParams,
+    Method.PROMISE: PromiseParams,
     Method.TURN_ASK: TurnParams,
     Method.TURN_DONE: TurnParams,
     Method.TURN_LOCK: LeaseParams,

@@ -249,6 +249,12 @@ class Squatter(TypedDict):
 class SharedGpu(TypedDict):
     """How a GPU is shared."""
 
+    promised: NotRequired[
+        Annotated[
+            Count, "hundredths of its compute that named promises have, whoever wants to compute"
+        ]
+    ]
+
     share_mode: Annotated[
         str, words("space", "time"), "whether its tasks have a part each, or take turns"
     ]
@@ -468,6 +474,47 @@ class LeaseTurn(TypedDict):
     ]
 
 
+class LeaseProgress(TypedDict):
+    """How far a task is, as it says: in a kernel, its cell."""
+
+    done: Annotated[Count, "steps it has done"]
+    total: Annotated[int | None, Range(0), "steps it will do in all; null: unknown"]
+    seconds: Annotated[Seconds, "of computing for one step, measured lately"]
+
+
+PromiseState = Annotated[
+    str,
+    words("on_time", "late", "kept", "missed", "ended"),
+    "late: as things are it will not be kept; ended: the work ended before anybody could tell",
+]
+PromiseWhy = Annotated[
+    str | None,
+    words("quota", "full", "batch", "stopping", "no_turns", "slow", "undone"),
+    "its environment may claim no more; others have the rest of the GPU; batch tasks have it that "
+    "did not say how they are stopped; batch tasks save their state for it now; nobody can give it "
+    "a share, because the GPU is not used by turns or the task has no gate; all of the GPU would "
+    "not be enough; it ended before all its steps were done; null: it is kept, or not known",
+]
+
+
+class Promise(TypedDict):
+    """What a task was promised, and how it stands."""
+
+    deadline: Annotated[
+        float | None, "when it is to be ready: Unix time, seconds; null: it has a rate only"
+    ]
+    rate: Annotated[float | None, "steps a second, at least; null: it has a deadline only"]
+    named: Annotated[bool, "false: nobody named it; it is the time that was predicted"]
+    state: PromiseState
+    why: PromiseWhy
+    expected_end: Annotated[
+        float | None, "when it is expected to be ready: Unix time, seconds; null: nobody knows"
+    ]
+    share: Annotated[
+        Count, "hundredths of its GPUs' compute that it has for it, whoever else wants to compute"
+    ]
+
+
 class Lease(LeaseParking, LeaseTurn):
     """A lease, or a request that waits."""
 
@@ -531,6 +578,12 @@ class Lease(LeaseParking, LeaseTurn):
             Private(),
             "why so much is reserved for it; null: it holds no GPU, or not yours to know",
         ]
+    ]
+    progress: NotRequired[
+        Annotated[LeaseProgress | None, Private(), "null: it does not tell, or not yours to know"]
+    ]
+    promise: NotRequired[
+        Annotated[Promise | None, Private(), "null: it has none, or not yours to know"]
     ]
     may_be_taken_at: NotRequired[
         Annotated[
@@ -636,6 +689,23 @@ class Waits(TypedDict):
     batch: WaitsOfClass
 
 
+class MissedWhy(TypedDict):
+    """How many promises were missed for one reason."""
+
+    why: Annotated[str, "a word of a promise's why"]
+    missed: Count
+
+
+class Verdicts(TypedDict):
+    """How many promises were kept and missed lately, and why those were missed."""
+
+    window: Seconds
+    kept: Count
+    missed: Count
+    ended: Annotated[Count, "of which nobody can tell"]
+    why: Annotated[list[MissedWhy], "of those that were missed; the commonest first"]
+
+
 class OwnQuota(TypedDict):
     """Who one is, and one's quota."""
 
@@ -658,6 +728,9 @@ class StatusHead(OwnQuota):
     gpus: list[Gpu]
     more: NotRequired[MoreRows]
     waits: Waits
+    promises: NotRequired[
+        Annotated[Verdicts, "on promises that people named: everybody's, as `waits` are"]
+    ]
 
 
 class Leases(TypedDict):
@@ -952,6 +1025,13 @@ class Held(NewVoucher):
     lease: str
     gpus: list[GrantedGpu]
     state: str
+    share: NotRequired[
+        Annotated[
+            int | None,
+            Range(0),
+            "hundredths of its GPUs' compute that it is predicted to need; null: nobody knows",
+        ]
+    ]
     follows: NotRequired[
         Annotated[
             bool,
@@ -983,6 +1063,9 @@ class Done(NewVoucher):
     ]
     gate: NotRequired[
         Annotated[bool, "of `memory`: whether it must ask before its next step, as by a `recall`"]
+    ]
+    share: NotRequired[
+        Annotated[Count, "of `promise`: hundredths of its GPUs' compute that it has for it"]
     ]
 
 
@@ -1123,6 +1206,20 @@ class Changed(TypedDict):
     status: Status
 
 
+class PromiseNews(TypedDict):
+    """How it stands with what a task was promised."""
+
+    lease: str
+    state: PromiseState
+    why: PromiseWhy
+    named: bool
+    left: Annotated[float | None, "seconds from now until it is to be ready; null: it has a rate"]
+    expected: Annotated[
+        float | None, "seconds from now until it is expected to be ready; null: nobody knows"
+    ]
+    message: Annotated[str, "why, as the second half of a sentence; empty: there is no reason"]
+
+
 class BudgetNews(TypedDict):
     """GPU-hours are nearly, or all, spent."""
 
@@ -1162,4 +1259,5 @@ NOTICES: Final[dict[Notice, Any]] = {
     Notice.YIELD: Yield,
     Notice.LIMIT: Limit,
     Notice.OVER_LIMIT: UsesTooMuch,
+    Notice.PROMISE: PromiseNews,
 }

@@ -178,6 +178,80 @@ def pauses_text(lease: Document, now: object) -> str:
     return "; ".join(filter(None, (words, moved)))
 
 
+#: How it stands with a promise.
+PROMISES: Final = {
+    "on_time": "on time",
+    "late": "will not be kept",
+    "kept": "kept",
+    "missed": "missed",
+    "ended": "over",
+}
+#: Why a promise is late or was missed, in a table's few words.
+WHY_LATE: Final = {
+    "quota": "the quota lets promises claim no more of a GPU",
+    "full": "others have the rest of the GPU",
+    "batch": "batch tasks have the rest of the GPU and cannot be stopped",
+    "stopping": "batch tasks save their state and stop for it",
+    "no_turns": "the GPU's time cannot be shared out here",
+    "slow": "all of the GPU would not be enough",
+    "undone": "it ended before all its steps were done",
+}
+
+
+def promise_text(lease: Document, now: object) -> str:
+    """``promised to be ready in 5 min, on time, 30 % of the GPU's time``; empty: nothing is.
+
+    A time that nobody named, which was predicted, is ``expected``.
+    """
+    told = lease.get("promise")
+    if not isinstance(told, Mapping):
+        return ""
+    named, at, state = told.get("named") is not False, _number(now), str(told.get("state"))
+    until, rate, ends = (_number(told.get(name)) for name in ("deadline", "rate", "expected_end"))
+    goals = []
+    if until is not None and at is not None:
+        left = format_duration(abs(until - at))
+        goals.append(f"to be ready in {left}" if until > at else f"to be ready {left} ago")
+    if rate is not None:
+        goals.append(f"{rate:g} steps a second")
+    words = [f"{'promised' if named else 'expected'} {' and '.join(goals)}"]
+    if named:
+        why = WHY_LATE.get(str(told.get("why")), "") if state in ("late", "missed") else ""
+        words.append(": ".join(filter(None, (PROMISES.get(state, ""), why))))
+    if ends is not None and at is not None and ends > at and until is not None:
+        words.append(f"ready in about {format_about(ends - at)}")
+    share = _number(told.get("share"))
+    if named and share:
+        words.append(f"{share:g} % of the GPU's time is its own")
+    return ", ".join(filter(None, words))
+
+
+def progress_text(lease: Document) -> str:
+    """``step 40 of 100``; empty where it does not say."""
+    told = lease.get("progress")
+    done = _number(told.get("done")) if isinstance(told, Mapping) else None
+    if done is None or not isinstance(told, Mapping):
+        return ""
+    total = _number(told.get("total"))
+    return f"step {done:g}" if total is None else f"step {done:g} of {total:g}"
+
+
+def verdicts_text(verdicts: object) -> str:
+    """``12 promises kept, 1 missed (1 because …)``: of the last day; empty: there were none."""
+    if not isinstance(verdicts, Mapping):
+        return ""
+    kept, missed = (int(_number(verdicts.get(name)) or 0) for name in ("kept", "missed"))
+    if not kept and not missed:
+        return ""
+    known = [
+        f"{row['missed']} because {WHY_LATE[row['why']]}"
+        for row in verdicts.get("why") or ()
+        if isinstance(row, Mapping) and row.get("why") in WHY_LATE
+    ]
+    said = f"{kept} {'promise' if kept == 1 else 'promises'} kept, {missed} missed"
+    return f"{said} ({'; '.join(known)})" if known else said
+
+
 def _part(lease: Document, gpu: Document) -> Document | None:
     if lease.get("state") in ("queued", "ended"):
         return None

@@ -54,6 +54,8 @@ class Method(Enum):
     LIMITED = "limited"
     RESUME = "resume"
     MEMORY = "memory"
+    PROGRESS = "progress"
+    PROMISE = "promise"
     TURN_ASK = "turn.ask"
     TURN_DONE = "turn.done"
     TURN_LOCK = "turn.lock"
@@ -92,6 +94,7 @@ class Notice(Enum):
     YIELD = "yield"
     LIMIT = "limit"
     OVER_LIMIT = "over_limit"
+    PROMISE = "promise"
 
 
 #: Calls may follow hello at once. An older node manager refuses them until it has answered hello.

@@ -19,6 +19,8 @@ from jupyter_gpushare.link.errors import NodeProblem
 SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/lease/v1"
 SCHEMA_PATH = Path(__file__).parent / "events" / "lease.v1.yaml"
 
+#: What only the history tells.
+_READ = {"RequestRefused": "refused", "PromiseEnded": "promise"}
 _OVER = ("ended", "draining")  # states of a lease that is over, even if it still drains
 
 
@@ -50,7 +52,15 @@ def changes(
             happened.append(("granted", lease))
         if new == "stalled" and old != "stalled":
             happened.append(("stalled", lease))
+        if _is_late(lease) and not (was is not None and _is_late(was)):
+            happened.append(("late", lease))
     return happened
+
+
+def _is_late(lease: Mapping[str, Any]) -> bool:
+    """Whether what its people were promised will not be kept, as things are."""
+    promise = lease.get("promise") or {}
+    return bool(promise.get("named")) and promise.get("state") in ("late", "missed")
 
 
 def describe(action: str, lease: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,6 +75,10 @@ def describe(action: str, lease: Mapping[str, Any]) -> dict[str, Any]:
         "priority_class": lease.get("priority_class"),
         "gpus": [gpu["uuid"] for gpu in lease.get("gpus", ())],
     }
+    if action == "late":
+        told = lease["promise"]
+        data |= {"reason": told["why"], "deadline": told["deadline"]}
+        data["expected_end"] = told["expected_end"]
     return {name: value for name, value in data.items() if value is not None}
 
 
@@ -137,7 +151,7 @@ class LeaseEvents:
             self._task = None
 
     def _tell(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Tell what ended or was refused; ``rows`` are newest first."""
+        """Tell what ended, was refused, or was promised; ``rows`` are newest first."""
         fresh = [row for row in reversed(rows) if row["at"] > self._read_to]
         if fresh:
             self._read_to = max(row["at"] for row in fresh)
@@ -145,15 +159,10 @@ class LeaseEvents:
             row["lease"]: row for row in rows if row["kind"] == "LeaseEnded" and row["lease"]
         }
         for row in fresh:
-            if row["kind"] == "RequestRefused":
-                self._send(
-                    {
-                        "action": "refused",
-                        "environment": row["environment"],
-                        "at": row["at"],
-                        "message": row["text"],
-                    }
-                )
+            if (action := _READ.get(row["kind"])) is not None:
+                names = ("environment", "lease", "at")
+                data = {name: row[name] for name in names if row.get(name) is not None}
+                self._send({"action": action, **data, "message": row["text"]})
         ended, self._ended = self._ended, {}
         for lease_id, lease in ended.items():
             data = describe("ended", lease)

@@ -312,6 +312,61 @@ def test_a_time_limit_and_no_wait(own_node: LiveNode) -> None:
     alice.communicate("\n", timeout=60)
 
 
+#: A command that joins the lease, as an import of torch does, and says how far it is.
+STEPS = """
+import sys
+from jupyter_gpushare import steps
+from jupyter_gpushare.client.acquire import broker
+broker().ensure("import torch")
+for _ in steps(range(3)):
+    print("step", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_command_is_promised_its_deadline(own_node: LiveNode) -> None:
+    process = own_node.spawn(
+        *("run", "--deadline", "10m", "--", sys.executable, "-c", STEPS),
+        environ=person("alice"),
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+
+    def go_on() -> None:
+        started(process, "step")
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+    go_on()
+    go_on()
+    started(process, "step")
+    (lease,) = until(
+        lambda: [x for x in leases(own_node) if x["progress"]], "it says how far it is"
+    )
+    assert lease["priority_class"] == "interactive", "somebody waits for it"
+    assert (lease["progress"]["done"], lease["progress"]["total"]) == (2, 3)
+    assert (lease["promise"]["state"], lease["promise"]["named"]) == ("on_time", True)
+    shown = own_node.cli("status").stdout
+    assert "promised to be ready in 10 min, on time" in shown
+    assert "step 2 of 3" in shown
+    _out, said = process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    assert "Promised: ready by " in said
+    until(lambda: own_node.json("status")["promises"]["kept"] == 1, "it was kept")
+
+
+def test_a_command_whose_deadline_cannot_be_kept_is_not_started(own_node: LiveNode) -> None:
+    none = own_node.cli("quota", "set", "alice", "--share", "0")
+    assert none.returncode == 0, none.stderr
+    done = own_node.cli("run", "--min-steps-per-second", "2", "--", "echo", "it ran")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "0 % can be promised: your quota" in done.stderr
+    assert leases(own_node) == []
+    wrong = own_node.cli("run", "--deadline", "soon", "--", "echo", "it ran")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+
+
 def test_what_can_never_be_is_refused_at_once(own_node: LiveNode) -> None:
     done = own_node.cli("run", "--gpus", "2", "true")
     assert done.returncode == 1

@@ -213,7 +213,10 @@ def gate():
     if BACKEND != "torch":
         at_gate()
 
-BatchGate(gate, lambda: bool(here)).watch()
+from jupyter_gpushare.client.session.progress import Progress
+told = []
+counts = Progress(lambda *what: told.append(what))
+BatchGate(gate, lambda: bool(here), counts).watch()
 import keras
 
 def train(*callbacks):
@@ -231,7 +234,7 @@ undisturbed = train()
 none = len(gates)
 here.append(1)
 same = train() == undisturbed
-seen = []
+seen, first = [], told[0][:2]
 one = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(len(gates)))
 del gates[:]
 train(one)
@@ -240,6 +243,7 @@ count = len(gates)
 train()
 print(json.dumps({
     "same": same, "none": none, "paused": count, "first": seen[0], "of several": len(gates) - count,
+    "progress": [*first, counts.done],
     "finders": [finder for finder in sys.meta_path if "gpushare" in type(finder).__module__
                 and finder not in before] == [],
 }))
@@ -257,6 +261,7 @@ def test_keras_own_loops_have_gates_that_change_nothing(backend: str) -> None:
         "paused": 3 + 16 + 8 + 8,
         "first": 1,
         "of several": 0,
+        "progress": [2, 16, 2 * 16],
         "finders": True,
     }
 
@@ -297,7 +302,8 @@ from jupyter_gpushare import gated
 from jupyter_gpushare.client.asking.broker import Broker
 
 broker = Broker({})
-broker.turns = types.SimpleNamespace(needs_gate=True, checkpoint=lambda _place: at_gate())
+broker.turns = types.SimpleNamespace(
+    waited=0.0, needs_gate=True, checkpoint=lambda _place: at_gate())
 acquire.before_call = broker.before_call
 
 def step(weights, key, rate):

@@ -18,6 +18,7 @@ from support.nvml_fixtures import nvml_stub, nvml_world
 from jupyter_gpushare.client.memory.frameworks import Frameworks
 from jupyter_gpushare.client.memory.limits import Limits, with_limits
 from jupyter_gpushare.client.memory.worker import Worker
+from jupyter_gpushare.client.session.progress import Progress
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.recalls import limits_of, read_needs
 from jupyter_gpushare.policy.recall.lifts import REST
@@ -50,6 +51,11 @@ cuda = types.SimpleNamespace(
     device_count=lambda: 1,
 )
 """
+
+
+def nobody() -> Frameworks:
+    """The frameworks of a process that has none yet."""
+    return Frameworks(print, Progress(lambda *_: None))
 
 
 def test_torch_is_lifted_and_lowered_while_it_runs(nvml_world: NvmlWorld, tmp_path: Path) -> None:
@@ -94,7 +100,7 @@ def test_torch_is_lifted_and_lowered_while_it_runs(nvml_world: NvmlWorld, tmp_pa
 def test_the_newest_limit_is_told_last() -> None:
     """An import tells what was granted, and a lift comes between its look and its word."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
-    frameworks, answered, told = Frameworks(print), threading.Event(), list[int]()
+    frameworks, answered, told = nobody(), threading.Event(), list[int]()
     limits = Limits(Worker(), frameworks.limit, lambda _lease, _limits, _live: answered.set())
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
@@ -115,7 +121,7 @@ def test_the_newest_limit_is_told_last() -> None:
 def test_a_framework_that_comes_after_the_lift_can_be_lifted_later() -> None:
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
     answers: Queue[tuple[Mapping[str, int], bool]] = Queue()
-    frameworks, told = Frameworks(print), list[int]()
+    frameworks, told = nobody(), list[int]()
     limits = Limits(
         Worker(), frameworks.limit, lambda _lease, now, live: answers.put((dict(now), live))
     )
@@ -185,7 +191,7 @@ def test_limits_that_make_no_sense_change_nothing() -> None:
 def test_a_limit_told_during_an_import_waits_for_the_framework() -> None:
     """It is not refused: who is imported is told the limits in force."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
-    frameworks, answers = Frameworks(print), Queue[tuple[Mapping[str, int], bool]]()
+    frameworks, answers = nobody(), Queue[tuple[Mapping[str, int], bool]]()
     limits = Limits(
         Worker(),
         frameworks.limit,

@@ -37,6 +37,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield running
 
 
+def verdict(node: RunningNode) -> tuple[int, int]:
+    """How many promises were kept, and missed."""
+    told = status(node)["promises"]
+    return told["kept"], told["missed"]
+
+
 def new_kernel(home: Path, node: RunningNode, **env: str) -> Kernel:
     """A kernel of alice's."""
     return Kernel(home, node.socket, JUPYTER_GPUSHARE_TOKEN="of-alice", **env)
@@ -412,6 +418,38 @@ class TestCellMagic:
             shown = kernel.run(f"{line}\nran = True")
             failed(shown)
             assert "%gpushare release" in shown.stream("stderr")
+        assert kernel.ok("ran").plain() == "False"
+
+    def test_a_promise_lasts_as_long_as_the_cell(self, node: RunningNode, kernel: Kernel) -> None:
+        shown = kernel.ok(
+            "%%gpushare --deadline 10m --min-steps-per-second 0.5\n"
+            "from jupyter_gpushare import steps\n"
+            "for _ in steps(range(3)): pass\n"
+            "%gpushare\n"
+            "from jupyter_gpushare.client import status\n"
+            "(during,) = [one for one in status()['leases'] if one['promise']]"
+        )
+        assert "Promised: ready by " in shown.stream()
+        assert " and at least 0.5 steps a second" in shown.stream()
+        assert "promised to be ready in 10 min and 0.5 steps a second, on time" in shown.plain()
+        assert "step 2 of 3" in shown.plain(), "what was told after the second one"
+        told = "during['promise']['named'], during['promise']['rate'], during['progress']['total']"
+        assert kernel.ok(told).plain() == "(True, 0.5, 3)"
+        until(lambda: verdict(node) == (1, 0), "it was kept")
+
+    def test_what_cannot_be_promised_does_not_run(self, node: RunningNode, kernel: Kernel) -> None:
+        kernel.ok("ran = False")
+        with node.client("of-admin") as admin:
+            admin.call(Method.QUOTA_SET, environment="alice", share=0)
+            try:
+                refused = kernel.run("%%gpushare --deadline 10m\nran = True")
+                assert failed(refused)["ename"] == "QuotaExceeded"
+                assert "0 % can be promised: your quota" in failed(refused)["evalue"]
+                assert leases(node) == [], "and holds no GPU"
+            finally:
+                admin.call(Method.QUOTA_UNSET, environment="alice")
+        for line in ("--deadline soon", "--min-steps-per-second 0"):
+            failed(kernel.run(f"%%gpushare {line}\nran = True"))
         assert kernel.ok("ran").plain() == "False"
 
     def test_a_cell_that_is_no_python_asks_for_nothing(

@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.session.visible import VISIBLE, Visible, choose, cuda_started
+from jupyter_gpushare.client.session.visible import (
+    THREADS,
+    VISIBLE,
+    Visible,
+    choose,
+    cuda_started,
+)
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
@@ -25,6 +32,24 @@ def test_shows_the_lease() -> None:
     assert environ == {VISIBLE: f"{A},{B}"}
     assert visible.is_ours
     assert visible.show(Grant("lease", GPUS[:1])) is None, "our own value is nobody's wish"
+
+
+def test_with_mps_a_predicted_share_bounds_what_it_computes_at_once(tmp_path: Path) -> None:
+    pipes = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    environ = dict(pipes)
+    visible = Visible(environ)
+    visible.show(GRANT._replace(share=30))
+    assert THREADS not in environ, "MPS does not run"
+    (tmp_path / "control").touch()
+    visible.show(GRANT._replace(share=30))
+    assert environ[THREADS] == "30"
+    visible.show(GRANT._replace(share=40))
+    assert environ[THREADS] == "40"
+    visible.show(GRANT)
+    assert THREADS not in environ, "nobody predicted it"
+    users = {**pipes, THREADS: "70"}
+    Visible(users).show(GRANT._replace(share=30))
+    assert users[THREADS] == "70"
 
 
 def test_tells_what_it_replaces() -> None:

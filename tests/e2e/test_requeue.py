@@ -193,6 +193,58 @@ def test_it_stops_for_a_persons_kernel_and_goes_on_bit_for_bit(
         assert same(found[part], value), f"{part} is not what it would have been"
 
 
+#: The same; started again it waits in its last step until it is to stop, and then hangs with its
+#: checkpoint half written.
+TORN = TRAINING.replace(
+    "    os.replace(checkpoint",
+    """\
+    if os.environ["JUPYTER_GPUSHARE_RESTARTS"] == "1":
+        os.truncate(checkpoint + ".new", os.path.getsize(checkpoint + ".new") // 2)
+        print("saving", os.getpid(), flush=True)
+        time.sleep(1000)
+    os.replace(checkpoint""",
+).replace(
+    "    gpushare.checkpoint()",
+    """\
+    while os.environ["JUPYTER_GPUSHARE_RESTARTS"] == "1" and step == steps - 1:
+        gpushare.checkpoint()
+        time.sleep(0.01)
+    gpushare.checkpoint()""",
+)
+
+
+def test_one_that_is_killed_while_it_saves_goes_on_from_the_checkpoint_before(
+    node: LiveNode, tmp_path: Path, plain: dict[str, Any]
+) -> None:
+    script, result, last = (tmp_path / name for name in ("torn.py", "result.pt", "last.pt"))
+    script.write_text(TORN)
+    batch = Batch(node, script, str(last), str(result), str(STEPS), "0.01")
+    carol = None
+    try:
+        batch.has("step", 20)
+        done = node.cli(*ASKS, environ=person("carol"))
+        assert done.returncode == 0, done.stderr
+        before = read(last)["step"]
+        batch.has("step", STEPS - 1)
+        carol = node.spawn(*ASKS, environ=person("carol"))
+        batch.has("saving", 1)
+        torn = Path(f"{last}.new")
+        assert 0 < torn.stat().st_size < last.stat().st_size
+        assert read(last)["step"] == before, "it is as it was"
+        os.kill(int(lines(batch.out, "saving")[0].split()[1]), signal.SIGKILL)
+        _out, said = carol.communicate(timeout=60)
+        assert carol.returncode == 0, said
+        assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
+    finally:
+        if carol is not None and carol.poll() is None:
+            carol.kill()
+            carol.communicate(timeout=60)
+        batch.close()
+    found = read(result)
+    for part, value in plain.items():
+        assert same(found[part], value), f"{part} is not what it would have been"
+
+
 DEAF = """
 import signal, time
 signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))

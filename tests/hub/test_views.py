@@ -98,6 +98,29 @@ def test_whose_turn_it_is_and_which_limits_are_in_force() -> None:
     assert last == "Uses 9 GiB and may use 8 GiB."
 
 
+def test_what_was_promised_and_whether_promises_were_kept() -> None:
+    promise = {"deadline": 1600.0, "rate": None, "named": True, "state": "late", "why": "full"}
+    told = shown_lease(
+        promise={**promise, "expected_end": 2200.0, "share": 40},
+        progress={"done": 4, "total": 10, "seconds": 1.0},
+    )
+    assert told.sharing == (
+        "Promised to be ready in 10 min, will not be kept: others have the rest of the GPU, ready "
+        "in about 20 min, 40 % of the GPU's time is its own. Step 4 of 10."
+    )
+    verdicts = {"window": 86400.0, "kept": 12, "missed": 1, "ended": 2}
+    verdicts["why"] = [{"why": "slow", "missed": 1}]
+    assert views.queue_view(status(promises=verdicts)).lately == (
+        "Deadlines and rates, in the last 1 d: 12 promises kept, 1 missed (1 because all of the "
+        "GPU would not be enough).",
+    )
+    none = {**verdicts, "kept": 0, "missed": 0, "why": []}
+    assert views.queue_view(status(promises=none)).lately == ()
+    assert views.fingerprint(status(leases=[lease(progress={"done": 4})])) == views.fingerprint(
+        status(leases=[lease(progress={"done": 5})])
+    ), "a page does not fetch for each step"
+
+
 def test_what_is_done_next_about_a_stalled_task() -> None:
     stall = {"next": "interrupt", "after": 1800.0, "at": None}
     text = shown_lease(stall=stall).sharing

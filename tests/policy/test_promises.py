@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.policy_loops import KIND, Loop, Loops
-from support.policy_turns import CONFIG
+from support.policy_turns import CONFIG, Actor
 from support.policy_world import GIB, gpu
 
 from jupyter_gpushare.policy import core
@@ -119,7 +119,9 @@ def test_ninety_and_sixty_seconds_are_more_than_two_minutes() -> None:
     assert known.ends is not None
     assert known.ends <= begun + 120
     kept = 100 * 1.5 * pace * 40 / 30
-    assert shares[-1] - 10 < kept <= shares[-1], "until it is met, and no further"
+    assert shares[-1] - 10 < kept * compute.SPARE <= shares[-1] + 1e-6, (
+        "until it is met, and no further"
+    )
 
 
 def test_what_is_infeasible_is_refused_with_the_best_possible_time() -> None:
@@ -203,7 +205,7 @@ def batch_beside(stops: bool) -> tuple[Loops, Loop, Loop]:
     for who in ("carol", "dave"):
         node.come(who, 10**6, 1.0, tells=SILENT)
     node.run(10)
-    assert isinstance(node.promise(alice, deadline=97.0), core.Done)
+    assert isinstance(node.promise(alice, deadline=84.0), core.Done)
     return node, alice, batch
 
 
@@ -217,11 +219,11 @@ def test_batch_shrinks_then_stops_and_comes_back_to_the_queue() -> None:
         if isinstance(event, ev.RecallMoved) and event.give is Give.STOP
     ]
     assert [(one.lease, one.why) for one in asked] == [(batch.actor.lease, Why.PROMISED)]
-    known = node.world.state.promises[alice.actor.lease]
-    assert (known.state, known.why) == (PromiseState.LATE, Cause.STOPPING)
     node.stop(batch)
     again = Request(1, Bytes(8 * GIB), BATCH, stops=True, expected=(Expected(KIND, 70, GIB),))
-    assert isinstance(node.world.request("bob", 9, again), core.Wait), "back in the batch queue"
+    decision = node.world.request("bob", 9, again)
+    assert isinstance(decision, core.Wait), "back in the batch queue"
+    node.world.actors[decision.lease] = Actor(9, "bob", decision.lease, GIB, GIB, gated=True)
     node.run(80)
     assert node.ended(alice) is PromiseState.KEPT
     assert any(
@@ -232,9 +234,10 @@ def test_batch_shrinks_then_stops_and_comes_back_to_the_queue() -> None:
 
 def test_batch_that_cannot_stop_is_never_stopped_and_that_is_said() -> None:
     node, alice, batch = batch_beside(stops=False)
-    node.run(30)
-    known = node.world.state.promises[alice.actor.lease]
-    assert (known.state, known.why) == (PromiseState.LATE, Cause.BATCH)
+    node.run(95)
+    told = [event for event in node.world.history if isinstance(event, ev.PromiseMoved)]
+    assert (told[0].state, told[0].why) == (PromiseState.LATE, Cause.BATCH)
+    assert node.ended(alice) is PromiseState.MISSED
     assert batch.actor.lease in node.world.state.leases
     assert not any(
         isinstance(event, ev.RecallMoved) and event.give is Give.STOP

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import GpuShareError
 from ..words.grant import Grant
+from ..words.promises import Wish
 from ..words.settings import Ask
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class Needs(NamedTuple):
     ask: Ask
     wait: bool = True
     wait_timeout: float | None = None
+    wish: Wish | None = None
 
 
 def covers(grant: Grant, ask: Ask) -> bool:

@@ -24,6 +24,7 @@ from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping, is_run, is_under_run
 from ..memory.worker import Worker
 from ..session.holding import Holding, Standing
+from ..session.progress import Progress, Source
 from ..session.session import NobodyThere
 from ..session.task import running_kernel
 from ..session.visible import cuda_loaded, cuda_started
@@ -36,6 +37,7 @@ from .blocks import Blocks
 from .cells import Cells
 from .getting import Getting
 from .line import Line
+from .promises import Promises
 from .wishes import Wishes
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
@@ -68,7 +70,8 @@ class Broker:
             environ, lambda: self.wishes.settings, on_lost=self._lost, on_notice=self._noticed
         )
         self._holding = Holding(environ)
-        self._frameworks = Frameworks(self._say)
+        self.progress = Progress(self._tell_progress, lambda: self.turns.waited)
+        self._frameworks = Frameworks(self._say, self.progress)
         self._worker = Worker()
         self._limits = Limits(
             self._worker,
@@ -97,6 +100,14 @@ class Broker:
         self.turns.offer_lock = self._offer_lock
         self._silent_until = 0.0
         self._stopping: Stopping | None = None
+        self.promises = Promises(
+            self._line.any,
+            lambda: self.lease if self.standing is Standing.HELD else None,
+            begins=self.progress.begins,
+            ends=self.progress.over,
+            what=lambda: "This program" if running_kernel() is None else "This cell",
+            say=self._say.now,
+        )
         self.blocks = Blocks(self)
         self.again = AskingAgain(self, self._frameworks, self._say)
         self._getting = Getting(
@@ -129,6 +140,7 @@ class Broker:
             self._giving,
             self.turns,
             self.again,
+            begins=self.progress.begins,
             resume=self._getting.resume,
             say=self._say,
         )
@@ -226,10 +238,11 @@ class Broker:
         Where this program can be stopped, such a call counts as a step's end.
         """
         stopping = self._stopping
-        if (stopping is not None or self.turns.needs_gate) and self._giving.runs_here():
+        if self._giving.runs_here():
             from ..adapters.jax import may_wait
 
             if may_wait():
+                self.progress.ended(Source.CALL)
                 if stopping is not None:
                     stopping.step_ended()
                 if self.turns.needs_gate:
@@ -393,6 +406,15 @@ class Broker:
         if grant and session and stopping and ours:
             session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=stopping.can)
 
+    def _tell_progress(self, done: int, total: int | None, seconds: float) -> None:
+        """Of ranks that compute together one speaks for all."""
+        grant, session = self.grant, self._line.session
+        if grant is None or session is None or self._environ.get("RANK", "0") != "0":
+            return
+        if Method.PROGRESS.value in session.hello.get("features", ()):
+            told = {"done": done, "total": total, "seconds": seconds}
+            session.tell(Method.PROGRESS, lease=grant.lease, **told)
+
     def _keeps_on(self, why: str) -> None:
         grant, session = self.grant, self._line.session
         if grant is not None and session is not None and self.standing is not Standing.JOINED:
@@ -400,6 +422,7 @@ class Broker:
 
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
+        self.progress.over()
         self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
 
     def abandon_in_child(self) -> Broker:
@@ -532,6 +555,8 @@ class Broker:
             shared = params.get("quantum") is not None
             limits = limits_of(read_needs(params))
             self.turns.given(limits, is_shared=shared, number=read_number(params))
+        elif message.notice is Notice.PROMISE:
+            self.promises.heard(params)
         elif message.notice is Notice.OVER_LIMIT:
             self._say(str(params.get("message", "This task uses too much memory.")))
         elif message.notice is Notice.PARK_WARNING:

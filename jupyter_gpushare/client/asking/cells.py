@@ -18,7 +18,7 @@ _STOPPED: Final = "You interrupted this cell before it began, so it was not run.
 
 
 class Cells:
-    """Looks before code runs. ``resume`` has again what was parked."""
+    """Looks before code runs. ``resume`` has again what was parked; a cell ``begins()``."""
 
     def __init__(
         self,
@@ -28,6 +28,7 @@ class Cells:
         turns: Turns,
         again: AskingAgain,
         *,
+        begins: Callable[[], object],
         resume: Callable[[], object],
         say: Voice,
     ) -> None:
@@ -36,6 +37,7 @@ class Cells:
         self._giving = giving
         self._turns = turns
         self._again = again
+        self._begins = begins
         self._resume = resume
         self._say = say
         self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
@@ -50,6 +52,7 @@ class Cells:
         self._stopped.pop(me, None)
         if self._giving.busy:
             self._say.deliver()
+        self._begins()
         self._turns.before_cell()
         if (
             self._holding.standing not in (Standing.PARKED, Standing.PARKING)

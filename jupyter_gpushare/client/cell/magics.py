@@ -11,6 +11,7 @@ import ast
 import math
 import os
 import shlex
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,6 +34,7 @@ from . import kernel
 
 if TYPE_CHECKING:
     from ..words.grant import Grant
+    from ..words.promises import Wish
     from ..words.settings import Ask, Settings
 
 OPTIONS = {
@@ -45,6 +47,9 @@ OPTIONS = {
     "--reserve": RESERVES,
 }
 """What can be asked for, and values worth offering."""
+
+PROMISES = {"--deadline": ("10m", "30m", "1h"), "--min-steps-per-second": ("1", "2", "5")}
+"""What a cell can be promised."""
 
 VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "status": {},
@@ -155,7 +160,8 @@ class GpuShareMagics(Magics):
 
         ``%gpushare`` alone is ``%gpushare status``; ``%gpushare help`` says more.
         ``%%gpushare [--gpus N] [--memory 8GiB] [--class batch]`` on the first line
-        of a cell holds a lease for that cell only.
+        of a cell holds a lease for that cell only, and with ``--deadline 10m`` or
+        ``--min-steps-per-second 2`` promises it.
         """
         __tracebackhide__ = True
         if os.environ.get("JUPYTER_GPUSHARE", "").lower() in ("off", "0", "false", "no"):
@@ -313,7 +319,11 @@ class GpuShareMagics(Magics):
     def _cell(self, words: list[str], cell: str) -> Any:
         __tracebackhide__ = True
         where = "%%gpushare"
-        ask = _ask(where, _asking(where).parse_args(words))
+        parser = _asking(where)
+        for option in PROMISES:
+            parser.add_argument(option)
+        options = parser.parse_args(words)
+        ask, wish, began = _ask(where, options), _wish(options), time.monotonic()
         run = self._compiled(cell)
         from ..asking.blocks import covers
         from ..words import render
@@ -327,7 +337,7 @@ class GpuShareMagics(Magics):
                     "Use `%gpushare release` first, or ask for no more than that."
                 )
             print(f"The cell uses {render.grant_words(held)}, which this kernel holds and keeps.")
-            return run()
+            return _promised(wish, began, run)
         try:
             grant = broker().request(ask)
         except KeyboardInterrupt as interrupt:
@@ -336,7 +346,7 @@ class GpuShareMagics(Magics):
             raise stopped_waiting(interrupt, "left the queue; the cell did not run.") from None
         print(f"The cell holds {render.grant_words(grant)} until it ends.")
         try:
-            return run()
+            return _promised(wish, began, run)
         finally:
             _give_back(grant)
 
@@ -406,6 +416,25 @@ def _ask(prog: str, options: argparse.Namespace) -> Ask:
         read("--turn-offset", parse_size, options.turn_offset),
         read("--reserve", parse_reserve, options.reserve),
     )
+
+
+def _wish(options: argparse.Namespace) -> Wish | None:
+    """The promise that a cell names. Raises ``UsageError``."""
+    from ..words.promises import read_wish
+
+    try:
+        return read_wish(options.deadline, options.min_steps_per_second)
+    except ValueError as error:
+        raise UsageError(f"%%gpushare: the promise cannot be read: {error}") from None
+
+
+def _promised(wish: Wish | None, began: float, run: Callable[[], Any]) -> Any:
+    """Run a cell that began then (monotonic), under the promise that it names."""
+    __tracebackhide__ = True
+    with broker().promises.kept(wish, time.monotonic() - began) as words:
+        if words:
+            print(words)
+        return run()
 
 
 def _nothing_more(verb: str, words: list[str]) -> None:
@@ -511,7 +540,7 @@ matcher: Any = context_matcher(identifier="gpushare", priority=200)(complete)
 def completions(before: Sequence[str]) -> Sequence[str]:
     """The words that may come after those of a line."""
     if before[0].startswith("%%"):
-        options = OPTIONS
+        options = {**OPTIONS, **PROMISES}
     elif len(before) == 1:
         return list(VERB_OPTIONS)
     else:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..adapters import registry
+from ..session.progress import Progress, Source
 from ..words.grant import Grant
 from .places import Place
 
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 class Frameworks:
     """Speaks to each framework through its adapter; ``say`` reports what an adapter cannot do.
 
+    ``progress`` counts the steps of all of them.
+
     A framework is *known* from before its module runs, and *loaded* once that has run.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], progress: Progress) -> None:
         self._say = say
+        self._progress = progress
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
         self._batches: BatchGate | None = None
         #: Called at the end of each step, before its gate; may end the program.
@@ -158,15 +162,17 @@ class Frameworks:
         """
         from ..adapters.batches import BatchGate
         from ..adapters.parkers.base import meter_of
+        from ..adapters.trainers import are_followed
 
         def gate(place: Place) -> None:
             if joined is None or turns.leads or (turns.may_come and self._uses_gpus()):
                 turns.checkpoint(place)
 
         if self._batches is None:
-            at_batch = partial(self._step_ends, partial(gate, Place.STEP_END))
-            self._batches = BatchGate(at_batch, runs_here)
+            at_batch = partial(self._stops, partial(gate, Place.STEP_END))
+            self._batches = BatchGate(at_batch, runs_here, self._progress)
             self._batches.watch()
+            are_followed(self._progress)
         for _module, adapter, loaded in self._loaded():
             meter = meter_of(adapter)
             if meter is None or meter.on_step is not None:
@@ -226,6 +232,10 @@ class Frameworks:
         return False
 
     def _step_ends(self, gate: Callable[[], None]) -> None:
+        self._progress.ended(Source.STEP)
+        self._stops(gate)
+
+    def _stops(self, gate: Callable[[], None]) -> None:
         self.step_ended()
         gate()
 

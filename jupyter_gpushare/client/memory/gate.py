@@ -151,6 +151,8 @@ class Turns:
         self._named_in: object = None  # the same of the user's own gates
         self._shown = _Shown(say)
         self._said_hindrance = False
+        #: Seconds in which this process has stood at a gate.
+        self.waited = 0.0
 
     @property
     def is_gated(self) -> bool:
@@ -346,14 +348,21 @@ class Turns:
             self._cleared = True
             if (use := self.look()) is not None:
                 self.report(use)
-            while self.is_closed:
-                asked, self._asked = self._asked, None
-                if asked is not None:
-                    self._give(asked, is_step_end)
-                if self._gate is Gate.CLOSED:
-                    self._wait(place, at_most)
-                if self._asked is None:
-                    return
+            began = time.monotonic()
+            try:
+                self._stands(place, at_most, is_step_end)
+            finally:
+                self.waited += time.monotonic() - began
+
+    def _stands(self, place: Place, at_most: float, is_step_end: bool) -> None:
+        while self.is_closed:
+            asked, self._asked = self._asked, None
+            if asked is not None:
+                self._give(asked, is_step_end)
+            if self._gate is Gate.CLOSED:
+                self._wait(place, at_most)
+            if self._asked is None:
+                return
 
     def _give(self, asked: Recall, is_step_end: bool) -> None:
         gave_turn = True

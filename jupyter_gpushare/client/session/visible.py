@@ -17,6 +17,10 @@ from ...protocol import names
 from ..words.grant import Grant, GrantedGpu
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+#: The part of a GPU's multiprocessors that a process may use where NVIDIA's MPS runs; CUDA reads it
+#: when it starts.
+THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+_MPS: Final = ("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
 _NOTHING: Final = frozenset({"", "-1", "NoDevFiles"})
 
 
@@ -27,6 +31,7 @@ class Visible:
         self._environ = environ
         # Hidden by our parent until there is a lease: no wish of the user's.
         self._ours = "" if environ.get(names.HIDDEN) else None
+        self._threads: str | None = None  # that we set
 
     @property
     def is_ours(self) -> bool:
@@ -50,6 +55,7 @@ class Visible:
         before = self._environ.get(VISIBLE)
         replaced = before not in (None, value) and not self.is_ours
         self._set(value)
+        self._limit_threads(grant.share)
         return before if replaced else None
 
     def show_part(self, grant: Grant) -> Grant:
@@ -69,6 +75,16 @@ class Visible:
         self._set("")
         if children_may_ask:
             self._environ[names.HIDDEN] = "1"
+
+    def _limit_threads(self, share: int | None) -> None:
+        """With MPS a task's predicted share also bounds what it computes at once."""
+        if self._environ.get(THREADS) != self._threads:
+            return  # the user's
+        self._environ.pop(THREADS, None)
+        self._threads = None
+        where = self._environ.get(*_MPS)
+        if share is not None and os.path.exists(os.path.join(where, "control")):
+            self._environ[THREADS] = self._threads = str(share)
 
     def _set(self, value: str) -> None:
         self._environ.pop(names.HIDDEN, None)

@@ -45,13 +45,15 @@ class Grant(NamedTuple):
     """A held lease: its id and the GPUs in the order the framework will number them.
 
     ``of_quota``: it was granted as many as the quota allowed then. ``follows``: what is reserved
-    for it follows what it is measured to use.
+    for it follows what it is measured to use. ``share``: hundredths of its GPUs' compute that it is
+    predicted to need; ``None``: nobody predicted that.
     """
 
     lease: str
     gpus: tuple[GrantedGpu, ...]
     of_quota: bool = False
     follows: bool = False
+    share: int | None = None
 
     @property
     def visible_devices(self) -> str:
@@ -96,7 +98,10 @@ def read_grant(result: Mapping[str, Any]) -> Grant:
         if not gpus or not isinstance(lease, str) or not lease or "\0" in lease:
             raise ValueError("no lease, or no GPUs")
         follows = result.get("follows") is True
-        return Grant(lease, gpus, result.get("of_quota") is True, follows)
+        share = result.get("share")
+        known = isinstance(share, int) and not isinstance(share, bool) and 0 < share <= 100
+        of_quota = result.get("of_quota") is True
+        return Grant(lease, gpus, of_quota, follows, share if known else None)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NodeUnavailable(
             f"The node manager's grant cannot be read ({error!r}); are both of the same release?",

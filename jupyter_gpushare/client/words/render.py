@@ -20,6 +20,8 @@ from ...protocol.holding import (
     memory_text,
     pauses_text,
     pinned_text,
+    progress_text,
+    promise_text,
     remaining_text,
     shared_text,
     sharers,
@@ -198,6 +200,7 @@ def sharing_words(lease: Document, now: object) -> str:
     """
     parts = [_TURNS.get(plain(lease.get("turn"), 20), ""), pinned_text(lease, now)]
     parts += [interruption_text(lease, now), pauses_text(lease, now)]
+    parts += [promise_text(lease, now), progress_text(lease)]
     if lease.get("overran"):
         parts.append("overran its turn")
     over = lease.get("over_limit")
@@ -868,6 +871,11 @@ HELP: Final = (
         "--persistent and --temporary: what it keeps across its steps and needs in one, where "
         "tasks take turns; --turn-offset: head-room before that. Later requests of this kernel "
         "use the same options",
+    ),
+    (
+        "%%gpushare --deadline 10m",
+        "above a cell: promise it to be ready in 10 minutes, also where others compute on its GPU; "
+        "it is not run where that cannot be. --min-steps-per-second 2: to be so fast",
     ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
     (

@@ -24,6 +24,7 @@ from ...policy.words.events import (
     LeaseKept,
     LeaseParked,
     LeaseRestored,
+    PromiseEnded,
     RecallMoved,
     ResumeCancelled,
     ResumeQueued,
@@ -37,6 +38,7 @@ from ...policy.words.model import (
     PriorityClass,
     Rung,
 )
+from ...policy.words.promises import Cause, PromiseState
 from ...policy.words.recalls import Give, RecallPhase
 from ...protocol.errors import Reason
 from ..host.outcome import Outcome
@@ -86,6 +88,15 @@ class NodeMetrics(Collector):
         )
         for reason in EndReason:
             self._ended.labels(reason.value)
+        self._promises = Counter(
+            f"{PREFIX}_promises",
+            "Promises that people named and that are over, by verdict, and why they were not kept",
+            ["verdict", "reason"],
+            registry=registry,
+        )
+        self._promises.labels(PromiseState.KEPT.value, "")
+        for cause in Cause:
+            self._promises.labels(PromiseState.MISSED.value, cause.value)
         self._stalls = Counter(
             f"{PREFIX}_leases_stalled",
             "Times that a task gave no sign of life for the time-out",
@@ -130,6 +141,9 @@ class NodeMetrics(Collector):
                     self._waits.labels(lease.request.priority_class.value).observe(waited)
             elif isinstance(event, LeaseEnded):
                 self._ended.labels(event.reason.value).inc()
+            elif isinstance(event, PromiseEnded) and event.named:
+                reason = "" if event.why is None else event.why.value
+                self._promises.labels(event.state.value, reason).inc()
             elif isinstance(event, HeartbeatLost):
                 self._stalls.inc()
             self._moves.heard(event, state)
@@ -207,6 +221,7 @@ class NodeMetrics(Collector):
         for level in BudgetLevel:
             budgets.add_metric([level.value], float(levels[level]))
         yield budgets
+        yield from self._promised(state)
         yield from self._queue(state)
         refusals = CounterMetricFamily(
             f"{PREFIX}_refusals",
@@ -248,6 +263,18 @@ class NodeMetrics(Collector):
             yield _gauge(
                 "parked_limit_bytes", "Host memory that parked tasks may have", float(limit)
             )
+
+    def _promised(self, state: State) -> Iterator[Any]:
+        family = GaugeMetricFamily(
+            f"{PREFIX}_promises_open",
+            "Promises that people named and that may still be kept, by how they stand",
+            labels=["state"],
+        )
+        tally = Tally(one.state for one in state.promises.values() if one.named)
+        for word in PromiseState:
+            if word.is_open:
+                family.add_metric([word.value], float(tally[word]))
+        yield family
 
     def _queue(self, state: State) -> Iterator[Any]:
         queue = GaugeMetricFamily(

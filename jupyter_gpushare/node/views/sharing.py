@@ -27,6 +27,11 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> doc.SharedGpu:
         "persistent": sum(told.persistent for told in here),
         "temporary": max((told.temporary for told in here), default=0),
         "in_turns": computing,
+        "promised": sum(
+            state.given.get(name, 0)
+            for name, promised in state.promises.items()
+            if promised.is_floor and (name, uuid) in state.claims
+        ),
     }
 
 
@@ -95,6 +100,30 @@ def _interruption(
     if lock is not None and lock.since <= at < lock.until:
         return {"what": "locked", "until": lock.until + offset}
     return None
+
+
+def progress_of(state: State, lease: Lease) -> doc.LeaseProgress | None:
+    """How far a task is, as it said last; ``None``: it does not say."""
+    told = state.progress.get(lease.id)
+    if told is None:
+        return None
+    return {"done": told.done, "total": told.total, "seconds": told.seconds}
+
+
+def promise_of(state: State, lease: Lease, offset: float) -> doc.Promise | None:
+    """What a task was promised; ``None``: nothing, or it is over."""
+    promised = state.promises.get(lease.id)
+    if promised is None:
+        return None
+    return {
+        "deadline": None if promised.until is None else promised.until + offset,
+        "rate": promised.promise.rate,
+        "named": promised.named,
+        "state": promised.state.value,
+        "why": None if promised.why is None else promised.why.value,
+        "expected_end": None if promised.ends is None else promised.ends + offset,
+        "share": state.given.get(lease.id, 0),
+    }
 
 
 def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:

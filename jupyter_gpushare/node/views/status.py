@@ -41,6 +41,7 @@ from ...protocol import documents as doc
 from ...protocol.shapes import private
 from . import outlook as outlook_status
 from . import sharing
+from .promises import NO_VERDICTS
 from .viewer import View, Viewer
 
 #: Gives the outlooks of all waiting requests.
@@ -185,7 +186,8 @@ class _Listing:
 class Sheet:
     """The node at one instant, for all who look: what is the same for many is made once.
 
-    ``waits`` is what :class:`~.waits.Waits` tells of requests granted lately; ``connected`` are
+    ``waits`` and ``promises`` are what :class:`~.waits.Waits` tells of requests granted lately, and
+    :class:`~.promises.Promises` of promises; ``connected`` are
     environments that talk to the node manager now. ``outlooks`` is called when one is shown.
     """
 
@@ -201,9 +203,10 @@ class Sheet:
         pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
         cells: Cells = lambda lease: (),
         away: Callable[[LeaseId], Why | None] = lambda lease: None,
+        promises: doc.Verdicts = NO_VERDICTS,
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
-        self._readings, self._waits = readings, waits
+        self._readings, self._waits, self._promises = readings, waits, promises
         self._offset = facts.now - facts.boot
         self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
         self._connected = frozenset(connected)
@@ -258,6 +261,7 @@ class Sheet:
             "gpus": [self._gpu(row, viewer) for row in self._gpus],
             "more": {"leases": leases, "queue": queue},
             "waits": self._waits,
+            "promises": self._promises,
         }
 
     def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
@@ -307,6 +311,8 @@ class Sheet:
                 state, lease, self._facts.boot, offset, config, self._cells, self._away(lease.id)
             ),
             "pauses": self._pauses(lease.id, self._facts.boot),
+            "progress": sharing.progress_of(state, lease),
+            "promise": sharing.promise_of(state, lease, offset),
         }
         return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row
 

@@ -21,6 +21,7 @@ from ...policy.say.effects import (
     TellGranted,
     TellLimit,
     TellOverLimit,
+    TellPromise,
     TellRecall,
     TellStopped,
     TellTurn,
@@ -64,6 +65,7 @@ from ..ledger.ledger import LedgerError
 from ..manager import Manager
 from ..views.logs import call_tag, is_heard, say
 from ..views.pauses import Pauses
+from ..views.promises import Promises
 from ..views.status import (
     Place,
     measured_by_lease,
@@ -141,6 +143,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waits = Waits()
         self._pauses = Pauses()
+        self._promises = Promises()
         self.statuses = Statuses(
             manager,
             clock,
@@ -150,6 +153,7 @@ class Service:
             waits=self._waits,
             outlooks=self._outlooks,
             pauses=self._pauses,
+            promises=self._promises,
         )
         self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
         ledger = LedgerCalls(manager, clock, self._spawn, lambda conn: conn in self._guests)
@@ -179,6 +183,7 @@ class Service:
             self._log.error("The waits of the last hour could not be read: %s", error)
         else:
             self._waits.refill(reversed(records))
+            self._promises.refill(reversed(records))
 
     def start(self) -> None:
         """Begin to push queue positions and status changes."""
@@ -428,6 +433,8 @@ class Service:
                     result["seconds"] = self._manager.config.turn_lock
                 if call.method is Method.TURN_ASK and lease is not None:
                     result |= self._turn_left(lease.id, state)
+                if call.method is Method.PROMISE and lease is not None:
+                    result["share"] = state.given.get(lease.id, 0)
                 if call.method is Method.MEMORY and lease is not None:
                     result["gate"] = not recalls.has_turn(state, lease.id)
                     if call.params.alone:
@@ -475,6 +482,7 @@ class Service:
         observers = self._manager.observers
         observers.call(self._waits.heard, outcome, state, self._clock.wall())
         observers.call(self._pauses.heard, outcome)
+        observers.call(self._promises.heard, outcome, self._clock.wall())
         for effect in outcome.effects:
             # One by one: what cannot be told to one client is told to the others.
             if not observers.call(self._tell, effect, state):
@@ -505,6 +513,9 @@ class Service:
             self._warn(effect, state)
         elif isinstance(effect, TellTurn):
             self._tell_turn(effect.lease, state, is_given=effect.is_given)
+        elif isinstance(effect, TellPromise):
+            told = translate.promise_notice(effect, state, self._clock.boot())
+            self._tell_task(self._held_by(effect.lease), Notice.PROMISE, told)
         elif isinstance(effect, TellStopped):
             self._stopped(effect.lease)
 
@@ -609,6 +620,10 @@ class Service:
         is_alone = lease is None or len(lease.members) < 2
         if is_alone or any(whose == name for whose, _gpu in state.shares):
             return self._own(name, state)
+        return self._held_by(name)
+
+    def _held_by(self, name: LeaseId) -> list[Guest]:
+        """The task's own process, and those that have joined it."""
         known = (self._guests.get(conn_id) for conn_id in self._holders.get(name, ()))
         return [guest for guest in known if guest is not None]
 
@@ -722,4 +737,6 @@ def _is_quiet(event: object) -> bool:
         "DeadlinesExtended",
         "LineLooked",
         "WorkSeen",
+        "ProgressSeen",
+        "UseSeen",
     )

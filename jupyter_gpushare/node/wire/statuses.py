@@ -18,6 +18,7 @@ from ..manager import Manager
 from ..people.fairness import RoundRobin
 from ..views.board import Slices, Took, Wanted, hand_out
 from ..views.pauses import Pauses
+from ..views.promises import Promises
 from ..views.status import NodeFacts, Sheet
 from ..views.waits import Waits
 from .guests import Guest
@@ -43,6 +44,7 @@ class Statuses:
         waits: Waits,
         outlooks: Callable[[], dict[LeaseId, Outlook]],
         pauses: Pauses,
+        promises: Promises,
     ) -> None:
         self._manager = manager
         self._clock = clock
@@ -52,6 +54,7 @@ class Statuses:
         self._waits = waits
         self._outlooks = outlooks
         self._pauses = pauses
+        self._promises = promises
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changes = 0
@@ -177,6 +180,7 @@ class Statuses:
             self._pauses.document,
             self._pauses.cells,
             self._pauses.away,
+            self._promises.document(facts.now),
         )
         await hand_out(sheet, wanted, slices, self.took, form)
 

@@ -12,8 +12,8 @@ from ...policy import core
 from ...policy.books.state import Lease, State
 from ...policy.decide.rebuild import voucher_of
 from ...policy.recall.outlook import Outlook
-from ...policy.say.effects import TellBudget
-from ...policy.say.texts import budget_notice_text
+from ...policy.say.effects import TellBudget, TellPromise
+from ...policy.say.texts import CAUSES, budget_notice_text
 from ...policy.words import commands as cmd
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import (
@@ -35,6 +35,7 @@ from ...policy.words.model import (
     Task,
     TaskKind,
 )
+from ...policy.words.promises import Promise
 from ...policy.words.recalls import Give
 from ...policy.words.turns import Figures
 from ...protocol import calls
@@ -157,6 +158,14 @@ def _quota_unset(at: float, who: Caller, whose: calls.QuotaName, _: LeaseId) -> 
     return cmd.UnsetQuota(at, EnvironmentName(whose.environment), who.environment)
 
 
+def _promise(at: float, who: Caller, params: calls.PromiseParams, _: LeaseId) -> cmd.Command:
+    promise = None
+    if params.deadline is not None or params.rate is not None:
+        promise = Promise(params.deadline, params.rate)
+    lease = LeaseId(params.lease)
+    return cmd.MakePromise(at, lease, who.environment, who.process, promise, params.total)
+
+
 def _figures(part: calls.GpuMemory) -> Figures:
     sizes = (part.persistent, part.temporary, part.cache)
     return Figures(GpuUuid(part.uuid), *(Bytes(size) for size in sizes))
@@ -244,6 +253,10 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         p.by_lock,
         p.alone,
     ),
+    msg.Method.PROGRESS: lambda at, who, p, _: cmd.ReportProgress(
+        at, LeaseId(p.lease), who.environment, who.process, p.done, p.total, p.seconds
+    ),
+    msg.Method.PROMISE: _promise,
     msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
         at, LeaseId(p.lease), who.environment, who.process, p.number
     ),
@@ -312,6 +325,7 @@ def lease_result(state: State, lease: Lease, key: bytes) -> doc.Granted:
         "gpus": granted_gpus(state, lease),
         "state": lease.phase.value,
         "follows": lease.request.follows,
+        "share": state.given.get(lease.id) if lease.request.expected else None,
         **voucher(state, lease, key),
     }
 
@@ -352,6 +366,21 @@ def budget_notice(effect: TellBudget, config: PolicyConfig) -> doc.BudgetNews:
         "message": budget_notice_text(
             effect.level, effect.spent, effect.budget, window, effect.per
         ),
+    }
+
+
+def promise_notice(effect: TellPromise, state: State, at: float) -> doc.PromiseNews:
+    """The notice to a task, at boot time ``at``, of how it stands with its promise."""
+    promised = state.promises.get(effect.lease)
+    until = None if promised is None else promised.until
+    return {
+        "lease": effect.lease,
+        "state": effect.state.value,
+        "why": None if effect.why is None else effect.why.value,
+        "named": effect.named,
+        "left": None if until is None else until - at,
+        "expected": effect.seconds,
+        "message": "" if effect.why is None else CAUSES[effect.why],
     }
 
 

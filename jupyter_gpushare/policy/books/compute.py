@@ -33,6 +33,8 @@ WINDOW: Final = 60.0
 NEARLY: Final = 0.99
 #: Of a task that takes this part longer than was predicted nothing is known any more.
 LATE: Final = 0.1
+#: A share is raised until so many times what is left would keep the promise.
+SPARE: Final = 1.05
 
 
 def of_kind(request: Request, gpu: Gpu) -> Expected | None:
@@ -171,25 +173,31 @@ def _since(state: State, name: LeaseId, told: Progress, at: float) -> float:
     return max(0.0, attained(state, name, at) - told.attained) / gpus
 
 
-def pace(state: State, name: LeaseId, at: float) -> float:
-    """The part of its GPUs' time that a task has, as things are (0-1)."""
+def pace(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float:
+    """The part of its GPUs' time that a task has, as things are (0-1).
+
+    ``sure``: that its floor gives it, whatever it had so far.
+    """
     told, known = state.progress.get(name), state.promises.get(name)
     if name not in state.turns or told is None:
         return 1.0  # nobody else computes there, or all do
+    is_floor = known is not None and known.is_floor
     got, lasted = told.got, at - told.at
     if lasted > 0:
         got += min(1.0, lasted / WINDOW) * (_since(state, name, told, at) / lasted - got)
-    if known is not None and known.is_floor:
-        got = max(got, state.given[name] / WHOLE)
+    if is_floor:
+        share = state.given[name] / WHOLE
+        got = share if sure else max(got, share)
     return min(1.0, max(got, 0.01))
 
 
-def ends(state: State, name: LeaseId, at: float) -> float | None:
+def ends(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float | None:
     """Boot time at which the work of a promise is expected to end; ``None``: nobody knows."""
     told, left = state.progress.get(name), work_left(state, name)
     if told is None or left is None:
         return None
-    return at + max(0.0, left - _since(state, name, told, at)) / pace(state, name, at)
+    left = max(0.0, left - _since(state, name, told, at))
+    return at + left / pace(state, name, at, sure=sure)
 
 
 def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None:
@@ -207,3 +215,15 @@ def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None
     if rate is not None and told.seconds > 0:
         verdicts.append(pace(state, name, at) / told.seconds < NEARLY * rate)
     return any(verdicts) if verdicts else None
+
+
+def needs_more(state: State, name: LeaseId, at: float) -> bool:
+    """Whether the floor of a promise alone is too little to keep it. Handing over takes time."""
+    told, known = state.progress.get(name), state.promises[name]
+    when = ends(state, name, at, sure=True)
+    if told is None or name not in state.turns or not known.is_floor:
+        return False
+    if known.until is not None and when is not None and at + (when - at) * SPARE > known.until:
+        return True
+    rate = known.promise.rate or 0.0
+    return pace(state, name, at, sure=True) < NEARLY * rate * told.seconds

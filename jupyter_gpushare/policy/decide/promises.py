@@ -42,7 +42,7 @@ def _make_promise(draft: Draft, command: cmd.MakePromise, lease: Lease) -> Decis
 # -- the loop ------------------------------------------------------------------------------
 
 
-@of_task(cmd.ReportProgress)
+@of_task(cmd.ReportProgress, members=True)
 def _report_progress(draft: Draft, command: cmd.ReportProgress, lease: Lease) -> Decision:
     total, done = command.total, command.done
     fine = done >= 0 and (total is None or total >= done) and command.seconds >= 0
@@ -57,18 +57,17 @@ def _report_progress(draft: Draft, command: cmd.ReportProgress, lease: Lease) ->
 def _keep(draft: Draft, lease: Lease) -> None:
     """Raise a task's share step by step until its promise is kept, or the GPU has no more."""
     name, config, at = lease.id, draft.config, draft.at
-    if name in draft.state.turns and draft.state.promises[name].named:
-        while compute.is_late(draft.state, name, at):
-            now = draft.state.given[name]
-            most, _why = terms.most_of(draft.state, config, lease)
-            share = min(now + config.promise_step, most)
-            if share <= now:
-                # In a storm of commands one look a second is enough at who could stop.
-                if at >= draft.state.line_looked_at + patience.LOOK_EVERY:
-                    ask_back(draft)
-                break
-            given.make_way(draft, name, share)
-            given.set_share(draft, lease, share, ShareWhy.RAISED)
+    while compute.needs_more(draft.state, name, at):
+        now = draft.state.given[name]
+        most, _why = terms.most_of(draft.state, config, lease)
+        share = min(now + config.promise_step, most)
+        if share <= now:
+            # In a storm of commands one look a second is enough at who could stop.
+            if at >= draft.state.line_looked_at + patience.LOOK_EVERY:
+                ask_back(draft)
+            break
+        given.make_way(draft, name, share)
+        given.set_share(draft, lease, share, ShareWhy.RAISED)
     _stands(draft, lease, compute.is_late(draft.state, name, at))
 
 

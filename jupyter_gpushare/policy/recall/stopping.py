@@ -17,7 +17,7 @@ from ..books.state import Lease, State
 from ..turns import terms
 from ..words.config import PolicyConfig
 from ..words.model import LeaseId, LeasePhase, PriorityClass
-from ..words.promises import Cause, PromiseState
+from ..words.promises import Cause
 from ..words.recalls import Give, Why
 from . import patience
 from .offers import Offer
@@ -61,8 +61,8 @@ def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
 def promised(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """A batch program for each late promise whose GPU has no more to give but by its end."""
     for name, known in state.promises.items():
-        late = known.state is PromiseState.LATE or compute.is_late(state, name)
-        if not known.is_floor or name not in state.turns or not late:
+        told = state.progress.get(name)
+        if told is None or not compute.needs_more(state, name, told.at):
             continue
         lease = state.leases[name]
         _most, why = terms.most_of(state, config, lease)

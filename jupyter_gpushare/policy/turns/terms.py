@@ -127,8 +127,10 @@ def why_late(state: State, config: PolicyConfig, lease: Lease) -> Cause:
     """Why a promise will not be kept as things are."""
     known, told = state.promises[lease.id], state.progress.get(lease.id)
     left = compute.work_left(state, lease.id)
-    if told is not None and left is not None and told.at + left > (known.until or math.inf):
-        return Cause.SLOW
+    if told is not None and left is not None:
+        had = (told.attained - known.attained) / max(1, len(lease.allocations))
+        if known.since + had + left > (known.until or math.inf):
+            return Cause.SLOW  # also if it had computed all the time
     rate = known.promise.rate
     if rate is not None and told is not None and told.seconds * rate > 1.0:
         return Cause.SLOW

@@ -107,7 +107,8 @@ describe('readDraft', () => {
     turn_offset: '',
     reserve: '',
     pin_turn_limit: '',
-    interactive: ''
+    interactive: '',
+    share: ''
   };
 
   it('reads what is right', () => {
@@ -122,7 +123,8 @@ describe('readDraft', () => {
       turn_offset: null,
       reserve: null,
       pin_turn_limit: null,
-      interactive: null
+      interactive: null,
+      share: null
     });
     const own = {
       ...good,
@@ -132,7 +134,8 @@ describe('readDraft', () => {
       turn_offset: '1 GiB',
       reserve: 'estimate',
       pin_turn_limit: '10',
-      interactive: '2'
+      interactive: '2',
+      share: '150'
     };
     expect(readDraft(own).wish).toMatchObject({
       per: 'month',
@@ -141,7 +144,8 @@ describe('readDraft', () => {
       turn_offset: GIB,
       reserve: 'estimate',
       pin_turn_limit: 600,
-      interactive: 2
+      interactive: 2,
+      share: 150
     });
     const share = readDraft({ ...good, burst_memory: '0.9' });
     expect(share.wish?.burst_memory).toBe(0.9);
@@ -173,6 +177,8 @@ describe('readDraft', () => {
     ['pin_turn_limit', 'long'],
     ['interactive', '1.5'],
     ['interactive', '4097'],
+    ['share', '0.5'],
+    ['share', '10001'],
     ['gpus', ''],
     ['gpus', '1.5'],
     ['gpus', '-1'],
@@ -218,7 +224,8 @@ describe('readDraft', () => {
             turn_offset: burst === null ? null : Math.floor(burst),
             reserve: idle === null ? null : 'estimate',
             pin_turn_limit: idle,
-            interactive: idle === null ? null : 2
+            interactive: idle === null ? null : 2,
+            share: idle === null ? null : 50
           };
           const quota = { gpus: 3, memory, weight: 2.5 };
           const own = { hours, per, rules };
@@ -245,7 +252,8 @@ it('undoes to the override that was, or to none', () => {
     turn_offset: null,
     reserve: null,
     pin_turn_limit: null,
-    interactive: null
+    interactive: null,
+    share: null
   };
   expect(undoOf('alice', QUOTAS)).toEqual({ ...before, gpu_hours: null });
   const budget = {
@@ -341,7 +349,8 @@ describe('AdminView', () => {
           turn_offset: null,
           reserve: null,
           pin_turn_limit: null,
-          interactive: null
+          interactive: null,
+          share: null
         }
       }
     ]);

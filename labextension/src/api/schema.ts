@@ -334,6 +334,8 @@ export interface components {
             /** @description bytes that its tasks keep across their steps, as they say */
             persistent: number;
             problem: string | null;
+            /** @description hundredths of its compute that named promises have, whoever wants to compute */
+            promised?: number;
             /** @description bytes */
             reserved: number;
             /**
@@ -396,6 +398,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            share?: number | null;
             /** @enum {unknown} */
             source?: "configuration" | "override";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
@@ -567,6 +571,38 @@ export interface components {
             position: number | null;
             /** @enum {unknown} */
             priority_class: "interactive" | "batch";
+            /** @description null: it does not tell, or not yours to know */
+            progress?: {
+                /** @description steps it has done */
+                done: number;
+                /** @description of computing for one step, measured lately */
+                seconds: number;
+                /** @description steps it will do in all; null: unknown */
+                total: number | null;
+            } | null;
+            /** @description null: it has none, or not yours to know */
+            promise?: {
+                /** @description when it is to be ready: Unix time, seconds; null: it has a rate only */
+                deadline: number | null;
+                /** @description when it is expected to be ready: Unix time, seconds; null: nobody knows */
+                expected_end: number | null;
+                /** @description false: nobody named it; it is the time that was predicted */
+                named: boolean;
+                /** @description steps a second, at least; null: it has a deadline only */
+                rate: number | null;
+                /** @description hundredths of its GPUs' compute that it has for it, whoever else wants to compute */
+                share: number;
+                /**
+                 * @description late: as things are it will not be kept; ended: the work ended before anybody could tell
+                 * @enum {unknown}
+                 */
+                state: "on_time" | "late" | "kept" | "missed" | "ended";
+                /**
+                 * @description its environment may claim no more; others have the rest of the GPU; batch tasks have it that did not say how they are stopped; batch tasks save their state for it now; nobody can give it a share, because the GPU is not used by turns or the task has no gate; all of the GPU would not be enough; it ended before all its steps were done; null: it is kept, or not known
+                 * @enum {unknown}
+                 */
+                why: "quota" | "full" | "batch" | "stopping" | "no_turns" | "slow" | "undone" | null;
+            } | null;
             /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) or rebooted; there may be more words later. null: it has not ended. */
             reason: string | null;
             /** @description Unix time, seconds */
@@ -704,6 +740,8 @@ export interface components {
             reserve?: "whole" | "quota" | "estimate" | null;
             /** @description whether it was ever here */
             seen?: boolean;
+            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            share?: number | null;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
@@ -734,6 +772,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description hundredths of one GPU that its promises may claim at once; 0 is none; null is the node's own */
+            share?: number | null;
             /** @description bytes of head-room before the part of each later task where tasks take turns; null is the node's own */
             turn_offset?: number | null;
             weight?: number;
@@ -828,6 +868,21 @@ export interface components {
                 /** @description Unix time, seconds */
                 time: number;
                 version: string;
+            };
+            /** @description on promises that people named: everybody's, as `waits` are */
+            promises?: {
+                /** @description of which nobody can tell */
+                ended: number;
+                kept: number;
+                missed: number;
+                /** @description of those that were missed; the commonest first */
+                why: {
+                    missed: number;
+                    /** @description a word of a promise's why */
+                    why: string;
+                }[];
+                /** @description seconds */
+                window: number;
             };
             queue: components["schemas"]["Waiting"][];
             quota: components["schemas"]["HeldQuota"];

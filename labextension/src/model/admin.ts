@@ -99,7 +99,8 @@ export function rulesOf(quota: EnvironmentQuota | Quotas['default']): Rules {
     turn_offset: quota.turn_offset ?? null,
     reserve: quota.reserve ?? null,
     pin_turn_limit: quota.pin_turn_limit ?? null,
-    interactive: quota.interactive ?? null
+    interactive: quota.interactive ?? null,
+    share: quota.share ?? null
   };
 }
 
@@ -125,9 +126,11 @@ const {
   gpu_hours: HOURS,
   idle_timeout: IDLE,
   reserve: RESERVE,
-  pin_turn_limit: PIN
+  pin_turn_limit: PIN,
+  share: SHARE
 } = schemas.components.schemas.QuotaWish.properties;
 export const MOST_GPUS = GPUS.maximum;
+export const MOST_SHARE = SHARE.maximum;
 export const RESERVES: readonly string[] = RESERVE.enum.filter(
   word => word !== null
 );
@@ -149,6 +152,14 @@ const minutes = (most: number): IRuleText => ({
   }
 });
 
+const whole = (most: number): IRuleText => ({
+  show: String,
+  read: text => {
+    const number = readNumber(text, most);
+    return number !== null && Number.isInteger(number) ? number : undefined;
+  }
+});
+
 /** A quota that gets another rule does not compile without this. */
 const RULES: Readonly<Record<RuleField, IRuleText>> = {
   idle_timeout: minutes(IDLE.maximum),
@@ -166,13 +177,8 @@ const RULES: Readonly<Record<RuleField, IRuleText>> = {
     read: text => (RESERVES.includes(text) ? text : undefined)
   },
   pin_turn_limit: minutes(PIN.maximum),
-  interactive: {
-    show: String,
-    read: text => {
-      const number = readNumber(text, MOST_GPUS);
-      return number !== null && Number.isInteger(number) ? number : undefined;
-    }
-  }
+  interactive: whole(MOST_GPUS),
+  share: whole(MOST_SHARE)
 };
 /** In the order of the page. */
 export const RULE_FIELDS = Object.keys(RULES) as readonly RuleField[];

@@ -18,6 +18,7 @@ import {
   type IEnvironmentRow,
   type IQuotaDraft,
   MOST_GPUS,
+  MOST_SHARE,
   readDraft,
   RULE_FIELDS,
   type Rules,
@@ -496,6 +497,14 @@ function draftInputs(
         'A whole number from 0 to %1; what is asked beyond is batch; empty is no bound.',
         MOST_GPUS
       )
+    },
+    share: {
+      label: trans.__('Hundredths of a GPU for promises'),
+      placeholder: trans.__('% of a GPU for promises, as on the node'),
+      wanted: trans.__(
+        "A whole number from 0, which is none, to %1; empty is the node's own.",
+        MOST_SHARE
+      )
     }
   };
 }
@@ -571,6 +580,13 @@ function ownText(
         '%1 for interactive requests',
         formatGpus(own.interactive, trans)
       )
+    );
+  }
+  if (typeof own.share === 'number') {
+    rules.push(
+      own.share
+        ? trans.__('promises may claim %1 % of a GPU', own.share)
+        : trans.__('no promises')
     );
   }
   return rules.join(', ');

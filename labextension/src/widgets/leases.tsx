@@ -31,6 +31,7 @@ import {
   liftedText,
   stallText
 } from '../text/limits';
+import { isLate, lateText, promiseText } from '../text/promises';
 import { kindsText, myTurnText, turnHint } from '../text/turns';
 import { sharedText, shortEstimate } from '../text/waiting';
 import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
@@ -84,6 +85,7 @@ export function LeasesView(): JSX.Element {
             left={secondsLeft(lease, now)}
             kept={keptUntilText(lease, now, trans)}
             turn={myTurnText(lease, status, now, trans)}
+            promise={promiseText(lease, now, trans)}
             over={excessText(lease, now, units, trans)}
             stall={stallText(lease, now, trans)}
             shared={sharedText(lease, status, trans)}
@@ -115,6 +117,8 @@ interface ILeaseRow {
   kept: string | null;
   /** The state of its turn, in words; empty: it needs none. */
   turn: string;
+  /** How far it is, and what it was promised, in words; empty: neither is known. */
+  promise: string;
   /** By how much it is over its memory limit, in words; empty: it is not. */
   over: string;
   /** The next step against it when it is stalled, in words; empty: there is none. */
@@ -128,8 +132,9 @@ interface ILeaseRow {
 /** One lease. Drawn anew only where something that it shows has changed. */
 const LeaseRow = React.memo(
   function LeaseRow(props: ILeaseRow): JSX.Element {
-    const { lease, waiting, node, left, kept, turn, over, stall, shared } =
+    const { lease, waiting, node, left, kept, turn, promise, over, stall } =
       props;
+    const { shared } = props;
     const { trans, commands, model } = useView();
     const { units } = useSettings();
     const name = taskName(lease, trans);
@@ -279,6 +284,13 @@ const LeaseRow = React.memo(
               {turn}
             </div>
           )}
+          {promise && (
+            <div className={isLate(lease) ? 'jp-gpushare-advice' : undefined}>
+              {[promise, lateText(lease, trans)]
+                .filter(part => part)
+                .join('. ')}
+            </div>
+          )}
           {lease.overran && (
             <div className="jp-gpushare-why">
               {trans.__(
@@ -314,6 +326,7 @@ const LeaseRow = React.memo(
     before.left === after.left &&
     before.kept === after.kept &&
     before.turn === after.turn &&
+    before.promise === after.promise &&
     before.over === after.over &&
     before.shared === after.shared &&
     sameNode(before.node, after.node) &&

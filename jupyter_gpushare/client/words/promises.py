@@ -1,0 +1,125 @@
+"""The promise that a person names for a cell or a program, and what is said of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ...protocol.times import LONGEST, format_duration, parse_duration
+
+#: A new estimate is said again if it is later by this much: seconds, and the share of what is left.
+_LATER: Final = 60.0
+_MUCH: Final = 0.1
+
+
+class Wish(NamedTuple):
+    """It is to be ready in ``deadline`` seconds, or to make ``rate`` steps a second, or both."""
+
+    deadline: float | None = None
+    rate: float | None = None
+
+    def words(self, now: float) -> str:
+        """``ready by 15:40 and at least 2 steps a second``; ``now`` in Unix seconds."""
+        parts = [] if self.deadline is None else [f"ready by {clock(now + self.deadline, now)}"]
+        if self.rate is not None:
+            parts.append(f"at least {self.rate:g} steps a second")
+        return " and ".join(parts)
+
+
+def read_wish(deadline: Any = None, rate: Any = None) -> Wish | None:
+    """``None``: nothing is named. ``deadline`` in seconds, or as ``"10m"``.
+
+    Raises :class:`ValueError`.
+    """
+    if deadline is None and rate is None:
+        return None
+    within = None if deadline is None else parse_duration(deadline, 1.0, LONGEST)
+    return Wish(within, None if rate is None else read_rate(rate))
+
+
+def read_rate(given: Any) -> float:
+    """Steps a second. Raises :class:`ValueError`."""
+    try:
+        rate = float(given)
+    except (TypeError, ValueError):
+        rate = 0.0
+    if not 0 < rate < LONGEST:
+        raise ValueError("it is not a number of steps a second, such as 2 or 0.5.")
+    return rate
+
+
+class News:
+    """Says how it stands with a promise, when that has changed for its people.
+
+    ``what`` is "This cell", "This program" or "The command".
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._state = "on_time"
+        self._told: float | None = None  # the estimate that was said last, Unix seconds
+
+    def text(self, told: Mapping[str, Any], now: float) -> str:
+        """The sentences about a notice; empty: it says nothing new. ``now`` in Unix seconds."""
+        state, before = str(told.get("state")), self._state
+        left, expected = _seconds(told.get("left")), _seconds(told.get("expected"))
+        at = None if expected is None else now + expected
+        if state not in _SAYS or not told.get("named"):
+            return ""
+        much = _LATER if expected is None else max(_LATER, _MUCH * expected)
+        later = at is not None and self._told is not None and at >= self._told + much
+        if state == before and not later:
+            return ""
+        self._state = state
+        by = "" if left is None else f" by {clock(now + left, now)}"
+        text = f"{self._what} {_SAYS[state][left is None]}{by}"
+        if state == "on_time":
+            self._told = None
+            return f"{text} again."
+        why = str(told.get("message") or "")
+        text = f"{text}: {why}." if why else f"{text}."
+        if at is not None and state in ("late", "missed"):
+            self._told = at
+            text += f" New estimate: {clock(at, now)}."
+        return text
+
+
+#: Of a deadline, and of a rate.
+_SAYS: Final = {
+    "on_time": ("is expected to be ready", "is expected to be fast enough"),
+    "late": ("will not be ready", "will not make the steps a second that it was promised"),
+    "missed": ("was not ready", "did not make the steps a second that it was promised"),
+}
+
+
+def clock(at: float, now: float) -> str:
+    """``15:40``, ``15:40:05`` if that is soon, ``Tue 15:40``: by the reader's own clock."""
+    moment, today = time.localtime(at), time.localtime(now)
+    if abs(at - now) < 600:
+        return time.strftime("%H:%M:%S", moment)
+    same_day = moment[:3] == today[:3]
+    within = abs(at - now) < 6 * 86400
+    form = "%H:%M" if same_day else "%a %H:%M" if within else "%d %b %H:%M"
+    return time.strftime(form, moment)
+
+
+def share_words(share: object) -> str:
+    """``It has 30 % of its GPU's time for it``; empty where it has none of its own."""
+    if isinstance(share, bool) or not isinstance(share, int) or not 0 < share <= 100:
+        return ""
+    return f"For it, it has {share} % of its GPU's time, whoever else wants to compute."
+
+
+def too_late(deadline: float, waited: float) -> str:
+    """Why nothing can be promised any more."""
+    return (
+        f"It was to be ready in {format_duration(deadline)}, and waited {format_duration(waited)} "
+        "for its GPU. It was not started."
+    )
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < LONGEST else None
