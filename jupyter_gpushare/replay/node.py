@@ -177,8 +177,7 @@ class VirtualNode:
         self._index = {name: index for index, name in enumerate(names)}
         self._readings = {name: GpuReading(name, None, Bytes(0)) for name in names}
         devices = tuple(
-            Gpu(name, index, KIND, self.memory, simulated=True)
-            for index, name in enumerate(names)
+            Gpu(name, index, KIND, self.memory, simulated=True) for index, name in enumerate(names)
         )
         self._submit(cmd.Start(0.0, BOOT, devices))
         self._submit(cmd.ConfigureQuotas(0.0, Quota(gpus=self.gpus)))
@@ -279,8 +278,7 @@ class VirtualNode:
             elif kind is ev.RecallMoved and event.phase is RecallPhase.TOLD:  # type: ignore[attr-defined]
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
             elif kind is ev.PromiseEnded:
-                named = event.named and event.state is PromiseState.KEPT  # type: ignore[attr-defined]
-                self.tally.kept += named
+                self._promise_over(event)  # type: ignore[arg-type]
             elif kind is ev.LimitTold:
                 self._after(0.0, self._told, event)
             elif kind is ev.TurnGiven or kind is ev.TurnMoved:
@@ -583,7 +581,6 @@ class VirtualNode:
         named = cmd.MakePromise(self.at, run.lease, who, run.process, Promise(left), STEPS)
         run.is_promised = not isinstance(self._submit(named), core.Refuse)
         self.tally.declined += not run.is_promised
-        self.tally.made += run.is_promised
 
     def _tells(self, run: _Run) -> float:
         """Seconds of computing between two words of how far it is."""
@@ -603,6 +600,11 @@ class VirtualNode:
         told = (run.process, done, STEPS, whole / STEPS)
         who = EnvironmentName(run.session.environment)
         self._submit(cmd.ReportProgress(self.at, run.lease, who, *told))
+
+    def _promise_over(self, event: ev.PromiseEnded) -> None:
+        if event.named:
+            self.tally.made += 1
+            self.tally.kept += event.state is PromiseState.KEPT
 
     def _promise_ends(self, run: _Run) -> None:
         """Its cell has ended: was it kept?"""

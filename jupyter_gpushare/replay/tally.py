@@ -46,10 +46,10 @@ class Tally:
     was within its quota: with all that the quota gives reserved they would have had it.
 
     ``deadlines`` are the cells whose people named one that lies in the window and that could be
-    kept with all that promises may claim of a GPU, ``in_time`` those that ended by then. Of the
-    promises that the policy was asked for ``made`` were made, of those ``kept`` were kept; the
-    others were ``declined``, with the best possible time. ``batch`` are the GPU-seconds that batch
-    sessions computed in the window.
+    kept with all that an environment's promises may claim, ``in_time`` those that ended by then. Of
+    the promises that the policy was asked for ``declined`` were refused, with the best possible
+    time; ``made`` are those that were made and are over, of which ``kept`` were kept. ``batch`` are
+    the GPU-seconds that batch sessions computed in the window.
     """
 
     gpus: int = 0
