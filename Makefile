@@ -13,6 +13,8 @@
 #   make demo-parking  three notebooks with live variables share one GPU for a (short) day
 #   make demo-turns  a long training, others' short cells and a script that makes way for them, on one
 #                    GPU, and a picture of it (2 min)
+#   make demo-qos    a training that grows slower keeps its deadline by a larger share of the GPU, and a
+#                    picture of it (1 min)
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
@@ -65,7 +67,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend replay docs pictures lint lint-python lint-ui ui dist images chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend replay docs pictures lint lint-python lint-ui ui dist images chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -157,6 +159,10 @@ demo-parking: $(VENV)/.lab $(UI)
 demo-turns: $(VENV)/.lab $(UI)
 	@mkdir -p build
 	@$(BIN)/python scripts/demo_turns.py --svg build/turns.svg $(ARGS)
+
+demo-qos: $(VENV)/.lab $(UI)
+	@mkdir -p build
+	@$(BIN)/python scripts/demo_qos.py --svg build/qos.svg $(ARGS)
 
 lint: lint-python lint-ui
 lint-python: $(VENV)/.dev

@@ -32,9 +32,18 @@ from machine import machine, said
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import ParkWhen, Reserve
 from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName, TurnCost
-from jupyter_gpushare.replay.generate import CELL, DAY, GAP, ONE_GPU, PUBLISHED_GPUS, Population
+from jupyter_gpushare.replay.generate import (
+    CELL,
+    DAY,
+    GAP,
+    ONE_GPU,
+    PUBLISHED_GPUS,
+    Population,
+    Runs,
+)
 from jupyter_gpushare.replay.plots import plot_sweep
-from jupyter_gpushare.replay.report import figures, span
+from jupyter_gpushare.replay.promising import SLACK, Promising
+from jupyter_gpushare.replay.report import figures, share, span
 from jupyter_gpushare.replay.run import (
     WARM_UP,
     Cluster,
@@ -342,6 +351,88 @@ def scale(workers: int, small: bool) -> dict[str, Any]:
     }
 
 
+# -- promises ---------------------------------------------------------------------------------
+
+#: What GPUs' time is asked for, and of hosts of one GPU each how many and for how long.
+LOAD = 0.8
+HOSTS = 6
+PROMISE_DAYS = 1.0
+#: Expected times are wrong by so much; with other sessions each.
+ERRORS = (1.0, 1.5, 2.0)
+SEEDS = (1, 2, 3)
+PROMISE_POLICIES = {
+    PolicyName.FIRST: "first come, first served",
+    PolicyName.TURNS: "turns: least attained service",
+    PolicyName.PROMISES: "turns with promises",
+}
+
+
+def promise_study(name: PolicyName, error: float, seed: int, small: bool) -> dict[str, Any]:
+    """One policy with deadlines for 30 % of the cells that people wait for; 30 % are batch."""
+    days, hosts = (0.3, 2) if small else (PROMISE_DAYS, HOSTS)
+    population = Runs(LOAD, hosts, days, seed)
+    options = Options(promising=Promising(0.3, error, 0.3), moves=False)
+    variant = Variant(PROMISE_POLICIES[name], name, options)
+    window = Window(0.1 * days * DAY, days * DAY)
+    with Crew() as crew:
+        (tally,) = crew.replay(Source(population), Cluster(hosts, 1), window, [variant])
+    return {**figures(variant, tally), "error": error, "seed": seed, "gpus": hosts, "days": days}
+
+
+def promises(workers: int, small: bool) -> list[dict[str, Any]]:
+    """All of them; only promises depend on what is expected."""
+    jobs = [
+        (name, error, seed, small)
+        for seed in (SEEDS[:1] if small else SEEDS)
+        for name in PROMISE_POLICIES
+        for error in (ERRORS if name is PolicyName.PROMISES else ERRORS[:1])
+    ]
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool:
+        return list(pool.map(promise_study, *zip(*jobs, strict=True)))
+
+
+def promise_table(found: Sequence[dict[str, Any]]) -> str:
+    """What became of deadlines, summed over the seeds."""
+    if not found:
+        return NOT_MEASURED
+    rows: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for one in found:
+        rows.setdefault((one["label"], one["error"]), []).append(one)
+    lines = [
+        "| policy | feasible deadlines in time | promises made | of these kept | refused | "
+        "batch GPU-hours | utilisation |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (label, error), some in sorted(rows.items(), key=lambda row: list(rows).index(row[0])):
+        total = {key: sum(one[key] for one in some) for key in _SUMMED}
+        wrong = "" if label != PROMISE_POLICIES[PolicyName.PROMISES] else f", {_wrong(error)}"
+        made = total["promises_made"]
+        told = ["-"] * 3
+        if made:
+            kept = share(total["promises_kept"], made)
+            told = [str(made), f"**{kept} %**", str(total["promises_declined"])]
+        cells = [
+            f"{label}{wrong}",
+            f"{share(total['deadlines_in_time'], total['deadlines'])} % of {total['deadlines']}",
+            *told,
+            f"{total['gpu_hours_batch']:.1f}",
+            f"{100 * total['gpu_hours_busy'] / total['gpu_hours_capacity']:.0f} %",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+_SUMMED = (
+    "deadlines", "deadlines_in_time", "promises_made", "promises_kept", "promises_declined",
+    "gpu_hours_batch", "gpu_hours_busy", "gpu_hours_capacity",
+)  # fmt: skip
+
+
+def _wrong(error: float) -> str:
+    return "times known" if error == 1.0 else f"times wrong by up to {error:g}x"
+
+
 # -- the page ---------------------------------------------------------------------------------
 
 
@@ -480,6 +571,11 @@ def page(results: dict[str, Any]) -> str:
         "short_count": f"{100 * (1 - CELL.above(60)[0]):.0f}",
         "short_time": f"{100 * (1 - CELL.above(60)[1]):.0f}",
         "scale": scale_text(results.get("scale")),
+        "promises": promise_table(results.get("promises", {}).get("runs", [])),
+        "slack": " and ".join(f"{one:g}" for one in SLACK),
+        "load": f"{100 * LOAD:.0f}",
+        "promise_days": f"{PROMISE_DAYS:g}",
+        "promise_hosts": str(HOSTS),
         "aims": aims(results),
         "machine": made(results),
     }
@@ -605,16 +701,21 @@ def main() -> int:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--scale", action="store_true", help="also the million cells")
     parser.add_argument("--only-scale", action="store_true", help="add them to the JSON file")
+    parser.add_argument("--promises", action="store_true", help="also deadlines and promises")
+    parser.add_argument("--only-promises", action="store_true", help="add them to the JSON file")
     parser.add_argument("--only", nargs="+", default=[], help="only these studies or policies")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     parser.add_argument("--missing", action="store_true", help="only what the JSON file lacks")
     options = parser.parse_args()
     workers = os.cpu_count() or 1
-    if not (options.page or options.only_scale):
+    if not (options.page or options.only_scale or options.only_promises):
         run(chosen(studies(options.small), options), options.json, workers)
     if options.scale or options.only_scale:
         found = scale(workers, options.small)
         write(options.json, {**read(options.json), "scale": found})
+    if options.promises or options.only_promises:
+        kept = promises(workers, options.small)
+        write(options.json, {**read(options.json), "promises": {"runs": kept}})
     results = read(options.json)
     if options.markdown:
         options.markdown.write_text(page(results), "utf-8")

@@ -42,8 +42,9 @@ class ReplayApp(Verb):
     gpu_memory = option(80 * 2**30, "Memory of a GPU. Default: 80GiB.", parse_size)
     policies = option(
         "session,batch,held,park,turns,clairvoyant",
-        "What is compared, separated by commas: session, batch, held, park, turns, "
-        "clairvoyant. Default: all.",
+        "What is compared, separated by commas: session, batch, held, park, turns, clairvoyant; "
+        "first (come, first served: who computes ends first) and promises (turns with deadlines) "
+        "go with --deadlines. Default: the first six.",
     )
     people = option(
         0,
@@ -78,6 +79,27 @@ class ReplayApp(Verb):
         "session, too large for the rest. Default: 1, not wrong.",
         number(1.0, 1000.0),
     )
+    deadlines = option(
+        0.0,
+        "Share of the cells whose people name a deadline: between 1.5 and 6 times what the cell "
+        "computes. Default: 0.",
+        number(0.0, 1.0),
+    )
+    batch_sessions = option(
+        0.0, "Share of the sessions that are batch. Default: 0.", number(0.0, 1.0)
+    )
+    time_error = option(
+        1.0,
+        "promises: the factor by which expected times are wrong at most, in both directions. "
+        "Default: 1, not wrong.",
+        number(1.0, 100.0),
+    )
+    load = option(
+        0.0,
+        "With --generate: sessions of one cell each, of up to 2 hours, that come by chance and ask "
+        "for so much of all GPUs' time; none is moved. Default: people who open notebooks.",
+        number(0.0, 10.0),
+    )
     warm_up: float | None = option(
         None,
         "Replay so long before anything counts. Default: 2 days of more than 4 that are made up, "
@@ -101,7 +123,7 @@ class ReplayApp(Verb):
         source = self._source()
         if self.save:
             return self._write(source)
-        from ..replay.report import HEADINGS, figures, rows
+        from ..replay.report import figures, headings, rows
         from ..replay.run import Cluster, Crew, window_of
         from ..replay.trace import TraceError
 
@@ -147,12 +169,14 @@ class ReplayApp(Verb):
             f"average {sessions_per_gpu:.2f} open sessions with {asked_per_gpu:.2f} GPUs for each "
             f"of {self.gpus} GPUs."
         )
-        print(table(HEADINGS, rows(found)))
+        told = bool(self.deadlines)
+        print(table(headings(deadlines=told), rows(found, deadlines=told)))
         return 0
 
     def _variants(self) -> list[Variant]:
         from ..policy.words.model import ParkWhen, Reserve
         from ..replay.behaviour import Options, ParkingCost, PolicyName
+        from ..replay.promising import Promising
         from ..replay.run import Variant
 
         if not self.idle_timeout:
@@ -167,6 +191,8 @@ class ReplayApp(Verb):
             cost=ParkingCost(self.parking, self.parking),
             follows=reserves[self.reserve],
             wrong=self.estimate_error,
+            promising=Promising(self.deadlines, self.time_error, self.batch_sessions),
+            moves=not self.load,
         )
         names = {name.value: name for name in PolicyName}
         found = []
@@ -177,11 +203,13 @@ class ReplayApp(Verb):
         return found
 
     def _source(self) -> Source:
-        from ..replay.generate import Population
+        from ..replay.generate import Population, Runs
         from ..replay.run import Source
 
         if self.trace:
             return Source(trace=Path(self.trace))
+        if self.load:
+            return Source(Runs(self.load, self.gpus, self.days, self.seed))
         people = self.people or self.gpus
         mix = parse_mix(self.mix)
         return Source(Population(people, self.days, mix, seed=self.seed))

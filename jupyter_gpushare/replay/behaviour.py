@@ -14,6 +14,7 @@ from typing import Final
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import ParkWhen, Reserve
 from ..policy.words.turns import Moving, ShareMode
+from .promising import Promising
 
 
 class PolicyName(Enum):
@@ -24,6 +25,8 @@ class PolicyName(Enum):
     HELD = "held"
     PARK = "park"
     TURNS = "turns"
+    FIRST = "first"
+    PROMISES = "promises"
     CLAIRVOYANT = "clairvoyant"
 
 
@@ -55,6 +58,7 @@ class ParkingCost:
 
 
 FREE: Final = ParkingCost(0.0, 0.0, 0.0)
+NO_DEADLINES: Final = Promising()
 
 #: Boot-time seconds between two charges of what waits and holds. The product's is shorter; only
 #: the fairness among those who wait depends on it.
@@ -80,7 +84,7 @@ class Behaviour:
 
     ``follows``: what a request reserves that names no memory where ``reserve`` is 0.
     ``wrong``: what is known of every other session's memory is too small by this factor, and too
-    large by it of all others'.
+    large by it of all others'. ``promising``: which cells have a deadline, and who is batch.
     """
 
     name: PolicyName
@@ -95,6 +99,7 @@ class Behaviour:
     resident: float = 1.0
     follows: Reserve = Reserve.WHOLE
     wrong: float = 1.0
+    promising: Promising = NO_DEADLINES
 
     @property
     def parks(self) -> bool:
@@ -112,6 +117,7 @@ class Options:
     moved while it computes. ``gated`` and ``movable`` are shares of the sessions, ``resident``
     multiplies what they keep. ``follows`` is the product's ``reserve``, for sessions that may be
     parked and take no turns. ``wrong`` is by how much estimates are wrong, in both directions.
+    ``promising`` is who has a deadline, and whose sessions are batch.
     """
 
     start_up: float = 30.0
@@ -126,6 +132,7 @@ class Options:
     resident: float = 1.0
     follows: Reserve = Reserve.WHOLE
     wrong: float = 1.0
+    promising: Promising = NO_DEADLINES
 
 
 #: The node is asked for nothing that needs a clock but what the policy under test does.
@@ -157,7 +164,10 @@ def behaviour(name: PolicyName, options: Options) -> Behaviour:
                 follows=options.follows,
                 wrong=options.wrong,
             )
-        case PolicyName.TURNS:
+        case PolicyName.TURNS | PolicyName.FIRST | PolicyName.PROMISES:
+            # First come, first served: whoever has its turn computes to the end of its cell, and
+            # there is one class.
+            first, told = name is PolicyName.FIRST, name is PolicyName.PROMISES
             per_gib = (options.cost.park + options.cost.resume) / 2
             config = replace(
                 parking,
@@ -165,7 +175,7 @@ def behaviour(name: PolicyName, options: Options) -> Behaviour:
                 max_tasks_per_gpu=1_000_000,
                 overtake_interactive=1_000_000_000,
                 turn_bound=math.inf,
-                moving=Moving(per_gib) if options.moves else None,
+                moving=Moving(per_gib) if options.moves and not first else None,
             )
             return Behaviour(
                 name,
@@ -174,10 +184,11 @@ def behaviour(name: PolicyName, options: Options) -> Behaviour:
                 cost=options.cost,
                 reserve=options.reserve,
                 turns=options.turns,
-                gated=options.gated,
+                gated=0.0 if first else options.gated,
                 movable=options.movable,
                 resident=options.resident,
                 wrong=options.wrong,
+                promising=replace(options.promising, told=told, classed=not first),
             )
         case PolicyName.CLAIRVOYANT:
             raise ValueError("the clairvoyant schedule is no behaviour of tasks")

@@ -173,3 +173,52 @@ class Population:
             name = f"p{number}-{serial}"
             yield Session(name, name, gpus, None, resident, at, end, submits, seconds)
             at, serial = end, serial + 1
+
+
+#: Seconds of the longest of :class:`Runs`.
+LONGEST_RUN: Final = 7200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Sessions of one cell each, on one GPU, that come by chance and end with their cell.
+
+    They ask for ``load`` of the time of ``gpus`` GPUs. They compute as long as published cells do,
+    but for the longest, of which hardly any would end within the ``days``; they keep a quarter of
+    what :data:`RESIDENT` says, so that time is what they lack. Both assumed.
+    """
+
+    load: float
+    gpus: int
+    days: float = 4.0
+    seed: int = 1
+
+    @property
+    def seconds(self) -> float:
+        return self.days * DAY
+
+    @property
+    def mean_gpus(self) -> float:
+        return 1.0
+
+    def sessions(self) -> Iterator[Session]:
+        """All sessions in the order of their start."""
+        dice = random.Random(f"runs:{self.seed}")
+        gap = _MEAN_RUN / (self.load * self.gpus)
+        at, serial = dice.expovariate(1.0 / gap), 0
+        while at < self.seconds:
+            length = _run(dice)
+            resident = int(GIB * RESIDENT.draw(dice) / 4)
+            cell = array("d", [at]), array("d", [length])
+            name = f"r{serial}"
+            yield Session(name, name, 1, None, resident, at, at + length, *cell)
+            at, serial = at + dice.expovariate(1.0 / gap), serial + 1
+
+
+def _run(dice: random.Random) -> float:
+    while (length := MINUTE * CELL.draw(dice)) > LONGEST_RUN:
+        pass
+    return length
+
+
+_MEAN_RUN: Final = sum(_run(random.Random(n)) for n in range(20_000)) / 20_000

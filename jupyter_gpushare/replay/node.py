@@ -36,6 +36,7 @@ from ..policy.words.model import (
     GpuUuid,
     LeaseId,
     ParkWhen,
+    PriorityClass,
     ProcessId,
     ProcessReading,
     Quota,
@@ -45,14 +46,21 @@ from ..policy.words.model import (
     Task,
     TaskKind,
 )
+from ..policy.words.promises import WHOLE, Expected, Promise, PromiseState
 from ..policy.words.recalls import Give, RecallPhase
 from ..policy.words.turns import TurnPhase
 from .behaviour import Asks, Behaviour
 from .need import need
+from .promising import SHARE, SURE
 from .tally import Due, Level, Tally, Window
 from .trace import Session
 
 BOOT: Final = "replay"
+#: What GPUs are called.
+KIND: Final = "virtual"
+#: A cell counts as so many steps, and tells how far it is after each, but not more often than that.
+STEPS: Final = 100
+TELLS: Final = 10.0
 #: Seconds between two ticks at least.
 RESOLUTION: Final = 0.001
 #: Seconds until a change of what is used is measured: as often as the product measures.
@@ -104,6 +112,11 @@ class _Run:
     turn: int = 0
     in_memory: int = 0
     is_closed: bool = False
+    is_batch: bool = False
+    #: When its cell is to end; ``None``: nobody minds. Whether that was asked for, and granted.
+    until: float | None = None
+    is_asked: bool = False
+    is_promised: bool = False
     serial: int = 0
 
 
@@ -164,8 +177,7 @@ class VirtualNode:
         self._index = {name: index for index, name in enumerate(names)}
         self._readings = {name: GpuReading(name, None, Bytes(0)) for name in names}
         devices = tuple(
-            Gpu(name, index, "virtual", self.memory, simulated=True)
-            for index, name in enumerate(names)
+            Gpu(name, index, KIND, self.memory, simulated=True) for index, name in enumerate(names)
         )
         self._submit(cmd.Start(0.0, BOOT, devices))
         self._submit(cmd.ConfigureQuotas(0.0, Quota(gpus=self.gpus)))
@@ -183,6 +195,7 @@ class VirtualNode:
         due = Due(self.window, session.alone())
         run = _Run(session, session.gaps(), due, self._processes, self._process())
         run.resident = min(self.memory, int(session.resident * self.behaviour.resident))
+        run.is_batch = self.behaviour.promising.is_batch(session)
         self._open[run.number] = run
         self._after(session.start - self.at, self._begin, run)
 
@@ -224,12 +237,23 @@ class VirtualNode:
                 # What it has waited so far may not be all.
                 prompt = run.phase is _Phase.COMPUTING
                 self._count_cell(run, delay if prompt else math.inf)
+                self._count_deadline(run, math.inf)
             elif self.window.holds(meant):
                 self.tally.add_unreached()
 
     def _count_cell(self, run: _Run, delay: float) -> None:
         if self.window.holds(run.session.submits[run.cell]):
             self.tally.add_cell(math.inf if run.first is None else run.first, delay)
+
+    def _count_deadline(self, run: _Run, ended: float) -> None:
+        """Whether a cell kept its deadline, where that could be kept at all."""
+        until = run.until
+        if until is None or not self.window.begin <= run.sent < until < self.window.end:
+            return
+        most = self.behaviour.config.promise_share / WHOLE
+        if run.session.seconds[run.cell] <= most * (until - run.sent):
+            self.tally.deadlines += 1
+            self.tally.in_time += ended <= until + RESOLUTION
 
     def _after(self, seconds: float, call: Callable[[Any], None], subject: Any) -> None:
         self._serial += 1
@@ -253,6 +277,8 @@ class VirtualNode:
                 self._claim_moved(event)  # type: ignore[arg-type]
             elif kind is ev.RecallMoved and event.phase is RecallPhase.TOLD:  # type: ignore[attr-defined]
                 self._after(0.0, self._asked, self._runs[event.lease])  # type: ignore[attr-defined]
+            elif kind is ev.PromiseEnded:
+                self._promise_over(event)  # type: ignore[arg-type]
             elif kind is ev.LimitTold:
                 self._after(0.0, self._told, event)
             elif kind is ev.TurnGiven or kind is ev.TurnMoved:
@@ -370,19 +396,37 @@ class VirtualNode:
     def _requested(self, run: _Run) -> Request:
         """What its client asks for."""
         gpus, memory, behaviour = run.session.gpus, run.session.memory, self.behaviour
+        promising = behaviour.promising
+        kind = PriorityClass.INTERACTIVE
+        if run.is_batch and promising.classed:
+            kind = PriorityClass.BATCH
         wrong = 1 / behaviour.wrong if _one_of(run.number, 0.5) else behaviour.wrong
         known = int(run.resident * wrong)
         if memory is None and behaviour.reserve:
             memory = min(self.memory, max(1, int(known * behaviour.reserve)))
         if memory is not None or behaviour.follows is Reserve.WHOLE:
-            return Request(gpus, None if memory is None else Bytes(memory))
+            size = None if memory is None else Bytes(memory)
+            return Request(gpus, size, kind, expected=self._expected(run, size))
         estimate = Estimate(Bytes(max(1, known)), 2)
         return Request(gpus, reserve=behaviour.follows, live=True, estimate=estimate)
+
+    def _expected(self, run: _Run, memory: Bytes | None) -> tuple[Expected, ...]:
+        """What it is predicted to need. A notebook's later cells are other ones than the first."""
+        promising = self.behaviour.promising
+        if not (promising.part and promising.told):
+            return ()
+        whole = len(run.session.submits) == 1
+        seconds = promising.expected(run.session, 0) if whole else None
+        is_sure = promising.error <= SURE
+        return (Expected(KIND, SHARE, memory or self.memory, seconds, is_sure),)
 
     def _send(self, run: _Run) -> None:
         run.cell, run.sent = run.next_cell, self.at
         run.next_cell += 1
         run.left = run.session.seconds[run.cell]
+        deadline = self.behaviour.promising.deadline(run.session, run.cell)
+        run.until = None if deadline is None else self.at + deadline
+        run.is_asked = run.is_promised = False
         run.first = None
         run.due.next_cell(run.session.gpus)
         match run.phase:
@@ -444,6 +488,7 @@ class VirtualNode:
             who = EnvironmentName(run.session.environment)
             self._submit(cmd.Restored(self.at, run.lease, who, run.process))
         self._keep_in_memory(run, 0)
+        self._promise(run)
         if self._has_turn(run):
             self._go_on(run)
         else:
@@ -461,6 +506,8 @@ class VirtualNode:
         self._compute(run, 1)
         run.turn += 1
         self._after(run.left, self._end_cell, (run, run.turn))
+        if run.is_promised:
+            self._after(self._tells(run), self._progress, (run, run.turn))
         if self.behaviour.turns is not None and self._is_asked(run):  # while it started
             self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
 
@@ -479,6 +526,8 @@ class VirtualNode:
 
     def _computed(self, run: _Run, until: float) -> None:
         """Its cell has computed until then."""
+        if run.is_batch:
+            self.tally.batch += run.session.gpus * self.window.overlap(run.since, until)
         run.left -= until - run.since
         run.due.add(run.session.gpus, run.since, until)
         run.since = until
@@ -493,6 +542,8 @@ class VirtualNode:
         # Sums of times are not exact: what is left of a rounding is no delay.
         delay = self.at - run.sent - run.session.seconds[run.cell]
         self._count_cell(run, delay if delay > RESOLUTION else 0.0)
+        self._count_deadline(run, self.at)
+        self._promise_ends(run)
         run.cell, run.phase = -1, _Phase.HOLDING
         if self.behaviour.asks is Asks.EACH_CELL:
             self._leave(run)
@@ -514,6 +565,55 @@ class VirtualNode:
         self._leave(run)
         self._keep_in_memory(run, 0)
         del self._open[run.number]
+
+    # -- promises -----------------------------------------------------------------
+
+    def _promise(self, run: _Run) -> None:
+        """Its people name the deadline of its cell when it has its GPUs."""
+        if run.until is None or run.is_asked or not self.behaviour.promising.told:
+            return
+        assert run.lease is not None
+        run.is_asked = True
+        left = run.until - self.at
+        if left <= 0:
+            return
+        who = EnvironmentName(run.session.environment)
+        named = cmd.MakePromise(self.at, run.lease, who, run.process, Promise(left), STEPS)
+        run.is_promised = not isinstance(self._submit(named), core.Refuse)
+        self.tally.declined += not run.is_promised
+
+    def _tells(self, run: _Run) -> float:
+        """Seconds of computing between two words of how far it is."""
+        return max(TELLS, run.session.seconds[run.cell] / STEPS)
+
+    def _progress(self, subject: tuple[_Run, int]) -> None:
+        run, turn = subject
+        if run.turn == turn and run.lease is not None and run.phase is _Phase.COMPUTING:
+            self._tell_progress(run)
+            self._after(self._tells(run), self._progress, subject)
+
+    def _tell_progress(self, run: _Run) -> None:
+        assert run.lease is not None
+        whole = run.session.seconds[run.cell]
+        left = max(0.0, run.left - (self.at - run.since))
+        done = int(STEPS * (1.0 - left / whole) + RESOLUTION)
+        told = (run.process, done, STEPS, whole / STEPS)
+        who = EnvironmentName(run.session.environment)
+        self._submit(cmd.ReportProgress(self.at, run.lease, who, *told))
+
+    def _promise_over(self, event: ev.PromiseEnded) -> None:
+        if event.named:
+            self.tally.made += 1
+            self.tally.kept += event.state is PromiseState.KEPT
+
+    def _promise_ends(self, run: _Run) -> None:
+        """Its cell has ended: was it kept?"""
+        if not run.is_promised or run.lease is None or run.lease not in self.state.promises:
+            return
+        run.is_promised = False
+        self._tell_progress(run)
+        who = EnvironmentName(run.session.environment)
+        self._submit(cmd.MakePromise(self.at, run.lease, who, run.process, None))
 
     # -- memory -------------------------------------------------------------------
 

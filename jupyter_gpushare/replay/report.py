@@ -13,7 +13,6 @@ from .tally import Tally
 HOUR = 3600.0
 GIB = 2**30
 
-#: What the columns of :func:`rows` are called.
 HEADINGS = (
     "POLICY",
     "BOUND GPU-H",
@@ -29,6 +28,15 @@ HEADINGS = (
     "MOVED",
     "OUT OF MEMORY",
 )
+
+
+#: The columns that are added where cells have deadlines.
+PROMISES = ("IN TIME %", "MADE", "KEPT %", "DECLINED", "BATCH GPU-H")
+
+
+def headings(*, deadlines: bool) -> tuple[str, ...]:
+    """What the columns of :func:`rows` are called."""
+    return (*HEADINGS, *PROMISES) if deadlines else HEADINGS
 
 
 def figures(variant: Variant, tally: Tally) -> dict[str, Any]:
@@ -59,6 +67,12 @@ def figures(variant: Variant, tally: Tally) -> dict[str, Any]:
         "moves": tally.moves,
         "requests_refused": tally.refused,
         "out_of_memory": tally.out_of_memory,
+        "deadlines": tally.deadlines,
+        "deadlines_in_time": tally.in_time,
+        "promises_made": tally.made,
+        "promises_kept": tally.kept,
+        "promises_declined": tally.declined,
+        "gpu_hours_batch": tally.batch / HOUR,
         "commands": tally.commands,
         "works_out": works_out(tally),
     }
@@ -73,7 +87,7 @@ def quantiles(sketch: Quantiles) -> dict[str, float | None]:
     return found
 
 
-def row(figure: dict[str, Any]) -> tuple[object, ...]:
+def row(figure: dict[str, Any], *, deadlines: bool = False) -> tuple[object, ...]:
     """One line of the table for people."""
     delay = figure["delay"]
     cells = figure["cells"]
@@ -89,7 +103,25 @@ def row(figure: dict[str, Any]) -> tuple[object, ...]:
         round(figure["parked_bytes_peak_node"] / GIB),
         figure["moves"],
         figure["out_of_memory"],
+        *(promised(figure) if deadlines else ()),
     )
+
+
+def promised(figure: dict[str, Any]) -> tuple[object, ...]:
+    """What became of deadlines and promises. A policy that is told of none makes none."""
+    made = figure["promises_made"]
+    return (
+        share(figure["deadlines_in_time"], figure["deadlines"]),
+        made,
+        share(figure["promises_kept"], made),
+        figure["promises_declined"],
+        round(figure["gpu_hours_batch"], 1),
+    )
+
+
+def share(part: int, whole: int) -> str:
+    """In per cent; ``-`` of nothing."""
+    return f"{100 * part / whole:.1f}" if whole else "-"
 
 
 def span(seconds: float | None) -> str:
@@ -102,6 +134,6 @@ def span(seconds: float | None) -> str:
     return f"{seconds:.2g}s" if seconds else "0"
 
 
-def rows(every: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
+def rows(every: Sequence[dict[str, Any]], *, deadlines: bool = False) -> list[tuple[object, ...]]:
     """The table's lines."""
-    return [row(figure) for figure in every]
+    return [row(figure, deadlines=deadlines) for figure in every]

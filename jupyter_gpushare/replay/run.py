@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .behaviour import Behaviour, Options, PolicyName, behaviour
-from .generate import DAY, Population
+from .generate import DAY, Population, Runs
 from .ideal import Ideal
 from .node import GPU_MEMORY, VirtualNode
 from .tally import Tally, Window
@@ -37,7 +37,7 @@ class Cluster:
 class Source:
     """Where sessions come from: a population that is made up, or a trace in a file."""
 
-    population: Population | None = None
+    population: Population | Runs | None = None
     trace: Path | None = None
 
     def sessions(self, gpu_memory: int = LARGEST) -> Iterator[Session]:

@@ -44,6 +44,12 @@ class Tally:
 
     ``out_of_memory`` cells needed more memory than their task might use at that moment, though it
     was within its quota: with all that the quota gives reserved they would have had it.
+
+    ``deadlines`` are the cells whose people named one that lies in the window and that could be
+    kept with all that an environment's promises may claim, ``in_time`` those that ended by then. Of
+    the promises that the policy was asked for ``declined`` were refused, with the best possible
+    time; ``made`` are those that were made and are over, of which ``kept`` were kept. ``batch`` are
+    the GPU-seconds that batch sessions computed in the window.
     """
 
     gpus: int = 0
@@ -63,6 +69,12 @@ class Tally:
     parked_peak: int = 0
     refused: int = 0
     out_of_memory: int = 0
+    deadlines: int = 0
+    in_time: int = 0
+    made: int = 0
+    kept: int = 0
+    declined: int = 0
+    batch: float = 0.0
     sessions: int = 0
     commands: int = 0
 

@@ -131,3 +131,14 @@ def test_without_matplotlib_only_the_picture_is_missing(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "pip install 'matplotlib" in done.stderr
+
+
+def test_with_deadlines_it_says_what_became_of_them() -> None:
+    some = ("--generate", "--load=0.6", "--gpus=1", "--days=0.1", "--workers=1", "--deadlines=0.5")
+    done = replay(*some, "--batch-sessions=0.2", "--policies=first,turns,promises")
+    assert done.returncode == 0, done.stderr
+    _first, headings, *lines = done.stdout.splitlines()
+    assert "IN TIME %" in headings
+    assert "BATCH GPU-H" in headings
+    assert [line.split()[0] for line in lines] == ["first", "turns", "promises"]
+    assert "IN TIME %" not in replay(*some[:-1], "--policies=turns").stdout

@@ -59,3 +59,21 @@ def test_neither_turns_nor_a_stop_leave_a_trace_in_what_is_computed(tmp_path: Pa
     assert "Everything as promised." in done.stdout
     words = {text for text in ElementTree.parse(picture).getroot().itertext()}
     assert {"Alice", "Bob", "Carol", "Dan", "the GPU"} <= {word.strip() for word in words}
+
+
+@pytest.mark.timeout(300)
+def test_a_promise_is_kept_by_a_larger_share(tmp_path: Path) -> None:
+    picture = tmp_path / "qos.svg"
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "demo_qos.py", f"--svg={picture}"],
+        capture_output=True,
+        text=True,
+        timeout=290,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONG" not in done.stdout
+    assert done.stdout.count("   ok  ") == 9
+    assert "Everything as promised." in done.stdout
+    words = {text.strip() for text in ElementTree.parse(picture).getroot().itertext()}
+    assert {"with the loop", "without", "deadline", "steps done"} <= words

@@ -176,6 +176,8 @@ class Night:
         lease = world.state.leases[name]
         who = (name, lease.environment, lease.task.process)
         self.has(name)
+        if lease.is_resuming:
+            world.run(cmd.Restored(world.at, *who, 1.0))
         wish, held = world.wishes[name], world.at - (lease.granted_at or 0.0)
         stop, memory = world.state.recall(name, Give.STOP), world.state.memory_recall(name)
         if stop is not None and stop.is_asked and chance.random() < 0.3:

@@ -9,13 +9,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import links
+from jupyter_gpushare.policy.books.demand import wanting
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.decide.draft import Draft
+from jupyter_gpushare.policy.decide.serving import waits_for_link
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
+    GpuUuid,
     LeaseId,
     LeasePhase,
     Movable,
@@ -39,7 +44,8 @@ MOVES = dataclasses.replace(
 
 
 class MovingWorld(TurnWorld):
-    """Passes on who is asked for memory. A task gives it at its gate, in two or three seconds.
+    """Passes on who is asked for memory. A task gives it at its gate, in two or three seconds, and
+    has it back in as many.
 
     Every fifth time the memory cannot be moved, or only back to the same GPUs. Of the programs that
     are asked to stop every third one goes on.
@@ -52,6 +58,10 @@ class MovingWorld(TurnWorld):
         self.back: set[LeaseId] = set()
         self.saving: set[LeaseId] = set()
         self.moves, self.kept, self.refused, self.stops = 0, 0, 0, 0
+        self.slow = 2.0
+        #: Seconds that a parked task has waited for nothing but a link; and of any the most.
+        self.by_link: dict[LeaseId, float] = {}
+        self.longest = 0.0
         self._count = itertools.count()
 
     def run(self, command: cmd.Command) -> core.Decision:
@@ -71,11 +81,13 @@ class MovingWorld(TurnWorld):
 
     def second(self) -> None:
         super().second()
+        self.waits_for_links()
         for name, actor in list(self.actors.items()):
             if actor.stopped or name not in self.state.leases:
                 continue
             if name in self.back and self.holds(actor):
-                self.comes_back(actor)
+                if self.at - (self.state.leases[name].granted_at or 0.0) > self.slow:
+                    self.comes_back(actor)
             elif name in self.moving and self.holds(actor):
                 self.gives_or_keeps(actor)
             elif name in self.wanted and not actor.in_step and self.holds(actor):
@@ -84,8 +96,23 @@ class MovingWorld(TurnWorld):
         for name in sorted(self.saving):
             self.saves(name)
 
+    def waits_for_links(self) -> None:
+        draft = Draft(self.state, self.config, self.at)
+        for name in self.state.queue.waiting:
+            if waits_for_link(draft, self.state.leases[name]):
+                self.by_link[name] = self.by_link.get(name, 0.0) + 1.0
+                self.longest = max(self.longest, self.by_link[name])
+            else:
+                self.by_link.pop(name, None)
+
     def before_event(self, before: State, event: ev.Event) -> None:
         super().before_event(before, event)
+        back = isinstance(event, ev.LeaseGranted) and event.parked and event.parked.memory
+        if isinstance(event, ev.LeaseGranted) and back:
+            self.is_alone(before, event, {part.gpu for part in event.gpus})
+        elif isinstance(event, ev.ParkingPlanned):
+            gpus = {part.gpu for part in before.leases[event.lease].allocations}
+            self.is_alone(before, event, gpus)
         if not isinstance(event, ev.RecallMoved) or event.phase is not RecallPhase.TOLD:
             return
         stop, lease = before.recall(event.lease, Give.STOP), before.leases[event.lease]
@@ -95,6 +122,15 @@ class MovingWorld(TurnWorld):
             memory = before.memory_recall(event.lease)
             assert lease.phase is LeasePhase.HELD
             assert memory is None or not memory.moving, "it moves, and is to save its state"
+
+    def is_alone(
+        self, before: State, event: ev.LeaseGranted | ev.ParkingPlanned, gpus: set[GpuUuid]
+    ) -> None:
+        """No other memory moves over the links where this task's will, if others compute there."""
+        moves = {one.id: one for one in links.moves(before, event.at) if one.id != event.lease}
+        for uuid in gpus & {part.gpu for one in moves.values() for part in one.allocations}:
+            others = set(wanting(before).get(uuid, ())) - {event.lease, *moves}
+            assert not others, "two move over the link of a GPU on which others compute"
 
     def saves(self, name: LeaseId) -> None:
         """It ends at its gate, also where it waits there for its turn."""
@@ -211,13 +247,14 @@ class MovedAround(TakingTurns):
                 )
 
 
-def busy_day(seconds: int = 900, *, fixed: bool = False) -> MovingWorld:
+def busy_day(seconds: int = 900, *, fixed: bool = False, slow: float = 2.0) -> MovingWorld:
     """A history without chance in which many are moved: long trainings and short cells.
 
-    ``fixed``: the memory of batch programs cannot be moved.
+    ``fixed``: the memory of batch programs cannot be moved. ``slow``: seconds of a way back.
     """
     history = MovedAround()
     world = MovingWorld(MOVES)
+    world.slow = slow
     world.start([gpu(index, 24) for index in range(2)], Quota(1, None))
     history.world, history.quota, history.next_pid = world, 1, 1
     for gib in (14, 14, 12):

@@ -335,7 +335,7 @@ class State:
     recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0
     #: Seconds in which tasks moved a GiB out of a GPU or back, the newest counting most; ``None``:
-    #: none did since the node manager started.
+    #: none did.
     pace: float | None = None
 
     def gpus_used(self, environment: EnvironmentName) -> int:

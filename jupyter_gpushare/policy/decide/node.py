@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..books import links
 from ..measure import following
 from ..measure.observe import observe, used_by_environment, used_by_lease
 from ..recall import lifts, plan
@@ -189,9 +190,10 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
             if seen + timeout <= draft.at and name not in draft.state.stalled
         ]
         _silence(draft, sorted(silent))
-    # A batch request that fits may wait for what was expected, and is not any more.
+    # A batch request that fits may wait for what was expected, and is not any more; a parked task
+    # for the end of a move that nobody tells.
     batch = any(kind is PriorityClass.BATCH for kind, _environment in draft.state.queue.lanes)
-    if rebuild.end_when_due(draft) or batch:
+    if rebuild.end_when_due(draft) or batch or links.line(draft.state):
         serve(draft)
     for late in tuple(plan.gave(draft.state, draft.config, draft.at)):
         draft.emit(late)

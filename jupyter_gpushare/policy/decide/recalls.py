@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..books import links
 from ..books.demand import computes
 from ..books.state import Lease, State
 from ..measure import following
@@ -21,7 +22,7 @@ from ..words.recalls import AT_WORK, Give, Recall, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft, Refuse
 from .own import of_task
-from .serving import serve
+from .serving import serve, serve_restores, waits_for_link
 
 
 def ask_back(draft: Draft) -> None:
@@ -72,6 +73,7 @@ def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
                 _is_at_work(draft.state, lease),
             )
         )
+    serve_restores(draft)
     return Done(lease.id)
 
 
@@ -116,7 +118,7 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decis
         queued = lease.phase is LeasePhase.QUEUED
         text = texts.NOTHING_TO_PARK if queued else texts.NOT_IDLE
         return Refuse(RefusalReason.BAD_REQUEST, text)
-    if at_gate and _link_is_busy(draft.state, lease):
+    if at_gate and _link_is_busy(draft, lease):
         return Refuse(RefusalReason.RATE_LIMITED, texts.LINK_IS_BUSY)
     own = (recall.moving if recall else 0) + (lease.parked.memory if lease.parked else 0)
     asked = _at_most_its_gpus(draft.state, lease, command.memory)
@@ -149,15 +151,20 @@ def _gives_at_gate(state: State, lease: Lease, recall: Recall | None) -> bool:
     )
 
 
-def _link_is_busy(state: State, lease: Lease) -> bool:
-    """Whether other tasks' memory moves over the link of a GPU of this one."""
+def _link_is_busy(draft: Draft, lease: Lease) -> bool:
+    """Whether other tasks' memory moves over the link of a GPU of this one, or comes first.
+
+    What comes first is a parked task with several GPUs that would be served but for a link: it
+    needs all of them at the same time.
+    """
+    state = draft.state
     gpus = {part.gpu for part in lease.allocations}
-    moves = [o for o in state.leases.values() if o.is_resuming and o.parked and o.parked.memory]
-    moves += [state.leases[key.lease] for key, recall in state.recalls.items() if recall.moving]
-    return any(
-        other.id != lease.id and any(part.gpu in gpus for part in other.allocations)
-        for other in moves
-    )
+    if gpus & links.busy(state, lease, draft.at):
+        return True
+    urgent = state.queue.first_urgent(state.grants)
+    first = state.queue.waiting.values() if urgent is None else (urgent,)
+    waits = [state.leases[item.lease] for item in first if item.left is None]
+    return any(gpus & waits_for_link(draft, other) for other in waits if other.request.gpus > 1)
 
 
 @of_task(cmd.Restored)
@@ -165,6 +172,7 @@ def _restored(draft: Draft, command: cmd.Restored, lease: Lease) -> Decision:
     if lease.is_resuming and lease.parked is not None:
         memory = lease.parked.memory
         draft.emit(ev.LeaseRestored(draft.at, lease.id, lease.environment, memory, command.seconds))
+        serve_restores(draft)
     return Done(lease.id)
 
 
@@ -178,6 +186,7 @@ def _keep(draft: Draft, command: cmd.Keep, lease: Lease) -> Decision:
         ask_back(draft)
     elif _is_asked(draft.state, lease.id):
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, command.why))
+        serve_restores(draft)
         ask_back(draft)  # somebody else may be able to
     return Done(lease.id)
 

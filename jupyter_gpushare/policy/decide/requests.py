@@ -29,7 +29,7 @@ from .draft import Decision, Draft, Grant, Refuse, Wait
 from .own import of_task
 from .recalls import ask_back, set_limits
 from .registry import decides
-from .serving import delays, fit, fit_newly, grant, serve
+from .serving import delays, fit, fit_newly, grant, serve, waits_for_link
 from .waiting import held_up_text, joined, no_room_text, spent_text
 
 
@@ -245,6 +245,8 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
         if isinstance(result, Granted) and (urgent or not delays(draft, item, result)):
             grant(draft, item, result)
             return Grant(name)
+        if waits_for_link(draft, lease):
+            return Wait(name, texts.LINK_IS_BUSY)
         if isinstance(result, NoRoom):
             room = result
         elif isinstance(result, Granted):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-from ..books import room, shares
+from ..books import links, room, shares
 from ..books.placement import GpuRoom, Granted, NoRoom, Refused
 from ..books.queue import Waiting
 from ..books.state import Lease, State
@@ -19,6 +19,7 @@ from ..words.model import (
     Activity,
     EndReason,
     EnvironmentName,
+    GpuUuid,
     LeasePhase,
     PriorityClass,
     Request,
@@ -35,12 +36,30 @@ def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
 
 def fit(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
     """The placement of a waiting lease's request now."""
+    return _fit(draft, lease, links.shut(draft.state, lease, draft.at))
+
+
+def _fit(draft: Draft, lease: Lease, shut: frozenset[GpuUuid]) -> Granted | NoRoom | Refused:
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
-    for see in _views(draft, lease.environment):
+    for view in _views(draft, lease.environment):
+
+        def see(rooms: tuple[GpuRoom, ...], view: View = view) -> tuple[GpuRoom, ...]:
+            return links.without(view(rooms), shut)
+
         result = room.try_place(draft.state, lease, draft.config, see=see)
         if not isinstance(result, NoRoom):
             break
     return result
+
+
+def waits_for_link(draft: Draft, lease: Lease) -> frozenset[GpuUuid]:
+    """The GPUs where a parked task would be now, if no other memory moved; none: it is not so."""
+    shut = links.shut(draft.state, lease, draft.at)
+    if not shut or isinstance(_fit(draft, lease, shut), Granted):
+        return frozenset()
+    found = _fit(draft, lease, frozenset())
+    parts = found.allocations if isinstance(found, Granted) else ()
+    return frozenset(part.gpu for part in parts)
 
 
 def fit_newly(
@@ -59,9 +78,10 @@ def fit_newly(
     return result
 
 
-def _views(
-    draft: Draft, environment: EnvironmentName
-) -> Iterator[Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]]:
+View = Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]
+
+
+def _views(draft: Draft, environment: EnvironmentName) -> Iterator[View]:
     """The GPUs as they are; then as they would be if the tasks that can take turns did."""
     state, config = draft.state, draft.config
     for squeeze in (False, True) if state.takers or state.shares else (False,):
@@ -144,6 +164,12 @@ def serve(draft: Draft) -> None:
         return
     while _serve_one(draft):
         pass
+
+
+def serve_restores(draft: Draft) -> None:
+    """The same, after the end of a move, for which a parked task may have waited."""
+    if links.line(draft.state):
+        serve(draft)
 
 
 def _serve_one(draft: Draft) -> bool:

@@ -22,7 +22,7 @@ from ..words.model import (
 from ..words.recalls import Give
 from . import out_of_service
 from .draft import Draft
-from .serving import delays, fit, rooms
+from .serving import delays, fit, rooms, waits_for_link
 
 
 def joined(*sentences: str) -> str:
@@ -81,6 +81,8 @@ def why_waiting(
     result, item = fit(draft, waiting), state.queue.waiting.get(lease)
     if item is not None and isinstance(result, Granted) and delays(draft, item, result):
         text = texts.delays_text()
+    elif waits_for_link(draft, waiting):
+        text = texts.LINK_IS_BUSY
     elif isinstance(result, NoRoom):
         cached = plan.why_caches(state, config, waiting, at)
         text = no_room_text(state, waiting, config, result, ahead)

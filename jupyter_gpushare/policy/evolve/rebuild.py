@@ -56,6 +56,7 @@ def _books_restored(state: State, event: ev.BooksRestored) -> State:
         arrivals=event.arrivals,
         settled_at=event.settled_at,
         accounts=Map(accounts),
+        pace=event.pace,
     )
     for environment, gpu, size in event.reservations:
         held = state.reservations[(environment, gpu)]

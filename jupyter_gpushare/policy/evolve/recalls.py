@@ -52,7 +52,7 @@ def recall_moved(state: State, event: ev.RecallMoved) -> State:
 def parking_planned(state: State, event: ev.ParkingPlanned) -> State:
     key = state.memory_key(event.lease)
     recall = state.recalls.get(key) or Recall(RecallPhase.TOLD, Why.WISHED, event.at, event.at)
-    return put(state, key, replace(recall, moving=event.memory))
+    return put(state, key, replace(recall, moving=event.memory, moves_since=event.at))
 
 
 @evolves(ev.LeaseKept)

@@ -57,7 +57,14 @@ def _summary(state: State) -> Iterator[ev.Event]:
     )
     bursts = tuple((name, gpu, burst) for (name, gpu), burst in sorted(state.bursts.items()))
     yield ev.BooksRestored(
-        at, state.grants, state.arrivals, state.settled_at, accounts, reservations, bursts
+        at,
+        state.grants,
+        state.arrivals,
+        state.settled_at,
+        accounts,
+        reservations,
+        bursts,
+        state.pace,
     )
     yield from _followed(state)
     yield from _lifts(state)

@@ -300,6 +300,8 @@ def _enter(state: State, config: PolicyConfig, shared: Sharers, at: float) -> ev
     for name in sorted(names, key=lambda name: state.leases[name].order):
         lease, gpus = state.leases[name], gpus_of(shared, name)
         computes = lease.activity is Activity.BUSY and not lease.stalled
+        recall = state.memory_recall(name)
+        computes = computes and (recall is None or not recall.moving)  # it stands at its gate
         if computes and not gpus & (taken.keys() | waited_for):
             return _given(name, gpus, at)
         return ev.TurnMoved(at, name, TurnPhase.REST, TurnEnd.NEWCOMER)

@@ -784,7 +784,8 @@ class BooksRestored(Event):
     """Closes a snapshot: the figures that no other event of it carries.
 
     ``accounts`` are (environment, log2 charge, GPUs held, charged up to);
-    ``reservations`` are (environment, GPU, bytes), ``bursts`` what is lifted of them.
+    ``reservations`` are (environment, GPU, bytes), ``bursts`` what is lifted of them. ``pace`` are
+    the seconds in which a GiB was moved out of a GPU or back; ``None``: none was.
     """
 
     grants: int
@@ -793,3 +794,4 @@ class BooksRestored(Event):
     accounts: tuple[tuple[EnvironmentName, float | None, int, float], ...]
     reservations: tuple[tuple[EnvironmentName, GpuUuid, Bytes], ...]
     bursts: tuple[tuple[EnvironmentName, GpuUuid, int], ...] = ()
+    pace: float | None = since(3, None)

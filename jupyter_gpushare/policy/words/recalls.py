@@ -103,7 +103,8 @@ class Recall:
     was asked last, or last said no. ``tries`` counts the asks since it last gave something or
     changed. ``keep`` are the bytes that may stay on each GPU, 0 where a GPU is not named.
     ``warned_at`` is when its people were told that this will come (again), ``said`` what the last
-    answer was, and ``moving`` the bytes of host memory that are set aside for it.
+    answer was, and ``moving`` the bytes of host memory that are set aside for it,
+    which began to move at ``moves_since``.
     """
 
     phase: RecallPhase
@@ -116,6 +117,7 @@ class Recall:
     warned_at: float | None = None
     said: str | None = None
     moving: int = 0
+    moves_since: float | None = None
 
     @property
     def is_out(self) -> bool:

@@ -1,0 +1,193 @@
+"""One task's memory moves over the link of a GPU at a time, while others compute there."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.policy_moves import given as gives
+from support.policy_moves import idle, phase, plan, restored, resume
+from support.policy_moving import Slow, asked_to_move, busy_day
+from support.policy_world import GIB, World, gpu, plain_config
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import links
+from jupyter_gpushare.policy.decide.waiting import why_waiting
+from jupyter_gpushare.policy.say import texts
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    Movable,
+    Quota,
+    RefusalReason,
+    Request,
+    Rung,
+)
+
+
+def parked(gpus: int = 1, tasks: int = 3, *, each: int = 1, resident: bool = True) -> World:
+    """One task computes on each GPU, and several others were parked by the driver."""
+    config = plain_config(max_tasks_per_gpu=16, heartbeat_timeout=1e9)
+    world = World(config).start([gpu(n, 80) for n in range(gpus)], Quota(gpus, Bytes(2 * GIB)))
+    for pid in range(1, tasks + 1):
+        world.request("abcdefgh"[pid - 1], pid, Request(each, Bytes(2 * GIB)))
+        idle(world, f"L{pid}")
+        gives(world, f"L{pid}", Rung.DRIVER, GIB, Movable.KIND)
+        world.observe()
+    for pid in range(tasks + 1, tasks + 1 + (gpus if resident else 0)):
+        world.request(f"resident{pid}", pid, Request(1, Bytes(2 * GIB)))
+    return world
+
+
+def held(world: World, *leases: str) -> list[bool]:
+    return [phase(world, lease) == "held" for lease in leases]
+
+
+def test_who_resumes_waits_until_the_link_is_free() -> None:
+    world = parked()
+    assert isinstance(resume(world, "L1"), core.Grant)
+    waits = resume(world, "L2")
+    assert isinstance(waits, core.Wait)
+    assert waits.message == texts.LINK_IS_BUSY
+    assert why_waiting(world.state, LeaseId("L2"), 0, world.config, world.at).message == (
+        texts.LINK_IS_BUSY
+    )
+    world.tick(5.0)
+    world.observe()
+    assert held(world, "L1", "L2") == [True, False]
+    restored(world, "L1")
+    assert held(world, "L1", "L2") == [True, True], "at once"
+
+
+def test_it_goes_to_a_gpu_whose_link_is_free() -> None:
+    world = parked(gpus=2)
+    resume(world, "L1")
+    assert isinstance(resume(world, "L2"), core.Grant)
+    first, second = (world.state.leases[LeaseId(name)].allocations for name in ("L1", "L2"))
+    assert first[0].gpu != second[0].gpu
+
+
+def test_where_nobody_computes_all_come_back_at_once() -> None:
+    world = parked(resident=False)
+    assert isinstance(resume(world, "L1"), core.Grant)
+    assert isinstance(resume(world, "L2"), core.Grant)
+
+
+def test_who_has_nothing_to_bring_back_does_not_wait() -> None:
+    world = parked()
+    resume(world, "L1")
+    assert isinstance(world.request("h", 9, Request(1, Bytes(GIB)), wait=False), core.Grant)
+
+
+def test_a_move_whose_end_is_not_told_holds_nobody_up_for_long() -> None:
+    world = parked()
+    resume(world, "L1")
+    resume(world, "L2")
+    began = world.at
+    while not held(world, "L2")[0] and world.at < began + 1000.0:
+        world.tick(max(0.01, core.next_deadline(world.state, world.config) - world.at))
+    assert world.at - began <= links.LONGEST + world.config.settle_interval
+
+
+def test_when_it_ends_or_keeps_its_memory_the_next_one_comes() -> None:
+    world = parked()
+    resume(world, "L1")
+    resume(world, "L2")
+    world.release(LeaseId("L1"), "a")
+    assert held(world, "L2") == [True]
+    idle(world, "L2")
+    restored(world, "L2")
+    plan(world, "L2", GIB)  # it is parked by its person, which fails
+    assert isinstance(resume(world, "L3"), core.Wait)
+    lease = world.state.leases[LeaseId("L2")]
+    who = (lease.id, lease.environment, lease.task.process)
+    world.run(cmd.Keep(world.at, *who, "The driver cannot."))
+    assert held(world, "L3") == [True]
+
+
+def test_several_gpus_are_not_overtaken_by_those_that_move_out() -> None:
+    """Of two links one is always busy, and it needs both at once."""
+    host = Slow()
+    alice, _carol = asked_to_move(host)
+    world, admin = host.world, EnvironmentName("root")
+    (bob,) = (one for one in world.actors.values() if one.who == "bob")
+    for pid, who in enumerate(("dan", "erin"), 7):
+        world.run(cmd.SetQuota(world.at, EnvironmentName(who), Quota(2, None), admin))
+        asked = world.request(who, pid, Request(2, Bytes(2 * GIB)), wait=False)
+        assert isinstance(asked, core.Grant), "they have both GPUs; Erin computes there"
+    (dan,) = (one.id for one in world.state.leases.values() if one.environment == "dan")
+    idle(world, dan)
+    gives(world, dan, Rung.DRIVER, GIB)
+    world.observe()
+    world.run(cmd.PlanParking(world.at, *world.who(bob), GIB))
+    assert isinstance(resume(world, dan), core.Wait), "Bob's memory moves"
+    refused = host.plan(alice)
+    assert isinstance(refused, core.Refuse), "over another link, but one that Dan needs"
+    assert refused.reason is RefusalReason.RATE_LIMITED
+    world.run(cmd.Keep(world.at, *world.who(bob), "The driver cannot."))
+    assert held(world, dan) == [True], "both links are free at the same time"
+    assert isinstance(host.plan(alice), core.Refuse)
+    restored(world, dan)
+    assert isinstance(host.plan(alice), core.Done)
+
+
+OPS = st.lists(
+    st.tuples(st.sampled_from(("resume", "restored", "idle", "wait")), st.integers(1, 6)),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(OPS, st.integers(1, 2), st.integers(1, 2))
+def test_whatever_resumes_moves_alone_and_waits_only_for_moves_before_it(
+    ops: list[tuple[str, int]], gpus: int, each: int
+) -> None:
+    world = parked(gpus, 6, each=min(each, gpus))
+    for what, number in ops:
+        name = LeaseId(f"L{number}")
+        lease = world.state.leases[name]
+        before = world.state
+        if what == "resume":
+            resume(world, name)
+        elif what == "restored" and lease.is_resuming:
+            restored(world, name)
+        elif what == "idle" and lease.phase is LeasePhase.HELD and not lease.is_resuming:
+            idle(world, name)
+            gives(world, name, Rung.DRIVER, GIB, Movable.KIND)
+            world.observe()
+        elif what == "wait":
+            world.tick(1.0)
+        came = [
+            one
+            for one in world.state.leases.values()
+            if one.is_resuming and not before.leases[one.id].is_resuming
+        ]
+        for one in came:
+            taken = {
+                part.gpu
+                for other in links.moves(world.state, world.at)
+                if other.id != one.id
+                for part in other.allocations
+            }
+            assert not taken & {part.gpu for part in one.allocations}, "two over one link"
+    # All who wait have room: each waits for those before it, and for no others.
+    for _ in range(len(world.state.leases)):
+        coming = [one for one in world.state.leases.values() if one.is_resuming]
+        assert coming or not world.state.queue.waiting, "somebody waits, and nobody moves"
+        for one in coming:
+            restored(world, one.id)
+    assert not world.state.queue.waiting
+
+
+def test_that_two_move_at_a_time_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "shut", lambda *_rest: frozenset())
+    with pytest.raises(AssertionError):
+        test_whatever_resumes_moves_alone_and_waits_only_for_moves_before_it()
+
+
+def test_a_busy_day_whose_ways_back_are_long_has_some_who_wait() -> None:
+    world = busy_day(450, slow=30.0)
+    assert world.refused > 0
