@@ -35,6 +35,7 @@ from jupyter_gpushare.policy.words.model import (
     PriorityClass,
     Quota,
     Request,
+    TaskKind,
 )
 from jupyter_gpushare.policy.words.promises import Expected, ShareWhy
 
@@ -290,6 +291,30 @@ def test_kinds_that_nobody_predicted_are_placed_as_always() -> None:
     off = node(place_by_share=False)
     ask(off, "alice", 1, expects(100))
     assert isinstance(ask(off, "bob", 2, expects(100)), core.Grant)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sure", "goes"),
+    [(1000.0, True, True), (5000.0, True, False), (1000.0, False, False), (None, True, False)],
+)
+def test_backfill_goes_by_predicted_seconds_where_these_are_sure(
+    seconds: float | None, sure: bool, goes: bool
+) -> None:
+    """Alice's program ends in an hour, bob waits for two GPUs: may carol's batch program start?"""
+    world = node(2, max_tasks_per_gpu=1)
+
+    def program(who: str, pid: int, request: Request) -> core.Decision:
+        made = dataclasses.replace(task(pid), kind=TaskKind.PROCESS)
+        name, whose = LeaseId(f"lease-{pid}"), EnvironmentName(who)
+        return world.run(cmd.RequestLease(world.at, name, whose, made, request))
+
+    assert isinstance(program("alice", 1, expects(10, 3600.0, sure=True)), core.Grant)
+    assert isinstance(
+        program("bob", 2, dataclasses.replace(Request(2), memory=Bytes(GIB))), core.Wait
+    )
+    carol = dataclasses.replace(expects(10, seconds, sure=sure), priority_class=BATCH)
+    decision = program("carol", 3, carol)
+    assert isinstance(decision, core.Grant if goes else core.Wait)
 
 
 @pytest.mark.parametrize("gone", [False, True])
