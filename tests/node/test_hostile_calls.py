@@ -43,6 +43,8 @@ CALLS: dict[Method, dict[str, Any]] = {
         "steps": 3,
         "can_take_turns": True,
     },
+    Method.PROGRESS: {"done": 3, "total": None, "seconds": 0.5},
+    Method.PROMISE: {"deadline": 600},
     Method.TURN_ASK: {},
     Method.TURN_DONE: {},
     Method.TURN_LOCK: {},
@@ -52,13 +54,14 @@ CALLS: dict[Method, dict[str, Any]] = {
 #: What any process of an environment may do to its leases; the rest only the task itself.
 ANY_OF_MINE = {Method.PIN, Method.RELEASE}
 #: What a child that joined the lease may do as well.
-CHILDS = ANY_OF_MINE | {Method.HEARTBEAT, Method.ACTIVITY}
+CHILDS = ANY_OF_MINE | {Method.HEARTBEAT, Method.ACTIVITY, Method.PROGRESS}
 #: What it may say where turns share no memory, and what it says of memory is not believed:
 #: tests/policy/test_members_take_turns.py.
 TURNS = {Method.MEMORY, Method.TURN_ASK, Method.TURN_DONE}
 #: Calls that are not about a lease of one's own, tried in test_access.py.
 OTHERS = {
     *(Method.HELLO, Method.REQUEST, Method.ATTACH, Method.STATUS, Method.WATCH, Method.USAGE),
+    Method.PREDICT,
     *(Method.USAGE_DAILY, Method.READINGS, Method.HISTORY, Method.TASK_ENDED, Method.QUOTA_LIST),
     *(Method.QUOTA_SET, Method.QUOTA_UNSET, Method.LEASE_REVOKE),
     *(Method.GPU_DRAIN, Method.GPU_RESUME),

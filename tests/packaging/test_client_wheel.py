@@ -71,9 +71,11 @@ def test_an_editable_install_has_the_same_beside_the_package(wheel: Path, tmp_pa
 
 def test_every_module_loads_with_the_standard_library_alone(light: Environment) -> None:
     told = light.ask(
+        # In a dry run's own process there is the framework that it traces.
         "import importlib, pkgutil, sys, jupyter_gpushare as it\n"
         "for found in pkgutil.walk_packages(it.__path__, 'jupyter_gpushare.'):\n"
-        "    if found.name.rpartition('.')[2] not in ('__main__', 'magics', 'traits'):\n"
+        "    last = found.name.rpartition('.')[2]\n"
+        "    if last not in ('__main__', 'magics', 'traits') and not last.endswith('trace'):\n"
         "        importlib.import_module(found.name)\n"
         "        print(found.name)\n"
     )

@@ -117,6 +117,9 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "steps": 2,
         "done": 2,
         "seconds": 0.5,
+        "framework": "torch",
+        "operations": [],
+        **dict.fromkeys(("batch", "iterations", "inputs", "peak"), 1),
     }
     ends = Ends()
     call_id, line = ends.client.call(method, **from_test)

@@ -34,7 +34,9 @@ from jupyter_gpushare.protocol.calls import (
     NoParams,
     ParkedParams,
     ParkingParams,
+    Operations,
     PinParams,
+    PredictParams,
     ProgressParams,
     PromiseParams,
     QuotaName,
@@ -183,6 +185,24 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.USAGE: ({"since": 60, "environment": "e"}, UsageParams(60.0, "e")),
     Method.USAGE_DAILY: ({"days": 7, "utc_offset": -3600}, DailyUsageParams(7, -3600.0, None)),
     Method.READINGS: ({"since": 60}, ReadingsParams(60.0)),
+    Method.PREDICT: (
+        {
+            "task": {"name": "n", "kind": "process"},
+            "framework": "jax",
+            "operations": [
+                {"kind": "MatMul", "largest": 4, "count": 3, "flops": 2**70, "bytes": 1.5}
+            ],
+            **{"batch": 8, "iterations": 9, "inputs": 7, "peak": 6},
+            "training": False,
+        },
+        PredictParams(
+            TaskParams("n", "process", None, None),
+            "jax",
+            (Operations("MatMul", 4, 3, float(2**70), 1.5),),
+            *(8, 9, 7, 6),
+            training=False,
+        ),
+    ),
     Method.HISTORY: ({"limit": 7}, HistoryParams(7, None)),
     Method.TASK_ENDED: ({"kernel_id": "k", "pid": 9}, TaskEndedParams("k", 9)),
     Method.QUOTA_LIST: ({}, NoParams()),

@@ -316,8 +316,8 @@ class PolicyConfig:
         "without memory gives whole GPUs), all the time. quota: the same until the task is "
         "measured, then the measured peak and head-room; it may go on using the rest while "
         "nobody needs it. estimate: what earlier runs of the same code by the same people "
-        "needed and head-room, where two are known. A quota's own reserve goes before this, "
-        "and a request's before both.",
+        "needed and head-room, where two are known, or what a dry run of its model predicted. "
+        "A quota's own reserve goes before this, and a request's before both.",
     )
     reserve_headroom: float = setting(
         0.2,
