@@ -480,7 +480,9 @@ def test_tab_offers_what_fits_and_nothing_else(kernel: Kernel, jedi: bool) -> No
     options += ["--reserve", "--no-wait", "--later"]
     for typed in ("", "-", "--"):
         assert kernel.complete(f"%gpushare request {typed}") == options
-    assert kernel.complete("%%gpushare --") == options[:7]
+    promises = ["--deadline", "--min-steps-per-second"]
+    assert kernel.complete("%%gpushare --") == options[:7] + promises
+    assert kernel.complete("%%gpushare --deadline ") == ["10m", "30m", "1h"]
     assert kernel.complete("%gpushare request --memory ") == ["4GiB", "8GiB", "16GiB", "24GiB"]
     assert kernel.complete("%gpushare request --nothing-so") == ["--nothing-so"]
     assert kernel.complete("%gpushare status ") == [""], "and no names of Python's"
