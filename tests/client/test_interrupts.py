@@ -1,7 +1,7 @@
 """Ctrl-C at lines of ours that a person may wait in: nothing is left half done.
 
 The lines are counted by a trace of the main thread, and a real SIGINT comes at one of them:
-every seventh, or each with INTERRUPT_STRIDE=1.
+every seventeenth, or each with INTERRUPT_STRIDE=1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-STRIDE = int(os.environ.get("INTERRUPT_STRIDE", "7"))  # lines from one interrupt to the next
+STRIDE = int(os.environ.get("INTERRUPT_STRIDE", "17"))  # lines from one interrupt to the next
 OURS = os.path.join("jupyter_gpushare", "client")
 
 

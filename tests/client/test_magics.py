@@ -487,6 +487,7 @@ def test_tab_offers_what_fits_and_nothing_else(kernel: Kernel, jedi: bool) -> No
     assert kernel.complete("%gpushare predict my_model, my_b") == ["my_batch"]
     assert kernel.complete("%gpushare predict a, b --it") == ["--iterations"]
     assert kernel.complete("%gpushare predict a, b --optimizer ad") == ["adam", "adamw"]
+    assert kernel.complete("%%gpushare --deadline ") == ["10m", "30m", "1h"]
     assert kernel.complete("%gpushare request --memory ") == ["4GiB", "8GiB", "16GiB", "24GiB"]
     assert kernel.complete("%gpushare request --nothing-so") == ["--nothing-so"]
     assert kernel.complete("%gpushare status ") == [""], "and no names of Python's"

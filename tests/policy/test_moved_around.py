@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.examples import examples
 from support.policy_moving import MovedAround, busy_day
 
 from jupyter_gpushare.policy.books import placement
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.timeout(900)
 
 TestMovedAround = MovedAround.TestCase
 TestMovedAround.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -168,6 +168,23 @@ def test_a_request_names_its_promise() -> None:
     assert refused.reason is RefusalReason.INFEASIBLE
 
 
+def test_a_request_waits_where_promises_leave_no_floor_for_its_own() -> None:
+    """80 % of the GPU may be promised: 60 and 40 are more."""
+    node = Loops(alice=MOST, bob=MOST)
+    node.promise(node.come("alice", 60, 1.0, share=30, predicted=60.0), deadline=100.0)
+    request = Request(
+        1,
+        Bytes(GIB),
+        expected=(Expected(KIND, 30, GIB, 40.0),),
+        promise=Promise(deadline=100.0),
+    )
+    decision = node.world.request("bob", 7, request)
+    assert isinstance(decision, core.Wait), "it may be kept when alice's is over"
+    assert "Promises to other tasks claim" in decision.message
+    node.world.release(node.loops[0].actor.lease, "alice")
+    assert node.world.state.promises[decision.lease].named
+
+
 @pytest.mark.parametrize(
     ("promise", "batch"),
     [

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu
 
@@ -319,7 +320,7 @@ def test_after_a_restart_of_the_node_manager_nobody_is_called_locked() -> None:
     assert state.turns[alice.lease].lock is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     lockers=st.lists(st.integers(0, 2), min_size=1, max_size=3),
     gated=st.integers(0, 2),

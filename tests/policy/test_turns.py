@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_moves import stories_of
 from support.policy_turns import (
     CONFIG,
@@ -458,7 +459,7 @@ def test_who_waits_has_a_place_in_the_line() -> None:
 pytestmark = pytest.mark.timeout(900)
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -467,9 +468,9 @@ QUICK = settings(
 TestTakingTurns = TakingTurns.TestCase
 TestTakingTurns.settings = QUICK
 TestNobodyStarves = NobodyStarves.TestCase
-TestNobodyStarves.settings = settings(QUICK, max_examples=10)
+TestNobodyStarves.settings = settings(QUICK, max_examples=examples(10))
 TestFollowingTurns = FollowingTurns.TestCase
-TestFollowingTurns.settings = settings(QUICK, max_examples=25)
+TestFollowingTurns.settings = settings(QUICK, max_examples=examples(40))
 
 sizes = st.integers(0, 2**40)
 some_shares = st.lists(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_turns import CONFIG, Actor
 from support.policy_world import GIB, World, gpu, process
 
@@ -170,7 +171,7 @@ class Wires:
 STEPS = ("hear", "gate", "carry", "slow", "seconds", "interrupt")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2)), min_size=40, max_size=60))
 def test_whatever_crosses_one_computes_at_a_time(steps: list[tuple[str, int]]) -> None:
     wires = Wires()

@@ -19,6 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from jupyter_gpushare.protocol.processes import start_time
 from support.nvml import GIB, NvmlWorld, build_stub
 
@@ -388,9 +390,8 @@ def has_ended(pid: int) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The pids of its living children."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
-    return found
+    """The pids of its children, by who each one's parent is.
+
+    What ``/proc`` lists for each thread misses the children of a thread that is just ending.
+    """
+    return [child.pid for child in psutil.Process(pid).children()]

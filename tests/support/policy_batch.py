@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.books.state import Lease, State
 from jupyter_gpushare.policy.recall import backfill, patience, plan
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -129,7 +129,7 @@ class Night:
         world, chance = self.world, self.chance
         due = core.next_deadline(world.state, world.config)
         world.tick(max(0.01, min(1.0, due - world.at)))
-        for name, lease in tuple(world.state.leases.items()):
+        for name, lease in self.leases():
             if name in world.state.leases and lease.phase is LeasePhase.HELD:
                 self.goes_on(name)
         if chance.random() < 0.12:
@@ -143,6 +143,10 @@ class Night:
         if chance.random() < 0.2:
             world.observe()
         self.resumes()
+
+    def leases(self) -> list[tuple[LeaseId, Lease]]:
+        """The oldest first. A map's own order is another one in each process."""
+        return sorted(self.world.state.leases.items(), key=lambda item: item[1].order)
 
     def comes(self) -> None:
         world, chance = self.world, self.chance
@@ -207,7 +211,7 @@ class Night:
         self.world.observe()
 
     def resumes(self) -> None:
-        for name, lease in tuple(self.world.state.leases.items()):
+        for name, lease in self.leases():
             waits = name in self.world.state.queue.waiting
             if lease.phase is LeasePhase.PARKED and not waits and self.chance.random() < 0.1:
                 self.world.counts["resumes"] += 1
