@@ -15,7 +15,7 @@ from ..table import KINDS
 #: numpy's, whose types are not read here.
 Array = Any
 #: How strongly a kind's own rates are drawn to those of all kinds together.
-DRAWN = 0.3
+DRAWN = 0.003
 #: Of many, a few are wrong by much; what weighs is the relative error, not its square.
 ROUNDS = 8
 
