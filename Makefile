@@ -25,6 +25,8 @@
 #   make bench-peers  compare with genv and others, and write docs/comparison.md (12 min)
 #   make bench-ui    measure the panel in a browser, and write docs/benchmarks-ui.md (8 min)
 #   make bench-all   all these pages anew, one after the other, and a line in docs/trend.jsonl
+#   make predictor   train the predictors that come with the package, and write docs/predictor-card.md
+#                    (5 min; scripts/predictor_runs.py measures the runs anew)
 #   make bench-trend the ratios of docs/trend.md only (3 min)
 #   make replay      how many more people can work: replay made-up sessions, write docs/replay.md
 #   make docs        the site of docs/, in build/docs; warnings are errors
@@ -67,7 +69,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend replay docs pictures lint lint-python lint-ui ui dist images chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -263,6 +265,9 @@ bench-all: bench bench-hub bench-ui bench-peers replay
 	$(BIN)/python benchmarks/trend.py add
 
 # What CI does each week: half the rounds, only what the trend needs of them.
+predictor: $(VENV)/.dev
+	$(BIN)/python scripts/predictor_card.py
+
 bench-trend: $(VENV)/.lab
 	@mkdir -p build/trend
 	$(BIN)/python benchmarks/run.py --quick --only latency lease start cells --json build/trend/benchmarks.json

@@ -194,7 +194,7 @@ def describe(only: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=0, help="one pass only, here")
-    parser.add_argument("--backwards", action="store_true")
+    parser.add_argument("--turn", type=int, default=0, help="an odd pass goes backwards")
     parser.add_argument("--describe", action="store_true", help="features only, here")
     parser.add_argument("--peaks", action="store_true", help="memory only, here")
     parser.add_argument("--work", type=Path, help="folder of what was measured before")
@@ -209,7 +209,7 @@ def main() -> None:
     elif options.peaks:
         peaks(options.only)
     elif options.threads:
-        measure(options.threads, options.backwards, options.only)
+        measure(options.threads, bool(options.turn % 2), options.only)
     else:
         with tempfile.TemporaryDirectory() as temporary:
             work = options.work or Path(temporary)
@@ -243,7 +243,7 @@ def everything(only: str, out: Path, work: Path) -> None:
             bandwidth=bandwidth,
         )
         passes = [
-            child(f"--threads={threads}", families, *["--backwards"] * (turn % 2), work=work)
+            child(f"--threads={threads}", families, f"--turn={turn}", work=work)
             for turn in range(PASSES)
         ]
         found: dict[str, list[dict[str, Any]]] = {}

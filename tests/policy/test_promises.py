@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_loops import KIND, Loop, Loops
 from support.policy_turns import CONFIG, Actor
 from support.policy_world import GIB, gpu, process
@@ -458,7 +459,7 @@ floors = st.lists(st.integers(10, 40), min_size=1, max_size=3).filter(lambda one
 steps = st.sampled_from([0.5, 1.0])
 
 
-@settings(max_examples=5, deadline=None, phases=(Phase.explicit, Phase.generate))
+@settings(max_examples=examples(10), deadline=None, phases=(Phase.explicit, Phase.generate))
 @given(floors, steps, st.lists(st.tuples(steps, st.booleans()), min_size=1, max_size=3))
 def test_floors_hold_and_nobody_starves(
     named: list[int], step: float, others: list[tuple[float, bool]]

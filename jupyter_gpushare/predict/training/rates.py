@@ -14,8 +14,10 @@ from ..table import KINDS
 
 #: numpy's, whose types are not read here.
 Array = Any
-#: How strongly a kind's own rates are drawn to those of all kinds together.
-DRAWN = 0.3
+#: How strongly a kind's own rates are drawn to those of all kinds together: a little where there
+#: are hundreds of runs, more where there are few.
+DRAWN = 0.003
+OF_FEW = 0.8
 #: Of many, a few are wrong by much; what weighs is the relative error, not its square.
 ROUNDS = 8
 
@@ -37,7 +39,7 @@ def fit_rates(records: Sequence[Record]) -> Rates:
     )
     of_all = first * _solve(counts.sum(1) * first / seconds[:, None], 0.03)
     columns = (counts * of_all).reshape(len(records), -1) / seconds[:, None]
-    found = np.tile(of_all, len(KINDS)) * _solve(columns, DRAWN)
+    found = np.tile(of_all, len(KINDS)) * _solve(columns, max(DRAWN, OF_FEW / len(records)))
     rows = found.reshape(len(KINDS), 3)
     return {
         kind: (float(a), float(b), float(c)) for kind, (a, b, c) in zip(KINDS, rows, strict=True)

@@ -1,0 +1,92 @@
+"""The card and its verbs, and a training of both families of models."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.cli.app import find
+from jupyter_gpushare.predict import records
+from jupyter_gpushare.predict.card import card_text
+from jupyter_gpushare.predict.estimates import SHIPPED, Metric, Predictor
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/predictor-card.md"
+
+
+def verb(*words: str) -> int:
+    kind, rest = find(words)
+    code: int = kind().start(rest)
+    return code
+
+
+def test_the_page_has_the_figures_of_the_shipped_models() -> None:
+    card = json.loads(SHIPPED.read_text())["card"]
+    assert PAGE.read_text() == card_text(card)
+    assert "All figures are of processors (CPUs), not of GPUs" in PAGE.read_text()
+    assert card["records"] == len(records.shipped())
+
+
+def test_the_better_family_is_used_and_reserves_enough() -> None:
+    card = Predictor.load().card["metrics"]
+    for metric in Metric:
+        unseen = card[metric.value]["unseen families"]
+        used = card[metric.value]["used"]
+        errors = {way: unseen[way]["median error"] for way in ("source", "boosted", "mean")}
+        assert errors[used] == min(errors.values())
+    memory = card["memory"]["unseen families"][card["memory"]["used"]]
+    assert memory["median error"] <= 0.05
+    assert memory["under p90"] <= 0.07
+
+
+def test_the_card_of_the_package_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb("predictor", "card", "--shipped") == 0
+    assert capsys.readouterr().out.startswith("# The predictor's card")
+
+
+@pytest.mark.slow
+def test_retrained_models_are_beside_the_ledger_and_know_the_nodes_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = [r for r in records.shipped() if r.family in ("mlp", "gpt") and r.hardware.cores == 1]
+    monkeypatch.setattr(records, "shipped", lambda: few[::3])
+    ledger = tmp_path / "ledger.sqlite"
+    kind = replace(few[0].hardware, name="Own GPU", capability=9.0, cores=99)
+    own = [replace(record, hardware=kind, family="own", name="") for record in few[::4]]
+    lines = [*(record.line() for record in own), "not of this release"]
+    (tmp_path / records.RECORDS_FILE).write_text("\n".join(lines))
+
+    assert verb("predictor", "card", f"--ledger={ledger}") == 0
+    assert "Own GPU" not in capsys.readouterr().out
+    assert verb("predictor", "retrain", f"--ledger={ledger}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == len(own)
+    retrained = Predictor.load(tmp_path / records.MODELS_FILE)
+    assert "Own GPU" in retrained.measured_kinds
+    (found,) = retrained.predict(own[0].features, (kind,))
+    assert found.seconds == pytest.approx(own[0].seconds, rel=0.5)
+    assert verb("predictor", "card", f"--ledger={ledger}") == 0
+    assert "Own GPU" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {records.MODELS_FILE, records.RECORDS_FILE}
+
+
+@pytest.mark.slow
+def test_both_families_of_models_are_written_as_they_were_trained() -> None:
+    """Evaluated in pure Python, they tell what scikit-learn and torch tell."""
+    numpy = pytest.importorskip("numpy")
+    from jupyter_gpushare.predict.models import read_model
+    from jupyter_gpushare.predict.training import fit
+
+    random = numpy.random.default_rng(0)
+    given = random.normal(size=(200, 12))
+    wanted = given[:, 0] * 2 + numpy.abs(given[:, 3])
+    trees = fit.boosted(given, wanted)
+    ours = read_model(json.loads(json.dumps(fit.exported(trees))))
+    told = [ours.value(row) for row in given.astype("float32").tolist()]
+    assert told == pytest.approx(trees.predict(given), abs=1e-3)
+
+    data = fit.data_of(Metric.MEMORY, records.shipped()[:80])
+    network = read_model(json.loads(json.dumps(fit.fit_mlp(data, range(80)))))
+    errors = data.errors(data.unscaled(numpy.array([network.value(v) for v in data.vectors])))
+    assert numpy.median(errors) < 0.05  # it knows them by heart
