@@ -26,7 +26,12 @@ def main() -> None:
         from jupyter_gpushare.predict.training.fit import train
 
         where = json.loads((ROOT / "docs/predictor-runs.json").read_text(encoding="utf-8"))
-        document = train(shipped(), ", ".join(f"{name}: {value}" for name, value in where.items()))
+        spread = where["times of two passes differ by (median)"]
+        told = (
+            f"{where['cpu']}, {where['cores']} cores, {where['date']}, load average "
+            f"{where['load average']:.1f}; two passes differ by {spread:.0%} (median)"
+        ).replace("%", " %")
+        document = train(shipped(), told)
         SHIPPED.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
     card = json.loads(SHIPPED.read_text(encoding="utf-8"))["card"]
     PAGE.write_text(card_text(card), encoding="utf-8")

@@ -35,6 +35,9 @@ def card_text(card: Mapping[str, Any]) -> str:
         "had others of its family there. Single layers were always in training, and are not in the "
         "figures. *Too little* is a need that was more than 5 % above what would have been "
         "reserved: the p90, which was set without the family.\n",
+        "Other work ran on the machine, so a step's time is the processor time of the thread that "
+        "runs the loop, the least of four passes, and not wall time. The time's models were tried "
+        "with the measured utilisation; in use they have the predicted one.\n",
     ]
     for metric, (name, aim) in METRICS.items():
         parts += [f"## {name}\n", f"Aim: {aim}. In use: {WAYS[card['metrics'][metric]['used']]}.\n"]

@@ -46,7 +46,7 @@ def test_the_card_of_the_package_is_printed(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("# The predictor's card")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_retrained_models_are_beside_the_ledger_and_know_the_nodes_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

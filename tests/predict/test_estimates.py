@@ -46,8 +46,8 @@ unknown = st.builds(
     st.floats(0, 20),
     st.integers(GIB, 200 * GIB),
     st.integers(1, 30000),
-    st.floats(0, 1e15),
-    st.floats(0, 1e13),
+    st.one_of(st.just(0.0), st.floats(1e9, 1e15)),  # 0: not known
+    st.one_of(st.just(0.0), st.floats(1e9, 1e13)),
 )
 hardware = st.one_of(st.sampled_from((*KINDS, *MEASURED)), unknown)
 
