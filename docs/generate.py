@@ -41,12 +41,12 @@ def states() -> str:
     from jupyter_gpushare.policy.words.turns import TURN_MOVES
 
     intro = (
-        "# States of leases, claims, recalls, turns and promises\n\nA *lease* is what a task is entitled "
-        "to; a *claim* is the physical fact about it on one GPU. A lease may have ended while its "
-        "claim still drains. A *recall* is something that a task is asked to give; it is dropped "
-        "from any state when it was given, or when nobody wants it any more. A *turn* is the right "
-        "to compute on a GPU that is used by turns. A *promise* is the deadline or rate that a "
-        "task was told it will keep.\n\n"
+        "# States of leases, claims, recalls, turns and promises\n\nA *lease* is what a task is "
+        "entitled to; a *claim* is the physical fact about it on one GPU. A lease may have ended "
+        "while its claim still drains. A *recall* is something that a task is asked to give; it is "
+        "dropped from any state when it was given, or when nobody wants it any more. A *turn* is "
+        "the right to compute on a GPU that is used by turns. A *promise* is the deadline or rate "
+        "that a task was told it will keep.\n\n"
     )
     tables = {
         "lease": LEASE_MOVES,

@@ -1,7 +1,7 @@
 """``jupyter gpushare plan``: what would the policy decide? JSON lines in, JSON lines out.
 
-This file only reads and writes JSON; the decision is `policy.books.placement.place`,
-the function that the node manager calls. A line that makes no sense is
+This file only reads and writes JSON; the decision is that of `policy.books.placement`, in the
+functions that the node manager calls. A line that makes no sense is
 answered like the others, with ``bad_request``, and the next one is read.
 """
 
@@ -9,16 +9,33 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..policy.books.placement import GpuRoom, Granted, NoRoom, place, shortage
-from ..policy.books.room import expected
+from ..policy.books.placement import (
+    ByShare,
+    GpuRoom,
+    Granted,
+    NoRoom,
+    choose_node,
+    place,
+    shortage,
+)
+from ..policy.books.room import expected, placed, reclaimed
 from ..policy.say.texts import no_room_text, refusal_text
 from ..policy.words.config import PolicyConfig
-from ..policy.words.model import Bytes, Estimate, GpuUuid, Quota, Request, Reserve
+from ..policy.words.model import (
+    Bytes,
+    Estimate,
+    GpuUuid,
+    PriorityClass,
+    Quota,
+    Request,
+    Reserve,
+)
+from ..policy.words.promises import WHOLE, Expected
 from .verb import Verb
 
 #: Integers beyond this are no GPU's memory and no count.
@@ -55,6 +72,17 @@ class PlanApp(Verb):
     placed as one whose N earlier runs needed so much on each GPU: it wants that and head-room, more
     the fewer runs there were, but no more than its quota gives.
 
+    With "expected" in a request it is placed by the share of a GPU's compute that it is predicted
+    to use on each kind of GPU, and is given that share. GPUs then have a "kind", and leases may
+    have a "share" and "batch": true. Of several nodes, each with its GPUs and what is "left" of
+    them (and what "batch" tasks have there), one is chosen first:
+
+      {"nodes": [{"name": "A", "gpus": [{"uuid": "a1", "kind": "A1", "left": 90}]},
+                 {"name": "B", "gpus": [{"uuid": "b1", "kind": "A2", "left": 20, "batch": 40}]}],
+       "request": {"expected": [{"kind": "A1", "share": 40}, {"kind": "A2", "share": 50}]}}
+
+      {"decision": "grant", "node": "A", "gpus": ["a1"], "share": 40}
+
     A line that is not understood gives "refuse" with "bad_request" (and the exit code is still 0:
     it is an answer).
     """
@@ -80,6 +108,8 @@ class _Lease:
     environment: str
     gpus: tuple[str, ...]
     memory: int | None
+    share: int
+    batch: bool
 
 
 def plan_line(line: bytes) -> dict[str, Any]:
@@ -103,7 +133,9 @@ def bad(message: str) -> dict[str, Any]:
 
 def _plan(value: object) -> dict[str, Any]:
     plan = _object(value, "the line")
-    capacities = _gpus(plan)
+    if "nodes" in plan:
+        return _plan_nodes(plan)
+    capacities, kinds = _gpus(plan)
     quotas = {
         name: _quota(quota, f"environments.{name}")
         for name, quota in _object(plan.get("environments", {}), "environments").items()
@@ -117,7 +149,7 @@ def _plan(value: object) -> dict[str, Any]:
     count = _integer(request.get("gpus", 1), "request.gpus")
     memory = _optional_integer(request.get("memory"), "request.memory")
 
-    rooms, quota = _rooms(capacities, quotas, leases, environment), quotas[environment]
+    rooms, quota = _rooms(capacities, kinds, quotas, leases, environment), quotas[environment]
     asked = None if memory is None else Bytes(memory)
     estimate = _optional_integer(request.get("estimate"), "request.estimate", least=1)
     runs = _optional_integer(request.get("runs"), "request.runs", least=2)
@@ -125,11 +157,12 @@ def _plan(value: object) -> dict[str, Any]:
         known = Request(reserve=Reserve.ESTIMATE, estimate=Estimate(Bytes(estimate), runs or 2))
         needs = expected(known, PolicyConfig())
         rooms = [replace(room, expected=needs) for room in rooms]
-    placement = place(rooms, quota, count, asked, most_tasks)
+    ask, config = _ask(request, kinds.values()), _config(plan, most_tasks)
+    placement = placed(tuple(rooms), quota, Request(count, asked), config, ask)
     if isinstance(placement, Granted):
-        return {"decision": "grant", "gpus": [chosen.gpu for chosen in placement.allocations]}
+        return _granted(rooms, placement, ask)
     if isinstance(placement, NoRoom):
-        short = shortage(rooms, quota, asked, most_tasks)
+        short = shortage(rooms, quota, asked, most_tasks, ask)
         message = no_room_text(placement, count, short)
         return {"decision": "wait", "reason": "no_resources", "message": message}
     return {
@@ -139,8 +172,53 @@ def _plan(value: object) -> dict[str, Any]:
     }
 
 
+def _plan_nodes(plan: Mapping[str, object]) -> dict[str, Any]:
+    """The node for a request first, then the GPU on it (the source document S3's rules)."""
+    request = _object(plan.get("request"), "request")
+    names, nodes = _nodes(plan)
+    ask = _ask(request, (room.kind for rooms in nodes for room in rooms))
+    if ask is None:
+        raise BadPlan("request.expected must name a kind of GPU that a node has")
+    config = _config(plan, 4)
+    seen, chosen = nodes, choose_node(nodes, ask)
+    if chosen is None and not ask.batch:
+        seen = [reclaimed(rooms, config) for rooms in nodes]
+        chosen = choose_node(seen, ask)
+    if chosen is None:
+        message = "No GPU of any node has the share left. The request waits until one has."
+        return {"decision": "wait", "reason": "no_resources", "message": message}
+    placement = place(seen[chosen], Quota(len(seen[chosen])), 1, None, 4, ask)
+    if not isinstance(placement, Granted):  # the GPU that fits is the one that was looked for
+        raise BadPlan("the GPU's memory is too small for the request")
+    return {**_granted(nodes[chosen], placement, ask), "node": names[chosen]}
+
+
+def _config(plan: Mapping[str, object], most_tasks: int) -> PolicyConfig:
+    least = _optional_integer(plan.get("batch_share_least"), "batch_share_least", least=0)
+    config = PolicyConfig(max_tasks_per_gpu=most_tasks)
+    return config if least is None else replace(config, batch_share_least=least)
+
+
+def _granted(rooms: Sequence[GpuRoom], placement: Granted, ask: ByShare | None) -> dict[str, Any]:
+    """The answer; with a prediction the share that is given, and what batch tasks give for it."""
+    answer: dict[str, Any] = {
+        "decision": "grant",
+        "gpus": [chosen.gpu for chosen in placement.allocations],
+    }
+    by_uuid = {room.uuid: room for room in rooms}
+    reclaim = {}
+    for uuid in answer["gpus"] if ask is not None else ():
+        need = None if ask is None else ask.on(by_uuid[uuid].kind)
+        if need is not None:
+            answer["share"] = max(need.share, answer.get("share", 0))
+            reclaim[uuid] = need.share - by_uuid[uuid].left
+    lacking = {uuid: share for uuid, share in reclaim.items() if share > 0}
+    return {**answer, "reclaim": lacking} if lacking else answer
+
+
 def _rooms(
     capacities: Mapping[str, int],
+    kinds: Mapping[str, str],
     quotas: Mapping[str, Quota],
     leases: list[_Lease],
     environment: str,
@@ -149,7 +227,12 @@ def _rooms(
     tasks = dict.fromkeys(capacities, 0)
     reserved: dict[str, dict[str, int]] = {uuid: {} for uuid in capacities}
     named = Counter[tuple[str, str]]()
+    taken, batch = Counter[str](), defaultdict[str, list[int]](list)
     for lease in leases:
+        if lease.environment != environment:
+            taken.update(dict.fromkeys(lease.gpus, lease.share))
+            for uuid in lease.gpus if lease.batch else ():
+                batch[uuid].append(lease.share)
         quota = quotas[lease.environment].memory
         for uuid in lease.gpus:
             asked = lease.memory if lease.memory is not None else quota
@@ -171,6 +254,9 @@ def _rooms(
                 Bytes(reserved[uuid][environment]) if environment in reserved[uuid] else None
             ),
             named=named[uuid, environment],
+            kind=kinds[uuid],
+            left=max(0, WHOLE - taken[uuid]),
+            batch=tuple(batch[uuid]),
         )
         for index, (uuid, capacity) in enumerate(capacities.items())
     ]
@@ -179,15 +265,71 @@ def _rooms(
 # -- reading the line ------------------------------------------------------------------------
 
 
-def _gpus(plan: Mapping[str, object]) -> dict[str, int]:
+def _nodes(plan: Mapping[str, object]) -> tuple[list[str], list[tuple[GpuRoom, ...]]]:
+    names, nodes = [], []
+    for number, item in enumerate(_list(plan.get("nodes"), "nodes")):
+        where = f"nodes[{number}]"
+        node = _object(item, where)
+        names.append(_text(node.get("name"), f"{where}.name"))
+        rooms = []
+        for index, part in enumerate(_list(node.get("gpus"), f"{where}.gpus")):
+            here = f"{where}.gpus[{index}]"
+            gpu = _object(part, here)
+            memory = _integer(gpu.get("memory", 1), f"{here}.memory", least=1)
+            batch = _share(gpu.get("batch", 0), f"{here}.batch")
+            uuid, kind = _text(gpu.get("uuid"), f"{here}.uuid"), _text(gpu.get("kind"), here)
+            left = _share(gpu.get("left", WHOLE), f"{here}.left")
+            room = GpuRoom(GpuUuid(uuid), index, Bytes(memory), memory, 0, kind=kind, left=left)
+            rooms.append(replace(room, batch=(batch,) if batch else ()))
+        if len({room.uuid for room in rooms}) != len(rooms):
+            raise BadPlan(f"{where}.gpus has a UUID twice")
+        nodes.append(tuple(rooms))
+    return names, nodes
+
+
+def _ask(request: Mapping[str, object], kinds: Iterable[str]) -> ByShare | None:
+    """What is predicted of a request; ``None``: nothing for any of these kinds."""
+    expected, known = [], set(kinds)
+    for number, item in enumerate(_list(request.get("expected", []), "request.expected")):
+        where = f"request.expected[{number}]"
+        one = _object(item, where)
+        kind = _text(one.get("kind"), f"{where}.kind")
+        share = _integer(one.get("share"), f"{where}.share", least=1)
+        memory = _integer(one.get("memory", 0), f"{where}.memory", least=0)
+        seconds = one.get("seconds")
+        if share > WHOLE:
+            raise BadPlan(f"{where}.share must be at most {WHOLE}, not {share}")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not is_number:
+            raise BadPlan(f"{where}.seconds must be a number{_but(seconds)}")
+        if kind in known:
+            time = float(seconds) if isinstance(seconds, int | float) else None
+            expected.append(Expected(kind, share, memory, time))
+    word = request.get("priority_class", PriorityClass.INTERACTIVE.value)
+    if word not in {one.value for one in PriorityClass}:
+        raise BadPlan("request.priority_class must be interactive or batch")
+    batch = word == PriorityClass.BATCH.value
+    return ByShare(tuple(expected), batch) if expected else None
+
+
+def _share(value: object, where: str) -> int:
+    share = _integer(value, where, least=0)
+    if share > WHOLE:
+        raise BadPlan(f"{where} must be at most {WHOLE}, not {share}")
+    return share
+
+
+def _gpus(plan: Mapping[str, object]) -> tuple[dict[str, int], dict[str, str]]:
     capacities: dict[str, int] = {}
+    kinds: dict[str, str] = {}
     for number, item in enumerate(_list(plan.get("gpus"), "gpus")):
         gpu = _object(item, f"gpus[{number}]")
         uuid = _text(gpu.get("uuid"), f"gpus[{number}].uuid")
         if uuid in capacities:
             raise BadPlan(f"gpus[{number}].uuid {uuid!r} is there twice")
         capacities[uuid] = _integer(gpu.get("memory"), f"gpus[{number}].memory", least=1)
-    return capacities
+        kinds[uuid] = _text(gpu.get("kind", "GPU"), f"gpus[{number}].kind")
+    return capacities, kinds
 
 
 def _leases(
@@ -210,7 +352,11 @@ def _leases(
         if len(set(held)) != len(held):
             raise BadPlan(f"{where}.gpus has a GPU twice")
         memory = _optional_integer(lease.get("memory"), f"{where}.memory", least=1)
-        leases[name] = _Lease(environment, tuple(held), memory)
+        share = _share(lease.get("share", 0), f"{where}.share")
+        batch = lease.get("batch", False)
+        if not isinstance(batch, bool):
+            raise BadPlan(f"{where}.batch must be true or false")
+        leases[name] = _Lease(environment, tuple(held), memory, share, batch)
     return list(leases.values())
 
 

@@ -204,6 +204,114 @@ def test_sizes_that_leases_name_add_up(asks: int | None, decision: str) -> None:
     assert decide(plan)["decision"] == decision
 
 
+def nodes(**given: list[tuple[str, int] | tuple[str, int, int]]) -> list[dict[str, Any]]:
+    """Nodes by name; their GPUs are (kind, left) or (kind, left, what batch has there)."""
+    return [
+        {
+            "name": name,
+            "gpus": [
+                {"uuid": f"{name}{index}", "kind": kind, "left": left, "batch": sum(batch)}
+                for index, (kind, left, *batch) in enumerate(gpus)
+            ],
+        }
+        for name, gpus in given.items()
+    ]
+
+
+def needs(*shares: int, **more: Any) -> dict[str, Any]:
+    expected = [{"kind": f"A{n}", "share": share} for n, share in enumerate(shares, 1)]
+    return {"expected": expected, **more}
+
+
+A, B, C = "A1", "A2", "A3"
+
+
+@pytest.mark.parametrize(
+    ("given_nodes", "request_", "answer"),
+    [
+        # D: A's best has 100 left, B's 90; nothing of C fits.
+        (
+            nodes(
+                A=[(A, 90), (A, 100), (A, 30)],
+                B=[(A, 90), (B, 40), (C, 80)],
+                C=[(A, 10), (B, 20), (C, 50)],
+            ),
+            needs(40, 50, 70),
+            {"decision": "grant", "node": "A", "gpus": ["A1"], "share": 40},
+        ),
+        # E: A and C have 80 left on a GPU that fits, B only 30; the first of them.
+        (
+            nodes(
+                A=[(A, 0), (A, 20), (A, 80)],
+                B=[(A, 0), (A, 30), (C, 80)],
+                C=[(A, 20), (B, 80), (C, 80)],
+            ),
+            needs(30, 50, 90),
+            {"decision": "grant", "node": "A", "gpus": ["A2"], "share": 30},
+        ),
+        # F: nothing fits, but batch has 40 on C's first GPU.
+        (
+            nodes(
+                A=[(A, 0), (A, 0), (A, 0)],
+                B=[(A, 0), (A, 30), (C, 50)],
+                C=[(A, 20, 40), (B, 20), (C, 40)],
+            ),
+            needs(35, 45, 65),
+            {"decision": "grant", "node": "C", "gpus": ["C0"], "share": 35, "reclaim": {"C0": 15}},
+        ),
+        # G, and 30 of 80, 40, 100, 10.
+        (
+            nodes(N=[(A, 50), (A, 10), (A, 0), (A, 0)]),
+            needs(20),
+            {"decision": "grant", "node": "N", "gpus": ["N0"], "share": 20},
+        ),
+        (
+            nodes(N=[(A, 80), (A, 40), (A, 100), (A, 10)]),
+            needs(30),
+            {"decision": "grant", "node": "N", "gpus": ["N2"], "share": 30},
+        ),
+    ],
+)
+def test_the_sources_examples_of_shares(
+    given_nodes: list[dict[str, Any]], request_: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    assert decide({"nodes": given_nodes, "request": request_}) == answer
+    waits = {**request_, "priority_class": "batch"}
+    if "reclaim" in answer:
+        assert decide({"nodes": given_nodes, "request": waits})["decision"] == "wait"
+
+
+def test_leases_have_shares_on_one_node() -> None:
+    plan = line(leases=[("bob", [0]), ("bob", [1])], others={"bob": {"gpus": 2, "memory": GIB}})
+    plan["request"] |= {"memory": GIB, "expected": [{"kind": "GPU", "share": 50, "seconds": 9.5}]}
+    for lease, share in zip(plan["leases"], (60, 30), strict=True):
+        lease["share"] = share
+    assert decide(plan) == {"decision": "grant", "gpus": ["G1"], "share": 50}
+    plan["leases"][1]["share"] = 70
+    waits = decide(plan)
+    assert waits["decision"] == "wait"
+    assert "40 % of its compute left" in waits["message"]
+    plan["leases"][1]["batch"] = True
+    assert decide(plan)["reclaim"] == {"G1": 20}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"expected": [{"kind": "A1", "share": 101}]}, "at most 100"),
+        ({"expected": [{"kind": "A1"}]}, "share must be a whole number"),
+        ({"expected": [{"kind": "A9", "share": 10}]}, "must name a kind"),
+        ({"expected": [{"kind": "A1", "share": 1, "seconds": "x"}]}, "seconds must be a number"),
+        ({**needs(10), "priority_class": "urgent"}, "interactive or batch"),
+        ({}, "must name a kind"),
+    ],
+)
+def test_what_is_wrong_with_a_share_is_said(wrong: dict[str, Any], said: str) -> None:
+    answer = decide({"nodes": nodes(N=[(A, 50)]), "request": wrong})
+    assert answer["reason"] == "bad_request"
+    assert said in answer["message"]
+
+
 def without(*path: str) -> dict[str, Any]:
     plan = line(leases=[("alice", [0])])
     place: Any = plan
@@ -273,7 +381,10 @@ NOISE = st.recursive(
 @settings(max_examples=400, deadline=None)
 @given(
     noise=st.dictionaries(
-        st.sampled_from(["gpus", "max_tasks_per_gpu", "environments", "leases", "request"]), NOISE
+        st.sampled_from(
+            ["gpus", "max_tasks_per_gpu", "environments", "leases", "request", "nodes"]
+        ),
+        NOISE,
     )
 )
 def test_any_json_gets_a_decision(noise: dict[str, Any]) -> None:

@@ -38,7 +38,6 @@ def test_that_the_quota_is_not_looked_at_would_be_noticed(monkeypatch: pytest.Mo
         return place(gpus, dataclasses.replace(quota, gpus=quota.gpus + 1), *rest)
 
     monkeypatch.setattr("jupyter_gpushare.policy.books.room.place", generous)
-    monkeypatch.setattr("jupyter_gpushare.policy.decide.serving.place", generous)
     with pytest.raises((AssertionError, InvariantBroken)):
         busy_day()
 

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.policy_loops import KIND, Loop, Loops
 from support.policy_turns import CONFIG, Actor
-from support.policy_world import GIB, gpu
+from support.policy_world import GIB, gpu, process
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import compute, meters
@@ -24,6 +24,7 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
+    EnvironmentName,
     PriorityClass,
     Quota,
     RefusalReason,
@@ -39,7 +40,7 @@ from jupyter_gpushare.policy.words.promises import (
     ShareWhy,
 )
 from jupyter_gpushare.policy.words.recalls import Give, Why
-from jupyter_gpushare.policy.words.turns import ShareMode
+from jupyter_gpushare.policy.words.turns import ShareMode, TurnPhase
 
 BATCH = PriorityClass.BATCH
 MOST = Quota(2, None, share=90)
@@ -165,6 +166,23 @@ def test_a_request_names_its_promise() -> None:
     refused = node.world.request("alice", 8, more)
     assert isinstance(refused, core.Refuse), "20 more are more than her 50"
     assert refused.reason is RefusalReason.INFEASIBLE
+
+
+def test_a_request_waits_where_promises_leave_no_floor_for_its_own() -> None:
+    """80 % of the GPU may be promised: 60 and 40 are more."""
+    node = Loops(alice=MOST, bob=MOST)
+    node.promise(node.come("alice", 60, 1.0, share=30, predicted=60.0), deadline=100.0)
+    request = Request(
+        1,
+        Bytes(GIB),
+        expected=(Expected(KIND, 30, GIB, 40.0),),
+        promise=Promise(deadline=100.0),
+    )
+    decision = node.world.request("bob", 7, request)
+    assert isinstance(decision, core.Wait), "it may be kept when alice's is over"
+    assert "Promises to other tasks claim" in decision.message
+    node.world.release(node.loops[0].actor.lease, "alice")
+    assert node.world.state.promises[decision.lease].named
 
 
 @pytest.mark.parametrize(
@@ -357,6 +375,52 @@ def test_every_end_of_a_promise_is_final() -> None:
     for state, targets in PROMISE_MOVES.items():
         assert state not in targets
         assert bool(targets) is state.is_open
+
+
+def test_what_a_task_is_owed_goes_on_after_a_floor_came_between() -> None:
+    """Bob is batch: he is owed 10 s after 190 s, and the two floors are due every few seconds."""
+    node = Loops(dataclasses.replace(CONFIG, quantum=10.0), alice=MOST, dave=MOST)
+    floors = [node.come(who, 10**6, 0.5, share=40, tells=SILENT) for who in ("alice", "dave")]
+    bob = node.come("bob", 10**6, 0.5, batch=True, tells=SILENT)
+    node.run(5)
+    for loop in floors:
+        node.promise(loop, deadline=10_000.0)
+    name, interrupted = bob.actor.lease, 0
+    for _ in range(420):
+        node.run(1)
+        turn = node.world.state.turns.get(name)
+        if turn is not None and turn.part > 0 and turn.phase is TurnPhase.WAITS:
+            interrupted += 1
+            assert turn.part < 10.0
+            assert meters.ripe_at(node.world.state, name) == math.inf
+    assert interrupted
+    given = [e for e in node.world.history if isinstance(e, ev.TurnGiven) and e.lease == name]
+    # Twice owed, in two or three pieces each. Anew each time, it would go on for ever.
+    assert 10 <= bob.had <= 45
+    assert 2 <= len(given) <= 9
+
+
+def test_a_promise_of_a_request_begins_once() -> None:
+    """A kernel that was parked and resumes runs another cell."""
+    node = Loops()
+    request = Request(
+        1,
+        Bytes(GIB),
+        expected=(Expected(KIND, 30, GIB, 40.0),),
+        promise=Promise(deadline=100.0),
+    )
+    decision = node.world.request("alice", 7, request)
+    assert isinstance(decision, core.Grant)
+    who = (decision.lease, EnvironmentName("alice"), process(7))
+    node.world.run(cmd.SetActivity(node.world.at, *who, Activity.IDLE))
+    node.world.run(cmd.Park(node.world.at, *who))
+    assert not node.world.state.given
+    node.world.observe()
+    node.world.at += 1.0
+    node.world.observe()
+    assert isinstance(node.world.run(cmd.Resume(node.world.at, *who)), core.Grant)
+    assert not node.world.state.promises
+    assert not node.world.state.given
 
 
 # -- turns by what is left ----------------------------------------------------------------------

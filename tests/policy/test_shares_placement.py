@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,6 +25,7 @@ from jupyter_gpushare.policy.books.placement import (
     place,
 )
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.decide import given as given_shares
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -35,6 +38,7 @@ from jupyter_gpushare.policy.words.model import (
     PriorityClass,
     Quota,
     Request,
+    TaskKind,
 )
 from jupyter_gpushare.policy.words.promises import Expected, ShareWhy
 
@@ -292,6 +296,30 @@ def test_kinds_that_nobody_predicted_are_placed_as_always() -> None:
     assert isinstance(ask(off, "bob", 2, expects(100)), core.Grant)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "sure", "goes"),
+    [(1000.0, True, True), (5000.0, True, False), (1000.0, False, False), (None, True, False)],
+)
+def test_backfill_goes_by_predicted_seconds_where_these_are_sure(
+    seconds: float | None, sure: bool, goes: bool
+) -> None:
+    """Alice's program ends in an hour, bob waits for two GPUs: may carol's batch program start?"""
+    world = node(2, max_tasks_per_gpu=1)
+
+    def program(who: str, pid: int, request: Request) -> core.Decision:
+        made = dataclasses.replace(task(pid), kind=TaskKind.PROCESS)
+        name, whose = LeaseId(f"lease-{pid}"), EnvironmentName(who)
+        return world.run(cmd.RequestLease(world.at, name, whose, made, request))
+
+    assert isinstance(program("alice", 1, expects(10, 3600.0, sure=True)), core.Grant)
+    assert isinstance(
+        program("bob", 2, dataclasses.replace(Request(2), memory=Bytes(GIB))), core.Wait
+    )
+    carol = dataclasses.replace(expects(10, seconds, sure=sure), priority_class=BATCH)
+    decision = program("carol", 3, carol)
+    assert isinstance(decision, core.Grant if goes else core.Wait)
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_shares_are_there_after_a_restart(gone: bool) -> None:
     world = node()
@@ -305,3 +333,40 @@ def test_shares_are_there_after_a_restart(gone: bool) -> None:
         state = core.evolve(state, event)
     core.check(state)
     assert dict(state.given) == dict(world.state.given)
+
+
+def _share_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ByShare, "fits", lambda self, room: True)
+
+
+def _batch_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is placed as if batch tasks had shrunk, and they have not."""
+    monkeypatch.setattr(given_shares, "make_way", lambda draft, name, share: None)
+
+
+@pytest.mark.parametrize("plant", [_share_ignored, _batch_keeps_all])
+def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        grants_of_many()
+
+
+def test_no_share_is_given_twice() -> None:
+    assert grants_of_many() > 20
+
+
+def grants_of_many() -> int:
+    """Many come and go; the world looks at each grant."""
+    chance, granted = Random(7), 0
+    world = node(2, max_tasks_per_gpu=9)
+    for pid in range(1, 120):
+        request = (expects if chance.random() < 0.6 else batch)(chance.choice([10, 30, 60, 90]))
+        ask(world, f"p{pid}", pid, request)
+        held = [x for x in world.state.leases.values() if x.phase is LeasePhase.HELD]
+        granted += any(x.id == f"lease-{pid}" for x in held)
+        if chance.random() < 0.7:
+            gone = chance.choice(list(world.state.leases.values()))
+            world.run(cmd.Release(world.at, gone.id, gone.environment))
+        world.observe()
+        world.at += 0.1
+    return granted

@@ -115,6 +115,8 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "limits": [],
         "figures": [],
         "steps": 2,
+        "done": 2,
+        "seconds": 0.5,
     }
     ends = Ends()
     call_id, line = ends.client.call(method, **from_test)

@@ -35,6 +35,8 @@ from jupyter_gpushare.protocol.calls import (
     ParkedParams,
     ParkingParams,
     PinParams,
+    ProgressParams,
+    PromiseParams,
     QuotaName,
     QuotaParams,
     ReadingsParams,
@@ -148,6 +150,14 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
         AbilityParams("l", "storage", "no driver"),
     ),
     Method.STOPPABLE: ({"lease": "l", "can": True}, StoppableParams("l", True)),
+    Method.PROGRESS: (
+        {"lease": "l", "done": 40, "total": None, "seconds": 0.5},
+        ProgressParams("l", 40, None, 0.5),
+    ),
+    Method.PROMISE: (
+        {"lease": "l", "deadline": 600, "rate": 2.0},
+        PromiseParams("l", 600, 2.0),
+    ),
     Method.MEMORY: (
         {
             "lease": "l",

@@ -88,6 +88,32 @@ def test_events_tell_the_life_of_a_lease(home: Home, shared_node: RunningNode) -
     wait_for(lambda: 'lease_events_total{action="refused"} 1.0' in metrics(server), what="counting")
 
 
+def test_events_tell_of_a_promise_that_is_late_and_of_its_end(
+    home: Home, shared_node: RunningNode
+) -> None:
+    server = home.serve(
+        f"--GpuShareExtension.socket={shared_node.socket}",
+        environ=home.environ(JUPYTER_GPUSHARE_TOKEN="alice-token"),
+        simulate=None,
+    )
+    server.wait_connected()
+    subscriber = Subscriber(server.websocket("api/events/subscribe"))
+    try:
+        with shared_node.client("alice-token") as alice:
+            lease = alice.request(name="to be ready")["lease"]
+            subscriber.until("granted", task="to be ready")
+            alice.call(Method.PROMISE, lease=lease, deadline=5)
+            alice.call(Method.PROGRESS, lease=lease, done=2, total=100, seconds=1.0)
+            late = subscriber.until("late", lease=lease)
+            assert late["reason"] == "slow"
+            assert late["expected_end"] > late["deadline"] + 90
+            alice.call(Method.PROMISE, lease=lease)
+            over = subscriber.until("promise", lease=lease)
+            assert "nobody can tell whether its promise was kept" in over["message"]
+    finally:
+        subscriber.socket.close()
+
+
 def test_what_is_not_yours_is_not_yours(home: Home, shared_node: RunningNode) -> None:
     """The server acts as its own environment, and no admin: REST gives no more than that."""
     server = home.serve(

@@ -42,6 +42,7 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     Reserve,
 )
+from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
 from support.policy_world import BOOT, GIB, World, gpu, process
@@ -251,8 +252,9 @@ class TakingTurns(RuleBasedStateMachine):
     """One to three GPUs; tasks of several people on one or two of them."""
 
     config = dataclasses.replace(CONFIG, pin_turn_limit=PINNED)
-    #: How often somebody pinned a task.
+    #: How often somebody pinned a task; whether one was promised something.
     pins = 0
+    promised = False
 
     @initialize(
         gpus=st.lists(st.integers(16, 24), min_size=1, max_size=2),
@@ -292,6 +294,8 @@ class TakingTurns(RuleBasedStateMachine):
         named=st.sampled_from([0, 0, 30, 100]),
         offset=st.sampled_from([0, 0, 1, 3]),
         batch=st.sampled_from([False, False, True]),
+        share=st.sampled_from([0, 0, 20, 60]),
+        seconds=st.sampled_from([None, 5.0, 300.0]),
     )
     def come(
         self,
@@ -306,11 +310,13 @@ class TakingTurns(RuleBasedStateMachine):
         named: int = 0,
         offset: int = 0,
         batch: bool = False,
+        share: int = 0,
+        seconds: float | None = None,
     ) -> None:
         """Somebody comes, gets GPUs or waits or goes, and takes a few steps.
 
         They may name so many hundredths of the parts that they really need. A batch program can be
-        stopped.
+        stopped. It may be predicted what share they use, and for how long, rightly or wrongly.
         """
         pid, self.next_pid = self.next_pid, self.next_pid + 1
         persistent = gib * GIB * kept // 100
@@ -319,6 +325,9 @@ class TakingTurns(RuleBasedStateMachine):
         request = Request(
             gpus, Bytes(gib * GIB), kind, turn_offset=Bytes(offset * GIB), stops=batch
         )
+        if share:
+            known = Expected(gpu(0).name, share, 0, seconds, sure=seconds is not None)
+            request = dataclasses.replace(request, expected=(known,))
         if named:
             parts = Bytes(persistent * named // 100), Bytes(temporary * named // 100)
             request = dataclasses.replace(request, persistent=parts[0], temporary=parts[1])
@@ -428,6 +437,26 @@ class TakingTurns(RuleBasedStateMachine):
         assert until is None or until <= self.world.at + min(PINNED, seconds)
         self.pins += 1
 
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), deadline=st.sampled_from([None, 20.0, 400.0]))
+    def promise(self, data: st.DataObject, deadline: float | None) -> None:
+        """Somebody names a deadline, or what was promised is over."""
+        actor = self._pick(data)
+        if actor is not None:
+            promise = None if deadline is None else Promise(deadline=deadline)
+            who = self.world.who(actor)
+            done = self.world.run(cmd.MakePromise(self.world.at, *who, promise))
+            self.promised |= deadline is not None and isinstance(done, core.Done)
+
+    @precondition(lambda self: self.world.actors)
+    @rule(data=st.data(), left=st.integers(0, 300), seconds=st.sampled_from([0.1, 1.0]))
+    def tell(self, data: st.DataObject, left: int, seconds: float) -> None:
+        """It says how far it is, rightly or wrongly."""
+        actor = self._pick(data)
+        if actor is not None:
+            told = (actor.steps, actor.steps + left, seconds)
+            self.world.run(cmd.ReportProgress(self.world.at, *self.world.who(actor), *told))
+
     @rule()
     def observe(self) -> None:
         self.world.observe()
@@ -450,6 +479,9 @@ class TakingTurns(RuleBasedStateMachine):
         assert state.shares == before.shares
         assert state.reservations == before.reservations
         assert state.takers == before.takers
+        assert state.given == before.given
+        kept = {n: (one.promise, one.named, one.state) for n, one in before.promises.items()}
+        assert {n: (one.promise, one.named, one.state) for n, one in state.promises.items()} == kept
         computing = {n: t.gpus for n, t in before.turns.items() if t.phase is TurnPhase.HOLDS}
         assert {n: t.gpus for n, t in state.turns.items()} == computing
         self.world.state = dataclasses.replace(
@@ -525,7 +557,7 @@ class NobodyStarves(TakingTurns):
         """Seconds; the timer comes once a second, three times for each turn.
 
         What the others are owed grows by a part of what they compute meanwhile. Each pin may keep
-        one turn for as long as is allowed.
+        one turn for as long as is allowed. Promises may claim a part of the time before all others.
         """
         state, config = self.world.state, self.config
         n = len(state.takers) + 1
@@ -533,7 +565,8 @@ class NobodyStarves(TakingTurns):
         owed = (demand.owed(one, config.quantum, config.owed_most) for one in had)
         most = max(owed, default=config.quantum)
         turns = n * (10 * most + config.turn_bound + 3.0) + self.pins * PINNED
-        return (config.turn_patience + turns) / (1 - demand.OWED_PART)
+        rest = 1 - config.promise_most / 100 if self.promised else 1
+        return (config.turn_patience + turns) / (1 - demand.OWED_PART) / rest
 
     @invariant()
     def nobody_waits_for_longer_than_the_bound(self) -> None:

@@ -153,6 +153,8 @@ class World:
                 self.reserved_before_it_is_told(replayed, event)
             if isinstance(event, ev.ReservationFollowed):
                 self.follows_fairly(earlier, replayed, event)
+        if before.rebuild is None and self.config.place_by_share:
+            self.within_compute(result)
         assert replayed == result.state, "events and state disagree"
         assert core.step(before, command, self.config) == result, "not deterministic"
         core.check(result.state)
@@ -199,6 +201,24 @@ class World:
             quota = after.quotas.resolve(event.environment)[0].memory
             moved = event.parked is not None and event.parked.at_work  # as who was not moved
             assert quota is None or named <= quota or moved, "tasks named more than the quota"
+
+    def within_compute(self, result: core.Step) -> None:
+        """Who is placed by share finds it there beside what others were given, who compute."""
+        state = result.state
+        for event in result.events:
+            lease = state.leases.get(event.lease) if isinstance(event, ev.LeaseGranted) else None
+            if lease is None or lease.phase is not LeasePhase.HELD or lease.id not in state.given:
+                continue
+            for part in lease.allocations:
+                others = sum(
+                    share
+                    for name, share in state.given.items()
+                    if (name, part.gpu) in state.claims
+                    and (other := state.leases[name]).environment != lease.environment
+                    and other.phase is LeasePhase.HELD
+                    and other.activity is Activity.BUSY
+                )
+                assert others + state.given[lease.id] <= 100, "a share was given twice"
 
     def really_free(self, before: State, after: State, event: ev.LeaseGranted) -> None:
         """Promise 1 against the truth: what an earlier holder still has is given to nobody.

@@ -23,7 +23,7 @@ from ..words.model import (
     Request,
     TaskKind,
 )
-from ..words.promises import WHOLE, Expected, Progress, Promise
+from ..words.promises import WHOLE, Expected, Progress, Promise, PromiseState
 from .demand import attained
 from .state import Lease, State
 
@@ -129,12 +129,21 @@ def _needed(promise: Promise, work: float, total: int | None) -> int | None:
 
 
 def work_left(state: State, name: LeaseId) -> float | None:
-    """Seconds of computing that a task had left when it last told; ``None``: unknown."""
+    """Seconds of computing that a task had left when it last told; ``None``: unknown.
+
+    Where the count of its steps is unknown the predicted time says what is left.
+    """
     told, known = state.progress.get(name), state.promises.get(name)
     if told is None:
         return None
     total = told.total if told.total is not None or known is None else known.total
-    return None if total is None else max(0, total - told.done) * told.seconds
+    if total is not None:
+        return max(0, total - told.done) * told.seconds
+    lease = state.leases[name]
+    expected = expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    if known is None or expected is None or expected.seconds is None:
+        return None
+    return max(0.0, expected.seconds - told.done * told.seconds)
 
 
 def whole(state: State, name: LeaseId) -> float | None:
@@ -200,20 +209,20 @@ def ends(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float
     return at + left / pace(state, name, at, sure=sure)
 
 
-def is_late(state: State, name: LeaseId, at: float | None = None) -> bool | None:
+def is_late(state: State, name: LeaseId, at: float) -> bool | None:
     """Whether a promise will not be kept as things are; ``None``: nobody knows.
 
-    ``at`` is the boot time now; ``None``: when its task last told of its progress.
+    One that is late is on time again only with a little to spare: it is not said to and fro.
     """
     told, known = state.progress.get(name), state.promises[name]
     if told is None:
         return None
-    at = told.at if at is None else at
+    times = SPARE if known.state is PromiseState.LATE else 1.0
     verdicts, when, rate = [], ends(state, name, at), known.promise.rate
     if known.until is not None and when is not None:
-        verdicts.append(when > known.until)
+        verdicts.append(at + times * (when - at) > known.until)
     if rate is not None and told.seconds > 0:
-        verdicts.append(pace(state, name, at) / told.seconds < NEARLY * rate)
+        verdicts.append(pace(state, name, at) / told.seconds < NEARLY * times * rate)
     return any(verdicts) if verdicts else None
 
 

@@ -82,8 +82,10 @@ class ByShare:
     def fits(self, room: GpuRoom) -> bool:
         """Whether a GPU has the share left that the request is predicted to need there."""
         need = self.on(room.kind)
-        if need is None or need.share > room.left:
-            return False
+        return need is not None and need.share <= room.left and self.has_floor(room)
+
+    def has_floor(self, room: GpuRoom) -> bool:
+        """Whether promises on a GPU leave what the request's own claims at least, if it has one."""
         floor = next((floor for kind, floor in self.floors if kind == room.kind), 0)
         return not floor or room.floors + floor <= self.most
 
@@ -275,7 +277,8 @@ class Shortage:
     ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough. ``beyond_quota``: with
     what the environment's tasks named there it would exceed the quota on each GPU it holds.
     ``lacking`` are GPUs with memory enough that have less compute left than the request is
-    predicted to need there: their index, what is left and what it needs.
+    predicted to need there: their index, what is left and what it needs. ``promised``: on one of
+    those that have enough, promises claim so much that this one's promise does not fit.
     """
 
     each: Bytes | None
@@ -284,6 +287,7 @@ class Shortage:
     full: tuple[int, ...] = ()
     beyond_quota: bool = False
     lacking: tuple[tuple[int, int, int], ...] = ()
+    promised: bool = False
 
 
 def shortage(
@@ -321,6 +325,7 @@ def shortage(
                 and need.share > room.left
             )
         ),
+        any(ask is not None and not ask.has_floor(room) for room in (*own, *enough)),
     )
 
 

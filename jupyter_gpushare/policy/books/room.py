@@ -73,14 +73,15 @@ def placed(
     """
     most = config.max_tasks_per_gpu
     result: Placement = NoRoom(0, 0)
-    for some in (rooms,) if ask is None or ask.batch else (rooms, _reclaimed(rooms, config)):
+    for some in (rooms,) if ask is None or ask.batch else (rooms, reclaimed(rooms, config)):
         result = place(some, quota, request.gpus, request.memory, most, ask)
         if not isinstance(result, NoRoom):
             break
     return result
 
 
-def _reclaimed(rooms: tuple[GpuRoom, ...], config: PolicyConfig) -> tuple[GpuRoom, ...]:
+def reclaimed(rooms: tuple[GpuRoom, ...], config: PolicyConfig) -> tuple[GpuRoom, ...]:
+    """The rooms if batch tasks kept no more than their least share."""
     return tuple(
         replace(room, left=room.reclaimed(config.batch_share_least)) if room.batch else room
         for room in rooms

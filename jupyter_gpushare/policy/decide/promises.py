@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ..books import compute
 from ..books.state import Lease
-from ..recall import patience
+from ..recall import patience, stopping
 from ..say import texts
 from ..turns import terms
 from ..words import commands as cmd
@@ -63,7 +63,8 @@ def _keep(draft: Draft, lease: Lease) -> None:
         share = min(now + config.promise_step, most)
         if share <= now:
             # In a storm of commands one look a second is enough at who could stop.
-            if at >= draft.state.line_looked_at + patience.LOOK_EVERY:
+            looks = at >= draft.state.line_looked_at + patience.LOOK_EVERY
+            if looks and any(stopping.promised(draft.state, config)):
                 ask_back(draft)
             break
         given.make_way(draft, name, share)

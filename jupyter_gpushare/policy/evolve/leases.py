@@ -144,7 +144,9 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     lease = replace(
         before,
         phase=phase if deeper else move(LEASE_MOVES, before.phase, phase, f"lease {before.id}"),
-        request=before.request if deeper else before.request.after(event.at - granted_at),
+        request=before.request
+        if deeper
+        else promises.parked(before, event.at - granted_at, at_work=event.at_work),
         activity=Activity.IDLE,
         changed_at=event.at,
         parked=Parked(

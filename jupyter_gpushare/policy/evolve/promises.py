@@ -10,7 +10,7 @@ from ..books.demand import attained
 from ..books.index import drop
 from ..books.state import Lease, Meter, State
 from ..words import events as ev
-from ..words.model import LeaseId
+from ..words.model import LeaseId, Request, TaskKind
 from ..words.moves import move
 from ..words.promises import PROMISE_MOVES, Progress, Promised
 from .registry import evolves
@@ -37,6 +37,17 @@ def ended(state: State, lease: LeaseId) -> State:
     promises, given = drop(state.promises, lease), drop(state.given, lease)
     own, seen = drop(state.meters, lease), drop(state.seen_use, lease)
     return replace(state, promises=promises, given=given, meters=own, seen_use=seen)
+
+
+def parked(lease: Lease, held: float, *, at_work: bool) -> Request:
+    """What a task asks for when it resumes, once it has held its GPUs for so many seconds.
+
+    What was predicted of a kernel was predicted of the cell that has ended.
+    """
+    request = lease.request.after(held)
+    if at_work or lease.task.kind is not TaskKind.KERNEL:
+        return request
+    return replace(request, expected=(), promise=None)
 
 
 def work_over(state: State, lease: LeaseId) -> State:
@@ -79,7 +90,12 @@ def _ended(state: State, event: ev.PromiseEnded) -> State:
         move(PROMISE_MOVES, known.state, event.state, f"promise to {event.lease}")
     promises, own = state.promises.delete(event.lease), drop(state.meters, event.lease)
     state = replace(work_over(state, event.lease), promises=promises, meters=own)
-    return granted(state, lease) if event.named else state
+    if not event.named:
+        return state
+    if lease.request.promise is not None:  # it does not begin again when the task resumes
+        lease = replace(lease, request=replace(lease.request, promise=None))
+        state = replace(state, leases=state.leases.set(lease.id, lease))
+    return granted(state, lease)
 
 
 @evolves(ev.ShareSet)

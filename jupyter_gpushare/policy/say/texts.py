@@ -146,7 +146,8 @@ def _partly_text(short: Shortage) -> list[str]:
 def _lacking_text(short: Shortage) -> list[str]:
     """``GPU 0 has 20 % of its compute left, and this is predicted to use 30 %.``"""
     if not short.lacking:
-        return []
+        full = "Promises to other tasks claim as much of the GPUs' time as they may together."
+        return [full] if short.promised else []
     index, left, share = max(short.lacking, key=lambda one: (one[1], -one[0]))
     most = "" if len(short.lacking) == 1 else ", most of all"
     has = f"GPU {index} has {left} % of its compute left{most}"

@@ -145,8 +145,3 @@ class Progress:
     seconds: float
     got: float = 1.0
     attained: float = 0.0
-
-    @property
-    def left(self) -> float | None:
-        """Seconds of computing that are left; ``None``: nobody knows."""
-        return None if self.total is None else max(0, self.total - self.done) * self.seconds
