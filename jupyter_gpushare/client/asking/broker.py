@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from functools import partial
+from functools import cached_property, partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -237,16 +237,19 @@ class Broker:
 
         Where this program can be stopped, such a call counts as a step's end.
         """
-        stopping = self._stopping
-        if self._giving.runs_here():
-            from ..adapters.jax import may_wait
+        if not self._giving.runs_here() or not self._may_wait():
+            return
+        self.progress.ended(Source.CALL)
+        if self._stopping is not None:
+            self._stopping.step_ended()
+        if self.turns.needs_gate:
+            self.turns.checkpoint(Place.STEP_END)
 
-            if may_wait():
-                self.progress.ended(Source.CALL)
-                if stopping is not None:
-                    stopping.step_ended()
-                if self.turns.needs_gate:
-                    self.turns.checkpoint(Place.STEP_END)
+    @cached_property
+    def _may_wait(self) -> Callable[[], bool]:
+        from ..adapters.jax import may_wait
+
+        return may_wait
 
     def _late(self, adapter: registry.Adapter) -> bool:
         """Whether the lease is to be taken later, when CUDA starts."""
