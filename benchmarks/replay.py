@@ -444,7 +444,7 @@ def promise_aim(found: Sequence[dict[str, Any]]) -> str:
         for policy in PROMISE_POLICIES
     }
     lost = 1 - batch[PolicyName.PROMISES] / batch[PolicyName.TURNS]
-    commits = ", ".join(sorted({one["commit"] for one in found}))
+    commits = ", ".join(sorted({one.get("commit", "not recorded") for one in found}))
     return (
         f"The aim is that at least 99 % of the promises that are made are kept: "
         f"{'met' if worst >= 0.99 else 'not met'}, with {100 * worst:.1f} % at the least. Batch "
