@@ -389,7 +389,9 @@ def promises(workers: int, small: bool) -> list[dict[str, Any]]:
     ]
     context = get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=end_with_parent) as pool:
-        return list(pool.map(promise_study, *zip(*jobs, strict=True)))
+        found = list(pool.map(promise_study, *zip(*jobs, strict=True)))
+    where = machine()
+    return [{**one, "commit": where["commit"]} for one in found]
 
 
 def promise_table(found: Sequence[dict[str, Any]]) -> str:
@@ -421,6 +423,33 @@ def promise_table(found: Sequence[dict[str, Any]]) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def promise_aim(found: Sequence[dict[str, Any]]) -> str:
+    """Whether the aim is met, and what batch sessions lose by it."""
+    if not found:
+        return NOT_MEASURED
+    told = [one for one in found if one["policy"] == PolicyName.PROMISES.value]
+    worst = min(
+        sum(one["promises_kept"] for one in some) / sum(one["promises_made"] for one in some)
+        for error in ERRORS
+        if (some := [one for one in told if one["error"] == error])
+    )
+    batch = {
+        policy: sum(
+            one["gpu_hours_batch"]
+            for one in found
+            if one["policy"] == policy.value and one["error"] == 1.0
+        )
+        for policy in PROMISE_POLICIES
+    }
+    lost = 1 - batch[PolicyName.PROMISES] / batch[PolicyName.TURNS]
+    commits = ", ".join(sorted({one.get("commit", "not recorded") for one in found}))
+    return (
+        f"The aim is that at least 99 % of the promises that are made are kept: "
+        f"{'met' if worst >= 0.99 else 'not met'}, with {100 * worst:.1f} % at the least. Batch "
+        f"sessions compute {100 * lost:.1f} % less by it than by turns alone. (Commit {commits}.)"
+    )
 
 
 _SUMMED = (
@@ -572,6 +601,7 @@ def page(results: dict[str, Any]) -> str:
         "short_time": f"{100 * (1 - CELL.above(60)[1]):.0f}",
         "scale": scale_text(results.get("scale")),
         "promises": promise_table(results.get("promises", {}).get("runs", [])),
+        "promise_aim": promise_aim(results.get("promises", {}).get("runs", [])),
         "slack": " and ".join(f"{one:g}" for one in SLACK),
         "load": f"{100 * LOAD:.0f}",
         "promise_days": f"{PROMISE_DAYS:g}",

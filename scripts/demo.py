@@ -14,8 +14,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
@@ -140,9 +141,16 @@ def wait_until(what: str, fact: Callable[[], Any], within: float = 30.0) -> Any:
 
 
 def start_node(
-    folder: Path, config: str, people: Iterable[str], *which: str
+    folder: Path,
+    config: str,
+    people: Iterable[str],
+    *which: str,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[subprocess.Popen[str], str]:
-    """A node manager that tells people apart by their tokens. ``which``: arguments for its GPUs."""
+    """A node manager that tells people apart by their tokens. ``which``: arguments for its GPUs.
+
+    It sees ``environ``, too.
+    """
     tokens = folder / "tokens.json"
     tokens.touch(0o600)
     known = [{"token": f"{name}-token", "environment": name} for name in people]
@@ -156,7 +164,9 @@ def start_node(
         *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
         "--log-level=WARN",
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
+    )
     assert process.stdout is not None
     if not process.stdout.readline().startswith("ready"):
         raise RuntimeError("the node manager did not start")

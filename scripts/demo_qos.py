@@ -36,8 +36,8 @@ PATIENCE = 120.0  # seconds for what is no promise
 STEPS = 120
 SLOWS = 60  # from that step on
 QUICK, SLOW = 0.05, 0.2
-#: Alone she computes for 15 s. With a third of the time that takes 45; 18 if she had not slowed.
-DEADLINE = 26.0
+#: Alone she computes for 15 s. With a half of the time that takes 30; 12 if she had not slowed.
+DEADLINE = 24.0
 OTHERS = ("bob", "carol")
 CONFIG = """
 c.NodeManagerApp.measure_interval = 0.5
@@ -147,7 +147,7 @@ def runs(stack: ExitStack, side: Side, socket: str, place: Path, who: str, progr
 def play(story: Story, stack: ExitStack, folder: Path) -> tuple[Side, Side]:
     """The story, on two nodes at once. Every fact in it is checked."""
     tell, check = story.tell, story.check
-    sides = [opens(stack, folder, "with", 80), opens(stack, folder, "without", 10)]
+    sides = [opens(stack, folder, "with", 90), opens(stack, folder, "without", 10)]
     kept, missed = sides
     for side in sides:
         for who in side.files:

@@ -3,9 +3,10 @@
 ``make demo-turns`` runs it. Dan's script computes in the background until Alice opens a notebook
 and needs the memory: it saves its state and stops. Alice's cell trains; meanwhile Bob and Carol
 send short cells. Each of those begins at the end of the step that Alice's training is in. When the
-three have gone Dan's script goes on. The losses of both trainings are those of trainings that
-nobody disturbed. The program exits with 1 if anything of that is not so. ``--svg`` makes a picture
-of who computed when.
+three have gone Dan's script goes on. On a second node a long cell is moved to another GPU in the
+midst of its run, over a double of the driver. The losses of all trainings are those of trainings
+that nobody disturbed. The program exits with 1 if anything of that is not so. ``--svg`` makes a
+picture of who computed when.
 
 The GPU is simulated, and torch computes on the CPU, one thread each. Everything else is real:
 three Jupyter servers with a kernel each, ``jupyter gpushare run``, and one node manager. What the
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from demo import Story, Watcher, place_of, start_node, wait_until
+from turns_moved import last_scene
 from turns_people import MUCH, PATIENCE, Cell, Person, Script, read_steps, undisturbed
 from turns_picture import Band, Span, paint
 from turns_programs import BY_STEPS, LOOP, UNTIL_THERE
@@ -354,7 +356,10 @@ def main() -> int:
             play.opening()
             after = play.dan_stops()
             curve = play.middle(folder)
-            play.dan_goes_on(after)
+            with ThreadPoolExecutor() as pool:  # beside what nobody waits for
+                moved = pool.submit(last_scene, story, folder / "moved")
+                play.dan_goes_on(after)
+                moved.result()
             if options.svg:
                 paint(play.bands(after), script.began, options.svg)
                 story.tell("a picture", f"of who computed when: {options.svg}")

@@ -252,6 +252,63 @@ def test_it_goes_on_on_another_gpu_of_the_kind(stage: Stage) -> None:
         bob.finish(busy)
 
 
+#: The same on both of two GPUs, with another word on each.
+FILL_BOTH = """
+import ctypes
+from cuda.bindings import driver
+def must(answer):
+    assert not int(answer[0]), answer[0]
+    return answer[1] if len(answer) == 2 else None
+must(driver.cuInit(0))
+words, blocks, contexts = [b"first", b"other"], [], []
+for device, word in enumerate(words):
+    contexts.append(must(driver.cuDevicePrimaryCtxRetain(device)))
+    must(driver.cuCtxSetCurrent(contexts[-1]))
+    blocks.append(must(driver.cuMemAlloc(4 * 2**30)))
+    must(driver.cuMemcpyHtoD(blocks[-1], word, len(word)))
+"""
+READ_BOTH = """
+found = []
+for context, block in zip(contexts, blocks):
+    must(driver.cuCtxSetCurrent(context))
+    data = bytearray(5)
+    must(driver.cuMemcpyDtoH(ctypes.addressof((ctypes.c_char * 5).from_buffer(data)), block, 5))
+    found.append(bytes(data).decode())
+print("read:", *found)
+"""
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [Wish(gpus=4, config="c.Quotas.default = {'gpus': 2}\nc.Policy.min_idle = 0.5\n")],
+    indirect=True,
+)
+def test_several_gpus_go_to_others_in_one_move(stage: Stage) -> None:
+    stage.world.set_version(13000)
+    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
+        alice.ok("%gpushare request --gpus 2")
+        alice.ok(FILL_BOTH)
+        stage.until_measured("alice", 4 * GIB)
+        had = gpus_of(stage, "alice")
+        alice.ok("%gpushare park")
+        stage.until_state("alice", "parked")
+        until(lambda: not stage.lease("alice")["gpus"], "nothing of her is there any more")
+        bob.ok("%gpushare request --gpus 2")
+        assert gpus_of(stage, "bob") == had
+        busy = bob.start("import time; time.sleep(600)")
+        assert alice.ok(READ_BOTH).stream().strip() == "read: first other", "each is what it was"
+        now = gpus_of(stage, "alice")
+        assert len(now) == 2
+        assert not now & had
+        assert set(stage.world.held_by(alice.pid)) == now
+        bob.interrupt()
+        bob.finish(busy)
+
+
+def gpus_of(stage: Stage, who: str) -> set[str]:
+    return {gpu["uuid"] for gpu in stage.lease(who)["gpus"]}
+
+
 def test_the_node_manager_may_be_killed_while_it_is_parked(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)

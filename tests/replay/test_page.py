@@ -74,6 +74,16 @@ def test_every_row_of_what_the_figure_depends_on_says_its_errors(
     )
 
 
+def test_the_aim_of_promises_is_what_the_figures_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    study = runpy.run_path(str(ROOT / "benchmarks" / "replay.py"))
+    found = json.loads((ROOT / "docs" / "replay.json").read_text("utf-8"))["promises"]["runs"]
+    assert ": met, with" in study["promise_aim"](found)
+    fewer = [{**one, "promises_kept": one["promises_kept"] * 9 // 10} for one in found]
+    assert ": not met, with" in study["promise_aim"](fewer)
+    assert study["promise_table"](found).count("\n") == 6
+
+
 @pytest.mark.slow
 def test_a_study_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     """Each number of people is kept when it was replayed, and ``--missing`` goes on after it."""
