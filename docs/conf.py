@@ -28,7 +28,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 smartquotes = False  # two dashes begin an option
 nitpicky = True
 # No inventory of other projects is fetched: the site is built without a network.
-nitpick_ignore_regex = [("py:class", r"(collections\.abc|jupyter_gpushare)\..*|P")]  # P: parameters
+nitpick_ignore_regex = [
+    ("py:class", r"(collections\.abc|jupyter_gpushare)\..*|P|Prediction")
+]  # P: parameters
 
 myst_heading_anchors = 4  # links to headings are written as GitHub names them
 myst_fence_as_directive = ["mermaid"]
