@@ -80,16 +80,21 @@ def test_a_newcomer_does_not_pass_an_equal_request_when_room_came_unseen():
     world.request("alice", 1)
     for number in (2, 3):
         world.request("carol", number, most)
-    end = core.step(world.state, cmd.Release(world.at, LeaseId("L1"), ALICE, False), world.config)
-    for event in end.events:
-        world.state = core.evolve(world.state, event)
-    readings = cmd.Observe(world.at, world.readings())
-    for event in core.step(world.state, readings, world.config).events:
-        if not isinstance(event, LeaseGranted):
-            world.state = core.evolve(world.state, event)
-    world.run = lambda command: _run(world, command)
+    _ends_unseen(world, "L1", ALICE)
     assert isinstance(world.request("carol", 4, most), core.Wait)
     assert held(world) == ["L2"]
+
+
+def test_a_newcomer_does_not_pass_who_becomes_urgent_by_the_grants_before_it():
+    world = one_gpu(plain_config(overtake_interactive=1))
+    world.request("dave", 1, Request(memory=Bytes(4 * GIB)))
+    world.request("alice", 2, Request(memory=Bytes(18 * GIB)))
+    world.request("bob", 3, Request(memory=Bytes(24 * GIB)))
+    small = Request(memory=Bytes(8 * GIB))
+    world.request("carol", 4, small)
+    _ends_unseen(world, "L2", ALICE)
+    assert isinstance(world.request("carol", 5, small), core.Wait)
+    assert held(world) == ["L1", "L4"], "one grant may pass bob's request, no two"
 
 
 def test_a_later_request_is_not_urgent_before_an_earlier_one_of_the_same_person():
@@ -113,6 +118,19 @@ def test_a_later_request_is_not_urgent_before_an_earlier_one_of_the_same_person(
         world.at += 60.0
         order += [name for name in waiting if name not in world.state.queue.waiting]
     assert order.index("L8") < order.index("L9")
+
+
+def _ends_unseen(world, lease, who):
+    """It ends and its memory is free, and nobody has looked at the queue."""
+    end = core.step(world.state, cmd.Release(world.at, LeaseId(lease), who, False), world.config)
+    readings = cmd.Observe(world.at, world.readings())
+    for event in end.events:
+        if not isinstance(event, LeaseGranted):
+            world.state = core.evolve(world.state, event)
+    for event in core.step(world.state, readings, world.config).events:
+        if not isinstance(event, LeaseGranted):
+            world.state = core.evolve(world.state, event)
+    world.run = lambda command: _run(world, command)
 
 
 def _run(world, command):

@@ -241,7 +241,10 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
             serve(draft)
             if draft.state.leases[name].phase is LeasePhase.HELD:
                 return Grant(name)
-            result = fit(draft, lease)
+            # These grants may have made another request urgent.
+            urgent = draft.state.queue.first_urgent(draft.state.grants)
+            barred = urgent is not None and urgent.lease != name
+            result = NoRoom(0, 0) if barred else fit(draft, lease)
         if isinstance(result, Granted) and (urgent or not delays(draft, item, result)):
             grant(draft, item, result)
             return Grant(name)
