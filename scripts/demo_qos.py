@@ -1,12 +1,12 @@
 """Training loops on one GPU, of which one has a deadline and grows slower in mid-run.
 
-``make demo-qos`` runs it. Alice names a deadline for her loop; Bob's and Carol's go on and on. With
-a third of the GPU's time, which is what she has beside them, hers would have been ready in time;
-but from its middle on each of her steps takes four times as long. The node manager sees that, and
-raises her share ten hundredths at a time until the deadline is kept again. The same is played on a
-second node at the same time, where promises may claim no more than the ten hundredths that hers
-begins with: there she is late, and is told so as soon as it is known. The program exits with 1 if
-anything of that is not so. ``--svg`` makes a picture of the shares and of how far she was.
+``make demo-qos`` runs it. Alice names a deadline for her loop; Bob's and Carol's train in short
+rounds, one after the other. With a fifth of the GPU's time hers would be ready in time; but from
+its middle on each of her steps takes three times as long. The node manager sees that, and raises
+her share ten hundredths at a time until the deadline is kept again. The same is played on a second
+node at the same time, where promises may claim no more than the ten hundredths that hers begins
+with: there she is late, and is told so as soon as it is known. The program exits with 1 if anything
+of that is not so. ``--svg`` makes a picture of the shares and of how far she was.
 
 The GPUs are simulated. Everything else is real: two node managers, and three programs on each that
 train with torch on the CPU and sleep for as long as a GPU would compute.
@@ -35,9 +35,9 @@ from jupyter_gpushare.protocol.messages import Method
 PATIENCE = 120.0  # seconds for what is no promise
 STEPS = 120
 SLOWS = 60  # from that step on
-QUICK, SLOW = 0.05, 0.2
-#: Alone she computes for 15 s. With a half of the time that takes 30; 12 if she had not slowed.
-DEADLINE = 24.0
+QUICK, SLOW = 0.05, 0.15
+#: Alone she computes for 12 s; for 6 if she had not slowed.
+DEADLINE = 30.0
 OTHERS = ("bob", "carol")
 CONFIG = """
 c.NodeManagerApp.measure_interval = 0.5

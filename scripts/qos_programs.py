@@ -23,14 +23,16 @@ def train(seconds):
     print("step", began, time.monotonic(), flush=True)
 """
 
-#: Bob's and Carol's: it goes on until it is ended.
+#: Bob's and Carol's: short rounds, one after the other, until it is ended. Whoever has less left
+#: goes first, so they would always go before Alice, if she had no share of her own.
 ENDLESS = f"""
 from jupyter_gpushare import steps
 from jupyter_gpushare.client import request
 request(memory="8GiB", priority_class="interactive")
 {_STEP}
-for _ in steps(iter(int, 1)):
-    train({{quick}})
+while True:
+    for _ in steps(range(20)):
+        train({{quick}})
 """
 
 #: Alice's: once that file is there, so many steps by a deadline; from the middle on each is longer.

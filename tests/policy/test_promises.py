@@ -393,7 +393,7 @@ def test_what_a_task_is_owed_goes_on_after_a_floor_came_between() -> None:
         if turn is not None and turn.part > 0 and turn.phase is TurnPhase.WAITS:
             interrupted += 1
             assert turn.part < 10.0
-            assert meters.ripe_at(node.world.state, name) == math.inf
+            assert meters.ripe_at(node.world.state, name, 10.0) == math.inf
     assert interrupted
     given = [e for e in node.world.history if isinstance(e, ev.TurnGiven) and e.lease == name]
     # Twice owed, in two or three pieces each. Anew each time, it would go on for ever.

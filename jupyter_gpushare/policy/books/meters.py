@@ -18,7 +18,7 @@ from .compute import WINDOW
 from .copies import replace
 from .state import Meter, State
 
-#: Parts in which a floor is given: six a minute, or a step where that is longer.
+#: Parts in which a floor is given: six a minute, or a quantum or a step, as `piece` says.
 PIECES: Final = 6
 #: A task that used more than its share waits until it is back at this part of it.
 BACK: Final = 0.85
@@ -35,9 +35,12 @@ def _step(state: State, lease: LeaseId) -> float:
     return 0.0 if told is None else min(told.seconds, WINDOW)
 
 
-def piece(state: State, lease: LeaseId) -> float:
-    """Seconds of credit with which a task goes first: its step, or a sixth of its minute."""
-    return max(_step(state, lease), floor(state, lease) * WINDOW / PIECES)
+def piece(state: State, lease: LeaseId, quantum: float) -> float:
+    """Seconds of credit with which a task goes first: a sixth of its minute, or a ``quantum``.
+
+    The smaller of the two; but never less than its step, for which it would be interrupted at once.
+    """
+    return max(_step(state, lease), min(floor(state, lease) * WINDOW / PIECES, quantum))
 
 
 def settled(state: State, lease: LeaseId, at: float) -> State:
@@ -75,12 +78,12 @@ def used(state: State, lease: LeaseId, at: float) -> float:
     return has + (meter.used - has) * math.exp(-max(0.0, at - meter.at) / WINDOW)
 
 
-def ripe_at(state: State, lease: LeaseId) -> float:
+def ripe_at(state: State, lease: LeaseId, quantum: float) -> float:
     """Boot time from which a waiting task goes first by its floor; ``inf``: it has none."""
     meter, part = state.meters.get(lease), floor(state, lease)
     if meter is None or not part or _phase(state, lease) is not TurnPhase.WAITS:
         return math.inf
-    return meter.at + max(0.0, piece(state, lease) - meter.credit) / part
+    return meter.at + max(0.0, piece(state, lease, quantum) - meter.credit) / part
 
 
 def spent_at(state: State, lease: LeaseId) -> float:

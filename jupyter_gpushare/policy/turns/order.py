@@ -111,7 +111,7 @@ def _line(
 
     def key(name: LeaseId) -> tuple[int, float, tuple[bool, int, int, int]]:
         rank = levels.rank(state, config, name)
-        if at >= (ripe := meters.ripe_at(state, name)):
+        if at >= (ripe := meters.ripe_at(state, name, config.quantum)):
             return -1, ripe, rank
         if at >= owed_at(state, config, shared, name):
             return 0, _wants_since(state, name), rank
@@ -221,7 +221,7 @@ def _yields(
         (max(owed, sheltered), Why.QUANTUM),
         (max(meters.beyond_at(state, holder), sheltered, back), Why.BEYOND),
     ]
-    if math.isfinite(ripe := meters.ripe_at(state, waiting)):
+    if math.isfinite(ripe := meters.ripe_at(state, waiting, config.quantum)):
         kept = max(levels.kept_until(state, holder), meters.spent_at(state, holder))
         reasons.append((max(ripe, kept), Why.PROMISED))
     at, why = min(reasons, key=lambda one: one[0])
