@@ -500,7 +500,7 @@ def floors_hold(named: list[int], step: float, others: list[tuple[float, bool]])
 
 
 def _floor_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meters, "ripe_at", lambda state, lease: math.inf)
+    monkeypatch.setattr(meters, "ripe_at", lambda *_: math.inf)
 
 
 def _floor_unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
