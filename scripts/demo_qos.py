@@ -37,7 +37,7 @@ STEPS = 120
 SLOWS = 60  # from that step on
 QUICK, SLOW = 0.05, 0.15
 #: Alone she computes for 12 s; for 6 if she had not slowed.
-DEADLINE = 30.0
+DEADLINE = 28.0
 OTHERS = ("bob", "carol")
 CONFIG = """
 c.NodeManagerApp.measure_interval = 0.5

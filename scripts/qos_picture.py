@@ -38,9 +38,10 @@ def paint(lines: list[Line], deadline: float, steps: int, slows: int, path: Path
             [0, *(at for at, _ in line.progress)], [0, *(n for _, n in line.progress)], **how
         )
         done = line.progress[-1][1]
-        said = f"ready after {ends:.1f} s" if done >= steps else f"{done} of {steps} steps"
-        place = {"xytext": (-6, -14), "textcoords": "offset points", "ha": "right"}
-        below.annotate(said, (ends, done), color=colour, **place)
+        is_ready = done >= steps
+        said = f"ready after {ends:.1f} s" if is_ready else f"{done} of {steps} steps"
+        place = {"xytext": (-6, 8 if is_ready else -18), "textcoords": "offset points"}
+        below.annotate(said, (ends, done), color=colour, ha="right", **place)
     for axis in (above, below):
         axis.axvline(deadline, color="#555555", linewidth=1)
         axis.grid(alpha=0.3)
@@ -49,8 +50,10 @@ def paint(lines: list[Line], deadline: float, steps: int, slows: int, path: Path
     below.set_ylabel("steps done")
     below.set_xlabel("seconds since the promise was made")
     below.axhline(slows, color="#999999", linewidth=1, linestyle=":")
-    below.annotate("from here on each step takes four times as long", (0.2, slows + 2))
-    below.annotate("deadline", (deadline, 4), xytext=(4, 0), textcoords="offset points")
+    below.annotate("from here on each step takes longer", (0.2, slows + 2))
+    at_the_line = {"xytext": (-4, 0), "textcoords": "offset points", "ha": "right"}
+    below.annotate("deadline", (deadline, 4), **at_the_line)
+    below.set_ylim(0, 1.15 * steps)
     above.legend(loc="upper left", frameon=False)
     about = {
         "Title": "A promise that is kept by a larger share",
