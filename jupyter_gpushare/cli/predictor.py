@@ -51,7 +51,7 @@ class PredictorRetrainApp(PredictorVerb):
             from ..predict.training.fit import train
         except ImportError as error:
             raise Refused(
-                f"training needs {error.name}: pip install 'jupyter_gpushare[predict]'",
+                f"training needs {error.name}: pip install cloudpickle scikit-learn torch",
                 "unavailable",
             ) from None
         own = self._own(self.beside(RECORDS_FILE))

@@ -23,6 +23,7 @@ GIB = 2**30
 VERBS = [
     *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
     *("gpu", "systemd", "ledger", "request", "advise"),
+    *("predictor retrain", "predictor card"),
     *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
     *("ledger backup", "ledger check", "ledger vacuum", "ledger restore"),
 ]

@@ -432,7 +432,7 @@ class Told:
 
 
 #: Those that step outside of a backward pass, in this process.
-STEPPING = (plain, accumulated, scaled, adversaries, closures)
+STEPPING = (plain, accumulated, scaled, pytest.param(adversaries, marks=pytest.mark.long), closures)
 
 
 @pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")

@@ -154,13 +154,14 @@ def apart_from_use(events: Iterable[ev.Event]) -> list[ev.Event]:
     """``events`` without what each environment has used, and without the head-room in turns.
 
     An earlier release counted all tasks of a GPU by turns; now the one that has the turn counts.
-    And it had one head-room for each GPU; now there is one before each later task.
+    And it had one head-room for each GPU; now there is one before each later task. How long a GiB
+    takes was not in its snapshots.
     """
     plain: list[ev.Event] = []
     for event in events:
         if isinstance(event, ev.BooksRestored):
             accounts = tuple((name, 0.0, 0, 0.0) for name, *_ in event.accounts)
-            plain.append(replace(event, accounts=accounts))
+            plain.append(replace(event, accounts=accounts, pace=None))
         elif isinstance(event, ev.GpuShared):
             plain.append(replace(event, offset=0))
         else:

@@ -185,6 +185,7 @@ def test_a_stopped_holder_loses_its_turn_and_takes_turns_again(
         assert overlaps(alice.steps, bob.steps, since) == []
 
 
+@pytest.mark.long  # a hand-over in which it dies is a worse moment
 def test_turns_go_on_when_the_node_manager_was_killed(node: RunningNode, tmp_path: Path) -> None:
     with by_turns(node, tmp_path) as (alice, bob, since):
         until(lambda: phases(node) in OUT, "one has the turn, the other waits")

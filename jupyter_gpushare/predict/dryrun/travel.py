@@ -99,7 +99,7 @@ def pack(thing: Any, keras_model: Callable[[Any], Any] | None = None) -> bytes:
         raise DryRunFailed(
             "missing",
             "A dry run needs cloudpickle to hand the model to another process.",
-            "pip install 'jupyter_gpushare[predict]'",
+            "pip install cloudpickle",
         ) from error
 
     luggage = Luggage()
