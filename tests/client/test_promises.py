@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.client.asking.promises import Promises
 from jupyter_gpushare.client.errors import GpuShareError, QuotaExceeded, error_for
-from jupyter_gpushare.client.words.promises import News, Wish, clock, read_wish
+from jupyter_gpushare.client.words.promises import News, Wish, clock, read_wish, share_words
 from jupyter_gpushare.protocol import holding
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import FEATURES, Method
@@ -240,6 +240,11 @@ def test_a_promise_lasts_as_long_as_the_cell(scene: Scene) -> None:
     assert scene.session.calls[1:] == [{"ends": True}, {"over": True, "lease": "L"}]
     scene.promises.heard(news("missed", **FULL))
     assert len(scene.said) == 1, "the cell has ended"
+
+
+def test_without_turns_it_says_that_nothing_is_done_for_it() -> None:
+    assert "nothing is done for it" in share_words(0)
+    assert share_words(None) == share_words(True) == ""
 
 
 def test_it_is_over_also_where_the_cell_raises(scene: Scene) -> None:

@@ -105,9 +105,13 @@ def clock(at: float, now: float) -> str:
 
 
 def share_words(share: object) -> str:
-    """``It has 30 % of its GPU's time for it``; empty where it has none of its own."""
-    if isinstance(share, bool) or not isinstance(share, int) or not 0 < share <= 100:
+    """What it has for it, in hundredths; 0: nothing; empty where that is not told."""
+    if isinstance(share, bool) or not isinstance(share, int) or not 0 <= share <= 100:
         return ""
+    if not share:
+        return (
+            "Its GPU's time is not shared out by turns, so nothing is done for it but to watch it."
+        )
     return f"For it, it has {share} % of its GPU's time, whoever else wants to compute."
 
 

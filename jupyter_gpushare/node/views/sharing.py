@@ -9,6 +9,7 @@ from ...policy.books.state import Lease, State
 from ...policy.turns import expected, order
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import GpuUuid
+from ...policy.words.promises import Cause
 from ...policy.words.recalls import Give, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
@@ -122,8 +123,16 @@ def promise_of(state: State, lease: Lease, offset: float) -> doc.Promise | None:
         "state": promised.state.value,
         "why": None if promised.why is None else promised.why.value,
         "expected_end": None if promised.ends is None else promised.ends + offset,
-        "share": state.given.get(lease.id, 0),
+        "share": own_share(state, lease),
     }
+
+
+def own_share(state: State, lease: Lease) -> int:
+    """Hundredths of its GPUs' time that a task has for its promise; 0: nobody shares it out."""
+    promised = state.promises.get(lease.id)
+    if promised is not None and promised.why is Cause.NO_TURNS:
+        return 0
+    return state.given.get(lease.id, 0)
 
 
 def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:

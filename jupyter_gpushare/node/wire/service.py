@@ -68,6 +68,7 @@ from ..manager import Manager
 from ..views.logs import call_tag, is_heard, say
 from ..views.pauses import Pauses
 from ..views.promises import Promises
+from ..views.sharing import own_share
 from ..views.status import (
     Place,
     measured_by_lease,
@@ -460,7 +461,7 @@ class Service:
                 if call.method is Method.PROGRESS and lease is not None:
                     self._runs.stepped(lease, call.params.done, call.params.seconds)
                 if call.method is Method.PROMISE and lease is not None:
-                    result["share"] = state.given.get(lease.id, 0)
+                    result["share"] = own_share(state, lease)
                 if call.method is Method.MEMORY and lease is not None:
                     self._runs.stepped(lease, call.params.steps)
                     result["gate"] = not recalls.has_turn(state, lease.id)
