@@ -19,7 +19,7 @@ def train(seconds):
     model(torch.ones(8, 16)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-    time.sleep(seconds)
+    time.sleep(seconds)  # the GPU computes
     print("step", began, time.monotonic(), flush=True)
 """
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo import Notebook, Story, Watcher, start_node, wait_until
-from turns_programs import HAVE, MOVED, READ, STAND_IN
+from torch_stand_in import STAND_IN
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -103,12 +103,10 @@ class Scene:
 
     def comes(self, who: str) -> str:
         """Somebody computes from now on; the GPU."""
-        client = self.others[who]
-        granted = client.request(memory=5 * GIB)
-        self.leases[who] = lease = granted["lease"]
-        client.call(Method.ACTIVITY, lease=lease, state="busy")
-        client.call(Method.MEMORY, lease=lease, figures=[], steps=0, can_take_turns=True)
-        return str(granted["gpus"][0]["uuid"])
+        from support.driverstage import computes
+
+        self.leases[who], gpu = computes(self.others[who])
+        return gpu
 
     def gpu(self) -> str:
         """Alice's; empty while she has none."""
@@ -117,15 +115,18 @@ class Scene:
 
     def plays(self) -> None:
         """The scene. Every fact in it is checked."""
+        from support.driverstage import FILL, READ, TRAIN
+
         tell, check, alice = self.story.tell, self.story.check, self.alice
         alice.result()
-        for code in ("%gpushare request", HAVE, MOVED):
+        for code in ("%gpushare request", FILL, TRAIN):
             alice.run(code)
             alice.result()
         first = self.gpu()
         enough, steps = self.folder / "enough", self.folder / "steps"
         steps.touch()
-        alice.run(f"train({str(enough)!r}, {str(steps)!r})")
+        note = f"lambda losses: print(len(losses), file=open({str(steps)!r}, 'a'))"
+        alice.run(f"train(lambda steps: os.path.exists({str(enough)!r}), {note})")
         tell("alice", "opens a notebook on a node of two GPUs, and trains there, with 4 GiB")
         second = self.comes("bob")
         check(second != first, "bob computes on the other GPU")
@@ -145,9 +146,16 @@ class Scene:
         enough.touch()
         printed = list(json.loads(alice.result(PATIENCE)))
         alice.run(READ)
-        check(alice.result() == "alice was here", "what she had in the GPU's memory came along")
+        check(
+            alice.result() == "read: b'alice was here'",
+            "what she had in the GPU's memory came along",
+        )
         plain = subprocess.run(
-            [sys.executable, "-c", f"{MOVED}train({len(printed) - 1})"],
+            [
+                sys.executable,
+                "-c",
+                f"{TRAIN}train(lambda steps: steps >= {len(printed) - 1}, pause=0)",
+            ],
             check=True,
             stdout=subprocess.PIPE,
             text=True,

@@ -18,8 +18,9 @@ from typing import Any
 import httpx
 import websocket
 from demo import wait_until
+from torch_stand_in import STAND_IN
 from turns_picture import Span
-from turns_programs import SCRIPT, STAND_IN
+from turns_programs import SCRIPT
 
 PATIENCE = 600.0  # seconds for what is no promise: a busy machine may be slow
 TOKEN = "demo"

@@ -6,30 +6,6 @@ each step, with its begin and its end in monotonic seconds.
 
 from __future__ import annotations
 
-#: Torch counts the memory that it uses on a GPU, and not what it uses on a CPU. The kernels run
-#: this when they start: a measured step then tells such figures, as on a GPU.
-STAND_IN = """
-from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator, Figures
-from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
-from jupyter_gpushare.client.adapters.torch import TorchAdapter
-
-class OnCpu(CudaAllocator):
-    def devices(self):
-        return (self._torch.device("cpu"),)
-    def figures(self, device):
-        return Figures._make(2**30 for _ in Figures._fields)
-    def free(self, device):
-        return None
-    def capturing(self):
-        return False
-
-def watch_steps(adapter, torch):
-    if adapter.meter is None:
-        adapter.meter = StepMeter(torch, OnCpu(torch))
-        adapter.meter.install()
-
-TorchAdapter._watch_steps = watch_steps
-"""
 #: The first cell of everybody's notebook: a training loop.
 LOOP = """
 import json, os, time, torch
@@ -132,49 +108,4 @@ def digest(part):
     return found.hexdigest()
 
 print(json.dumps({name: digest(part) for name, part in state().items()}))
-"""
-
-#: What the last scene's cell has on its GPU: a context, 4 GiB, and something in it to recognise.
-HAVE = """
-import ctypes
-from cuda.bindings import driver
-def must(answer):
-    assert not int(answer[0]), answer[0]
-    return answer[1] if len(answer) == 2 else None
-must(driver.cuInit(0))
-must(driver.cuCtxSetCurrent(must(driver.cuDevicePrimaryCtxRetain(0))))
-block = must(driver.cuMemAlloc(4 * 2**30))
-text = b"alice was here"
-must(driver.cuMemcpyHtoD(block, text, len(text)))
-"""
-READ = """
-data = bytearray(len(text))
-place = ctypes.addressof((ctypes.c_char * len(text)).from_buffer(data))
-must(driver.cuMemcpyDtoH(place, block, len(text)))
-print(bytes(data).decode())
-"""
-#: And its training: until a file is there, or for so many steps.
-MOVED = """
-import json, os, time, torch
-torch.set_num_threads(1)
-
-def train(enough, log=os.devnull):
-    torch.manual_seed(3)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(64, 64), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1)
-    )
-    optimizer = torch.optim.AdamW(net.parameters())
-    losses = []
-    with open(log, "a", buffering=1) as steps:
-        while not (len(losses) >= enough if isinstance(enough, int) else os.path.exists(enough)):
-            loss = net(torch.randn(32, 64)).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-            steps.write(f"{len(losses)}\\n")
-            if not isinstance(enough, int):
-                time.sleep(0.01)
-    weights = sum(one.double().sum().item() for one in net.parameters())
-    print(json.dumps([one.hex() for one in (*losses, weights)]))
 """

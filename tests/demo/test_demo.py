@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
+from support.stories import plays
 
 
-def test_the_demo_ends_well():
-    done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "demo.py"],
-        capture_output=True,
-        text=True,
-        timeout=115,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WRONG" not in done.stdout
-    assert done.stdout.count("   ok  ") >= 9
-    assert "Everything as promised." in done.stdout
+def test_the_demo_ends_well() -> None:
+    said = plays("demo.py", within=115)
+    assert said.count("   ok  ") >= 9
+    assert "Everything as promised." in said

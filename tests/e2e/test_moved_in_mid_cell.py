@@ -17,7 +17,17 @@ from typing import Any
 
 import pytest
 from support.cuda import GIB, Call, Cuda
-from support.driverstage import FILL, READ, Stage, Wish, cuda_stubs, cuda_world, stage
+from support.driverstage import (
+    FILL,
+    READ,
+    TRAIN,
+    Stage,
+    Wish,
+    computes,
+    cuda_stubs,
+    cuda_world,
+    stage,
+)
 from support.kernel import Kernel, Shown, shows
 from support.node import NodeClient, until
 from support.torch_stand_in import STAND_IN
@@ -47,34 +57,11 @@ pytestmark = [
     ),
 ]
 
-TRAIN = """
-import json, os, time, torch
-torch.set_num_threads(1)
-
-def train(enough, note=len):
-    torch.manual_seed(3)
-    net = torch.nn.Sequential(
-        torch.nn.Linear(64, 64), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1)
-    )
-    optimizer = torch.optim.AdamW(net.parameters())
-    losses = []
-    while not enough(len(losses)):
-        loss = net(torch.randn(32, 64)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-        note(losses)
-        time.sleep(0.01)
-    weights = sum(one.double().sum().item() for one in net.parameters())
-    print(json.dumps([one.hex() for one in (*losses, weights)]))
-"""
-
 
 def undisturbed(steps: int) -> list[str]:
     """What a plain Python program computes that does the same without us."""
     done = subprocess.run(
-        [sys.executable, "-c", f"{TRAIN}train(lambda steps: steps >= {steps})"],
+        [sys.executable, "-c", f"{TRAIN}train(lambda steps: steps >= {steps}, pause=0)"],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -103,12 +90,8 @@ class Others:
 
     def comes(self, who: str) -> str:
         """The UUID of the GPU on which he computes from now on."""
-        client = self._clients[who]
-        granted = client.request(memory=5 * GIB)
-        self._leases[who] = lease = granted["lease"]
-        client.call(Method.ACTIVITY, lease=lease, state="busy")
-        client.call(Method.MEMORY, lease=lease, figures=[], steps=0, can_take_turns=True)
-        return str(granted["gpus"][0]["uuid"])
+        self._leases[who], gpu = computes(self._clients[who])
+        return gpu
 
     def asks(self, who: str) -> None:
         self._clients[who].call(Method.TURN_ASK, lease=self._leases[who])

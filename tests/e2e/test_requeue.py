@@ -201,14 +201,14 @@ TORN = TRAINING.replace(
     if os.environ["JUPYTER_GPUSHARE_RESTARTS"] == "1":
         os.truncate(checkpoint + ".new", os.path.getsize(checkpoint + ".new") // 2)
         print("saving", os.getpid(), flush=True)
-        time.sleep(1000)
+        time.sleep(1000)  # it is killed here
     os.replace(checkpoint""",
 ).replace(
     "    gpushare.checkpoint()",
     """\
     while os.environ["JUPYTER_GPUSHARE_RESTARTS"] == "1" and step == steps - 1:
         gpushare.checkpoint()
-        time.sleep(0.01)
+        time.sleep(0.01)  # until it is asked to stop
     gpushare.checkpoint()""",
 )
 

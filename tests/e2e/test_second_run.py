@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from support.kernel import Kernel
-from support.node import GIB, NodeClient, RunningNode, token_file, until
+from support.node import GIB, NodeClient, RunningNode, until
 from support.nvml import NvmlWorld
-from support.nvml_fixtures import nvml_stub, nvml_world
+from support.nvml_fixtures import node_on, nvml_stub, nvml_world
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -78,16 +78,9 @@ class Place:
 
 @pytest.fixture
 def place(nvml_world: NvmlWorld, tmp_path: Path) -> Iterator[Place]:
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "torch.py").write_text(TORCH)
-    with RunningNode(
-        tmp_path,
-        simulate="",
-        config=CONFIG,
-        environ=nvml_world.environ(),
-        arguments=[token_file(tmp_path, "alice", "bob", "root")],
-    ) as node:
+    with node_on(nvml_world, tmp_path, CONFIG, "alice", "bob", "root") as (node, (gpu,)):
         place = Place(nvml_world, gpu, node, tmp_path)
         with place.root:
             yield place

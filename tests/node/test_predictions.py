@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, NodeClient, Puppet, RemoteError, RunningNode, token_file, until
+from support.node import GIB, NodeClient, Puppet, RemoteError, RunningNode, until
 from support.nvml import NvmlWorld
+from support.nvml_fixtures import node_on
 from support.predictor import PLANT
 
 from jupyter_gpushare.node.ledger.learned import Learned
@@ -60,14 +61,7 @@ class Place:
 
 @pytest.fixture
 def place(nvml_world: NvmlWorld, tmp_path: Path) -> Iterator[Place]:
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
-    with RunningNode(
-        tmp_path,
-        simulate="",
-        config=CONFIG,
-        environ=nvml_world.environ(),
-        arguments=[token_file(tmp_path, "alice", "bob", "root")],
-    ) as node:
+    with node_on(nvml_world, tmp_path, CONFIG, "alice", "bob", "root") as (node, (gpu,)):
         yield Place(nvml_world, gpu, node)
 
 

@@ -45,7 +45,7 @@ with lease(deadline={DEADLINE}):
         model(torch.ones(8, 16)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep({QUICK} if number < {STEPS // 2} else {4 * QUICK})
+        time.sleep({QUICK} if number < {STEPS // 2} else {4 * QUICK})  # the GPU computes
         print("step", start, time.monotonic(), flush=True)
 print("ready", time.monotonic() - began, flush=True)
 """

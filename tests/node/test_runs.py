@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
+from support.node import GIB, NodeClient, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
+from support.nvml_fixtures import node_on
 
 from jupyter_gpushare.node.ledger import runs as table
 from jupyter_gpushare.node.ledger.ledger import Ledger
@@ -130,14 +131,7 @@ def own(client: NodeClient) -> dict[str, Any]:
 
 @pytest.fixture
 def place(nvml_world: NvmlWorld, tmp_path: Path) -> Iterator[Place]:
-    gpus = [nvml_world.add_gpu(memory=24 * GIB, reserved=0) for _ in range(2)]
-    with RunningNode(
-        tmp_path,
-        simulate="",
-        config=CONFIG,
-        environ=nvml_world.environ(),
-        arguments=[token_file(tmp_path, "alice", "bob", "root")],
-    ) as node:
+    with node_on(nvml_world, tmp_path, CONFIG, "alice", "bob", "root", gpus=2) as (node, gpus):
         yield Place(nvml_world, gpus, node)
 
 

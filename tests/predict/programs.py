@@ -56,7 +56,7 @@ def of_torch() -> None:
 
     class Sleepy(nn.Module):
         def forward(self, x: Any) -> Any:
-            time.sleep(60)
+            time.sleep(60)  # longer than the dry run may take
 
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -49,6 +49,38 @@ def read():
     return bytes(data)
 """
 READ = "print('read:', read())"
+#: And a long training, until it has ``enough`` steps; with the weights its losses are printed.
+TRAIN = """
+import json, os, time, torch
+torch.set_num_threads(1)
+
+def train(enough, note=len, pause=0.01):
+    torch.manual_seed(3)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(64, 64), torch.nn.Dropout(0.2), torch.nn.Linear(64, 1)
+    )
+    optimizer = torch.optim.AdamW(net.parameters())
+    losses = []
+    while not enough(len(losses)):
+        loss = net(torch.randn(32, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        note(losses)
+        time.sleep(pause)  # the GPU computes
+    weights = sum(one.double().sum().item() for one in net.parameters())
+    print(json.dumps([one.hex() for one in (*losses, weights)]))
+"""
+
+
+def computes(client: NodeClient) -> tuple[str, str]:
+    """Somebody computes from now on, and takes turns; the lease, and the GPU's UUID."""
+    granted = client.request(memory=5 * GIB)
+    lease = str(granted["lease"])
+    client.call(Method.ACTIVITY, lease=lease, state="busy")
+    client.call(Method.MEMORY, lease=lease, figures=[], steps=0, can_take_turns=True)
+    return lease, str(granted["gpus"][0]["uuid"])
 
 
 class Stage:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from support.node import GIB, RunningNode, token_file
 from support.nvml import STATE_VARIABLE, NvmlWorld, build_stub
 
 __all__ = ["nvml_stub", "nvml_world"]
@@ -23,3 +26,19 @@ def nvml_world(nvml_stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     state = tmp_path / "nvml.state"
     monkeypatch.setenv(STATE_VARIABLE, str(state))
     return NvmlWorld(nvml_stub, state)
+
+
+@contextmanager
+def node_on(
+    world: NvmlWorld, directory: Path, config: str, *people: str, gpus: int = 1
+) -> Iterator[tuple[RunningNode, list[str]]]:
+    """A node manager on so many GPUs of 24 GiB of this world, and their UUIDs."""
+    uuids = [world.add_gpu(memory=24 * GIB, reserved=0) for _ in range(gpus)]
+    with RunningNode(
+        directory,
+        simulate="",
+        config=config,
+        environ=world.environ(),
+        arguments=[token_file(directory, *people)],
+    ) as node:
+        yield node, uuids

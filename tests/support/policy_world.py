@@ -203,7 +203,7 @@ class World:
             assert quota is None or named <= quota or moved, "tasks named more than the quota"
 
     def within_compute(self, result: core.Step) -> None:
-        """Who is placed by share finds it there beside what others were given, who compute."""
+        """A request that is placed by its share gets a GPU with so much left beside busy tasks."""
         state = result.state
         for event in result.events:
             lease = state.leases.get(event.lease) if isinstance(event, ev.LeaseGranted) else None

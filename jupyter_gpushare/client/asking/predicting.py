@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ...predict.features import Features
@@ -34,16 +35,7 @@ def params_of(features: Features) -> dict[str, Any]:
     return {
         "task": describe_task(os.environ),
         "framework": features.framework,
-        "operations": [
-            {
-                "kind": node.kind,
-                "largest": node.largest,
-                "count": node.count,
-                "flops": node.flops,
-                "bytes": node.bytes,
-            }
-            for node in features.nodes
-        ],
+        "operations": [asdict(node) for node in features.nodes],
         "batch": features.batch,
         "iterations": features.iterations,
         "inputs": features.inputs,
@@ -61,18 +53,6 @@ def _locally(features: Features, why: str) -> Prediction:
         found = Predictor.load().predict(features, KINDS)
     except WrongModels as error:
         raise GpuShareError(str(error)) from error
-    rows = [
-        {
-            "kind": one.kind,
-            "memory": one.memory,
-            "memory_p90": one.memory_p90,
-            "seconds": one.seconds,
-            "seconds_p90": one.seconds_p90,
-            "utilisation": one.utilisation,
-            "error": one.error,
-            "basis": one.basis.value,
-        }
-        for one in found
-    ]
+    rows = [{**asdict(one), "basis": one.basis.value} for one in found]
     told = {"batch": features.batch, "iterations": features.iterations, "kinds": rows}
     return Prediction(told, why)

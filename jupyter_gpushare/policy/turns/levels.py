@@ -24,7 +24,7 @@ from ..books import compute, demand, meters
 from ..books.demand import attained
 from ..books.state import State
 from ..words.config import PolicyConfig
-from ..words.model import GpuUuid, LeaseId, PriorityClass
+from ..words.model import GpuUuid, LeaseId
 from ..words.turns import Turn, TurnPhase
 
 #: A task waits for so many times what it is owed, times the tasks that want the same GPUs, and then
@@ -197,4 +197,4 @@ def locks_from(state: State, lease: LeaseId) -> float:
 
 def is_batch(state: State, lease: LeaseId) -> bool:
     """Whether nobody waits for the task at a screen."""
-    return state.leases[lease].request.priority_class is PriorityClass.BATCH
+    return compute.is_batch(state.leases[lease])

@@ -57,11 +57,11 @@ def _torch(torch: Any, thing: Any) -> dict[str, Any] | None:
     is_one = thing.numel() == 1 and thing.device.type == "cpu" and not thing.requires_grad
     try:
         strides = tuple(thing.stride())
-    except (RuntimeError, NotImplementedError):  # a sparse tensor, a lazy parameter
+    except (RuntimeError, NotImplementedError):  # torch's own: a sparse or lazy one has no strides
         strides = ()
     try:
         shape = tuple(thing.shape)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError) as error:  # torch's own, of a lazy parameter
         raise DryRunFailed(
             "cannot-travel",
             "A layer of the model does not know its shapes yet.",
@@ -139,18 +139,16 @@ def _keras(keras: Any, model: Any) -> tuple[Any, ...]:
         )
     try:
         config = model.get_config()
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # what Keras raises for a subclass without one
         raise DryRunFailed(
             "cannot-travel",
             f"{type(model).__name__} has no configuration to hand over: {error}",
             "Give the model a get_config() and a from_config(), as Keras' guide says.",
         ) from error
-    optimizer = getattr(model, "optimizer", None)
-    slots = len(optimizer.variables) if optimizer is not None else 0
-    return _keras_again, (type(model), config, str(getattr(model, "dtype_policy", "") or ""), slots)
+    return _keras_again, (type(model), config)
 
 
-def _keras_again(kind: Any, config: Any, _policy: str, _slots: int) -> Any:
+def _keras_again(kind: Any, config: Any) -> Any:
     return kind.from_config(config)
 
 
