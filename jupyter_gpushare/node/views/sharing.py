@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ...policy.books import shares
+from ...policy.books import compute, shares
 from ...policy.books.state import Lease, State
 from ...policy.turns import expected, order
 from ...policy.words.config import PolicyConfig
@@ -28,11 +28,7 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> doc.SharedGpu:
         "persistent": sum(told.persistent for told in here),
         "temporary": max((told.temporary for told in here), default=0),
         "in_turns": computing,
-        "promised": sum(
-            state.given.get(name, 0)
-            for name, promised in state.promises.items()
-            if promised.is_floor and (name, uuid) in state.claims
-        ),
+        "promised": compute.floors_on(state, uuid),
     }
 
 
