@@ -345,6 +345,7 @@ def _sharing_text(lease: Json, now: float) -> str:
         holding.pinned_text(lease, now),
         holding.pauses_text(lease, now),
         holding.promise_text(lease, now),
+        holding.compute_text(lease),
         holding.progress_text(lease),
     )
     parts = [words.TURNS.get(lease.get("turn") or "", "")]

@@ -515,6 +515,13 @@ class Promise(TypedDict):
     ]
 
 
+class LeaseCompute(TypedDict):
+    """The part of a GPU's compute that a task is counted with, where it is less than predicted."""
+
+    share: Annotated[Count, "hundredths of its GPU: what others leave"]
+    predicted: Annotated[Count, "hundredths that it is predicted to use"]
+
+
 class Lease(LeaseParking, LeaseTurn):
     """A lease, or a request that waits."""
 
@@ -581,6 +588,11 @@ class Lease(LeaseParking, LeaseTurn):
     ]
     progress: NotRequired[
         Annotated[LeaseProgress | None, Private(), "null: it does not tell, or not yours to know"]
+    ]
+    compute: NotRequired[
+        Annotated[
+            LeaseCompute | None, Private(), "null: others leave it what it is predicted to use"
+        ]
     ]
     promise: NotRequired[
         Annotated[Promise | None, Private(), "null: it has none, or not yours to know"]

@@ -226,6 +226,18 @@ def promise_text(lease: Document, now: object) -> str:
     return ", ".join(filter(None, words))
 
 
+def compute_text(lease: Document) -> str:
+    """``others leave it 30 % of the GPU's compute, and 60 % are predicted``; empty: it has what was predicted."""
+    told = lease.get("compute")
+    if not isinstance(told, Mapping) or isinstance(lease.get("promise"), Mapping):
+        return ""
+    share, predicted = _number(told.get("share")), _number(told.get("predicted"))
+    if share is None or predicted is None:
+        return ""
+    left = f"{share:g} %" if share > 1 else "next to nothing"
+    return f"others leave it {left} of the GPU's compute, and {predicted:g} % are predicted"
+
+
 def progress_text(lease: Document) -> str:
     """``step 40 of 100``; empty where it does not say."""
     told = lease.get("progress")

@@ -161,6 +161,25 @@ def test_how_far_it_is(progress: dict[str, Any] | None, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, ""),
+        (
+            {"share": 30, "predicted": 60},
+            "others leave it 30 % of the GPU's compute, and 60 % are predicted",
+        ),
+        (
+            {"share": 1, "predicted": 60},
+            "others leave it next to nothing of the GPU's compute, and 60 % are predicted",
+        ),
+    ],
+)
+def test_what_others_leave_it(told: dict[str, Any] | None, words: str) -> None:
+    assert holding.compute_text({"compute": told}) == words
+    assert holding.compute_text({"compute": told, "promise": {}}) == "", "it says its own share"
+
+
+@pytest.mark.parametrize(
     ("verdicts", "words"),
     [
         (None, ""),

@@ -73,13 +73,15 @@ torch.save(state(), result)
 
 
 @contextmanager
-def live(folder: Path, **policy: float) -> Iterator[LiveNode]:
-    """One GPU, and two people known by tokens: the programs are Bob's."""
-    people = folder / "tokens.json"
+def live(folder: Path, config: str = "", **policy: float) -> Iterator[LiveNode]:
+    """One GPU, and people known by tokens: the programs are Bob's."""
+    people, configured = folder / "tokens.json", folder / "config.py"
     people.touch(mode=0o600)
-    tokens = [{"token": name, "environment": name} for name in ("bob", "carol")]
+    tokens = [{"token": name, "environment": name} for name in ("alice", "bob", "carol")]
     people.write_text(json.dumps({"tokens": tokens}))
+    configured.write_text(config)
     options = [f"--Policy.{name}={value}" for name, value in policy.items()]
+    options.append(f"--config={configured}")
     with LiveNode(folder, "1x24GiB", "--token-file", str(people), *options) as running:
         running.environ.update(person("bob"))
         yield running
@@ -118,10 +120,13 @@ class Batch:
     """``run --requeue`` of a script; what it prints is in files."""
 
     def __init__(
-        self, node: LiveNode, script: Path, *arguments: str, signal_: str = "TERM"
+        self, node: LiveNode, script: Path, *arguments: str, signal_: str = "TERM", **asks: str
     ) -> None:
         self.out, self.err = script.with_suffix(".out"), script.with_suffix(".err")
-        options = ("--memory", "20GiB", "--requeue", "--stop-signal", signal_)
+        asks = {"memory": "20GiB", **asks}
+        options = [word for name, value in asks.items() for word in (f"--{name}", value)]
+        if "class" not in asks:
+            options += ["--requeue", "--stop-signal", signal_]
         command = [sys.executable, "-m", "jupyter_gpushare.cli", "run", *options, "--"]
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(

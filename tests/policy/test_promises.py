@@ -336,6 +336,19 @@ def test_a_wrong_prediction_is_corrected_by_what_is_measured() -> None:
     assert [e.why for e in node.world.history if isinstance(e, ev.ShareSet)] == [ShareWhy.MEASURED]
 
 
+def test_what_is_measured_stays_when_somebody_goes() -> None:
+    """A batch task is predicted to use 30 %, and uses 10: it is not given back the rest."""
+    node = Loops()
+    batch = node.come("alice", 10**6, 1.0, share=30, batch=True)
+    for _ in range(3):
+        node.run(6)
+        node.world.work = {(batch.actor.pid, gpu(0).uuid): 0.1}
+        node.world.observe()
+    assert node.shares(batch) == [10]
+    node.stop(node.come("bob", 10**6, 1.0, share=10))
+    assert node.shares(batch) == [10]
+
+
 def test_where_time_is_not_shared_out_that_is_said_at_once() -> None:
     node = Loops(dataclasses.replace(CONFIG, share_mode=ShareMode.SPACE))
     alice = node.come("alice", 60, 1.0, share=30)

@@ -11,8 +11,9 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_world import GIB, World, gpu, plain_config, process, task
 
 from jupyter_gpushare.policy import core
@@ -40,7 +41,8 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     TaskKind,
 )
-from jupyter_gpushare.policy.words.promises import Expected, ShareWhy
+from jupyter_gpushare.policy.words.promises import Expected, Promise, ShareWhy
+from jupyter_gpushare.policy.words.turns import ShareMode
 
 BATCH = PriorityClass.BATCH
 
@@ -333,6 +335,138 @@ def test_shares_are_there_after_a_restart(gone: bool) -> None:
         state = core.evolve(state, event)
     core.check(state)
     assert dict(state.given) == dict(world.state.given)
+
+
+# -- where tasks take turns ---------------------------------------------------------------------
+
+
+def takes_turns(gpus: int = 1) -> World:
+    return node(gpus, share_mode=ShareMode.TIME, max_tasks_per_gpu=9)
+
+
+def shares_set(world: World) -> list[tuple[str, int, ShareWhy]]:
+    return [(e.lease, e.share, e.why) for e in world.history if isinstance(e, ev.ShareSet)]
+
+
+def test_by_turns_a_person_does_not_wait_for_a_share() -> None:
+    world = takes_turns()
+    ask(world, "alice", 1, expects(70))
+    assert isinstance(ask(world, "bob", 2, expects(60, 100.0)), core.Grant)
+    assert given_to(world, 2) == 30, "what is left"
+    assert shares_set(world) == [("lease-2", 30, ShareWhy.LEFT)]
+    assert not world.state.promises, "nobody can tell how long it takes beside alice's"
+    assert isinstance(ask(world, "carol", 3, expects(10)), core.Grant)
+    assert given_to(world, 3) == 1, "it is in the books all the same"
+
+
+def test_by_share_goes_before_by_turns() -> None:
+    """Also where batch makes way for it, and where the other GPU has more memory."""
+    world = takes_turns(2)
+    ask(world, "alice", 1, expects(70))
+    ask(world, "bob", 2, dataclasses.replace(batch(90), memory=Bytes(9 * GIB)))
+    assert where(world, 1) != where(world, 2)
+    ask(world, "carol", 3, expects(60))
+    assert where(world, 3) == where(world, 2)
+    assert (given_to(world, 2), given_to(world, 3)) == (40, 60)
+
+
+def test_by_turns_batch_waits_for_its_share_and_a_promise_for_its_floor() -> None:
+    world = takes_turns()
+    ask(world, "alice", 1, expects(70))
+    assert isinstance(ask(world, "bob", 2, batch(60)), core.Wait)
+    named = dataclasses.replace(expects(60), promise=Promise(deadline=600.0))
+    assert isinstance(ask(world, "carol", 3, named), core.Wait)
+    assert isinstance(ask(world, "dave", 4, expects(60)), core.Grant), "neither bars a person"
+
+
+def test_a_person_who_waits_for_memory_is_not_told_of_shares() -> None:
+    world = takes_turns()
+    ask(world, "alice", 1, dataclasses.replace(expects(70), memory=Bytes(20 * GIB)))
+    waits = ask(world, "bob", 2, dataclasses.replace(expects(60), memory=Bytes(20 * GIB)))
+    assert isinstance(waits, core.Wait)
+    assert "compute" not in waits.message
+
+
+KNOWN = st.builds(
+    Request,
+    st.integers(1, 2),
+    st.one_of(st.none(), st.integers(1, 14).map(lambda gib: Bytes(gib * GIB))),
+    st.sampled_from(PriorityClass),
+    expected=st.one_of(
+        st.just(()), st.integers(1, 100).map(lambda share: (Expected(KIND, share, GIB, 60.0),))
+    ),
+)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), KNOWN), max_size=8), KNOWN, st.integers(1, 100))
+def test_what_is_known_of_a_request_never_makes_a_person_wait(
+    others: list[tuple[str, Request]], last: Request, share: int
+) -> None:
+    """With an estimate a person's request is granted wherever it would be without one."""
+    world = takes_turns(2)
+    for pid, (who, request) in enumerate(others, 1):
+        ask(world, who, pid, request)
+    last = dataclasses.replace(last, priority_class=PriorityClass.INTERACTIVE)
+    told = (Expected(KIND, share, GIB, 60.0),)
+    answers = [
+        core.step(
+            world.state,
+            cmd.RequestLease(
+                world.at,
+                LeaseId("last"),
+                EnvironmentName("eve"),
+                task(99),
+                dataclasses.replace(last, expected=expected),
+            ),
+            world.config,
+        ).decision
+        for expected in ((), told)
+    ]
+    if isinstance(answers[0], core.Grant):
+        assert isinstance(answers[1], core.Grant)
+
+
+# -- predicted when it has its GPU ---------------------------------------------------------------
+
+
+def foresee(world: World, who: str, pid: int, share: int) -> core.Decision:
+    told = (Expected(KIND, share, GIB, 60.0),)
+    whose = LeaseId(f"lease-{pid}"), EnvironmentName(who), process(pid)
+    return world.run(cmd.Foresee(world.at, *whose, told))
+
+
+def test_a_task_that_is_predicted_later_has_its_share_at_once() -> None:
+    world = node()
+    plain = Request(1, Bytes(GIB))
+    for pid, who in enumerate(("alice", "bob", "carol"), 1):
+        request = dataclasses.replace(plain, priority_class=BATCH) if who == "bob" else plain
+        ask(world, who, pid, request)
+        assert given_to(world, pid) is None
+    foresee(world, "bob", 2, 60)
+    assert given_to(world, 2) == 60
+    foresee(world, "alice", 1, 70)
+    assert (given_to(world, 1), given_to(world, 2)) == (70, 30), "batch makes way"
+    foresee(world, "carol", 3, 50)
+    assert (given_to(world, 2), given_to(world, 3)) == (5, 25), "what is left"
+    before = len(world.history)
+    foresee(world, "carol", 3, 50)
+    assert not [e for e in world.history[before:] if isinstance(e, ev.TaskForeseen)], "no news"
+    state = State()
+    for event in core.summarise(world.state):
+        state = core.evolve(state, event)
+    core.check(state)
+    assert dict(state.given) == dict(world.state.given)
+    assert state.leases[LeaseId("lease-2")].request.expected == (Expected(KIND, 60, GIB, 60.0),)
+
+
+def test_only_its_own_task_can_be_foreseen() -> None:
+    world = node()
+    ask(world, "alice", 1, Request(1, Bytes(GIB)))
+    whose = LeaseId("lease-1"), EnvironmentName("bob"), process(2)
+    refused = world.run(cmd.Foresee(world.at, *whose, (Expected(KIND, 50, GIB),)))
+    assert isinstance(refused, core.Refuse)
+    assert given_to(world, 1) is None
 
 
 def _share_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from jupyter_gpushare.policy.words.model import (
     TaskKind,
     Vitals,
 )
+from jupyter_gpushare.policy.words.promises import ShareWhy
 from jupyter_gpushare.policy.words.recalls import MEMORY, Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import ShareMode, TurnPhase
 
@@ -203,8 +204,13 @@ class World:
             assert quota is None or named <= quota or moved, "tasks named more than the quota"
 
     def within_compute(self, result: core.Step) -> None:
-        """A request that is placed by its share gets a GPU with so much left beside busy tasks."""
+        """A request that is placed by its share gets a GPU with so much left beside busy tasks.
+
+        One that goes there by turns has what is left, or one hundredth.
+        """
         state = result.state
+        sets = (event for event in result.events if isinstance(event, ev.ShareSet))
+        left = {event.lease for event in sets if event.why is ShareWhy.LEFT}
         for event in result.events:
             lease = state.leases.get(event.lease) if isinstance(event, ev.LeaseGranted) else None
             if lease is None or lease.phase is not LeasePhase.HELD or lease.id not in state.given:
@@ -218,7 +224,9 @@ class World:
                     and other.phase is LeasePhase.HELD
                     and other.activity is Activity.BUSY
                 )
-                assert others + state.given[lease.id] <= 100, "a share was given twice"
+                own, in_turns = state.given[lease.id], self.config.share_mode is ShareMode.TIME
+                assert others + own <= 100 or (own == 1 and in_turns), "a share was given twice"
+                assert in_turns or lease.id not in left, "it has less than it was placed for"
 
     def really_free(self, before: State, after: State, event: ev.LeaseGranted) -> None:
         """Promise 1 against the truth: what an earlier holder still has is given to nobody.

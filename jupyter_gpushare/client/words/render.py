@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...protocol.expecting import expectation, short_estimate, waits_for_budget
 from ...protocol.holding import (
+    compute_text,
     interruption_text,
     memory_text,
     pauses_text,
@@ -200,7 +201,7 @@ def sharing_words(lease: Document, now: object) -> str:
     """
     parts = [_TURNS.get(plain(lease.get("turn"), 20), ""), pinned_text(lease, now)]
     parts += [interruption_text(lease, now), pauses_text(lease, now)]
-    parts += [promise_text(lease, now), progress_text(lease)]
+    parts += [promise_text(lease, now), compute_text(lease), progress_text(lease)]
     if lease.get("overran"):
         parts.append("overran its turn")
     over = lease.get("over_limit")

@@ -127,6 +127,7 @@ _SHARE: Final = {
     "shrunk": "a promise or a waiting request needs the rest",
     "returned": "nobody needs the rest any more",
     "measured": "that is what it was measured to use",
+    "left": "others have the rest, and it computes by turns with them",
 }
 
 
@@ -185,6 +186,13 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "PromiseEnded": (
         "promise over",
         lambda d: f"after {format_duration(d['seconds'])} {_STANDS[d['state']]}{_because(d)}",
+    ),
+    "TaskForeseen": (
+        "what it needs was predicted",
+        lambda d: (
+            "is predicted to use "
+            + ", ".join(f"{one['share']} % of a {one['kind']}" for one in d["expected"])
+        ),
     ),
     "ShareSet": ("share of a GPU", lambda d: f"has {d['share']} % of its GPU: {_SHARE[d['why']]}"),
     "MemberJoined": ("process joined", lambda d: f"process {d['process']['pid']} joined"),

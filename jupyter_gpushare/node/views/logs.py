@@ -295,6 +295,11 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
             "why": e.why and e.why.value,
         },
     ),
+    ev.TaskForeseen: (
+        _DEBUG,
+        "foreseen",
+        lambda e: {**_who(e), "shares": {one.kind: one.share for one in e.expected}},
+    ),
     ev.ShareSet: (
         _DEBUG,
         "share",

@@ -107,6 +107,15 @@ def progress_of(state: State, lease: Lease) -> doc.LeaseProgress | None:
     return {"done": told.done, "total": told.total, "seconds": told.seconds}
 
 
+def compute_of(state: State, lease: Lease) -> doc.LeaseCompute | None:
+    """The share that a task is counted with; ``None``: it is all that was predicted, or nothing."""
+    share = state.given.get(lease.id)
+    known = compute.expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    if share is None or known is None or share >= known.share:
+        return None
+    return {"share": share, "predicted": known.share}
+
+
 def promise_of(state: State, lease: Lease, offset: float) -> doc.Promise | None:
     """What a task was promised; ``None``: nothing, or it is over."""
     promised = state.promises.get(lease.id)

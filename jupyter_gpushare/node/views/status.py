@@ -315,6 +315,7 @@ class Sheet:
             ),
             "pauses": self._pauses(lease.id, self._facts.boot),
             "progress": sharing.progress_of(state, lease),
+            "compute": sharing.compute_of(state, lease),
             "promise": sharing.promise_of(state, lease, offset),
         }
         return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row

@@ -1,7 +1,9 @@
 """What models need on this node's GPUs: predicted from dry runs, and remembered by task.
 
 A task's newest prediction is what its next request reserves, if the request names no memory and its
-reserve is an estimate. Predictions are kept in memory only, so a node manager that was started anew
+reserve is an estimate. A lease that the task has is given the predicted share of its GPU at once. A
+process that joined a lease (a command of `run`) predicts for the task that holds it. Predictions
+are kept in memory only, so a node manager that was started anew
 knows none.
 """
 
@@ -12,15 +14,17 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ...policy.books.state import State
+from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Recent, of_newcomer
+from ...policy.words import commands as cmd
 from ...policy.words.model import Bytes, EnvironmentName, GpuUuid, ProcessId
-from ...predict.estimates import Estimates, Predictor, WrongModels
+from ...policy.words.promises import Expected
+from ...predict.estimates import Basis, Estimates, Predictor, WrongModels
 from ...predict.features import Features, Hardware
 from ...predict.kinds import hardware_of
 from ...protocol import documents as doc
@@ -34,6 +38,8 @@ from .guests import Guest, fail
 #: Tasks whose newest prediction is remembered: of one environment, and in all.
 OF_ENVIRONMENT: Final = 20
 IN_ALL: Final = 5_000
+#: The relative error of a time on which decisions may rely.
+SMALL: Final = 0.1
 #: The newest ones that a status shows.
 SHOWN: Final = 3
 
@@ -56,6 +62,19 @@ class Prediction:
     def memory(self) -> Bytes:
         """Bytes that are enough on each kind of GPU, in nine of ten cases."""
         return Bytes(max((one.memory_p90 for one in self.estimates), default=0))
+
+
+def is_sure(one: Estimates) -> bool:
+    """Whether decisions may rely on the time of an estimate."""
+    return one.basis is not Basis.DRY_RUN and one.error <= SMALL
+
+
+def by_kind(estimates: Iterable[Estimates]) -> tuple[Expected, ...]:
+    """The same for the policy."""
+    return tuple(
+        Expected(one.kind, one.utilisation, one.memory_p90, one.seconds, is_sure(one))
+        for one in estimates
+    )
 
 
 def features_of(params: PredictParams) -> Features:
@@ -150,7 +169,7 @@ class Predictions:
 
     async def _answer(self, guest: Guest, call: Call) -> None:
         params: PredictParams = call.params
-        who, process = guest.who.environment, guest.who.process
+        who = guest.who.environment
         kinds = tuple(self.kinds().values())
         try:
             features = features_of(params)
@@ -168,7 +187,7 @@ class Predictions:
         )
         prediction = Prediction(
             who,
-            process,
+            self._holder(guest),
             params.task.kernel_id,
             params.task.path,
             self._clock.wall(),
@@ -178,8 +197,27 @@ class Predictions:
             estimates,
         )
         self._remember(prediction)
+        await self._foresee(guest, by_kind(estimates))
         guest.conn.reply(call.id, self._document(prediction))
         self._news()
+
+    def _own(self, guest: Guest) -> tuple[Lease, ...]:
+        """The leases that its process holds, or has joined."""
+        state = self._manager.state
+        found = (state.leases[name] for name in state.by_process.get(guest.who.process, ()))
+        return tuple(lease for lease in found if lease.environment == guest.who.environment)
+
+    def _holder(self, guest: Guest) -> ProcessId:
+        """Whose next request this is about: a command that `run` starts again asks for nothing."""
+        own = self._own(guest)
+        asks = not own or any(lease.task.process == guest.who.process for lease in own)
+        return guest.who.process if asks else own[0].task.process
+
+    async def _foresee(self, guest: Guest, expected: tuple[Expected, ...]) -> None:
+        at, who, process = self._clock.boot(), guest.who.environment, guest.who.process
+        for lease in self._own(guest):
+            if lease.request.gpus == 1:
+                await self._manager.submit(cmd.Foresee(at, lease.id, who, process, expected))
 
     def _predict(self, features: Features, kinds: Sequence[Hardware]) -> tuple[Estimates, ...]:
         with self._loading:

@@ -52,7 +52,7 @@ def recall_notice(
 def stop_notice(lease: Lease, recall: Recall, config: PolicyConfig) -> doc.Recall:
     """The notice that asks a batch program to save its state and end."""
     seconds = config.stop_grace
-    told = _asks(lease.id, Give.STOP, recall.why, [], stop_text(seconds))
+    told = _asks(lease.id, Give.STOP, recall.why, [], stop_text(recall.why, seconds))
     return {**told, "seconds": seconds}
 
 

@@ -43,7 +43,7 @@ from ..ledger.ledger import LedgerError
 from ..ledger.runs import IN_ALL, OF_CODE, OF_ENVIRONMENT, Run
 from ..manager import Manager
 from ..views.status import measured_by_lease
-from .predictions import Prediction
+from .predictions import Prediction, by_kind
 
 #: Fewer runs are no estimate.
 LEAST: Final = 2
@@ -52,8 +52,6 @@ QUANTILE: Final = 0.9
 #: A run that grew by less, or whose steps take another part less or more, is not written again.
 GRAIN: Final = 16 * 2**20
 CHANGE: Final = 0.05
-#: The relative error of a time on which decisions may rely.
-SMALL: Final = 0.1
 
 
 def estimate_of(sizes: Iterable[int], least: int = LEAST) -> Estimate | None:
@@ -188,11 +186,6 @@ def corrected(predicted: Estimates, runs: Sequence[Run], iterations: int) -> Est
     return now
 
 
-def is_sure(one: Estimates) -> bool:
-    """Whether decisions may rely on the time of an estimate."""
-    return one.basis is not Basis.DRY_RUN and one.error <= SMALL
-
-
 def record_of(run: Run, prediction: Prediction | None) -> Record | None:
     """What is kept of a run for training: nothing of who ran it, and of its code only a hash."""
     if prediction is None or run.shapes != prediction.shapes or not run.seconds or run.gpus != 1:
@@ -266,10 +259,7 @@ class Runs:
             self.measured(who, request.code, shapes, iterations, one)
             for one in prediction.estimates
         )
-        return tuple(
-            Expected(one.kind, one.utilisation, one.memory_p90, one.seconds, is_sure(one))
-            for one in found
-        )
+        return by_kind(found)
 
     def _expected(self, command: cmd.RequestLease, over: Sequence[Run]) -> Estimate | None:
         """By runs of the model and batch that the task asked about, else by a dry run of them.

@@ -21,7 +21,7 @@ from ..words.model import (
     Request,
 )
 from ..words.promises import WHOLE, Expected
-from . import compute
+from . import compute, shares
 from .copies import replace
 from .placement import ByShare, GpuRoom, Granted, NoRoom, Placement, held, place, wanted
 from .state import Lease, State
@@ -33,12 +33,15 @@ def try_place(
     config: PolicyConfig,
     without: Iterable[LeaseId] = (),
     see: Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]] = lambda rooms: rooms,
+    *,
+    by_turns: bool = True,
 ) -> Placement:
     """The placement of this lease's request now, if the leases ``without`` held nothing.
 
     A parked task goes back to the GPUs it had if it can. Otherwise it goes to GPUs to which its
     memory can be moved. Either way all of its memory must fit, which may be more than it was
-    promised. ``see`` may change the rooms before the request is placed.
+    promised. ``see`` may change the rooms before the request is placed. ``by_turns``: where nothing
+    fits by its share it may go where tasks take turns (:func:`in_turns`).
     """
     rooms = tuple(rooms_without(state, lease.environment, without))
     rooms = see(expecting(state, rooms, expected_of(lease, config)))
@@ -54,7 +57,8 @@ def try_place(
         )
     result: Placement = NoRoom(0, 0)
     for some in suited(state, lease, rooms):
-        result = placed(some, quota, request, config, ask)
+        turned = in_turns(state, config, some, ask) if by_turns else ()
+        result = placed(some, quota, request, config, ask, turned)
         if not isinstance(result, NoRoom):
             break
     return result
@@ -66,18 +70,40 @@ def placed(
     request: Request,
     config: PolicyConfig,
     ask: ByShare | None,
+    turned: tuple[GpuRoom, ...] = (),
 ) -> Placement:
     """As :func:`.placement.place`. Where nothing fits a person's request, batch makes way.
 
     Then it is placed by what would be left if batch tasks kept no more than their least share.
+    Where that is not enough either, it is placed in the rooms ``turned`` as one of which nothing is
+    predicted.
     """
-    most = config.max_tasks_per_gpu
+    ways = [(rooms, ask)]
+    if ask is not None and not ask.batch:
+        ways.append((reclaimed(rooms, config), ask))
+    if turned:
+        ways.append((turned, None))
     result: Placement = NoRoom(0, 0)
-    for some in (rooms,) if ask is None or ask.batch else (rooms, reclaimed(rooms, config)):
-        result = place(some, quota, request.gpus, request.memory, most, ask)
+    for some, needs in ways:
+        most = config.max_tasks_per_gpu
+        result = place(some, quota, request.gpus, request.memory, most, needs)
         if not isinstance(result, NoRoom):
             break
     return result
+
+
+def in_turns(
+    state: State, config: PolicyConfig, rooms: tuple[GpuRoom, ...], ask: ByShare | None
+) -> tuple[GpuRoom, ...]:
+    """The rooms where a person's request may go by turns if nothing fits by its share; none: none.
+
+    What is known of a request must not make its person wait for longer than if nothing were. One
+    that names a promise waits for what the promise claims, and a batch request for its share.
+    """
+    if ask is None or ask.batch or ask.promises:
+        return ()
+    own = [room for room in rooms if shares.in_time(state, config, room.uuid)]
+    return _only(rooms, {room.uuid for room in own}) if own else ()
 
 
 def reclaimed(rooms: tuple[GpuRoom, ...], config: PolicyConfig) -> tuple[GpuRoom, ...]:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..books import compute
 from ..books.state import Lease
 from ..say import texts
 from ..turns import terms
 from ..words import events as ev
-from ..words.model import EnvironmentName, GpuUuid, LeaseId, PriorityClass, RefusalReason, Request
+from ..words.model import (
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    PriorityClass,
+    RefusalReason,
+    Request,
+)
 from ..words.promises import WHOLE, Cause, Expected, Promise, PromiseState, ShareWhy
 from .draft import Draft, Refuse
 
@@ -64,8 +73,7 @@ def granted(draft: Draft, name: LeaseId) -> None:
     lease = draft.state.leases[name]
     if name in draft.state.promises:
         return  # it goes on, on other GPUs perhaps
-    if not compute.is_batch(lease):
-        make_way(draft, name, draft.state.given.get(name, 0))
+    settle(draft, name)
     promise = lease.request.promise
     if promise is not None:
         found = terms.terms(draft.state, draft.config, lease, promise, None)
@@ -80,10 +88,35 @@ def granted(draft: Draft, name: LeaseId) -> None:
     )
     if known is None or known.seconds is None or compute.is_batch(lease):
         return
+    share = draft.state.given.get(name, known.share)
+    if share < known.share:
+        return  # others have the rest, so nobody can tell it how long it takes
     # Nobody named it: it is watched and shown, and claims nothing.
     told = Promise(deadline=known.seconds)
-    share = draft.state.given.get(name, known.share)
     draft.emit(ev.PromiseMade(draft.at, name, lease.environment, told, False, share))
+
+
+def settle(draft: Draft, name: LeaseId) -> None:
+    """A task is given what is predicted: batch tasks make way for it, if a person waits for it.
+
+    Where others have more than the rest all the same it has what they leave. That is one hundredth
+    at least: nobody is left out of the books.
+    """
+    lease, share = draft.state.leases[name], draft.state.given.get(name, 0)
+    if not share or lease.phase is not LeasePhase.HELD:
+        return
+    if not compute.is_batch(lease):
+        make_way(draft, name, share)
+    known = draft.state.promises.get(name)
+    left = min(_left(draft, lease, part.gpu) for part in lease.allocations)
+    if share > left and not (known is not None and known.is_floor):
+        set_share(draft, lease, max(1, left), ShareWhy.LEFT)
+
+
+def _left(draft: Draft, lease: Lease, gpu: GpuUuid) -> int:
+    """Hundredths that other environments' tasks leave of a GPU."""
+    there = compute.given_on(draft.state, gpu, frozenset({lease.id}))
+    return WHOLE - sum(share for one, share in there if one.environment != lease.environment)
 
 
 def make_way(draft: Draft, name: LeaseId, share: int) -> None:
@@ -130,6 +163,16 @@ def _known(draft: Draft, lease: Lease) -> Expected | None:
     return compute.expected_on(draft.state, lease.request, (part.gpu for part in lease.allocations))
 
 
+def _predict(draft: Draft, lease: Lease, share: int) -> None:
+    """What it is measured to use replaces the prediction: no other share is given back to it."""
+    kinds = {draft.state.gpus[part.gpu].gpu.name for part in lease.allocations}
+    expected = tuple(
+        replace(one, share=share) if one.kind in kinds else one for one in lease.request.expected
+    )
+    if expected:
+        draft.emit(ev.TaskForeseen(draft.at, lease.id, lease.environment, expected))
+
+
 def correct(draft: Draft) -> None:
     """Give tasks what they are measured to use, where the prediction was steadily wrong."""
     for name, seen in tuple(draft.state.seen_use.items()):
@@ -139,4 +182,5 @@ def correct(draft: Draft) -> None:
             continue
         if min(seen) >= now + step or max(seen) <= now - step:
             share = min(WHOLE, max(1, sorted(seen)[1]))
+            _predict(draft, lease, share)
             set_share(draft, lease, share, ShareWhy.MEASURED)

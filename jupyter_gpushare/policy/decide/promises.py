@@ -39,6 +39,16 @@ def _make_promise(draft: Draft, command: cmd.MakePromise, lease: Lease) -> Decis
     return Done(lease.id)
 
 
+@of_task(cmd.Foresee, members=True)
+def _foresee(draft: Draft, command: cmd.Foresee, lease: Lease) -> Decision:
+    has_gpus = lease.phase in (LeasePhase.HELD, LeasePhase.PARKED)
+    if has_gpus and lease.request.expected != command.expected:
+        who = (draft.at, lease.id, lease.environment)
+        draft.emit(ev.TaskForeseen(*who, command.expected))
+        given.settle(draft, lease.id)
+    return Done(lease.id)
+
+
 # -- the loop ------------------------------------------------------------------------------
 
 

@@ -41,12 +41,12 @@ def fit(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:
 
 def _fit(draft: Draft, lease: Lease, shut: frozenset[GpuUuid]) -> Granted | NoRoom | Refused:
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
-    for view in _views(draft, lease.environment):
+    for view, by_turns in _ways(draft, lease.environment, lease.request):
 
         def see(rooms: tuple[GpuRoom, ...], view: View = view) -> tuple[GpuRoom, ...]:
             return links.without(view(rooms), shut)
 
-        result = room.try_place(draft.state, lease, draft.config, see=see)
+        result = room.try_place(draft.state, lease, draft.config, see=see, by_turns=by_turns)
         if not isinstance(result, NoRoom):
             break
     return result
@@ -69,16 +69,26 @@ def fit_newly(
     quota, _source = draft.state.quotas.resolve(environment)
     ask = room.by_share(draft.state, draft.config, environment, request)
     result: Granted | NoRoom | Refused = NoRoom(0, 0)
-    for see in _views(draft, environment):
+    for see, by_turns in _ways(draft, environment, request):
         expected = room.expected(request, draft.config)
         seen = see(room.expecting(draft.state, rooms(draft.state, environment), expected))
-        result = room.placed(seen, quota, request, draft.config, ask)
+        turned = room.in_turns(draft.state, draft.config, seen, ask) if by_turns else ()
+        result = room.placed(seen, quota, request, draft.config, ask, turned)
         if not isinstance(result, NoRoom):
             break
     return result
 
 
 View = Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]
+
+
+def _ways(
+    draft: Draft, environment: EnvironmentName, request: Request
+) -> Iterator[tuple[View, bool]]:
+    """How a request may be placed: by its share first, in each view; then by turns, in each."""
+    for by_turns in (False, True) if request.expected else (False,):
+        for view in _views(draft, environment):
+            yield view, by_turns
 
 
 def _views(draft: Draft, environment: EnvironmentName) -> Iterator[View]:

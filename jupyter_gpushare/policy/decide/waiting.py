@@ -7,7 +7,7 @@ from typing import Final
 
 from ..books.lifts import unlifted
 from ..books.placement import Granted, NoRoom, shortage
-from ..books.room import by_share, expected_of, expecting, waits_for_own
+from ..books.room import by_share, expected_of, expecting, in_turns, waits_for_own
 from ..books.state import Lease, State
 from ..recall import plan
 from ..say import texts
@@ -35,6 +35,8 @@ def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom,
     asked = lease.request.gpus
     seen = expecting(state, rooms(unlifted(state), lease.environment), expected_of(lease, config))
     ask = by_share(state, config, lease.environment, lease.request)
+    if in_turns(state, config, seen, ask):
+        ask = None  # it does not wait for its share
     short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu, ask)
     if used and waits_for_own(state, lease, config):
         text = texts.own_tasks_text(asked, used, quota, short, ahead)

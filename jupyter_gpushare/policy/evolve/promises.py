@@ -10,9 +10,9 @@ from ..books.demand import attained
 from ..books.index import drop
 from ..books.state import Lease, Meter, State
 from ..words import events as ev
-from ..words.model import LeaseId, Request, TaskKind
+from ..words.model import LeaseId, LeasePhase, Request, TaskKind
 from ..words.moves import move
-from ..words.promises import PROMISE_MOVES, Progress, Promised
+from ..words.promises import PROMISE_MOVES, Expected, Progress, Promised
 from .registry import evolves
 
 #: So many measurements of what a task uses are kept.
@@ -24,11 +24,16 @@ def granted(state: State, lease: Lease) -> State:
 
     What a promise claims stays, where its task moved in the midst of its work.
     """
-    known = compute.expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    known = expected_of(state, lease)
     kept = state.given.get(lease.id, 0) if lease.id in state.promises else 0
     share = max(kept, 0 if known is None else known.share)
     given = state.given.set(lease.id, share) if share else drop(state.given, lease.id)
     return replace(state, given=given)
+
+
+def expected_of(state: State, lease: Lease) -> Expected | None:
+    """What a task is predicted to need where it is."""
+    return compute.expected_on(state, lease.request, (part.gpu for part in lease.allocations))
 
 
 def ended(state: State, lease: LeaseId) -> State:
@@ -96,6 +101,18 @@ def _ended(state: State, event: ev.PromiseEnded) -> State:
         lease = replace(lease, request=replace(lease.request, promise=None))
         state = replace(state, leases=state.leases.set(lease.id, lease))
     return granted(state, lease)
+
+
+@evolves(ev.TaskForeseen)
+def _foreseen(state: State, event: ev.TaskForeseen) -> State:
+    """It is given what is predicted, where it has no floor by a promise."""
+    lease = state.leases[event.lease]
+    lease = replace(lease, request=replace(lease.request, expected=event.expected))
+    state = replace(state, leases=state.leases.set(lease.id, lease))
+    known, promised = expected_of(state, lease), state.promises.get(lease.id)
+    if known is None or lease.phase is not LeasePhase.HELD or (promised and promised.is_floor):
+        return state
+    return replace(state, given=state.given.set(lease.id, known.share))
 
 
 @evolves(ev.ShareSet)

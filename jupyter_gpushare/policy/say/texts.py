@@ -356,12 +356,12 @@ def delays_text() -> str:
     )
 
 
-def stop_text(seconds: float) -> str:
+def stop_text(why: Why, seconds: float) -> str:
     """What a batch program is told that is to save its state and end."""
-    return (
-        "An interactive request waits for this batch program's GPUs. It is to save its state and "
-        f"end within {seconds:g} s."
-    )
+    needed = "An interactive request waits for this batch program's GPUs."
+    if why is Why.PROMISED:
+        needed = "A task was promised to be ready in time, and needs this batch program's GPU."
+    return f"{needed} It is to save its state and end within {seconds:g} s."
 
 
 def stopping_text(count: int) -> str:

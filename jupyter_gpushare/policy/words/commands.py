@@ -22,7 +22,7 @@ from .model import (
     Vitals,
     Voucher,
 )
-from .promises import Promise
+from .promises import Expected, Promise
 from .turns import Figures
 
 #: The parts of a quota that an edit may name.
@@ -204,6 +204,13 @@ class ReportProgress(OfTask):
     done: int
     total: int | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Foresee(OfTask):
+    """What the task computes is predicted to need so much on each kind of GPU."""
+
+    expected: tuple[Expected, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +450,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         OfferStop,
         MakePromise,
         ReportProgress,
+        Foresee,
         ConfirmLimit,
         Keep,
         Resume,

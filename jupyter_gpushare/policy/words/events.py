@@ -34,7 +34,7 @@ from .model import (
     Rung,
     Task,
 )
-from .promises import Cause, Promise, PromiseState, ShareWhy
+from .promises import Cause, Expected, Promise, PromiseState, ShareWhy
 from .recalls import Give, RecallPhase, Why
 from .turns import Figures, Share, TurnEnd, TurnPhase
 from .versions import since
@@ -446,6 +446,14 @@ class ShareSet(OfLease):
     SINCE: ClassVar[int] = 3
     share: int
     why: ShareWhy
+
+
+@dataclass(frozen=True, slots=True)
+class TaskForeseen(OfLease):
+    """What a task computes is predicted to need so much on each kind of GPU, from now on."""
+
+    SINCE: ClassVar[int] = 3
+    expected: tuple[Expected, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,12 +94,14 @@ class ShareWhy(Enum):
 
     ``RAISED``: its promise needs it. ``SHRUNK``: a promise or a request that a person waits for
     needs it. ``RETURNED``: it may have again what it gave. ``MEASURED``: the prediction was wrong.
+    ``LEFT``: others have the rest, and it computes there by turns.
     """
 
     RAISED = "raised"
     SHRUNK = "shrunk"
     RETURNED = "returned"
     MEASURED = "measured"
+    LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
