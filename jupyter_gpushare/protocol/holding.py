@@ -227,7 +227,10 @@ def promise_text(lease: Document, now: object) -> str:
 
 
 def compute_text(lease: Document) -> str:
-    """``others leave it 30 % of the GPU's compute, and 60 % are predicted``; empty: it has what was predicted."""
+    """``others leave it 30 % of the GPU's compute, and 60 % are predicted``.
+
+    Empty: it has what was predicted, or nothing was.
+    """
     told = lease.get("compute")
     if not isinstance(told, Mapping) or isinstance(lease.get("promise"), Mapping):
         return ""

@@ -306,6 +306,33 @@ def test_who_keeps_its_promise_and_uses_more_than_its_share_yields() -> None:
     )
 
 
+def test_who_was_predicted_nothing_is_not_limited() -> None:
+    """Nobody knows what is more than it needs: it has its turns as before its promise."""
+    node = Loops(alice=MOST)
+    alice = node.come("alice", 10**6, 1.0)
+    bob = node.come("bob", 10**6, 1.0, batch=True, tells=SILENT)
+    node.run(20)
+    assert isinstance(node.promise(alice, rate=0.05), core.Done)
+    assert node.shares(alice) == [10]
+    node.run(100)
+    assert node.standing(alice) is PromiseState.ON_TIME
+    assert alice.had > 4 * bob.had
+
+
+def test_a_floor_that_is_less_than_what_is_predicted_limits_nobody() -> None:
+    """A tenth of the time keeps her promise. She may use the 60 that are predicted, and no more."""
+    node = Loops(alice=MOST)
+    alice = node.come("alice", 10**6, 1.0, share=60, predicted=100.0)
+    bob = node.come("bob", 10**6, 1.0, batch=True, tells=SILENT)
+    node.run(5)
+    assert isinstance(node.promise(alice, deadline=10**7), core.Done)
+    assert node.shares(alice)[-1] == 10
+    at = alice.had, bob.had
+    node.run(300)
+    part = (alice.had - at[0]) / (alice.had - at[0] + bob.had - at[1])
+    assert 0.5 < part < 0.7
+
+
 def test_who_is_late_is_not_limited() -> None:
     node = Loops(alice=Quota(2, None, share=10))
     alice = node.come("alice", 10**6, 1.0, share=10)

@@ -14,6 +14,7 @@ from typing import Final
 from ..words.model import LeaseId
 from ..words.promises import WHOLE, PromiseState
 from ..words.turns import TurnPhase
+from . import compute
 from .compute import WINDOW
 from .copies import replace
 from .state import Meter, State
@@ -100,15 +101,20 @@ def spent_at(state: State, lease: LeaseId) -> float:
 def _limit(state: State, lease: LeaseId) -> float:
     """The part of the time beyond which a task yields (0-1); 1: it is not limited.
 
-    It is limited while it is known to keep its promise, and not where measurements say that the
-    prediction is wrong: then that is corrected first.
+    It is limited to what it was predicted to use, or to its floor if that is more, while it is
+    known to keep its promise. It is not where nothing was predicted, and where measurements say
+    that the prediction is wrong: then that is corrected first.
     """
-    known = state.promises.get(lease)
+    known, found = state.promises.get(lease), state.leases[lease]
     if known is None or known.state is not PromiseState.ON_TIME or known.ends is None:
         return 1.0
+    predicted = compute.expected_on(state, found.request, (one.gpu for one in found.allocations))
+    if predicted is None:
+        return 1.0
     share = state.given[lease]
-    wrong = any(seen > share for seen in state.seen_use.get(lease, ())) and not known.named
-    return 1.0 if wrong else share / WHOLE
+    if any(seen > share for seen in state.seen_use.get(lease, ())) and not known.named:
+        return 1.0
+    return max(share, predicted.share) / WHOLE
 
 
 def beyond_at(state: State, lease: LeaseId) -> float:

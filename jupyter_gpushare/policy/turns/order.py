@@ -15,8 +15,8 @@ A promise that people named gives its task a *floor*: a share of the time, over 
 else wants to compute (:mod:`..books.meters`). A task that is owed a piece of its floor goes before
 all others, in the midst of their turns, which go on afterwards. Floors claim a part of each GPU
 (`promise_most`); the bounds above hold in the rest of its time, so there they are as many times
-longer as that part is smaller. A task that keeps its promise and used more than its share yields,
-but not to one that used more than its own.
+longer as that part is smaller. A task that keeps its promise and used more than was predicted
+yields, but not to one that used more than its own.
 
 A task without a gate, which the driver locks while it waits (``by_lock``), is to have its turn when
 the lock ends, whoever computes, after those only who wait for longer; and it keeps it for as long
