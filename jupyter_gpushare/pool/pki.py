@@ -137,7 +137,11 @@ class Authority:
         return self._leaf(key, Holder(host), now)
 
     def renew(self, now: float) -> bool:
-        """Renew the pool's own certificate if that is due. Returns whether it was."""
+        """Renew the pool's own certificate if that is due. Returns whether it was.
+
+        To be called once an hour or so.
+        """
+        self._tidy(now)
         own = self._folder / _OWN
         if own.exists() and not is_due(own.read_text(), now):
             known = x509.load_pem_x509_certificates(own.read_bytes())[0]
@@ -152,7 +156,7 @@ class Authority:
 
         Raises :class:`BadRequest` while there are two already.
         """
-        self.tidy(now)
+        self._tidy(now)
         old = self._signer
         if old.before is not None:
             raise BadRequest(
@@ -165,14 +169,13 @@ class Authority:
         self._keep()
         self.renew(now)
 
-    def tidy(self, now: float) -> bool:
+    def _tidy(self, now: float) -> None:
         """Forget the authority before this one when all that it signed has expired."""
         signer = self._signer
-        if signer.before is None or now < _seconds(signer.certificate.not_valid_before_utc) + LASTS:
-            return False
-        self._signer = _Signer(signer.key, signer.certificate)
-        self._keep()
-        return True
+        begun = _seconds(signer.certificate.not_valid_before_utc) + _EARLIER
+        if signer.before is not None and now >= begun + LASTS:
+            self._signer = _Signer(signer.key, signer.certificate)
+            self._keep()
 
     def _leaf(self, key: ec.EllipticCurvePublicKey, holder: Holder, now: float) -> str:
         signer = self._signer
