@@ -266,7 +266,7 @@ class JoinEndpoint:
         except NotJoined as error:
             self._log.warning("%s did not join: %s", peer, error)
             return error_answer(call_id, Reason.NOT_ALLOWED, str(error))
-        except Exception:
+        except Exception:  # noqa: BLE001 - it is logged here
             # The border to the pool's books: the host hears that it failed, and hosts can still
             # join.
             self._log.exception("A host could not join")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 #: The port of a node manager for its pool, and the pool's for hosts that join.
 HOST_PORT: Final = 10205
@@ -64,7 +65,7 @@ def holder_of(wire: ssl.SSLObject | ssl.SSLSocket) -> Holder | None:
 
     Raises :class:`NotOfThePool` for a certificate that names nobody, or several.
     """
-    shown = wire.getpeercert()
+    shown: Mapping[str, Any] | None = wire.getpeercert()
     if not shown:
         return None
     names = [value for kind, value in shown.get("subjectAltName", ()) if kind == "URI"]
