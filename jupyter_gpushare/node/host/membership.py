@@ -1,8 +1,8 @@
 """What a host has of its pool: a directory with its certificate, and how that is renewed.
 
 ``pool.json`` says which pool it is and by what name the host is known there, ``ca.pem`` whom it
-trusts, ``host.pem`` has its key and its certificate: one file, so that a crash leaves no key without
-its certificate. Only the node manager's user may read the directory.
+trusts, ``host.pem`` has its key and certificate: one file, so that a crash leaves no key without
+the certificate. Only the node manager's user may read the directory.
 """
 
 from __future__ import annotations
