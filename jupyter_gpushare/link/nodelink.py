@@ -30,7 +30,9 @@ from jupyter_gpushare.protocol.messages import (
     Notice,
     Notification,
 )
+from jupyter_gpushare.protocol.secured import NotOfThePool
 
+from .dial import Host, open_streams
 from .errors import NodeProblem, NodeTimedOut, NodeUnavailable
 
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)  # seconds before connecting again
@@ -60,9 +62,11 @@ class LinkState:
 class NodeLink:
     """A self-healing client of one node manager.
 
-    ``find`` returns the socket's path (``None``: there is none to try, and
-    ``why`` says why). ``token`` returns the secret that identifies the caller
-    where peer credentials do not; ``name`` is what the client calls itself.
+    ``find`` returns the socket's path, or a host of the pool (``None``: there is
+    none to try, and ``why`` says why). ``token`` returns the secret that identifies
+    the caller where peer credentials do not; ``name`` is what the client calls itself.
+    ``viewer``: the person for whom the pool asks, as ``hello`` has it; its certificate
+    allows that.
     """
 
     #: The message of the state before the first try has ended.
@@ -71,9 +75,10 @@ class NodeLink:
     def __init__(
         self,
         *,
-        find: Callable[[], str | None],
+        find: Callable[[], str | Host | None],
         why: Callable[[], str | None],
         token: Callable[[], str | None] = lambda: None,
+        viewer: Mapping[str, Any] | None = None,
         name: str = "jupyter-server",
         timeout: float = 5.0,
         log: logging.Logger | logging.LoggerAdapter[Any],
@@ -82,6 +87,7 @@ class NodeLink:
         self._find = find
         self._why = why
         self._token = token
+        self._viewer = viewer
         self._name = name
         self._timeout = timeout
         self._log = log
@@ -188,9 +194,9 @@ class NodeLink:
             return
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
-                reader, writer = await asyncio.open_unix_connection(path)
-        except (TimeoutError, OSError) as error:
-            said = getattr(error, "strerror", None) or "no answer"
+                reader, writer = await open_streams(path)
+        except (TimeoutError, OSError, NotOfThePool) as error:
+            said = getattr(error, "strerror", None) or str(error) or "no answer"
             self._lost(
                 self._why()
                 or f"The node manager at {path} cannot be reached ({said}). It is tried again."
@@ -227,6 +233,7 @@ class NodeLink:
             protocol=PROTOCOL,
             client={"name": self._name, "version": __version__},
             token=self._token(),
+            viewer=self._viewer,
         )
         status = await self._ask(Method.WATCH, _CONNECT_WITHIN)
         self._log.info("gpushare: connected to node manager %s", met.get("node", {}).get("name"))

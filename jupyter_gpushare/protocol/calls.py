@@ -24,6 +24,7 @@ from .messages import (
     MOVABLE,
     NAME,
     PATH,
+    PEM,
     RUNGS,
     TEXT,
     TOKEN,
@@ -60,6 +61,15 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewerParams:
+    """The person for whom the pool asks; JupyterHub has told the pool who it is."""
+
+    name: Name
+    groups: tuple[Name, ...] = ()
+    admin: Annotated[bool, "an administrator of JupyterHub"] = False
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The caller introduces itself; with a ``token`` if identity needs one."""
 
@@ -67,6 +77,9 @@ class Hello:
     client: Client
     token: Annotated[str, Text(TOKEN), "says who calls if the OS user does not"] | None
     recalls: Annotated[bool, "it understands `recall`; else it hears the older notices"] = False
+    viewer: Annotated[
+        ViewerParams | None, "for whom the pool asks; only with the pool's certificate"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -630,6 +643,21 @@ class HintsParams:
 
 
 @dataclass(frozen=True, slots=True)
+class CertifyParams:
+    """Nothing asks for a request to sign; what the pool has signed comes with its authorities."""
+
+    certificates: Annotated[
+        str | None, Text(PEM), "the host's new certificate, and what stands between it and the root"
+    ] = None
+    authorities: Annotated[str | None, Text(PEM), "all that the host is to trust"] = None
+
+    def mistake(self) -> str:
+        """What is wrong with them together; empty: nothing is."""
+        wrong = (self.certificates is None) != (self.authorities is None)
+        return "name both of `certificates` and `authorities`, or neither." if wrong else ""
+
+
+@dataclass(frozen=True, slots=True)
 class BackupParams:
     """From which byte on a copy of the ledger is wanted; 0 makes a new copy."""
 
@@ -680,6 +708,7 @@ PARAMS: Final[dict[Method, type]] = {
     Method.POOL_FOLLOW: FollowParams,
     Method.POOL_LEND: LendParams,
     Method.POOL_HINT: HintsParams,
+    Method.POOL_CERTIFY: CertifyParams,
     Method.LEDGER_BACKUP: BackupParams,
     Method.LEDGER_CHECK: NoParams,
     Method.LEDGER_VACUUM: NoParams,

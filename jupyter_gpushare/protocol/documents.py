@@ -1188,6 +1188,12 @@ class Lent(TypedDict):
     environments: list[LentNow]
 
 
+class Certify(TypedDict):
+    """The host's request for a new certificate; left out when it was told what was signed."""
+
+    csr: NotRequired[Annotated[str, "PEM, with a new key that never leaves the host"]]
+
+
 class Changes(TypedDict):
     """How many GPUs changed."""
 
@@ -1366,6 +1372,7 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.NODE_RESUME: Changes,
     Method.POOL_FOLLOW: HostReport,
     Method.POOL_LEND: Lent,
+    Method.POOL_CERTIFY: Certify,
 }
 
 

@@ -24,6 +24,8 @@ MOST_IDLE: Final = 1e9  # seconds
 #: The longest period of usage that may be asked for, in seconds.
 LONGEST_SINCE: Final = 100 * 366 * 86400.0
 NAME, PATH, IDENTIFIER, TEXT, TOKEN, VOUCHER = 256, 4096, 128, 1024, 8192, 32768
+#: Certificates of a pool, or a request for one.
+PEM: Final = 16384
 
 
 #: A text that other people read: one line without control characters, without characters that
@@ -80,6 +82,7 @@ class Method(Enum):
     POOL_FOLLOW = "pool.follow"
     POOL_LEND = "pool.lend"
     POOL_HINT = "pool.hint"
+    POOL_CERTIFY = "pool.certify"
     LEDGER_BACKUP = "ledger.backup"
     LEDGER_CHECK = "ledger.check"
     LEDGER_VACUUM = "ledger.vacuum"

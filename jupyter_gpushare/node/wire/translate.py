@@ -305,7 +305,14 @@ ADMIN_ONLY: Final = frozenset(
     }
 )
 # Only the pool that this host has joined may call these.
-POOL_ONLY: Final = frozenset({msg.Method.POOL_FOLLOW, msg.Method.POOL_LEND, msg.Method.POOL_HINT})
+POOL_ONLY: Final = frozenset(
+    {
+        msg.Method.POOL_FOLLOW,
+        msg.Method.POOL_LEND,
+        msg.Method.POOL_HINT,
+        msg.Method.POOL_CERTIFY,
+    }
+)
 # The pool may call these, too, though it is no administrator.
 NODES_OWN: Final = frozenset({msg.Method.NODE_DRAIN, msg.Method.NODE_RESUME})
 
