@@ -26,9 +26,10 @@ from ..protocol.calls import Name
 from ..protocol.errors import Reason, RemoteProtocolError
 from ..protocol.framing import MAX_LINE, decode, encode
 from ..protocol.messages import PEM, ErrorAnswer, answer, error_answer, is_id, parse_incoming
+from ..protocol.privateplace import replace_private
 from ..protocol.reading import BadParameter, reader
 from ..protocol.shapes import Range, Text
-from .pki import Authority, BadRequest, write_private
+from .pki import Authority, BadRequest
 
 #: Seconds for which a token can be used.
 LASTS: Final = 3600.0
@@ -148,7 +149,7 @@ class Invitations:
 
     def _keep(self) -> None:
         told = {digest: asdict(one) for digest, one in self._open.items()}
-        write_private(self._path, json.dumps(told).encode())
+        replace_private(self._path, json.dumps(told).encode())
 
 
 def _digest(secret: str) -> str:

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from ..protocol.privateplace import replace_private
 from ..protocol.secured import POOL, Holder, client_context, server_context
 
 DAY: Final = 86400.0
@@ -71,7 +72,7 @@ class Authority:
         if (folder / _AUTHORITY).exists():
             raise FileExistsError(f"There is a pool in {folder} already.")
         os.chmod(folder, 0o700)
-        write_private(folder / _ABOUT, json.dumps({"pool": pool}).encode())
+        replace_private(folder / _ABOUT, json.dumps({"pool": pool}).encode())
         authority = cls(folder, pool, _new_signer(pool, now))
         authority._keep()
         authority.renew(now)
@@ -148,7 +149,7 @@ class Authority:
             if known.issuer == self._signer.certificate.subject:
                 return False
         key = new_key()
-        write_private(own, key_pem(key) + self._leaf(key.public_key(), POOL, now).encode())
+        replace_private(own, key_pem(key) + self._leaf(key.public_key(), POOL, now).encode())
         return True
 
     def rotate(self, now: float) -> None:
@@ -203,7 +204,7 @@ class Authority:
         signer = self._signer
         told = (signer.certificate, signer.crossed, signer.before)
         text = key_pem(signer.key) + _pem(one for one in told if one is not None).encode()
-        write_private(self._folder / _AUTHORITY, text)
+        replace_private(self._folder / _AUTHORITY, text)
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -222,18 +223,6 @@ def is_due(certificates: str, now: float) -> bool:
     first = x509.load_pem_x509_certificates(certificates.encode())[0]
     begun, ends = _seconds(first.not_valid_before_utc), _seconds(first.not_valid_after_utc)
     return now >= begun + (ends - begun) * RENEWED_AT
-
-
-def write_private(path: Path, text: bytes) -> None:
-    """Replace a file as a whole; only its owner may read it. Raises :class:`OSError`."""
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(file, "wb") as writing:
-        writing.write(text)
-        writing.flush()
-        os.fsync(writing.fileno())
-    os.replace(new, path)
 
 
 def _new_signer(pool: str, now: float) -> _Signer:

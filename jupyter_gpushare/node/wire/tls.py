@@ -15,7 +15,6 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from ...protocol import secured
 from ..host.troubles import Trouble
 from ..people.fairness import Purse, Purses
 from .admission import Admission, Places
@@ -169,7 +168,7 @@ class SecuredWire(asyncio.Protocol):
         """Give what is decrypted to the inside, until it wants no more."""
         assert self._inside is not None
         while not self._is_paused and not self.is_closing():
-            buffer = self._inside.get_buffer(-1)
+            buffer = cast(memoryview, self._inside.get_buffer(-1))
             try:
                 size = self.tls.read(len(buffer), cast(Any, buffer))
             except ssl.SSLWantReadError:
@@ -272,7 +271,7 @@ class TlsPort:
         await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, sock)
 
     def _arrived(self, wire: SecuredWire) -> None:
-        address = address_of(wire)
+        address = str(wire.get_extra_info("peername")[0])
         deadline = asyncio.get_running_loop().call_later(self._within, wire.abort)
         self._deadlines[wire] = address, deadline
         goes = self._admission.arrive(wire, address)
@@ -285,14 +284,3 @@ class TlsPort:
         if address is not None and deadline is not None:
             deadline.cancel()
             self._admission.leave(wire, address, None)
-
-
-def address_of(wire: asyncio.BaseTransport | SecuredWire) -> str:
-    """The address at the other end."""
-    peer = wire.get_extra_info("peername")
-    return str(peer[0]) if peer else "unknown"
-
-
-def holder_of(wire: asyncio.BaseTransport | SecuredWire) -> secured.Holder | None:
-    """Whose certificate was shown; ``None``: none. Raises :class:`secured.NotOfThePool`."""
-    return secured.holder_of(wire.get_extra_info("ssl_object"))

@@ -52,7 +52,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller as the kernel or the Hub tells it; no field comes from the client."""
+    """The caller as the kernel, the Hub or a certificate tells it; no field is the client's word.
+
+    ``is_remote``: it is on another host, and ``process`` is nobody's.
+    """
 
     environment: EnvironmentName
     process: ProcessId
@@ -60,6 +63,7 @@ class Caller:
     groups: tuple[str, ...] = ()
     all_servers: bool = False
     pool: bool = False
+    is_remote: bool = False
 
     @property
     def viewer(self) -> Viewer:
@@ -302,6 +306,31 @@ ADMIN_ONLY: Final = frozenset(
         msg.Method.LEDGER_BACKUP,
         msg.Method.LEDGER_CHECK,
         msg.Method.LEDGER_VACUUM,
+    }
+)
+# What may be called from another host: no process of this one is needed. Pages call these.
+FROM_ELSEWHERE: Final = frozenset(
+    {
+        msg.Method.STATUS,
+        msg.Method.WATCH,
+        msg.Method.USAGE,
+        msg.Method.USAGE_DAILY,
+        msg.Method.READINGS,
+        msg.Method.HISTORY,
+        msg.Method.RELEASE,
+        msg.Method.PIN,
+        msg.Method.QUOTA_LIST,
+        msg.Method.QUOTA_SET,
+        msg.Method.QUOTA_UNSET,
+        msg.Method.LEASE_REVOKE,
+        msg.Method.GPU_DRAIN,
+        msg.Method.GPU_RESUME,
+        msg.Method.NODE_DRAIN,
+        msg.Method.NODE_RESUME,
+        msg.Method.POOL_FOLLOW,
+        msg.Method.POOL_LEND,
+        msg.Method.POOL_HINT,
+        msg.Method.POOL_CERTIFY,
     }
 )
 # Only the pool that this host has joined may call these.
