@@ -433,11 +433,17 @@ class LeftOut(Enum):
     KEEP = "keep"
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaParams:
-    """An admin's override. Fields left out stay as they are."""
+@dataclass(frozen=True)
+class Whose:
+    """Whose quota it is."""
 
     whose: Annotated[QuotaName, Inside()]
+
+
+@dataclass(frozen=True)
+class QuotaFields:
+    """What a quota may say."""
+
     gpus: Annotated[int, Range(0, MOST_GPUS)] | LeftOut = LeftOut.KEEP
     memory: (
         Annotated[int | None, Range(1, MOST_MEMORY), "bytes on each GPU; null: whole GPUs"]
@@ -523,6 +529,11 @@ class QuotaParams:
     ) = LeftOut.KEEP
 
 
+@dataclass(frozen=True)
+class QuotaParams(QuotaFields, Whose):
+    """An admin's override. Fields left out stay as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class RevokeParams(LeaseParams):
     """The lease to revoke, and the reason for its user."""
@@ -543,6 +554,79 @@ class DrainParams:
 
     gpu: GpuId
     reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrainParams:
+    """Why all GPUs of the node are out of service."""
+
+    reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowParams:
+    """The pool that wants to hear of this host."""
+
+    pool: Annotated[str, Text(NAME, LINE_PATTERN), "its name"]
+
+
+Sentence = Annotated[str, Text(TEXT, LINE_PATTERN)]
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A moment on this host's boot clock."""
+
+    boot_id: Id
+    at: Annotated[float, Range(0.0, 1e12), "seconds on the host's boot clock"]
+
+
+@dataclass(frozen=True, slots=True)
+class LentParams:
+    """What the pool lends to one environment on this host."""
+
+    environment: Name
+    gpus: Annotated[int, Range(0, MOST_GPUS), "GPUs that it may hold on this host"]
+    quota: Annotated[
+        QuotaFields, "the rest of its quota, as `quota.set` has it; `gpus`: in the whole pool"
+    ]
+    gpu_hours: Annotated[
+        float | None,
+        Range(0.0, MOST_GPU_HOURS),
+        "GPU-hours that may still be spent here, from `as_of` on; null: they are not limited",
+    ] = None
+    reclaim: Annotated[
+        bool, "what it holds beyond `gpus` is asked back, the newest lease first"
+    ] = False
+    why: Annotated[Sentence | None, "why it is lent no more, for people"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class LendParams:
+    """What the pool lends, and until when: ``seconds`` from a moment that the host reported."""
+
+    as_of: Annotated[AsOf, "the newest report's; one of another boot is refused"]
+    seconds: Annotated[float, Range(0.0, 86400.0), "for so long from then on"]
+    budgets: tuple[LentParams, ...]
+    complete: Annotated[bool, "environments that are not named have nothing lent"] = False
+
+
+@dataclass(frozen=True, slots=True)
+class HintParams:
+    """Where another host has room for somebody who waits here."""
+
+    environment: Name
+    host: Name
+    gpus: Annotated[int, Range(0, MOST_GPUS), "GPUs that are free there"]
+    kind: Annotated[Name, "the GPUs' name"]
+    text: Annotated[Sentence, "the person who waits reads it"]
+
+
+@dataclass(frozen=True, slots=True)
+class HintsParams:
+    """All hints; earlier ones are forgotten."""
+
+    hints: tuple[HintParams, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -591,6 +675,11 @@ PARAMS: Final[dict[Method, type]] = {
     Method.LEASE_REVOKE: RevokeParams,
     Method.GPU_DRAIN: DrainParams,
     Method.GPU_RESUME: GpuParams,
+    Method.NODE_DRAIN: NodeDrainParams,
+    Method.NODE_RESUME: NoParams,
+    Method.POOL_FOLLOW: FollowParams,
+    Method.POOL_LEND: LendParams,
+    Method.POOL_HINT: HintsParams,
     Method.LEDGER_BACKUP: BackupParams,
     Method.LEDGER_CHECK: NoParams,
     Method.LEDGER_VACUUM: NoParams,

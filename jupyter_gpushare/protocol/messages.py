@@ -75,6 +75,11 @@ class Method(Enum):
     LEASE_REVOKE = "lease.revoke"
     GPU_DRAIN = "gpu.drain"
     GPU_RESUME = "gpu.resume"
+    NODE_DRAIN = "node.drain"
+    NODE_RESUME = "node.resume"
+    POOL_FOLLOW = "pool.follow"
+    POOL_LEND = "pool.lend"
+    POOL_HINT = "pool.hint"
     LEDGER_BACKUP = "ledger.backup"
     LEDGER_CHECK = "ledger.check"
     LEDGER_VACUUM = "ledger.vacuum"
@@ -96,6 +101,7 @@ class Notice(Enum):
     LIMIT = "limit"
     OVER_LIMIT = "over_limit"
     PROMISE = "promise"
+    REPORT = "report"
 
 
 #: Calls may follow hello at once. An older node manager refuses them until it has answered hello.

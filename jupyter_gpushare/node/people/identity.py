@@ -57,6 +57,7 @@ class Principal:
     groups: tuple[str, ...] = ()
     admin: bool = False
     all_servers: bool = False
+    pool: bool = False
 
 
 class IdentityRefused(Exception):

@@ -254,6 +254,7 @@ class Service:
             principal.admin,
             tuple(principal.groups),
             principal.all_servers,
+            principal.pool,
         )
         looks = call.params.client.name == PAGES
         self._guests[conn.id] = Guest(conn, who, only_looks=looks, recalls=call.params.recalls)
@@ -306,7 +307,10 @@ class Service:
             say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:
             fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
-        elif call.method in translate.ADMIN_ONLY and not guest.who.admin:
+        elif call.method in translate.POOL_ONLY and not guest.who.pool:
+            only = f"Only the pool of this host may call {call.method.value}."
+            fail(conn, call.id, Reason.NOT_ALLOWED, only)
+        elif call.method in translate.ADMIN_ONLY and not translate.may(guest.who, call.method):
             fail(
                 conn,
                 call.id,

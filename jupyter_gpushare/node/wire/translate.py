@@ -59,6 +59,7 @@ class Caller:
     admin: bool = False
     groups: tuple[str, ...] = ()
     all_servers: bool = False
+    pool: bool = False
 
     @property
     def viewer(self) -> Viewer:
@@ -296,11 +297,23 @@ ADMIN_ONLY: Final = frozenset(
         msg.Method.LEASE_REVOKE,
         msg.Method.GPU_DRAIN,
         msg.Method.GPU_RESUME,
+        msg.Method.NODE_DRAIN,
+        msg.Method.NODE_RESUME,
         msg.Method.LEDGER_BACKUP,
         msg.Method.LEDGER_CHECK,
         msg.Method.LEDGER_VACUUM,
     }
 )
+# Only the pool that this host has joined may call these.
+POOL_ONLY: Final = frozenset({msg.Method.POOL_FOLLOW, msg.Method.POOL_LEND, msg.Method.POOL_HINT})
+# The pool may call these, too, though it is no administrator.
+NODES_OWN: Final = frozenset({msg.Method.NODE_DRAIN, msg.Method.NODE_RESUME})
+
+
+def may(who: Caller, method: msg.Method) -> bool:
+    """Whether somebody may make a call that is not for everybody."""
+    return who.admin or (who.pool and method in NODES_OWN)
+
 
 _REASONS: Final = {reason: Reason(reason.value) for reason in RefusalReason}
 
