@@ -234,24 +234,25 @@ class RevokeFormHandler(AdminPage):
 
 
 class DrainFormHandler(AdminPage):
-    """Take a GPU out of service, with a reason for waiting people; or put it back."""
+    """Take a GPU or a whole host out of service, with a reason that people read; or put it back."""
 
     async def get(self) -> None:
         with refusals():
             node = self.node_named(self.query("node"))
-            gpu = wishes.checked_gpu(self.query("gpu") or "")
+            gpu = self.query("gpu")
+            gpu = None if gpu is None else wishes.checked_gpu(gpu)
         await self._form(node, gpu, "", "")
 
     async def post(self) -> None:
         with refusals():
             node = self.node_named(self.typed("node") or None)
-            gpu = wishes.checked_gpu(self.typed("gpu"))
+            gpu = wishes.checked_gpu(self.typed("gpu")) if self.typed("gpu") else None
         await self.admin_status(node)
-        resumes, wish = self.typed("action") == "resume", {"gpu": gpu}
-        if not resumes:
+        reason = None
+        if self.typed("action") != "resume":
             typed = self.typed("reason").strip()
             try:
-                wish["reason"] = wishes.checked_drain_reason(typed)
+                reason = wishes.checked_drain_reason(typed)
             except NodeProblem:
                 self.set_status(400)
                 most = wishes.LONGEST_DRAIN_REASON
@@ -259,23 +260,43 @@ class DrainFormHandler(AdminPage):
                 await self._form(node, gpu, typed, mistake)
                 return
         try:
-            told = await self.ask(node, Method.GPU_RESUME if resumes else Method.GPU_DRAIN, **wish)
-            if resumes:
-                said = "back in service" if told["changed"] else "in service already"
+            changed = await self._change(node, gpu, reason)
+            what = "The GPU is" if gpu else f"All GPUs of {node} are"
+            if reason is None:
+                said = "back in service" if changed else "in service already"
             else:
-                more = "; the queue says why" if told["changed"] else " already, for that reason"
+                more = "; the queue says why" if changed else " already, for that reason"
                 said = f"out of service{more}"
-            note = Note(f"The GPU is {said}.", Done.DONE if told["changed"] else Done.NOTHING)
+            note = Note(f"{what} {said}.", Done.DONE if changed else Done.NOTHING)
         except NodeProblem as problem:
             note = Note(f"Nothing is changed: {problem.message}", Done.FAILED)
         self.leave("admin", note, **self.at(node))
 
-    async def _form(self, node: str, gpu: str, reason: str, mistake: str) -> None:
+    async def _change(self, node: str, gpu: str | None, reason: str | None) -> bool:
+        """Take it out of service for ``reason``, or put it back without one; whether it changed."""
+        if gpu is None:
+            method = Method.NODE_RESUME if reason is None else Method.NODE_DRAIN
+            return bool((await self.ask(node, method, reason=reason))["count"])
+        method = Method.GPU_RESUME if reason is None else Method.GPU_DRAIN
+        return bool((await self.ask(node, method, gpu=gpu, reason=reason))["changed"])
+
+    async def _form(self, node: str, gpu: str | None, reason: str, mistake: str) -> None:
         status = await self.admin_status(node)
-        found = next((view for view in views.gpu_views(status) if view.key == gpu), None)
-        if found is None:
+        every = views.gpu_views(status)
+        found = [view for view in every if gpu in (None, view.key)]
+        if gpu is not None and not found:
             raise Refusal(NodeProblem("unknown_gpu", "There is no such GPU in this node any more."))
-        self.page("drain.html", admin=True, node=node, gpu=found, reason=reason, mistake=mistake)
+        self.page(
+            "drain.html",
+            admin=True,
+            node=node,
+            gpu=gpu,
+            gpus=found,
+            what=found[0].title if gpu else node,
+            is_out=bool(found) and all(view.out for view in found),
+            reason=reason,
+            mistake=mistake,
+        )
 
 
 class AdminCsvHandler(CsvHandler, AdminPage):

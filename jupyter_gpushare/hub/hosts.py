@@ -6,7 +6,7 @@ The facts come from a node manager's status, or from a pool's report; both give 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
@@ -131,7 +131,7 @@ def of_status(name: str, status: Json) -> Host:
     talks = bool(status["node"].get("connected", False))
     return Host(
         name=name,
-        drained=status["node"].get("draining") or "",
+        drained=_drained(status["gpus"]),
         gpus=gpus,
         waiting=waiting,
         expected=_expected(status, gpus, waiting),
@@ -152,9 +152,13 @@ def _gpu(gpu: Json) -> HostGpu:
     )
 
 
-def _expected(
-    status: Json, gpus: Sequence[HostGpu], waiting: int
-) -> tuple[float, float] | None:
+def _drained(gpus: Sequence[Json]) -> str:
+    """Why the whole host is out of service: an administrator took all its GPUs out of it."""
+    outs = [gpu.get("out_of_service") for gpu in gpus]
+    return "; ".join(dict.fromkeys(out["reason"] for out in outs if out)) if all(outs) else ""
+
+
+def _expected(status: Json, gpus: Sequence[HostGpu], waiting: int) -> tuple[float, float] | None:
     """About how long a new request waits: as the last in line, or not at all."""
     if not waiting:
         return (0.0, 0.0) if any(gpu.is_empty and not gpu.out for gpu in gpus) else None
@@ -312,7 +316,7 @@ def _expected_key(host: Host) -> tuple[float, ...]:
 
 _ORDER: Final = {state: float(place) for place, state in enumerate(reversed(HostState))}
 #: By what the table can be sorted: the words, and the key. Names begin at A.
-SORTS: Final = {
+SORTS: Final[dict[str, tuple[str, Callable[[Host], tuple[Any, ...]]]]] = {
     "name": ("name", lambda host: ()),
     "state": ("state, worst first", lambda host: (_ORDER[host.state],)),
     "kind": ("kind of GPUs", lambda host: tuple(sorted(host.kinds))),
@@ -340,10 +344,10 @@ def _row(host: Host, shown: str) -> HostView:
 
 
 def kinds_text(gpus: Iterable[HostGpu]) -> str:
-    """``8 × NVIDIA A100, 80 GiB``."""
+    """``8 of NVIDIA A100, 80 GiB``."""
     counts = Counter((gpu.kind, gpu.memory) for gpu in gpus)
     return "; ".join(
-        f"{count} × {kind}, {words.size(memory)}" for (kind, memory), count in counts.items()
+        f"{count} of {kind}, {words.size(memory)}" for (kind, memory), count in counts.items()
     )
 
 
@@ -356,7 +360,7 @@ def _free_text(host: Host) -> str:
 
 def _expected_text(host: Host) -> str:
     if host.state in (HostState.AWAY, HostState.OUT):
-        return "–"
+        return ""
     if host.expected is None:
         return "unknown"
     low, high = host.expected

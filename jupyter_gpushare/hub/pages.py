@@ -12,7 +12,7 @@ import base64
 import json
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any, Final
 from urllib.parse import urlencode

@@ -125,7 +125,9 @@ class QuotaFormHandler(AdminPage):
     def _done(self, node: str, text: str, more: Sequence[str], told: Told) -> None:
         """Tell what was changed, and for how many users it failed."""
         if told.problem and not told.answers:
-            self.leave("admin", Note(f"Nothing was changed: {told.problem}", Done.FAILED), **self.at(node))
+            self.leave(
+                "admin", Note(f"Nothing was changed: {told.problem}", Done.FAILED), **self.at(node)
+            )
         elif told.problem:
             text = f"Changed for {len(told.answers)}, not for {told.failed}: {told.problem}"
             self.leave("admin", Note(text, Done.FAILED), **self.at(node))

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.hub import forms, views, words
+from jupyter_gpushare.hub.adminpages import RevokeFormHandler
 from jupyter_gpushare.hub.csvfile import to_csv
 from jupyter_gpushare.hub.listing import Member
-from jupyter_gpushare.hub.adminpages import RevokeFormHandler
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.quota import QUOTA
 from jupyter_gpushare.protocol.sizes import parse_size
