@@ -26,7 +26,7 @@ from jupyter_gpushare.protocol import heldport, names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.parent import when_parent_ends
 
-from . import api, pages
+from . import adminpages, api, pages, quotapages
 from .handlers import CallbackHandler, HealthHandler, quiet_log
 from .links import Limits, LinkPool
 from .live import Audience, LiveHandler
@@ -171,6 +171,8 @@ def make_application(site: Site, audience: Audience) -> web.Application:
         (r"live", LiveHandler, {**given, "audience": audience}),
         *((path, handler, given) for path, handler in api.ROUTES),
         *((path, handler, given) for path, handler in pages.ROUTES),
+        *((path, handler, given) for path, handler in adminpages.ROUTES),
+        *((path, handler, given) for path, handler in quotapages.ROUTES),
         (r".*", pages.NothingHandler, given),
     ]
     return web.Application(
