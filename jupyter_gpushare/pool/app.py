@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
-from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from jupyter_core.application import JupyterApp
-from traitlets import List, TraitError, Unicode
+from traitlets import List, Unicode
 
 from .._version import __version__
-from .answers import PoolAnswers
-from .configuration import Pool
-from .joining import NotJoined
-from .ledger import LedgerProblem
-from .manager import PoolManager
-from .pki import NoAuthority
-from .socket import PoolSocket
+from .configuration import NEEDS_CRYPTOGRAPHY, Pool
 
 
 class PoolApp(JupyterApp):
@@ -46,17 +38,23 @@ class PoolApp(JupyterApp):
         """Serve until SIGTERM or SIGINT. Exit status 1 with one sentence when it cannot."""
         super().start()
         try:
+            from .serving import CannotServe
+        except ModuleNotFoundError as error:
+            if error.name != "cryptography":
+                raise
+            self._leave(NEEDS_CRYPTOGRAPHY)
+        try:
             asyncio.run(self._serve())
-        except (LedgerProblem, NoAuthority, NotJoined, TraitError, ValueError) as error:
+        except CannotServe as error:
             self._leave(str(error))
-        except OSError as error:
-            self._leave(f"The pool cannot start: {error}")
 
-    def _leave(self, sentence: str) -> None:
+    def _leave(self, sentence: str) -> NoReturn:
         print(f"jupyter gpushare pool serve: {sentence}", file=sys.stderr)
-        self.exit(1)
+        sys.exit(1)
 
     async def _serve(self) -> None:
+        from .serving import serving
+
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -64,21 +62,6 @@ class PoolApp(JupyterApp):
             self.log.info("The pool serves at %s", manager.settings.socket)
             print(f"ready {manager.settings.socket}", flush=True)
             await stop.wait()
-
-
-@contextlib.asynccontextmanager
-async def serving(settings: Pool, log: Any) -> Any:
-    """A pool that runs, with its socket. Raises as :meth:`PoolManager.start`."""
-    manager = PoolManager(settings, log=log)
-    manager.quotas.check()
-    await manager.start()
-    socket = PoolSocket(Path(settings.socket), PoolAnswers(manager), log)
-    try:
-        await socket.start()
-        yield manager
-    finally:
-        await socket.close()
-        await manager.close()
 
 
 def main() -> None:

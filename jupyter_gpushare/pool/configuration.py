@@ -18,6 +18,9 @@ from ..protocol.secured import JOIN_PORT
 from .words.config import PoolConfig
 
 SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare/pool"
+NEEDS_CRYPTOGRAPHY: Final = (
+    "The pool needs the package cryptography: install jupyter_gpushare[pool] where the pool runs."
+)
 
 
 class Pool(Configurable):
@@ -92,7 +95,9 @@ class Pool(Configurable):
         where = str(proposal["value"])
         host, _, port = where.rpartition(":")
         if where and not (host and port.isdecimal() and int(port) < 65536):
-            raise TraitError(f"Pool.listen: {where!r} is no address with a port: 0.0.0.0:{JOIN_PORT}.")
+            raise TraitError(
+                f"Pool.listen: {where!r} is no address with a port: 0.0.0.0:{JOIN_PORT}."
+            )
         return where
 
     def rules(self) -> PoolConfig:

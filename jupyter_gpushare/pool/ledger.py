@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ CREATE INDEX IF NOT EXISTS by_whom ON events (seq) WHERE by IS NOT NULL;
 CREATE TABLE IF NOT EXISTS hosts (name TEXT PRIMARY KEY, address TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+#: Seconds for another pool to end.
+_OTHER_ENDS: Final = 5.0
 #: What is lent is written anew at each change; only the newest of it counts.
 _LENDING: Final = (BudgetLent.__name__, BudgetAccepted.__name__)
 
@@ -57,13 +60,11 @@ class PoolLedger:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            if not _locked(self._lock, time.monotonic() + _OTHER_ENDS):
                 os.close(self._lock)
                 raise LedgerProblem(
                     f"Another pool uses {path}. End that one, or give this one another --folder."
-                ) from None
+                )
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._open()
@@ -200,6 +201,19 @@ class PoolLedger:
     def remember(self, facts: Iterable[tuple[str, str]]) -> None:
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", facts)
+
+
+def _locked(file: int, until: float) -> bool:
+    """Take the lock; an earlier pool may be just ending."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
 
 
 def _superseded(rows: Sequence[tuple[int, str]]) -> list[int]:
