@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
-from ..protocol.sizes import format_size, parse_size
+from ..protocol.sizes import parse_size
 from ..protocol.times import format_duration
 from . import quota as quotas
 from .node import Node
@@ -179,10 +179,10 @@ class DrainApp(AtPool):
         host = self.ask(PoolMethod.DRAIN, host=name, reason=self.reason.strip())
         while self.wait and not host["empty"]:
             time.sleep(1.0)
-            answer = self.ask(PoolMethod.HOSTS)
-            host = next((one for one in answer["hosts"] if one["host"] == name), None)
-            if host is None or host["drain"] is None:
+            now = [one for one in self.ask(PoolMethod.HOSTS)["hosts"] if one["host"] == name]
+            if not now or now[0]["drain"] is None:
                 raise Refused(f"somebody put {name} back into service, or forgot it")
+            host = now[0]
         return self.show(host)
 
     def show(self, host: dict[str, Any]) -> int:
@@ -248,7 +248,7 @@ def _about(data: dict[str, Any]) -> str:
     return " ".join(str(one["name"] if isinstance(one, dict) else one) for one in told if one)
 
 
-# -- quotas ---------------------------------------------------------------------------------------
+# -- quotas ----------------------------------------------------------------------------------------
 
 
 class QuotaListApp(AtPool, quotas.QuotaListApp):
@@ -294,7 +294,7 @@ class QuotaApp(QuotaListApp):
         return super().run(arguments)
 
 
-# -- groups that breathe ----------------------------------------------------------------------------
+# -- groups that breathe ---------------------------------------------------------------------------
 
 
 class GroupListApp(AtPool):

@@ -139,9 +139,7 @@ class GpuShareHub(JupyterApp):
         except CannotServe as error:
             raise SystemExit(str(error)) from error
 
-    async def _serve_pages(
-        self, site: Site, address: str, port: int, stop: asyncio.Event
-    ) -> None:
+    async def _serve_pages(self, site: Site, address: str, port: int, stop: asyncio.Event) -> None:
         audience = Audience(self.live_limit, self.live_limit_per_user, self.login_check)
         server = HTTPServer(
             make_application(site, audience), xheaders=True, max_body_size=_MOST_BODY

@@ -20,7 +20,6 @@ from typing import Any, Final
 from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import ProtocolError, RemoteError, RemoteProtocolError
-from jupyter_gpushare.protocol.secured import NotOfThePool
 from jupyter_gpushare.protocol.messages import (
     PROTOCOL,
     Answer,

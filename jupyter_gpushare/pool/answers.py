@@ -18,6 +18,7 @@ from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
 from ..protocol.poolcalls import PoolMethod
 from . import core
+from .draft import Refuse
 from .joining import NotJoined
 from .ledger import LedgerProblem
 from .manager import PoolManager
@@ -64,10 +65,10 @@ class PoolAnswers:
     async def _submit(self, make: Callable[[float], cmd.Command]) -> None:
         """Have a command worked on; its no is ours."""
         step = await self._manager.submit(make)
-        if step.refused:
-            raise PoolRefused(Reason.BAD_REQUEST, step.refused)
+        if isinstance(step.decision, Refuse):
+            raise PoolRefused(Reason.BAD_REQUEST, step.decision.message)
 
-    # -- hosts --------------------------------------------------------------------------------------
+    # -- hosts -------------------------------------------------------------------------------------
 
     async def _hello(self, _params: Any, _by: str) -> Any:
         features = [method.value for method in self._calls]
@@ -113,7 +114,7 @@ class PoolAnswers:
 
     async def _where(self, params: Any, _by: str) -> Any:
         wish = Wish(params.environment, params.gpus, params.memory, params.kind)
-        return {"hosts": [asdict(one) for one in rank(self._manager.state, wish)]}
+        return {"hosts": [asdict(one) for one in rank(self._manager.state.hosts.values(), wish)]}
 
     async def _token(self, params: Any, by: str) -> Any:
         if not self._manager.join_port:
@@ -139,7 +140,7 @@ class PoolAnswers:
         await self._manager.forget(params.host, by)
         return {"host": params.host}
 
-    # -- quotas and groups ----------------------------------------------------------------------------
+    # -- quotas and groups -------------------------------------------------------------------------
 
     async def _quotas(self, _params: Any, _by: str) -> Any:
         state = self._manager.state
@@ -162,7 +163,7 @@ class PoolAnswers:
         if whose.environment is None:
             await self._submit(lambda at: cmd.SetGroupQuota(at, whose.group, quota, by, named))
         else:
-            name = whose.environment
+            name = EnvironmentName(whose.environment)
             await self._submit(lambda at: cmd.SetQuota(at, name, quota, by, named))
         return self._now(whose)
 
@@ -170,7 +171,7 @@ class PoolAnswers:
         if whose.environment is None:
             await self._submit(lambda at: cmd.UnsetGroupQuota(at, whose.group, by))
         else:
-            name = whose.environment
+            name = EnvironmentName(whose.environment)
             await self._submit(lambda at: cmd.UnsetQuota(at, name, by))
         return self._now(whose)
 
@@ -178,7 +179,7 @@ class PoolAnswers:
         state = self._manager.state
         if whose.environment is None:
             return {**_group_quota(state, whose.group), "warnings": []}
-        return {**_quota(state, whose.environment), "warnings": []}
+        return {**_quota(state, EnvironmentName(whose.environment)), "warnings": []}
 
     async def _groups(self, _params: Any, _by: str) -> Any:
         state = self._manager.state
@@ -195,7 +196,7 @@ class PoolAnswers:
         await self._submit(lambda at: cmd.RemoveGroup(at, params.group, by))
         return {"group": params.group}
 
-    # -- loans, and who did what ------------------------------------------------------------------------
+    # -- loans, and who did what -------------------------------------------------------------------
 
     async def _lend(self, params: Any, by: str) -> Any:
         loan = secrets.token_hex(8)
@@ -214,7 +215,7 @@ class PoolAnswers:
         return {"events": [asdict(one) for one in await self._manager.audit(params.limit)]}
 
 
-# -- documents ----------------------------------------------------------------------------------------
+# -- documents -------------------------------------------------------------------------------------
 
 
 def _plain(quota: Quota) -> dict[str, Any]:
@@ -222,17 +223,17 @@ def _plain(quota: Quota) -> dict[str, Any]:
     return plain | {"own_burst_memory": plain["burst_memory"]}
 
 
-def _quota(state: core.State, name: str) -> dict[str, Any]:
+def _quota(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
     """A row of the list of quotas, as a node manager has it; what is held is held on all hosts."""
     book = state.quotas
-    environment = EnvironmentName(name)
     quota, source = book.resolve(environment)
-    here = [host.here[name] for host in state.at(name) if name in host.here]
+    hosts = state.at(environment)
+    here = [host.here[environment] for host in hosts if environment in host.here]
     hours = _plain(quota).pop("gpu_hours")
     spent = sum(one.spent for one in here)
     return {
         **_plain(quota),
-        "environment": name,
+        "environment": environment,
         "groups": list(book.groups_of.get(environment, ())),
         "source": source.value,
         **({"from_groups": list(book.giving(environment))} if source is QuotaSource.GROUP else {}),

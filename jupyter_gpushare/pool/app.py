@@ -20,7 +20,7 @@ class PoolApp(JupyterApp):
     name = "jupyter-gpushare-pool"
     version = __version__
     description = __doc__
-    classes = List([Pool])
+    classes = List([Pool])  # type: ignore[assignment]  # traitlets' own is declared so
     config_file_name = Unicode("jupyter_gpushare_pool_config")
     aliases = {  # noqa: RUF012 - traitlets wants a plain class attribute
         **JupyterApp.aliases,

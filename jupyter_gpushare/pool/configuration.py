@@ -18,6 +18,7 @@ from ..protocol.secured import JOIN_PORT
 from .words.config import PoolConfig
 
 SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare/pool"
+_RULES: Final = PoolConfig()
 NEEDS_CRYPTOGRAPHY: Final = (
     "The pool needs the package cryptography: install jupyter_gpushare[pool] where the pool runs."
 )
@@ -43,13 +44,13 @@ class Pool(Configurable):
         set: this host's name."""
     ).tag(config=True)
     validity = Float(
-        PoolConfig.validity,
+        _RULES.validity,
         min=1.0,
         help="""Seconds for which a host may go on with what it was lent while the pool is away.
         After that, nothing new starts there; what runs or is parked stays.""",
     ).tag(config=True)
     drift = Float(
-        PoolConfig.drift, min=0.0, max=0.2, help="The part by which hosts' clocks may differ."
+        _RULES.drift, min=0.0, max=0.2, help="The part by which hosts' clocks may differ."
     ).tag(config=True)
     answer_timeout = Float(
         2.0, min=0.05, help="Seconds in which a host must answer; then it counts as lost."
@@ -65,7 +66,9 @@ class Pool(Configurable):
 
     @default("folder")
     def _default_folder(self) -> str:
-        return SYSTEM_FOLDER if os.geteuid() == 0 else str(Path(jupyter_data_dir(), "gpushare-pool"))
+        return (
+            SYSTEM_FOLDER if os.geteuid() == 0 else str(Path(jupyter_data_dir(), "gpushare-pool"))
+        )
 
     @default("socket")
     def _default_socket(self) -> str:

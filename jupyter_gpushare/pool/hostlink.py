@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from ..protocol.framing import MAX_LINE, encode
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.reading import BadParameter
 from .words import commands as cmd
-from .words.effects import Budget, DrainHost, Effect, Hint, Lend, ResumeHost
+from .words.effects import Budget, DrainHost, Effect, Follow, Hint, Lend, ResumeHost
 from .words.hosts import Accepted, Host, HostReport, read_answer, read_report
 
 #: What the pool's control line calls itself in ``hello``.
@@ -51,8 +52,8 @@ class ControlLink(NodeLink):
 class HostLink:
     """Keeps one host's commands and effects in order.
 
-    Reports may come faster than they are worked on: then only the newest counts. ``patience``: how
-    many seconds a host may take for an answer; ``silence``: after how many it is asked for a report.
+    Reports may come faster than they are worked on; then only the newest counts. ``patience``:
+    seconds a host may take for an answer; ``silence``: seconds after which it is asked for a report.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class HostLink:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- in -----------------------------------------------------------------------------------------
+    # -- in ----------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
         """Tell the core of reports and of the connection's ends, one after the other."""
@@ -115,12 +116,13 @@ class HostLink:
             if report is not None:
                 self.problem = ""
                 connected, generation = True, state.generation
-                await self._submit(lambda at, told=report: cmd.HostReported(at, self.host, told))
+                await self._submit(partial(cmd.HostReported, host=self.host, report=report))
 
     def _read(self, document: Any) -> HostReport | None:
         """A report that is well-formed; a host that was taken over may send anything."""
         try:
-            return read_report(document)
+            # Its certificate says who it is, whatever it calls itself.
+            return replace(read_report(document), name=self.host)
         except BadParameter as error:
             if str(error) != self._refused:
                 self._refused = str(error)
@@ -135,22 +137,27 @@ class HostLink:
             await asyncio.sleep(self._silence)
             if not seen.connected or self.link.state is not seen:
                 continue
-            try:
-                document = await self.link.ask_again(self._patience)
-            except NodeProblem as problem:
-                self._failed("report", problem)
-                continue
-            report = self._read(document)
-            if report is not None:
-                await self._submit(lambda at, told=report: cmd.HostReported(at, self.host, told))
+            await self._ask()
 
-    # -- out ----------------------------------------------------------------------------------------
+    async def _ask(self) -> None:
+        try:
+            document = await self.link.ask_again(self._patience)
+        except NodeProblem as problem:
+            self._failed("report", problem)
+            return
+        report = self._read(document)
+        if report is not None:
+            await self._submit(partial(cmd.HostReported, host=self.host, report=report))
+
+    # -- out ---------------------------------------------------------------------------------------
 
     def carry_out(self, effect: Effect) -> None:
         """Send it; effects of one host leave in the order in which they came."""
         match effect:
             case Lend():
                 self._spawn(self._lend(effect))
+            case Follow():
+                self._spawn(self._ask())
             case Hint(hints=hints):
                 told = [msgspec.to_builtins(hint) for hint in hints]
                 self._spawn(self._tell(Method.POOL_HINT, hints=_first(told)))

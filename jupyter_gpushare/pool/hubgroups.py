@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -71,6 +72,4 @@ class HubGroups:
         gone = {name: () for name in known if name not in told}
         for name, groups in {**told, **gone}.items():
             if known.get(name, ()) != groups:
-                await self._manager.submit(
-                    lambda at, name=name, groups=groups: cmd.Introduce(at, name, groups)
-                )
+                await self._manager.submit(partial(cmd.Introduce, environment=name, groups=groups))

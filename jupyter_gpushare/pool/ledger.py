@@ -108,7 +108,7 @@ class PoolLedger:
                 "disk, or repair it, and try again."
             ) from error
 
-    # -- events ---------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def append(self, events: Sequence[Event], wall: float) -> None:
         """Write all of them or none. Raises :class:`LedgerProblem`."""
@@ -155,8 +155,7 @@ class PoolLedger:
         marks = ", ".join("?" * len(_LENDING))
         lent: dict[tuple[str, str], list[tuple[int, str]]] = {}
         for seq, kind, host, environment in self._db.execute(
-            "SELECT seq, kind, host, environment FROM events "
-            f"WHERE kind IN ({marks}) ORDER BY seq",
+            f"SELECT seq, kind, host, environment FROM events WHERE kind IN ({marks}) ORDER BY seq",
             _LENDING,
         ):
             lent.setdefault((host, environment), []).append((seq, kind))
@@ -174,7 +173,7 @@ class PoolLedger:
         )
         return [Audited(wall, by, kind, json.loads(data)) for wall, by, kind, data in rows]
 
-    # -- hosts' addresses -------------------------------------------------------------------------
+    # -- hosts' addresses --------------------------------------------------------------------------
 
     def addresses(self) -> dict[str, str]:
         return dict(self._db.execute("SELECT name, address FROM hosts"))
@@ -187,7 +186,7 @@ class PoolLedger:
             else:
                 self._db.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?)", (host, address))
 
-    # -- time ---------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------
 
     def last_at(self) -> float:
         """The newest time of an event, on the pool's clock."""

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -73,37 +74,34 @@ class PoolManager:
         self._dial = dial or self._over_tls
         self._addresses: dict[Host, str] = {}
         self._turn = asyncio.Lock()
-        self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._joins: JoinEndpoint | None = None
+        self._open: PoolLedger | None = None
         #: Where hosts join; 0: none can.
         self.join_port = 0
         self._disk = ThreadPoolExecutor(1, "pool-ledger")
         self._written = 0
 
-    # -- life ---------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the ledger and call the hosts. Raises :class:`LedgerProblem`, :class:`OSError`,
         :class:`NoAuthority`, and ``ValueError`` for a quota that makes no sense.
         """
         folder = Path(self.settings.folder)
-        self._ledger = await self._on_disk(lambda: PoolLedger(folder / LEDGER))
-        try:
-            self._clock = await self._on_disk(lambda: PoolClock(self._ledger))
-            await self._on_disk(self._ledger.prune)
-            for event in await self._on_disk(self._ledger.load):
-                self.state = core.evolve(self.state, event)
-            self._addresses = await self._on_disk(self._ledger.addresses)
-            self._authority = await self._on_disk(lambda: self._open_authority(folder))
-            self._invitations = Invitations(folder / "tokens.json")
-            wall = self._clock.wall()
-            await self.submit(lambda at: cmd.Start(at, wall))
-            await self.quotas.apply()
-            await self._listen()
-        except BaseException:
-            await self.close()
-            raise
+        self._open = await self._on_disk(lambda: PoolLedger(folder / LEDGER))
+        self._clock = await self._on_disk(lambda: PoolClock(self._ledger))
+        await self._on_disk(self._ledger.prune)
+        for event in await self._on_disk(self._ledger.load):
+            self.state = core.evolve(self.state, event)
+        self._addresses = await self._on_disk(self._ledger.addresses)
+        self._authority = await self._on_disk(lambda: self._open_authority(folder))
+        self._invitations = Invitations(folder / "tokens.json")
+        self.quotas.recall(await self._on_disk(lambda: self._ledger.recall("size")))
+        wall = self._clock.wall()
+        await self.submit(lambda at: cmd.Start(at, wall))
+        await self.quotas.apply()
+        await self._listen()
         self._spawn(self._tick())
         self._spawn(self._renew())
 
@@ -116,8 +114,14 @@ class PoolManager:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
-        await self._on_disk(self._ledger.close)
+        if self._open is not None:
+            await self._on_disk(self._open.close)
         self._disk.shutdown()
+
+    @property
+    def _ledger(self) -> PoolLedger:
+        assert self._open is not None, "start() opens it"
+        return self._open
 
     def _open_authority(self, folder: Path) -> Authority:
         try:
@@ -141,22 +145,31 @@ class PoolManager:
         )
         self.join_port = await self._joins.start(address, int(port))
 
-    # -- commands -----------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------
 
     async def submit(self, make: Callable[[float], cmd.Command]) -> core.Step:
         """Work on a command, which gets the time of its turn. Raises :class:`LedgerProblem`."""
         async with self._turn:
-            step = core.step(self.state, make(self._clock.now()), self.config)
+            command = make(self._clock.now())
+            step = core.step(self.state, command, self.config)
             durable = [event for event in step.events if event.DURABLE]
             if durable:
                 await self._append(durable)
             self.state = step.state
         self._follow_hosts()
+        if isinstance(command, cmd.HostReported):
+            await self._count_gpus()
         for effect in step.effects:
             if (link := self.links.get(effect.host)) is not None:
                 link.carry_out(effect)
-        self._wake.set()
         return step
+
+    async def _count_gpus(self) -> None:
+        reports = (host.report for host in self.state.hosts.values())
+        if self.quotas.grows(report for report in reports if report is not None):
+            size = (("size", self.quotas.told()),)
+            await self._on_disk(lambda: self._ledger.remember(size))
+            await self.quotas.apply()
 
     async def _append(self, events: list[Event]) -> None:
         wall = self._clock.wall()
@@ -167,19 +180,13 @@ class PoolManager:
             await self._on_disk(self._ledger.prune)
 
     async def _tick(self) -> None:
+        """Time passes: what is lent is renewed, or counts no more; people get hints."""
         while True:
-            self._wake.clear()
-            until = core.next_deadline(self.state, self.config)
-            rest = None if until is None else max(0.0, until - self._clock.now())
+            await asyncio.sleep(self.config.interval)
             try:
-                async with asyncio.timeout(rest):
-                    await self._wake.wait()
-            except TimeoutError:
-                try:
-                    await self.submit(cmd.Tick)
-                except LedgerProblem as problem:
-                    self.log.error("%s", problem)
-                    await asyncio.sleep(1.0)
+                await self.submit(cmd.Tick)
+            except LedgerProblem as problem:
+                self.log.error("%s", problem)
 
     async def _renew(self) -> None:
         while True:
@@ -189,7 +196,7 @@ class PoolManager:
     async def _on_disk(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
-    # -- hosts --------------------------------------------------------------------------------------
+    # -- hosts -------------------------------------------------------------------------------------
 
     def place(self, host: Host) -> Place:
         """Where a host is. Raises :class:`KeyError`."""
@@ -201,6 +208,14 @@ class PoolManager:
 
     async def _joined(self, host: Joined) -> None:
         await self.add(host.name, f"{host.address}:{host.port}", host.invited_by)
+
+    def certify(self, csr: str, host: Host) -> tuple[str, str]:
+        """A host's next certificate, and the authorities it is to trust.
+
+        Raises :class:`.pki.BadRequest`.
+        """
+        signed = self._authority.sign(csr, host, self._clock.wall())
+        return signed, self._authority.authorities
 
     async def add(self, host: Host, address: str, by: str) -> None:
         """A host joined, or joined anew at another address."""
@@ -225,7 +240,7 @@ class PoolManager:
                 link = self.links[host] = HostLink(
                     host,
                     self.settings.title,
-                    lambda host=host: self._find(host),
+                    partial(self._find, host),
                     self.submit,
                     patience=self.settings.answer_timeout,
                     silence=self.settings.silence,
@@ -245,7 +260,11 @@ class PoolManager:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- what administrators ask ----------------------------------------------------------------------
+    # -- what administrators ask -------------------------------------------------------------------
+
+    def unix(self, at: float) -> float:
+        """A time of the pool's clock as Unix time, for people."""
+        return self._clock.wall() + at - self._clock.now()
 
     def problem(self, host: Host) -> str:
         """Why a host cannot be reached; empty: it can."""

@@ -6,6 +6,7 @@ They stay when a host goes: one that cannot be reached for a minute must not cau
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -25,6 +26,15 @@ class PoolQuotas:
         self._hub: Mapping[str, Any] = {}
         self._submit = submit
         self.size = NodeSize(0, 1)
+
+    def told(self) -> str:
+        """The pool's size in words of the ledger; :meth:`recall` reads it."""
+        return json.dumps((self.size.gpus, self.size.smallest))
+
+    def recall(self, told: str | None) -> None:
+        """After a restart hosts report one by one, and "all" must not shrink meanwhile."""
+        if told is not None:
+            self.size = NodeSize(*json.loads(told))
 
     def check(self) -> None:
         """Raises ``ValueError`` with a sentence for a quota that makes no sense."""
