@@ -91,6 +91,8 @@ class NodeLink:
         self._name = name
         self._timeout = timeout
         self._log = log
+        #: The certificate (DER) that the host at the other end showed last, if it is one.
+        self.shown: bytes | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._protocol = ClientConnection()
         self._waiting: dict[CallId, asyncio.Future[Any]] = {}
@@ -208,6 +210,8 @@ class NodeLink:
             )
             return
         self._writer = writer
+        tls = writer.get_extra_info("ssl_object")
+        self.shown = None if tls is None else tls.getpeercert(binary_form=True)
         self._protocol = ClientConnection()
         reading = asyncio.create_task(self._read(reader))
         greeting = asyncio.create_task(self._greet())

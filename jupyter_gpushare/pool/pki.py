@@ -144,13 +144,18 @@ class Authority:
         """
         self._tidy(now)
         own = self._folder / _OWN
-        if own.exists() and not is_due(own.read_text(), now):
-            known = x509.load_pem_x509_certificates(own.read_bytes())[0]
-            if known.issuer == self._signer.certificate.subject:
+        if own.exists():
+            shown = x509.load_pem_x509_certificates(own.read_bytes())[0]
+            if self.is_current(shown.public_bytes(serialization.Encoding.DER), now):
                 return False
         key = new_key()
         replace_private(own, key_pem(key) + self._leaf(key.public_key(), POOL, now).encode())
         return True
+
+    def is_current(self, certificate: bytes, now: float) -> bool:
+        """Whether a certificate (DER) is by the authority that signs, and not due."""
+        shown = x509.load_der_x509_certificate(certificate)
+        return shown.issuer == self._signer.certificate.subject and not _is_due(shown, now)
 
     def rotate(self, now: float) -> None:
         """Let a new authority sign from now on; hosts come to know it with their renewal.
@@ -218,10 +223,9 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
 
 
-def is_due(certificates: str, now: float) -> bool:
+def _is_due(shown: x509.Certificate, now: float) -> bool:
     """Whether two thirds of a certificate's time are over."""
-    first = x509.load_pem_x509_certificates(certificates.encode())[0]
-    begun, ends = _seconds(first.not_valid_before_utc), _seconds(first.not_valid_after_utc)
+    begun, ends = _seconds(shown.not_valid_before_utc), _seconds(shown.not_valid_after_utc)
     return now >= begun + (ends - begun) * RENEWED_AT
 
 

@@ -1240,7 +1240,7 @@ AskedWhy = Annotated[
     str,
     words(
         *("contended", "idle", "budget_spent", "over_limit", "out_of_service", "quantum"),
-        *("moved", "served"),
+        *("moved", "served", "reclaimed", "reclaimed_at_work"),
     ),
 ]
 

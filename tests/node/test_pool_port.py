@@ -78,7 +78,9 @@ def test_a_viewer_sees_what_the_person_sees_by_token(node: PoolNode, authority: 
                 seen, told = viewer.call(Method.STATUS), alice.call(Method.STATUS)
                 for document in (seen, told):
                     document.pop("time", None)
-                assert {one["id"] for one in seen["leases"]} == {one["id"] for one in told["leases"]}
+                assert {one["id"] for one in seen["leases"]} == {
+                    one["id"] for one in told["leases"]
+                }
                 assert [one["name"] for one in seen["leases"] if one["id"] == own["lease"]]
                 assert "bobs-notebook" not in str(seen)
                 assert viewer.hello["environment"] == "alice"
@@ -298,5 +300,3 @@ def test_a_certificate_is_renewed_over_the_link(node: PoolNode, authority: Autho
     assert _shown(node, authority) != before
     assert (node.directory / "pool" / "host.pem").read_bytes() != key
     assert (node.directory / "pool" / "host.pem").stat().st_mode & 0o077 == 0
-
-

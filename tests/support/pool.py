@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.node import WITHIN, NodeClient, RunningNode, until
-
 from jupyter_gpushare.node.host.membership import Membership, ask
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.secured import client_context
+from support.node import WITHIN, NodeClient, RunningNode, until
 
 CLIENT = {"name": "test", "version": "0"}
 
