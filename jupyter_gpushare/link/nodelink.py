@@ -119,6 +119,11 @@ class NodeLink:
         """Try to connect now instead of at the end of the pause."""
         self._hurry.set()
 
+    def drop(self) -> None:
+        """End the connection, whose other end is silent; it is tried again."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` after each change of :attr:`state`; returns how to stop that."""
         self._subscribers.append(changed)
@@ -239,9 +244,17 @@ class NodeLink:
             token=self._token(),
             viewer=self._viewer,
         )
-        status = await self._ask(Method.WATCH, _CONNECT_WITHIN)
+        status = await self._begin(_CONNECT_WITHIN)
         self._log.info("gpushare: connected to node manager %s", met.get("node", {}).get("name"))
         self._set(LinkState(status, met, "", self.state.generation + 1))
+
+    async def _begin(self, within: float) -> dict[str, Any]:
+        """The first document of those that are followed."""
+        return await self._ask(Method.WATCH, within)
+
+    def _news(self, message: Notification) -> Any:
+        """The newer document in a notice; ``None``: it has none."""
+        return message.params.get("status", ()) if message.notice is Notice.CHANGED else None
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(_CHUNK):
@@ -258,8 +271,9 @@ class NodeLink:
                 waiting = self._waiting.get(call_id)
                 if waiting is not None and not waiting.done():
                     waiting.set_exception(_problem(error))
-            case Notification(notice=Notice.CHANGED, params=params) if self.state.connected:
-                status = params.get("status")
+            case Notification() if self.state.connected:
+                if (status := self._news(message)) is None:
+                    return
                 if not isinstance(status, dict):
                     raise RemoteProtocolError("The status that changed is malformed.")
                 self._set(LinkState(status, self.state.hello, "", self.state.generation))

@@ -7,6 +7,7 @@ are refused with a sentence. A parameter whose type has ``None`` may be left out
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final
@@ -723,14 +724,22 @@ class Call:
     """One call, read and checked."""
 
     id: CallId
-    method: Method
+    method: Any  # one of ``PARAMS``, or another socket's (:mod:`.poolcalls`)
     params: Any
 
 
-_METHODS: Final = {method.value: (method, reader(kind)) for method, kind in PARAMS.items()}
+Methods = Mapping[str, tuple[Enum, Callable[[dict[str, Any]], Any]]]
 
 
-def parse_call(line: bytes) -> Call:
+def methods(params: Mapping[Any, type]) -> Methods:
+    """What reads the calls of a socket, by their names."""
+    return {method.value: (method, reader(kind)) for method, kind in params.items()}
+
+
+_METHODS: Final = methods(PARAMS)
+
+
+def parse_call(line: bytes, known_methods: Methods = _METHODS) -> Call:
     """The call on one line.
 
     Raises :class:`RemoteProtocolError` with the JSON-RPC code and, where it
@@ -743,7 +752,7 @@ def parse_call(line: bytes) -> Call:
     if data.get("jsonrpc") != "2.0":
         raise RemoteProtocolError('A call needs `"jsonrpc": "2.0"`.', call_id=call_id)
     name = data.get("method")
-    known = _METHODS.get(name) if isinstance(name, str) else None
+    known = known_methods.get(name) if isinstance(name, str) else None
     if known is None:
         raise RemoteProtocolError(
             f"There is no method {str(name)[:NAME]!r}.", code=METHOD_NOT_FOUND, call_id=call_id

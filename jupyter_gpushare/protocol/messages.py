@@ -154,7 +154,7 @@ Incoming = Answer | ErrorAnswer | Notification
 
 
 #: Parameters of which null is not the same as leaving them out.
-NULL_SAYS: Final = {
+NULL_SAYS: Final[dict[Enum, frozenset[str]]] = {
     Method.QUOTA_SET: frozenset(
         {
             *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
@@ -209,7 +209,7 @@ def _remote_error(error: object) -> RemoteError:
     return RemoteError(code, reason, error["message"], details)
 
 
-def call(call_id: CallId, method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
+def call(call_id: CallId, method: Enum, params: Mapping[str, Any]) -> dict[str, Any]:
     """A call, ready to encode."""
     return {"jsonrpc": "2.0", "id": call_id, "method": method.value, "params": dict(params)}
 

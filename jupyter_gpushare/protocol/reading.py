@@ -120,6 +120,8 @@ def _value(shape: Shape) -> Callable[[Any], Any]:
         return _number(bounds)
     if shape.kind is bool:
         return _flag
+    if get_origin(shape.kind) is tuple and text is not None:
+        return _texts(_text(text))
     if get_origin(shape.kind) is tuple:
         return _parts(shape_of(get_args(shape.kind)[0]))
     return _part(reader(shape.kind))
@@ -204,6 +206,17 @@ def _parts(part: Shape) -> Callable[[Any], tuple[Any, ...]]:
         if not is_list or not all(isinstance(item, kind) for item in value):
             raise _Wrong(f" must be a list of at most {_MOST_PARTS} {plural}.")
         return tuple(read_one(item) for item in value)
+
+    return read
+
+
+def _texts(read_one: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
+    """A list of texts; the form is that of each."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) > _MOST_PARTS:
+            raise _Wrong(f" must be a list of at most {_MOST_PARTS} texts.")
+        return tuple(map(read_one, value))
 
     return read
 
