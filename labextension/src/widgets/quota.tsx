@@ -199,5 +199,7 @@ export function sourceText(
       return trans.__('your own entry');
     case 'override':
       return trans.__('an administrator');
+    case 'pool':
+      return trans.__('the pool of hosts');
   }
 }
