@@ -333,6 +333,24 @@ def test_a_floor_that_is_less_than_what_is_predicted_limits_nobody() -> None:
     assert 0.5 < part < 0.7
 
 
+@pytest.mark.parametrize(("spare", "late"), [(0.0, True), (1.3, True), (1.5, False)])
+def test_shortly_before_its_deadline_it_is_not_late_to_and_fro(
+    spare: float, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fiftieth of 70 s is 1.4 s."""
+    node, alice, _made = crowd(allowed=30)
+    node.run(50)
+    state, name = node.world.state, alice.actor.lease
+    until = state.promises[name].until
+    assert until is not None
+    assert node.standing(alice) is PromiseState.LATE
+    monkeypatch.setattr(compute, "ends", lambda *_args, **_parts: until - spare)
+    assert compute.is_late(state, name, until - 2.0) is late
+    on_time = dataclasses.replace(state.promises[name], state=PromiseState.ON_TIME)
+    before = dataclasses.replace(state, promises=state.promises.set(name, on_time))
+    assert not compute.is_late(before, name, until - 2.0)
+
+
 def test_who_is_late_is_not_limited() -> None:
     node = Loops(alice=Quota(2, None, share=10))
     alice = node.come("alice", 10**6, 1.0, share=10)
