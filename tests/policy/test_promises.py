@@ -319,6 +319,20 @@ def test_who_was_predicted_nothing_is_not_limited() -> None:
     assert alice.had > 4 * bob.had
 
 
+def test_who_keeps_its_promise_only_by_more_than_was_predicted_is_not_limited() -> None:
+    """With a tenth of the time she would be late, and then on time again, to and fro."""
+    node = Loops(alice=Quota(2, None, share=10))
+    alice = node.come("alice", 200, 0.5, share=10)
+    bob = node.come("bob", 10**6, 0.5, batch=True, tells=SILENT)
+    node.run(5)
+    assert isinstance(node.promise(alice, deadline=150.0), core.Done)
+    at = bob.had
+    node.run(80)
+    assert bob.had - at < 0.2 * 80
+    node.run(90)
+    assert node.ended(alice) is PromiseState.KEPT
+
+
 def test_a_floor_that_is_less_than_what_is_predicted_limits_nobody() -> None:
     """A tenth of the time keeps her promise. She may use the 60 that are predicted, and no more."""
     node = Loops(alice=MOST)
@@ -356,7 +370,7 @@ def test_who_is_late_is_not_limited() -> None:
     alice = node.come("alice", 10**6, 1.0, share=10)
     bob = node.come("bob", 10**6, 1.0, batch=True, tells=SILENT)
     node.run(20)
-    assert isinstance(node.promise(alice, rate=0.99), core.Done)
+    assert isinstance(node.promise(alice, rate=1.2), core.Done)
     node.run(100)
     assert node.standing(alice) is PromiseState.LATE
     assert alice.had > 4 * bob.had

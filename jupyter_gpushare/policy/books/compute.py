@@ -230,6 +230,16 @@ def is_late(state: State, name: LeaseId, at: float) -> bool | None:
     return any(verdicts) if verdicts else None
 
 
+def keeps_with(state: State, name: LeaseId, part: float) -> bool:
+    """Whether a promise is kept with this part of its GPUs' time (0-1), and no more."""
+    told, known, left = state.progress.get(name), state.promises[name], work_left(state, name)
+    if told is None or part < (known.promise.rate or 0.0) * told.seconds:
+        return False
+    if known.until is None:
+        return True
+    return left is not None and told.at + SPARE * left / part <= known.until
+
+
 def needs_more(state: State, name: LeaseId, at: float) -> bool:
     """Whether the floor of a promise alone is too little to keep it. Handing over takes time."""
     told, known = state.progress.get(name), state.promises[name]
