@@ -395,6 +395,18 @@ def test_a_wrong_prediction_is_corrected_by_what_is_measured() -> None:
     assert [e.why for e in node.world.history if isinstance(e, ev.ShareSet)] == [ShareWhy.MEASURED]
 
 
+def test_of_a_task_that_is_not_seen_on_its_gpu_nothing_is_measured() -> None:
+    """It reads its data yet, or the GPU is simulated: its prediction is not wrong for that."""
+    node = Loops()
+    alice = node.come("alice", 10**6, 1.0, share=30)
+    for _ in range(4):
+        node.run(6)
+        node.world.memory.clear()
+        node.world.observe()
+    assert alice.done > 20
+    assert node.shares(alice) == []
+
+
 def test_what_is_measured_stays_when_somebody_goes() -> None:
     """A batch task is predicted to use 30 %, and uses 10: it is not given back the rest."""
     node = Loops()
