@@ -17,20 +17,27 @@ import pytest
 from node.test_turns import CONFIG, LOOP, WITHIN, people, written
 from support.exporter import samples
 from support.node import RunningNode, until
+from support.predictor import PLANT
 
 from jupyter_gpushare.node.views.metrics import PREFIX
 from jupyter_gpushare.protocol.messages import Method, Notice
 
-#: Steps, of which the second half take four times as long; alone it computes for 50 s.
-STEPS: Final = 400
+#: Steps, of which the second half take four times as long: 37.5 s of computing.
+STEPS: Final = 300
 QUICK: Final = 0.05
-#: With a half of the time, which is what it has without a promise, it takes twice as long.
-DEADLINE: Final = 80
+#: With a half of the time, which is what it has without more, it takes 75 s.
+DEADLINE: Final = 60
+#: Hundredths of the GPU that are predicted. The predicted seconds need no more by the deadline.
+SHARE: Final = 30
+SECONDS: Final = 0.99 * DEADLINE * SHARE / 100
+PREDICTED: Final = PLANT.replace("kind.name, 50,", f"kind.name, {SHARE},").replace(
+    "features.iterations * 0.5", f"features.iterations * {SECONDS / STEPS}"
+)
 
 #: Real training. What the pretend GPU computes is slept: another task could do so meanwhile.
 SENSITIVE = f"""
-import sys, time
-from jupyter_gpushare import steps
+import os, sys, time
+from jupyter_gpushare import estimate, steps
 from jupyter_gpushare.client import lease, request
 request(memory="8GiB", priority_class="interactive")
 import torch
@@ -38,6 +45,10 @@ import torch
 torch.set_num_threads(1)
 model = torch.nn.Linear(16, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+estimate(model, torch.ones(8, 16), iterations={STEPS}, optimizer=optimizer)
+print("known", 0.0, flush=True)
+while not os.path.exists(sys.argv[1]):  # until bob computes, too
+    time.sleep(0.05)
 began = time.monotonic()
 with lease(deadline={DEADLINE}):
     for number in steps(range({STEPS})):
@@ -58,7 +69,7 @@ def runs(node: RunningNode, place: Path, who: str, program: str) -> Iterator[Pat
     environ = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
     with file.open("w") as out:
         process = subprocess.Popen(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", program, str(place / "go")],
             env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -76,6 +87,7 @@ class Story:
 
     took: float
     slower: float
+    begins: int
     shares: list[tuple[float, int]]
     state: str
     why: str | None
@@ -86,25 +98,29 @@ class Story:
 def told(place: Path, most: int) -> Iterator[Callable[[], Story]]:
     """Both loops run; wait for the story. Promises may claim so much of the GPU at ``most``."""
     place.mkdir()
-    config = CONFIG + f"c.Policy.promise_share = 100\nc.Policy.promise_most = {most}\n"
+    config = CONFIG + PREDICTED + f"c.Policy.promise_share = 100\nc.Policy.promise_most = {most}\n"
     with (
         RunningNode(place, simulate="1x24GiB", config=config, arguments=people(place)) as node,
-        runs(node, place, "bob", LOOP) as bob,
+        runs(node, place, "alice", SENSITIVE) as alice,
     ):
-        until(lambda: len(written(bob)) > 5, "bob computes", WITHIN)
-        with runs(node, place, "alice", SENSITIVE) as alice:
+        until(lambda: written(alice, "known"), "what alice needs is predicted", WITHIN)
+        with runs(node, place, "bob", LOOP) as bob:
+            until(lambda: len(written(bob)) > 5, "bob computes", WITHIN)
+            (place / "go").touch()
 
             def story() -> Story:
                 within = 3.0 * DEADLINE
                 until(lambda: written(alice, "ready"), "alice is ready", within)
                 until(lambda: records(node, "PromiseEnded"), "and it is known", WITHIN)
-                (began,) = (at for at, _data in records(node, "PromiseMade"))
-                shares = [(at - began, one["share"]) for at, one in records(node, "ShareSet")]
+                ((began, made),) = records(node, "PromiseMade")
+                sets = records(node, "ShareSet")
+                shares = [(at - began, one["share"]) for at, one in sets if at > began]
                 ((_at, ended),) = records(node, "PromiseEnded")
                 steps = written(alice)
                 slower = steps[STEPS // 2][0] - steps[0][0]
                 took = written(alice, "ready")[0][0]
-                return Story(took, slower, shares, ended["state"], ended["why"], alice.read_text())
+                verdict = ended["state"], ended["why"], alice.read_text()
+                return Story(took, slower, made["share"], shares, *verdict)
 
             yield story
 
@@ -118,10 +134,13 @@ def records(node: RunningNode, kind: str) -> list[tuple[float, dict[str, Any]]]:
 
 @pytest.mark.long
 def test_a_loop_that_grows_slower_keeps_its_promise_by_a_larger_share(tmp_path: Path) -> None:
-    """Both at once, for they mostly sleep. Without its loop a promise claims 10 %, and no more."""
-    with told(tmp_path / "with", 90) as kept, told(tmp_path / "without", 10) as missed:
+    """Both at once, for they mostly sleep. Without its loop a promise claims what is predicted."""
+    with told(tmp_path / "with", 90) as kept, told(tmp_path / "without", SHARE) as missed:
         good, bad = kept(), missed()
-    assert [share for _at, share in good.shares] == list(range(20, good.shares[-1][1] + 1, 10))
+    assert (good.begins, bad.begins) == (SHARE, SHARE)
+    shares = [share for _at, share in good.shares]
+    assert shares == list(range(SHARE + 10, shares[-1] + 1, 10)), "p, p + 10, p + 20, and on"
+    assert len(shares) >= 2
     assert any(at > good.slower for at, _share in good.shares), "it was raised as it grew slower"
     assert good.took <= DEADLINE
     assert (good.state, good.why) == ("kept", None)

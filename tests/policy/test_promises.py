@@ -319,6 +319,20 @@ def test_who_was_predicted_nothing_is_not_limited() -> None:
     assert alice.had > 4 * bob.had
 
 
+def test_who_keeps_its_promise_only_by_more_than_was_predicted_is_not_limited() -> None:
+    """With a tenth of the time she would be late, and then on time again, to and fro."""
+    node = Loops(alice=Quota(2, None, share=10))
+    alice = node.come("alice", 200, 0.5, share=10)
+    bob = node.come("bob", 10**6, 0.5, batch=True, tells=SILENT)
+    node.run(5)
+    assert isinstance(node.promise(alice, deadline=150.0), core.Done)
+    at = bob.had
+    node.run(80)
+    assert bob.had - at < 0.2 * 80
+    node.run(90)
+    assert node.ended(alice) is PromiseState.KEPT
+
+
 def test_a_floor_that_is_less_than_what_is_predicted_limits_nobody() -> None:
     """A tenth of the time keeps her promise. She may use the 60 that are predicted, and no more."""
     node = Loops(alice=MOST)
@@ -333,12 +347,30 @@ def test_a_floor_that_is_less_than_what_is_predicted_limits_nobody() -> None:
     assert 0.5 < part < 0.7
 
 
+@pytest.mark.parametrize(("spare", "late"), [(0.0, True), (1.3, True), (1.5, False)])
+def test_shortly_before_its_deadline_it_is_not_late_to_and_fro(
+    spare: float, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fiftieth of 70 s is 1.4 s."""
+    node, alice, _made = crowd(allowed=30)
+    node.run(50)
+    state, name = node.world.state, alice.actor.lease
+    until = state.promises[name].until
+    assert until is not None
+    assert node.standing(alice) is PromiseState.LATE
+    monkeypatch.setattr(compute, "ends", lambda *_args, **_parts: until - spare)
+    assert compute.is_late(state, name, until - 2.0) is late
+    on_time = dataclasses.replace(state.promises[name], state=PromiseState.ON_TIME)
+    before = dataclasses.replace(state, promises=state.promises.set(name, on_time))
+    assert not compute.is_late(before, name, until - 2.0)
+
+
 def test_who_is_late_is_not_limited() -> None:
     node = Loops(alice=Quota(2, None, share=10))
     alice = node.come("alice", 10**6, 1.0, share=10)
     bob = node.come("bob", 10**6, 1.0, batch=True, tells=SILENT)
     node.run(20)
-    assert isinstance(node.promise(alice, rate=0.99), core.Done)
+    assert isinstance(node.promise(alice, rate=1.2), core.Done)
     node.run(100)
     assert node.standing(alice) is PromiseState.LATE
     assert alice.had > 4 * bob.had
@@ -361,6 +393,18 @@ def test_a_wrong_prediction_is_corrected_by_what_is_measured() -> None:
         node.world.observe()
     assert node.shares(alice) == [60]
     assert [e.why for e in node.world.history if isinstance(e, ev.ShareSet)] == [ShareWhy.MEASURED]
+
+
+def test_of_a_task_that_is_not_seen_on_its_gpu_nothing_is_measured() -> None:
+    """It reads its data yet, or the GPU is simulated: its prediction is not wrong for that."""
+    node = Loops()
+    alice = node.come("alice", 10**6, 1.0, share=30)
+    for _ in range(4):
+        node.run(6)
+        node.world.memory.clear()
+        node.world.observe()
+    assert alice.done > 20
+    assert node.shares(alice) == []
 
 
 def test_what_is_measured_stays_when_somebody_goes() -> None:

@@ -10,9 +10,11 @@ from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.demand import attained
 from jupyter_gpushare.policy.turns import expected, order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Activity, Bytes, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 QUANTUM = CONFIG.quantum
@@ -165,3 +167,46 @@ def test_batch_waits_for_interactive_cells_and_not_the_other_way() -> None:
     assert room.left("alice", {"bob": [9.0] * 3}) == pytest.approx(
         9.0 - (room.world.at - room.world.state.turns[room.actors["bob"].lease].since)
     )
+
+
+def promised(room: Room, who: str, share: int) -> None:
+    """Somebody's loop, of 100 s of computing, has a floor of so many hundredths from now on."""
+    at, actor = room.world.at, room.actors[who]
+    whose = room.world.who(actor)
+    room.world.run(cmd.Foresee(at, *whose, (Expected(gpu(0).name, share, GIB, 100.0),)))
+    done = room.world.run(cmd.MakePromise(at, *whose, Promise(deadline=1e4 / share)))
+    assert isinstance(done, core.Done), done
+    assert room.world.state.given[actor.lease] == share
+
+
+def test_a_floor_brings_its_task_its_turn_when_it_owes_it_a_piece(room: Room) -> None:
+    """A sixth of its minute: 5 s of 30, for which it waits 10 s."""
+    long = {"bob": [7200.0] * 3}
+    before = room.left("alice", long)
+    assert before is not None
+    assert before > 30.0
+    promised(room, "alice", 50)
+    assert room.left("alice", long) == pytest.approx(10.0)
+    room.seconds(8)
+    assert not room.computes("alice")
+    room.seconds(4)
+    assert room.computes("alice")
+
+
+def test_floors_of_those_behind_make_the_others_wait_longer() -> None:
+    """Carol's had more than Alice's. With a half of the time hers doubles what Alice waits."""
+    room, cells = Room(), {"bob": [40.0] * 3}
+    for who, quanta in (("carol", 9), ("alice", 6), ("bob", 0)):
+        room.come(who)
+        room.begins(who)
+        room.seconds(max(1, quanta * QUANTUM))
+    assert room.computes("bob")
+    before = room.left("alice", cells)
+    assert before == pytest.approx(39.0, abs=1.0)
+    promised(room, "carol", 50)
+    assert room.left("alice", cells) == pytest.approx(2 * before)
+    room.seconds(2 * before - 8)
+    assert not room.computes("alice")
+    assert room.world.state.turns[room.actors["bob"].lease].phase is not TurnPhase.REST
+    had = attained(room.world.state, room.actors["bob"].lease, room.world.at)
+    assert had == pytest.approx(before - 4, abs=6.0), "he had about a half of it"

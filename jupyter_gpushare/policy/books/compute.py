@@ -35,6 +35,8 @@ NEARLY: Final = 0.99
 LATE: Final = 0.1
 #: A share is raised until so many times what is left would keep the promise.
 SPARE: Final = 1.05
+#: A promise that is late is on time again with this part of its deadline to spare, at least.
+AGAIN: Final = 0.02
 
 
 def of_kind(request: Request, gpu: Gpu) -> Expected | None:
@@ -217,13 +219,25 @@ def is_late(state: State, name: LeaseId, at: float) -> bool | None:
     told, known = state.progress.get(name), state.promises[name]
     if told is None:
         return None
-    times = SPARE if known.state is PromiseState.LATE else 1.0
+    was_late = known.state is PromiseState.LATE
+    times = SPARE if was_late else 1.0
     verdicts, when, rate = [], ends(state, name, at), known.promise.rate
     if known.until is not None and when is not None:
-        verdicts.append(at + times * (when - at) > known.until)
+        spare = AGAIN * (known.until - known.since) if was_late else 0.0
+        verdicts.append(at + max(times * (when - at), when - at + spare) > known.until)
     if rate is not None and told.seconds > 0:
         verdicts.append(pace(state, name, at) / told.seconds < NEARLY * times * rate)
     return any(verdicts) if verdicts else None
+
+
+def keeps_with(state: State, name: LeaseId, part: float) -> bool:
+    """Whether a promise is kept with this part of its GPUs' time (0-1), and no more."""
+    told, known, left = state.progress.get(name), state.promises[name], work_left(state, name)
+    if told is None or part < (known.promise.rate or 0.0) * told.seconds:
+        return False
+    if known.until is None:
+        return True
+    return left is not None and told.at + SPARE * left / part <= known.until
 
 
 def needs_more(state: State, name: LeaseId, at: float) -> bool:

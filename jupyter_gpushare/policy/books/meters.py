@@ -101,9 +101,9 @@ def spent_at(state: State, lease: LeaseId) -> float:
 def _limit(state: State, lease: LeaseId) -> float:
     """The part of the time beyond which a task yields (0-1); 1: it is not limited.
 
-    It is limited to what it was predicted to use, or to its floor if that is more, while it is
-    known to keep its promise. It is not where nothing was predicted, and where measurements say
-    that the prediction is wrong: then that is corrected first.
+    It is limited to what it was predicted to use, or to its floor if that is more, while it keeps
+    its promise with that. It is not where nothing was predicted, and where measurements say that
+    the prediction is wrong: then that is corrected first.
     """
     known, found = state.promises.get(lease), state.leases[lease]
     if known is None or known.state is not PromiseState.ON_TIME or known.ends is None:
@@ -114,7 +114,8 @@ def _limit(state: State, lease: LeaseId) -> float:
     share = state.given[lease]
     if any(seen > share for seen in state.seen_use.get(lease, ())) and not known.named:
         return 1.0
-    return max(share, predicted.share) / WHOLE
+    most = max(share, predicted.share) / WHOLE
+    return most if compute.keeps_with(state, lease, most) else 1.0
 
 
 def beyond_at(state: State, lease: LeaseId) -> float:

@@ -295,7 +295,8 @@ def _uses(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.
         gpus = [seen[part.gpu] for part in lease.allocations if part.gpu in seen]
         if not computes(lease) or not has_time or since > at - STEADY or not gpus:
             continue
-        use = [parts.use.get(name, 0.0) for parts in gpus]
+        # Who is not seen on its GPU has not begun there, or the GPU is simulated.
+        use = [parts.use.get(name, 0.0) if name in parts.present else None for parts in gpus]
         if all(one is not None for one in use):
             most = max(one for one in use if one is not None)
             yield ev.UseSeen(at, name, min(WHOLE, max(1, round(WHOLE * most))))

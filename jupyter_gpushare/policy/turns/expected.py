@@ -2,8 +2,10 @@
 
 Those before it compute first, one after the other: who has the turn, and who is ahead in the line.
 Each computes until its cell ends, as its last cells did, or until it yields to this task by the
-order (:mod:`.levels`), whichever is sooner. Newcomers, and what is left of a step, are not
-foreseen, so this is no promise. The promise is :func:`.order.owed_at`, and it is never more.
+order (:mod:`.levels`), whichever is sooner. A task with a floor goes first when that owes it a
+piece, and what floors of those behind it take meanwhile is counted. Newcomers, and what is left of
+a step, are not foreseen, so this is no promise. The promise is :func:`.order.owed_at`, and it is
+never more.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from ..books import compute, demand
+from ..books import compute, demand, meters
 from ..books.state import State
 from ..words.config import PolicyConfig
 from ..words.model import LeaseId
@@ -47,8 +49,20 @@ def seconds_left(
     longest = max(
         sum(lasts[name] for name in before if gpu in order.gpus_of(shared, name)) for gpu in gpus
     )
+    rivals = {name for gpu in gpus for name in shared[gpu]} - {waiting, *before}
+    longest += sum(_takes(state, config, name, at, longest) for name in rivals)
+    spent = max(meters.spent_at(state, name) for name in holders)
+    ripe = max(meters.ripe_at(state, waiting, config.quantum), spent)
     owed = order.owed_at(state, config, shared, waiting)
-    return longest if at >= owed else min(longest, owed - at)
+    return min(longest, *(when - at if when > at else math.inf for when in (owed, ripe)))
+
+
+def _takes(state: State, config: PolicyConfig, name: LeaseId, at: float, seconds: float) -> float:
+    """Seconds that the floor of a task behind takes in so many, if it is owed a piece by then."""
+    if meters.ripe_at(state, name, config.quantum) > at + seconds:
+        return 0.0
+    floor = meters.floor(state, name)
+    return max(meters.piece(state, name, config.quantum), seconds * floor / (1.0 - floor))
 
 
 def _computes_on(
@@ -89,6 +103,9 @@ def _yields_after(
     least = 0.0
     if at >= order.owed_at(state, config, shared, name):
         least = levels.owed(state, config, name)
+    if at >= meters.ripe_at(state, name, config.quantum):
+        piece, floor = meters.credit(state, name, at), meters.floor(state, name)
+        least = max(least, piece / (1.0 - floor))
     kinds = levels.is_batch(state, name), levels.is_batch(state, waiting)
     if kinds[0] is not kinds[1]:
         return least if kinds[0] else math.inf
