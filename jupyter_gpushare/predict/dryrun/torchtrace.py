@@ -59,6 +59,8 @@ class Recorder(TorchDispatchMode):
         moved = sum(one.numel() * one.element_size() for one in (*given, *made))
         kind, elements = self._kind(name, args, given)
         self.tally.add(kind, elements, flops, moved)
+        if kind == "PointConv2D":
+            self.tally.add("Conv2D", elements, 0, 0, times=0)
         if name == "addmm" or (name == "convolution" and args[2] is not None):
             # One operation here, two nodes in the table; its work is counted once.
             self.tally.add("BiasAdd", sum(one.numel() for one in made), 0, 0, times=0)
@@ -78,6 +80,8 @@ class Recorder(TorchDispatchMode):
             kind = kind.replace("Conv2D", "DepthwiseConv2D")
         elif transposed is not None and args[transposed]:
             kind = kind.replace("Conv2D", "Conv2DTranspose")
+        elif transposed is not None:
+            kind = _convolution(kind, given[transposed - 5])
         if kind == "Concat":
             return kind, sum(one.numel() for one in given)
         if name == "sum" and len(args) == 3 and args[2]:
@@ -86,6 +90,13 @@ class Recorder(TorchDispatchMode):
                 # Autograd's way back from a bias that was added to each row.
                 return "BiasAddGrad", data.numel()
         return kind, data.numel()
+
+
+def _convolution(kind: str, weight: Any) -> str:
+    """What is told apart because its speed is another one: one axis, a filter of one place."""
+    if weight.dim() == 3:
+        return kind.replace("Conv2D", "Conv1D")
+    return kind if weight[0, 0].numel() > 1 else kind.replace("Conv2D", "PointConv2D")
 
 
 def trace(packed: bytes, training: bool) -> dict[str, Any]:
