@@ -60,6 +60,8 @@ KINDS: Final = (
     "PointConv2DGrad",
     "GroupNorm",
     "GroupNormGrad",
+    "WideDepthwiseConv2DGrad",
+    "Random",
 )
 PLACE: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 
@@ -155,6 +157,12 @@ ATEN: Final[Mapping[str, str]] = {
     "fill_": "Copy",
     "zero_": "Copy",
     "zeros_like": "Copy",
+    "bernoulli_": "Random",
+    "native_dropout": "Random",
+    "rand": "Random",
+    "rand_like": "Random",
+    "randn": "Random",
+    "randn_like": "Random",
     "lerp_": "Optimizer",
     "addcmul_": "Optimizer",
     "addcdiv_": "Optimizer",
