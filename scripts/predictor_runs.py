@@ -1,6 +1,6 @@
 """Measure real training loops on this machine's processor, for the predictors' starter set.
 
-    python scripts/predictor_runs.py    # 35 minutes on two cores; --work DIR goes on where it ended
+    python scripts/predictor_runs.py    # 25 minutes on two cores; --work DIR goes on where it ended
     python scripts/predictor_card.py    # 5 minutes: trains, and writes docs/predictor-card.md
 
 One and two threads stand for two kinds of GPU. Other work on the machine must not change the
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "jupyter_gpushare/predict/starter.jsonl.gz"
 WHERE = ROOT / "docs/predictor-runs.json"
 THREADS = (1, 2)
-PASSES = 6
+PASSES = 4
 #: Processor seconds of a case in a pass, and the fewest and the most steps.
 SECONDS, FEWEST, MOST = 0.3, 4, 40
 

@@ -318,7 +318,8 @@ def resnet(width: int, depth: int) -> nn.Sequential:
 
 
 class Both(nn.Module):
-    """A layer without weights, behind a scale, so that there is something to train."""
+    """A layer behind a scale, so that there is something to train, and that its inputs have a
+    gradient as they have within a model."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -594,7 +595,7 @@ def variants() -> Iterator[tuple[str, str, Make, Batch, tuple[int, ...], Any]]:
                texts(length, words), sizes, classes)  # fmt: skip
 
     for name, layer, shape, sizes in LAYERS:
-        yield "layer", name, layer, rows(*shape), sizes, _mean
+        yield "layer", name, lambda layer=layer: Both(layer()), rows(*shape), sizes, _mean
 
 
 #: One layer each, so that each kind of node is seen by itself.
@@ -640,14 +641,14 @@ LAYERS: tuple[tuple[str, Make, tuple[int, ...], tuple[int, ...]], ...] = (
     ("gru", lambda: LastOf(nn.GRU(48, 96, 1, batch_first=True), nn.Identity()), (40, 48), (8, 48)),
     ("embedding", lambda: Look(5000, 48), (24,), (64, 512)),
     ("embedding2", lambda: Look(800, 128), (64,), (16, 128)),
-    ("relu", lambda: Both(nn.ReLU()), (40, 24, 24), (8, 48)),
-    ("gelu", lambda: Both(nn.GELU()), (40, 24, 24), (8, 48)),
-    ("silu", lambda: Both(nn.SiLU()), (40, 24, 24), (8, 48)),
-    ("hardswish", lambda: Both(nn.Hardswish()), (40, 24, 24), (8, 48)),
-    ("dropout", lambda: Both(nn.Dropout(0.2)), (40, 24, 24), (8, 48)),
-    ("softmax", lambda: Both(nn.Softmax(-1)), (80, 80), (16, 96)),
-    ("maxpool", lambda: Both(nn.MaxPool2d(2)), (40, 24, 24), (8, 48)),
-    ("avgpool", lambda: Both(nn.AvgPool2d(2)), (40, 24, 24), (8, 48)),
+    ("relu", lambda: nn.ReLU(), (40, 24, 24), (8, 48)),
+    ("gelu", lambda: nn.GELU(), (40, 24, 24), (8, 48)),
+    ("silu", lambda: nn.SiLU(), (40, 24, 24), (8, 48)),
+    ("hardswish", lambda: nn.Hardswish(), (40, 24, 24), (8, 48)),
+    ("dropout", lambda: nn.Dropout(0.2), (40, 24, 24), (8, 48)),
+    ("softmax", lambda: nn.Softmax(-1), (80, 80), (16, 96)),
+    ("maxpool", lambda: nn.MaxPool2d(2), (40, 24, 24), (8, 48)),
+    ("avgpool", lambda: nn.AvgPool2d(2), (40, 24, 24), (8, 48)),
     ("around", lambda: Around(nn.Linear(128, 128)), (64, 128), (8, 48)),
     ("beside", lambda: Beside(nn.Conv2d(48, 16, 3, padding=1)), (48, 14, 14), (8, 32)),
 )  # fmt: skip

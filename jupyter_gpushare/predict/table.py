@@ -61,7 +61,6 @@ KINDS: Final = (
     "GroupNorm",
     "GroupNormGrad",
     "WideDepthwiseConv2DGrad",
-    "Random",
 )
 PLACE: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 
@@ -157,12 +156,6 @@ ATEN: Final[Mapping[str, str]] = {
     "fill_": "Copy",
     "zero_": "Copy",
     "zeros_like": "Copy",
-    "bernoulli_": "Random",
-    "native_dropout": "Random",
-    "rand": "Random",
-    "rand_like": "Random",
-    "randn": "Random",
-    "randn_like": "Random",
     "lerp_": "Optimizer",
     "addcmul_": "Optimizer",
     "addcdiv_": "Optimizer",
