@@ -16,8 +16,8 @@ WAYS: Final = {
 #: What there is to choose from; the time's base are the rates of each kind of node.
 CHOICES: Final = {
     "source": WAYS["source"],
-    "trees, none": "the dry run; of the time its calibrated rates, without trees",
-    "trees, half": "the dry run, with half of the correction by boosted trees",
+    "trees, none": "the dry run as it is (for the time with calibrated rates)",
+    "trees, half": "the dry run with half of the correction by boosted trees",
     "trees": WAYS["trees"],
 }
 METRICS: Final = {
@@ -50,7 +50,7 @@ def card_text(card: Mapping[str, Any]) -> str:
         "figures. *Too little* is a need that was more than 5 % above what would have been "
         "reserved: the p90, which was set without the family.\n",
         "Other work ran on the machine, so a step's time is the processor time of the thread that "
-        "runs the loop, the least of four passes, and not wall time. The time's models are trained "
+        "runs the loop, the least of several passes, and not wall time. The time's models are trained "
         "with the measured utilisation, and asked with the predicted one, here as in use.\n",
     ]
     for metric, (name, aim) in METRICS.items():

@@ -286,19 +286,26 @@ def splits(data: Data, rows: Rows, groups: Array, most: int) -> Iterable[tuple[R
             yield rows[~asked], rows[asked]
 
 
-def tried(data: Data, groups: Array, most: int, shares: Array) -> dict[str, Array]:
-    """What each way says of all records, each time without having seen the record's group, and
-    what the one says that was chosen without having seen it. 0: not asked.
-
+def asked_anew(job: tuple[Data, Rows, Rows, Array]) -> dict[str, Array]:
+    """What each way says of rows, and what the one says that was chosen without having seen them.
     ``shares`` are the utilisations with which the time is asked."""
+    data, train, asked, shares = job
+    way = chosen(data, train)
+    mixed = data.shares.copy()
+    mixed[asked] = shares[asked]
+    told = told_by(data.with_shares(mixed), train, asked)
+    return {**told, "chosen": told[way]}
+
+
+def tried(
+    data: Data, groups: Array, most: int, shares: Array, run: Callable[..., Iterable[Any]] = map
+) -> dict[str, Array]:
+    """The same of all records, each time without having seen the record's group. 0: not asked."""
     every = np.arange(len(data.records))
     found: dict[str, Array] = {}
-    for train, asked in splits(data, every, groups, most):
-        way = chosen(data, train)
-        mixed = data.shares.copy()
-        mixed[asked] = shares[asked]
-        told = told_by(data.with_shares(mixed), train, asked)
-        for name, values in {**told, "chosen": told[way]}.items():
+    jobs = [(data, *split, shares) for split in splits(data, every, groups, most)]
+    for (_data, _train, asked, _shares), told in zip(jobs, run(asked_anew, jobs), strict=True):
+        for name, values in told.items():
             found.setdefault(name, np.zeros(len(every)))[asked] = values
     return found
 
@@ -332,8 +339,12 @@ def _looked_up(data: Data, told: dict[int, float]) -> Array:
     return np.array(found)
 
 
-def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
-    """The document of models that `Predictor.read` takes, with its card's figures."""
+def train(
+    records: Sequence[Record], measured_on: str, run: Callable[..., Iterable[Any]] = map
+) -> dict[str, Any]:
+    """The document of models that `Predictor.read` takes, with its card's figures.
+
+    ``run``: `map`, or that of a pool of processes."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     document: dict[str, Any] = {
         "version": VERSION,
@@ -350,7 +361,7 @@ def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
     for metric in Metric:
         data = data_of(metric, records)
         unseen, kindred = (
-            tried(data, groups, most, _looked_up(data, shares[trial]))
+            tried(data, groups, most, _looked_up(data, shares[trial]), run)
             for trial, groups, most in (
                 ("unseen", data.families, 1000),
                 ("kindred", data.variants, 4),
