@@ -173,6 +173,8 @@ def of_keras() -> None:
     )
     image = numpy.zeros((1, 20, 20, 6), "float32")
     tell("cnn", cnn, image, iterations=7)
+    rnn = keras.Sequential([keras.Input((20, 8)), layers.LSTM(16)])
+    here("rnn", rnn, numpy.zeros((4, 20, 8), "float32"), training=True)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     here("training", cnn, (image, numpy.zeros(1, "int64")), loss=loss, optimizer="adam")
 

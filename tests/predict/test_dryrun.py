@@ -129,3 +129,9 @@ def test_a_loop_of_jax_counts_each_round(of_jax: dict[str, Any]) -> None:
     assert of_jax["loop"]["nodes"]["MatMul"][1:3] == [40, 20 * 2 * 8 * (4 + 16) * 16]
     assert of_jax["line"]["flops"] == 2 * 8 * 64 * 32
     assert of_jax["line"]["largest"] == {"BiasAdd": 256, "MatMul": 512}
+
+
+def test_a_recurrent_layer_of_keras_counts_each_step(of_keras: dict[str, Any]) -> None:
+    one = 2 * 4 * (8 + 16) * 4 * 16  # of the way there; the way back has twice as many
+    # Keras looks at one step before the loop, for its shapes.
+    assert of_keras["rnn"]["nodes"]["MatMul"][2] == pytest.approx(3 * 20 * one, rel=0.03)
