@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from jupyter_gpushare.client.cell.reading import work_of
 from jupyter_gpushare.predict.dryrun import DryRunFailed, dry_run
 from jupyter_gpushare.predict.dryrun.child import answer_to
 from jupyter_gpushare.predict.dryrun.travel import pack
@@ -152,6 +153,15 @@ def of_jax() -> None:
     here("choosy", lambda x: x if x.sum() > 0 else -x, jnp.zeros(3))
     straight = (line, (jnp.zeros((64, 32)), jnp.zeros(32)))
     here("line", straight, jnp.zeros((8, 64)))
+
+    @jax.jit
+    def trains(weights: Any, x: Any) -> Any:
+        loss, grads = jax.value_and_grad(lambda own: line(own, x).sum())(weights)
+        return jax.tree.map(lambda a, b: a - b, weights, grads), loss
+
+    cell = "for _ in range(30): weights, loss = trains(weights, batch)"
+    work = work_of(cell, {"trains": trains, "weights": straight[1], "batch": jnp.zeros((8, 64))})
+    here("cell", work.model, work.batch, iterations=work.iterations)
     here("training", straight, jnp.zeros((8, 64)), optimizer="adam")
 
 

@@ -135,3 +135,8 @@ def test_a_recurrent_layer_of_keras_counts_each_step(of_keras: dict[str, Any]) -
     one = 2 * 4 * (8 + 16) * 4 * 16  # of the way there; the way back has twice as many
     # Keras looks at one step before the loop, for its shapes.
     assert of_keras["rnn"]["nodes"]["MatMul"][2] == pytest.approx(3 * 20 * one, rel=0.03)
+
+
+def test_a_cell_that_calls_a_compiled_function_of_jax_is_understood(of_jax: dict[str, Any]) -> None:
+    assert of_jax["cell"]["iterations"] == 30
+    assert of_jax["cell"]["flops"] == 2 * 2 * 8 * 64 * 32  # there, and back to the weights
