@@ -54,7 +54,10 @@ def card_text(card: Mapping[str, Any]) -> str:
         "with the measured utilisation, and asked with the predicted one, here as in use.\n",
     ]
     for metric, (name, aim) in METRICS.items():
-        parts += [f"## {name}\n", f"Aim: {aim}. In use: {CHOICES[card['metrics'][metric]['used']]}.\n"]
+        parts += [
+            f"## {name}\n",
+            f"Aim: {aim}. In use: {CHOICES[card['metrics'][metric]['used']]}.\n",
+        ]
         parts += [_table(card["metrics"][metric], in_points=metric == "utilisation")]
         if "larger kinds" in card["metrics"][metric]:
             told = card["metrics"][metric]["larger kinds"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,28 +44,37 @@ def test_what_is_used_meets_the_aims_on_families_that_the_choice_has_not_seen() 
 
 @pytest.mark.slow
 def test_a_choice_is_by_families_that_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each family is asked once, by what knows nothing of it; parts are known always."""
+    """Each family gets the choice of others only; parts are known always."""
     numpy = pytest.importorskip("numpy")
     from jupyter_gpushare.predict.training import fit
 
     some = [r for r in records.shipped() if r.hardware.cores == 1][::4]
-    data, asked_of = fit.data_of(Metric.MEMORY, some), []
+    data = fit.data_of(Metric.MEMORY, some)
+    families = set(data.families) - fit.PARTS
+    seen: list[set[str]] = []
 
     def told_by(data: fit.Data, train: fit.Rows, asked: fit.Rows) -> dict[str, fit.Array]:
         known, now = set(data.families[train]), set(data.families[asked])
         assert not known & now
-        assert fit.PARTS <= known
-        asked_of.append((frozenset(now), len(known)))
+        assert known >= fit.PARTS
+        seen[-1] |= known | now
         return {way: data.truth[asked] * (2 - (way == "trees")) for way in fit.CHOICES}
 
+    def chosen(call: Any, jobs: list[fit.Rows]) -> Any:
+        for job in jobs:
+            seen.append(set())
+            yield call(job)
+
     monkeypatch.setattr(fit, "told_by", told_by)
-    found = fit.tried(data, data.families, 1000, data.shares)
+    ways = fit.choices(data, chosen)
     is_part = numpy.isin(data.families, list(fit.PARTS))
+    assert (ways[~is_part] == "trees").all()
+    assert len(seen) == fit.OUTER
+    assert all(len(families - one) >= 2 for one in seen)
+    assert sorted(name for one in seen for name in families - one) == sorted(families)
+    seen.append(set())
+    found = fit.tried(data, data.families, 1000, ways, data.shares)
     assert (found["chosen"] == numpy.where(is_part, 0, data.truth)).all()
-    families = set(data.families) - fit.PARTS
-    most = max(known for _now, known in asked_of)
-    assert {next(iter(now)) for now, known in asked_of if known == most} == families
-    assert len(asked_of) == len(families) * (1 + fit.INNER)
 
 
 def test_the_card_of_the_package_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,8 +58,8 @@ def work_of(source: str, names: Mapping[str, Any]) -> Work:
 
 
 def is_model(value: object) -> bool:
-    """Whether this is a model of PyTorch or Keras, or a compiled function of JAX, by the names of its
-    classes. (Which of a cell's other functions compute with JAX nobody can tell.)"""
+    """Whether this is a model of PyTorch or Keras, or a compiled function of JAX, by the names of
+    its classes. (Which of a cell's other functions compute with JAX nobody can tell.)"""
     bases = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(value).__mro__}
     models = {"torch.Module", "keras.Model", "tensorflow.Model", "jaxlib.PjitFunction"}
     return bool(bases & models)

@@ -21,7 +21,7 @@ from .travel import Described, unpack
 aten = torch.ops.aten
 #: They make or look at tensors without moving bytes.
 FREE = frozenset({"detach", "device", "empty", "empty_like", "empty_strided", "new_empty", "lift"})
-#: Places of the largest filter for which frameworks have a fast way back through each channel alone.
+#: Places of the largest filter that has a fast way back through each channel alone.
 FAST = 9
 #: The second iteration has all of the optimizer's state.
 ITERATIONS = 2

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from .rates import fit_rates
 
 #: numpy's, whose types are not read here.
 Array = Any
+#: `map`, or that of a pool of processes.
+Run = Callable[..., Iterable[Any]]
 #: Numbers of records.
 Rows = Any
 #: Families of one layer each: they are for training; nobody asks for the time of one layer.
@@ -28,10 +31,11 @@ PARTS = frozenset({"layer"})
 #: A need is told too low if it is more than this above.
 UNDER = 0.05
 #: How much of the trees' correction is used, as a choice: what they learn of some families is true
-#: of others in part only. And into how many parts families are laid for the choice.
+#: of others in part only. For the choice families are laid into parts: one of them is asked, by a
+#: choice that was made between those that are left, in turn.
 STRENGTHS = {"trees, none": 0.0, "trees, half": 0.5, "trees": 1.0}
 CHOICES = ("source", *STRENGTHS)
-INNER = 3
+OUTER, INNER = 5, 3
 
 
 @dataclass
@@ -229,9 +233,9 @@ def relatives(data: Data, rows: Rows, base: Array) -> Array:
     )
 
 
-def trees_of(data: Data, rows: Rows, strength: float) -> dict[str, Any]:
+def trees_of(data: Data, rows: Rows, strength: float, base: Array) -> dict[str, Any]:
     """Trees over what the base leaves."""
-    base = np.maximum(bases(data, rows, rows), 1e-9)
+    base = np.maximum(base, 1e-9)
     left = data.scaled(data.truth[rows]) - data.scaled(base)
     found = fit_trees(relatives(data, rows, base), left)
     return {**found, "start": found["start"] * strength, "rate": found["rate"] * strength}
@@ -240,8 +244,9 @@ def trees_of(data: Data, rows: Rows, strength: float) -> dict[str, Any]:
 def told_by(data: Data, train: Rows, asked: Rows) -> dict[str, Array]:
     """What each way says of ``asked`` when it knows ``train``."""
     network = read_model(fit_mlp(data, train))
-    trees = read_model(trees_of(data, train, 1.0))
-    base = bases(data, train, asked)
+    both = bases(data, train, np.concatenate([train, asked]))
+    trees = read_model(trees_of(data, train, 1.0, both[: len(train)]))
+    base = both[len(train) :]
     corrected = np.array([trees.value(row) for row in relatives(data, asked, base)])
     return {
         "mean": np.full(len(asked), data.unscaled(data.scaled(data.truth[train]).mean())),
@@ -286,26 +291,37 @@ def splits(data: Data, rows: Rows, groups: Array, most: int) -> Iterable[tuple[R
             yield rows[~asked], rows[asked]
 
 
-def asked_anew(job: tuple[Data, Rows, Rows, Array]) -> dict[str, Array]:
-    """What each way says of rows, and what the one says that was chosen without having seen them.
-    ``shares`` are the utilisations with which the time is asked."""
-    data, train, asked, shares = job
-    way = chosen(data, train)
-    mixed = data.shares.copy()
-    mixed[asked] = shares[asked]
-    told = told_by(data.with_shares(mixed), train, asked)
-    return {**told, "chosen": told[way]}
+def choices(data: Data, run: Run = map) -> Array:
+    """For each record what is chosen by families other than its own, a part of them at a time."""
+    every = np.arange(len(data.records))
+    found = np.full(len(every), "trees, half", dtype=object)
+    outer = list(splits(data, every, data.families, OUTER))
+    for (_known, asked), way in zip(
+        outer, run(partial(chosen, data), [known for known, _ in outer]), strict=True
+    ):
+        found[asked] = way
+    return found
+
+
+def asked_anew(job: tuple[Data, Rows, Rows]) -> dict[str, Array]:
+    return told_by(*job)
 
 
 def tried(
-    data: Data, groups: Array, most: int, shares: Array, run: Callable[..., Iterable[Any]] = map
+    data: Data, groups: Array, most: int, ways: Array, shares: Array, run: Run = map
 ) -> dict[str, Array]:
-    """The same of all records, each time without having seen the record's group. 0: not asked."""
+    """What each way says of all records, each time without having seen the record's group, and what
+    that of ``ways`` says. 0: not asked. ``shares`` are the utilisations to ask the time with."""
     every = np.arange(len(data.records))
     found: dict[str, Array] = {}
-    jobs = [(data, *split, shares) for split in splits(data, every, groups, most)]
-    for (_data, _train, asked, _shares), told in zip(jobs, run(asked_anew, jobs), strict=True):
-        for name, values in told.items():
+    jobs = []
+    for train, asked in splits(data, every, groups, most):
+        mixed = data.shares.copy()
+        mixed[asked] = shares[asked]
+        jobs.append((data.with_shares(mixed), train, asked))
+    for (_data, _train, asked), told in zip(jobs, run(asked_anew, jobs), strict=True):
+        as_chosen = [told[way][place] for place, way in enumerate(ways[asked])]
+        for name, values in {**told, "chosen": np.array(as_chosen)}.items():
             found.setdefault(name, np.zeros(len(every)))[asked] = values
     return found
 
@@ -339,12 +355,8 @@ def _looked_up(data: Data, told: dict[int, float]) -> Array:
     return np.array(found)
 
 
-def train(
-    records: Sequence[Record], measured_on: str, run: Callable[..., Iterable[Any]] = map
-) -> dict[str, Any]:
-    """The document of models that `Predictor.read` takes, with its card's figures.
-
-    ``run``: `map`, or that of a pool of processes."""
+def train(records: Sequence[Record], measured_on: str, run: Run = map) -> dict[str, Any]:
+    """The document of models that `Predictor.read` takes, with its card's figures."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     document: dict[str, Any] = {
         "version": VERSION,
@@ -360,8 +372,9 @@ def train(
     shares: dict[str, dict[int, float]] = {"unseen": {}, "kindred": {}}
     for metric in Metric:
         data = data_of(metric, records)
+        ways = choices(data, run)
         unseen, kindred = (
-            tried(data, groups, most, _looked_up(data, shares[trial]), run)
+            tried(data, groups, most, ways, _looked_up(data, shares[trial]), run)
             for trial, groups, most in (
                 ("unseen", data.families, 1000),
                 ("kindred", data.variants, 4),
@@ -399,7 +412,7 @@ def train(
         document["metrics"][metric.value] = {
             "model": fit_mlp(data, every)
             if is_source
-            else trees_of(data, every, STRENGTHS[better]),
+            else trees_of(data, every, STRENGTHS[better], bases(data, every, every)),
             "error": of["chosen"]["median error"],
             "p90": of["chosen"].get("p90", 1.0),
             "dry_error": of["dry run"]["median error"],
