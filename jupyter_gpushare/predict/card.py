@@ -41,17 +41,18 @@ def card_text(card: Mapping[str, Any]) -> str:
         f"{', '.join(card['families'])}.\n",
         "What is in use of each metric was chosen from four: "
         f"{'; '.join(CHOICES.values())}. The row *as chosen* is honest about that: for each family "
-        "that is asked the choice was made anew, by the other families alone (a part of them left "
-        "out at a time), and then fitted to them. By the median error; for the memory, of which "
-        "enough for nine of ten is reserved, by the error that nine of ten stay below. The kinds "
-        "of nodes themselves were made with an eye on half of the families.\n",
+        "that is asked the choice was made by other families alone (a fifth of all left out, and "
+        "of the others a third at a time), and what was chosen was fitted to all but that one. It "
+        "was chosen by the median error; of the memory, of which enough for nine of ten is "
+        "reserved, by the error that nine of ten stay below. What is not nested: the kinds of "
+        "nodes were made with an eye on half of the families.\n",
         "An *unseen family* had no model in training when it was asked about; an *unseen model* "
         "had others of its family there. Single layers were always in training, and are not in the "
         "figures. *Too little* is a need that was more than 5 % above what would have been "
         "reserved: the p90, which was set without the family.\n",
         "Other work ran on the machine, so a step's time is the processor time of the thread that "
-        "runs the loop, the least of several passes, and not wall time. The time's models are trained "
-        "with the measured utilisation, and asked with the predicted one, here as in use.\n",
+        "runs the loop, the least of several passes, and not wall time. The time's models are "
+        "trained with the measured utilisation, and asked with the predicted one, as in use.\n",
     ]
     for metric, (name, aim) in METRICS.items():
         parts += [

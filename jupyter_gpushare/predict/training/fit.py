@@ -294,7 +294,7 @@ def splits(data: Data, rows: Rows, groups: Array, most: int) -> Iterable[tuple[R
 def choices(data: Data, run: Run = map) -> Array:
     """For each record what is chosen by families other than its own, a part of them at a time."""
     every = np.arange(len(data.records))
-    found = np.full(len(every), "trees, half", dtype=object)
+    found: Array = np.full(len(every), "trees, half", dtype=object)
     outer = list(splits(data, every, data.families, OUTER))
     for (_known, asked), way in zip(
         outer, run(partial(chosen, data), [known for known, _ in outer]), strict=True
