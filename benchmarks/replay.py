@@ -394,6 +394,39 @@ def promises(workers: int, small: bool) -> list[dict[str, Any]]:
     return [{**one, "commit": where["commit"]} for one in found]
 
 
+def kept_by_clairvoyant(seed: int, small: bool) -> dict[str, int]:
+    """How many of the feasible deadlines can be met together: the earliest first, on all GPUs as
+    one pool, with all times known, where all other cells wait."""
+    days, hosts = (0.3, 2) if small else (PROMISE_DAYS, HOSTS)
+    promising, most = Promising(0.3, batch=0.3), PolicyConfig().promise_share / 100
+    cells = []  # when it was sent, until when it is to end, how long it computes
+    for session in Runs(LOAD, hosts, days, seed).sessions():
+        deadline = promising.deadline(session, 0)
+        if deadline is not None:
+            at = session.submits[0]
+            cells.append((at, at + deadline, session.seconds[0]))
+    coming, now, kept, count = sorted(cells), 0.0, 0, 0
+    alive: list[list[float]] = []
+    while coming or alive:
+        now = now if alive else max(now, coming[0][0])
+        while coming and coming[0][0] <= now:
+            at, until, seconds = coming.pop(0)
+            alive.append([until, seconds, at, seconds])
+        computing = sorted(alive)[:hosts]
+        lasts = min([one[1] for one in computing] + [cell[0] - now for cell in coming[:1]])
+        now += lasts
+        for one in computing:
+            one[1] -= lasts
+            if one[1] <= 1e-9:
+                alive.remove(one)
+                until, _left, at, seconds = one
+                is_counted = 0.1 * days * DAY <= at < until < days * DAY
+                if is_counted and seconds <= most * (until - at):
+                    count += 1
+                    kept += now <= until + 1e-3
+    return {"deadlines": count, "in_time": kept}
+
+
 def promise_table(found: Sequence[dict[str, Any]]) -> str:
     """What became of deadlines, summed over the seeds."""
     if not found:
@@ -423,6 +456,17 @@ def promise_table(found: Sequence[dict[str, Any]]) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def clairvoyant_text(found: Sequence[dict[str, int]]) -> str:
+    """How many deadlines are feasible together."""
+    if not found:
+        return NOT_MEASURED
+    count, kept = (sum(one[key] for one in found) for key in ("deadlines", "in_time"))
+    return (
+        f"A clairvoyant meets {kept} of these {count} ({share(kept, count)} %): the earliest "
+        "deadline first, on all GPUs as one pool, while all other cells wait."
+    )
 
 
 def promise_aim(found: Sequence[dict[str, Any]]) -> str:
@@ -601,6 +645,7 @@ def page(results: dict[str, Any]) -> str:
         "short_time": f"{100 * (1 - CELL.above(60)[1]):.0f}",
         "scale": scale_text(results.get("scale")),
         "promises": promise_table(results.get("promises", {}).get("runs", [])),
+        "clairvoyant": clairvoyant_text(results.get("promises", {}).get("clairvoyant", [])),
         "promise_aim": promise_aim(results.get("promises", {}).get("runs", [])),
         "slack": " and ".join(f"{one:g}" for one in SLACK),
         "load": f"{100 * LOAD:.0f}",
@@ -744,8 +789,12 @@ def main() -> int:
         found = scale(workers, options.small)
         write(options.json, {**read(options.json), "scale": found})
     if options.promises or options.only_promises:
-        kept = promises(workers, options.small)
-        write(options.json, {**read(options.json), "promises": {"runs": kept}})
+        seeds = SEEDS[:1] if options.small else SEEDS
+        told = {
+            "runs": promises(workers, options.small),
+            "clairvoyant": [kept_by_clairvoyant(seed, options.small) for seed in seeds],
+        }
+        write(options.json, {**read(options.json), "promises": told})
     results = read(options.json)
     if options.markdown:
         options.markdown.write_text(page(results), "utf-8")

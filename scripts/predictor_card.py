@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +33,8 @@ def main() -> None:
             f"{where['cpu']}, {where['cores']} cores, {where['date']}, load average "
             f"{where['load average']:.1f}; two passes differ by {spread:.0%} (median)"
         ).replace("%", " %")
-        document = train(shipped(), told)
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            document = train(shipped(), told, pool.map)
         SHIPPED.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")
     card = json.loads(SHIPPED.read_text(encoding="utf-8"))["card"]
     PAGE.write_text(card_text(card), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Measure real training loops on this machine's processor, for the predictors' starter set.
 
-    python scripts/predictor_runs.py    # 20 minutes on two cores; --work DIR goes on where it ended
+    python scripts/predictor_runs.py    # 25 minutes on two cores; --work DIR goes on where it ended
     python scripts/predictor_card.py    # 5 minutes: trains, and writes docs/predictor-card.md
 
 One and two threads stand for two kinds of GPU. Other work on the machine must not change the

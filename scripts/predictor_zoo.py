@@ -195,6 +195,84 @@ class Pairs(nn.Module):
         return self.second(near @ F.relu(self.first(near @ x)))
 
 
+class Several(nn.Module):
+    """What several parts make of the same image, joined along the channels."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([part(x) for part in self.parts], 1)
+
+
+class Squeeze(nn.Module):
+    """Channels, each times what a small network makes of the means of all."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.Linear(width, width // 4), nn.ReLU(), nn.Linear(width // 4, width), nn.Sigmoid()
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.inner(x.mean((2, 3)))[:, :, None, None]
+
+
+class TextCnn(nn.Module):
+    """Convolutions of several widths over words, and the largest of each."""
+
+    def __init__(self, words: int, width: int, channels: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.parts = nn.ModuleList(nn.Conv1d(width, channels, k, padding=k // 2) for k in (3, 4, 5))
+        self.out = nn.Linear(3 * channels, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.words(x).transpose(1, 2)
+        return self.out(torch.cat([F.relu(part(x)).amax(2) for part in self.parts], 1))
+
+
+class Gated(nn.Module):
+    """A decoder's block as today's have it: RMS norms, few heads of keys, a gated network."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.of_keys = heads, heads // 2
+        self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.q, self.kv = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.gate, self.up, self.down = (
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(width, 3 * width, bias=False),
+            nn.Linear(3 * width, width, bias=False),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        one, y = width // self.heads, self.before(x)
+        q = self.q(y).view(batch, length, self.heads, one).transpose(1, 2)
+        kv = self.kv(y).view(batch, length, 2, self.of_keys, one).permute(2, 0, 3, 1, 4)
+        k, v = kv.repeat_interleave(2, 2)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
+        y = self.between(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    """Words through gated blocks."""
+
+    def __init__(self, words: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.blocks = nn.Sequential(*(Gated(width, 4) for _ in range(depth)))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, words, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.blocks(self.words(x)))).flatten(0, 1)
+
+
 def conv(a: int, b: int, stride: int = 1, groups: int = 1, side: int = 3) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(a, b, side, stride, side // 2, groups=groups, bias=False),
@@ -240,7 +318,8 @@ def resnet(width: int, depth: int) -> nn.Sequential:
 
 
 class Both(nn.Module):
-    """A layer without weights, behind a scale, so that there is something to train."""
+    """A layer behind a scale, so that there is something to train, and that its inputs have a
+    gradient as they have within a model."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -359,6 +438,29 @@ def wave(width: int, depth: int) -> MeanOf:
     return MeanOf(nn.Sequential(*layers), nn.Linear(width, 10), 2)
 
 
+def inception(width: int, depth: int) -> nn.Sequential:
+    layers: list[nn.Module] = [conv(3, 4 * width)]
+    for level in range(depth):
+        layers.append(Several(
+            conv(4 * width, width, side=1),
+            nn.Sequential(conv(4 * width, width // 2, side=1), conv(width // 2, 2 * width)),
+            nn.Sequential(conv(4 * width, width // 4, side=1), conv(width // 4, width, side=5)),
+        ))  # fmt: skip
+        if level % 2:
+            layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, Flat(4 * width))
+
+
+def senet(width: int, depth: int) -> nn.Sequential:
+    layers: list[nn.Module] = [conv(3, width, 2)]
+    for level in range(depth):
+        if level == depth // 2:
+            layers.append(conv(width, 2 * width, 2))
+            width *= 2
+        layers.append(Around(nn.Sequential(conv(width, width), Squeeze(width))))
+    return nn.Sequential(*layers, Flat(width))
+
+
 # -- all cases ---------------------------------------------------------------------------------
 
 Make = Callable[[], nn.Module]
@@ -473,8 +575,27 @@ def variants() -> Iterator[tuple[str, str, Make, Batch, tuple[int, ...], Any]]:
         yield ("graph", f"{w}x{hidden}x{nodes}", lambda w=w, h=hidden: Pairs(w, h),
                graphs(nodes, w), sizes, classes)  # fmt: skip
 
+    for w, d, sizes in ((16, 3, (8, 32)), (24, 4, (8, 24)), (32, 2, (8, 24)), (40, 4, (4, 16))):
+        yield "inception", f"{w}x{d}", lambda w=w, d=d: inception(w, d), images(32), sizes, classes
+    for w, d, sizes in ((16, 4, (16, 64)), (32, 2, (16, 48)), (32, 6, (8, 32)), (48, 4, (8, 24))):
+        yield "senet", f"{w}x{d}", lambda w=w, d=d: senet(w, d), images(48), sizes, classes
+    for words, w, channels, length, sizes in ((2000, 64, 64, 64, (16, 64)),
+                                              (5000, 128, 96, 48, (16, 64)),
+                                              (1000, 48, 128, 128, (8, 32)),
+                                              (8000, 96, 48, 96, (16, 48))):  # fmt: skip
+        yield ("textcnn", f"{w}x{channels}x{length}",
+               lambda n=words, w=w, c=channels: TextCnn(n, w, c),
+               lambda n, length=length, words=words: (torch.randint(0, words, (n, length)),
+                                                      labels(n)),
+               sizes, classes)  # fmt: skip
+    for w, d, length, words, sizes in ((64, 3, 64, 2000, (4, 16)), (128, 2, 96, 1000, (4, 12)),
+                                       (192, 3, 64, 3000, (2, 8)),
+                                       (256, 2, 96, 1000, (2, 8))):  # fmt: skip
+        yield ("llama", f"{w}x{d}x{length}", lambda n=words, w=w, d=d: Llama(n, w, d),
+               texts(length, words), sizes, classes)  # fmt: skip
+
     for name, layer, shape, sizes in LAYERS:
-        yield "layer", name, layer, rows(*shape), sizes, _mean
+        yield "layer", name, lambda layer=layer: Both(layer()), rows(*shape), sizes, _mean
 
 
 #: One layer each, so that each kind of node is seen by itself.
@@ -495,6 +616,19 @@ LAYERS: tuple[tuple[str, Make, tuple[int, ...], tuple[int, ...]], ...] = (
     ("depthwise7", lambda: nn.Conv2d(40, 40, 7, padding=3, groups=40), (40, 20, 20), (8, 32)),
     ("line", lambda: nn.Conv1d(56, 56, 3, padding=1), (56, 180), (8, 48)),
     ("dilated", lambda: nn.Conv1d(40, 40, 3, padding=4, dilation=4), (40, 180), (8, 48)),
+    ("conv8", lambda: nn.Conv2d(8, 8, 3, padding=1), (8, 40, 40), (8, 64)),
+    ("conv32to64", lambda: nn.Conv2d(32, 64, 3, padding=1), (32, 16, 16), (8, 64)),
+    ("conv3wide", lambda: nn.Conv2d(3, 48, 3, padding=1), (3, 32, 32), (8, 32)),
+    ("stride2", lambda: nn.Conv2d(3, 32, 4, 2, 1), (3, 48, 48), (8, 48)),
+    ("stride3", lambda: nn.Conv2d(64, 128, 4, 2, 1), (64, 12, 12), (8, 48)),
+    ("patch", lambda: nn.Conv2d(3, 96, 4, 4), (3, 40, 40), (8, 48)),
+    ("point16", lambda: nn.Conv2d(16, 64, 1), (16, 24, 24), (8, 64)),
+    ("transposed3", lambda: nn.ConvTranspose2d(24, 3, 4, 2, 1), (24, 20, 20), (8, 48)),
+    ("transposed4", lambda: nn.ConvTranspose2d(96, 48, 4, 2, 1), (96, 8, 8), (8, 32)),
+    ("depthwise5", lambda: nn.Conv2d(32, 32, 5, padding=2, groups=32), (32, 24, 24), (8, 48)),
+    ("depthwise3w", lambda: nn.Conv2d(160, 160, 3, padding=1, groups=160), (160, 12, 12), (8, 48)),
+    ("line24", lambda: nn.Conv1d(24, 24, 3, padding=1), (24, 240), (8, 64)),
+    ("line100", lambda: nn.Conv1d(100, 100, 3, padding=2, dilation=2), (100, 160), (8, 32)),
     ("batchnorm", lambda: nn.BatchNorm2d(40), (40, 24, 24), (8, 48)),
     ("groupnorm", lambda: nn.GroupNorm(1, 40), (40, 24, 24), (8, 48)),
     ("layernorm", lambda: nn.LayerNorm(160), (80, 160), (16, 64)),
@@ -507,14 +641,14 @@ LAYERS: tuple[tuple[str, Make, tuple[int, ...], tuple[int, ...]], ...] = (
     ("gru", lambda: LastOf(nn.GRU(48, 96, 1, batch_first=True), nn.Identity()), (40, 48), (8, 48)),
     ("embedding", lambda: Look(5000, 48), (24,), (64, 512)),
     ("embedding2", lambda: Look(800, 128), (64,), (16, 128)),
-    ("relu", lambda: Both(nn.ReLU()), (40, 24, 24), (8, 48)),
-    ("gelu", lambda: Both(nn.GELU()), (40, 24, 24), (8, 48)),
-    ("silu", lambda: Both(nn.SiLU()), (40, 24, 24), (8, 48)),
-    ("hardswish", lambda: Both(nn.Hardswish()), (40, 24, 24), (8, 48)),
-    ("dropout", lambda: Both(nn.Dropout(0.2)), (40, 24, 24), (8, 48)),
-    ("softmax", lambda: Both(nn.Softmax(-1)), (80, 80), (16, 96)),
-    ("maxpool", lambda: Both(nn.MaxPool2d(2)), (40, 24, 24), (8, 48)),
-    ("avgpool", lambda: Both(nn.AvgPool2d(2)), (40, 24, 24), (8, 48)),
+    ("relu", lambda: nn.ReLU(), (40, 24, 24), (8, 48)),
+    ("gelu", lambda: nn.GELU(), (40, 24, 24), (8, 48)),
+    ("silu", lambda: nn.SiLU(), (40, 24, 24), (8, 48)),
+    ("hardswish", lambda: nn.Hardswish(), (40, 24, 24), (8, 48)),
+    ("dropout", lambda: nn.Dropout(0.2), (40, 24, 24), (8, 48)),
+    ("softmax", lambda: nn.Softmax(-1), (80, 80), (16, 96)),
+    ("maxpool", lambda: nn.MaxPool2d(2), (40, 24, 24), (8, 48)),
+    ("avgpool", lambda: nn.AvgPool2d(2), (40, 24, 24), (8, 48)),
     ("around", lambda: Around(nn.Linear(128, 128)), (64, 128), (8, 48)),
     ("beside", lambda: Beside(nn.Conv2d(48, 16, 3, padding=1)), (48, 14, 14), (8, 32)),
 )  # fmt: skip

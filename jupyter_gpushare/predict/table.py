@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 #: Rises when a kind is added.
-VERSION: Final = 1
+VERSION: Final = 2
 
 #: The kinds that the source names.
 SOURCE: Final = (
@@ -54,6 +54,13 @@ KINDS: Final = (
     "Copy",
     "Optimizer",
     OTHER,
+    "Conv1D",
+    "Conv1DGrad",
+    "PointConv2D",
+    "PointConv2DGrad",
+    "GroupNorm",
+    "GroupNormGrad",
+    "WideDepthwiseConv2DGrad",
 )
 PLACE: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
 
@@ -97,14 +104,14 @@ ATEN: Final[Mapping[str, str]] = {
     "_scaled_dot_product_efficient_attention_backward": "AttentionGrad",
     "_scaled_dot_product_cudnn_attention_backward": "AttentionGrad",
     "native_layer_norm": "Norm",
-    "native_group_norm": "Norm",
+    "native_group_norm": "GroupNorm",
     "native_batch_norm": "Norm",
     "_native_batch_norm_legit": "Norm",
     "_native_batch_norm_legit_no_training": "Norm",
     "cudnn_batch_norm": "Norm",
     "_fused_rms_norm": "Norm",
     "native_layer_norm_backward": "NormGrad",
-    "native_group_norm_backward": "NormGrad",
+    "native_group_norm_backward": "GroupNormGrad",
     "native_batch_norm_backward": "NormGrad",
     "cudnn_batch_norm_backward": "NormGrad",
     "_fused_rms_norm_backward": "NormGrad",

@@ -19,8 +19,9 @@ SLACK: Final = (1.5, 6.0)
 SHORTEST: Final = 60.0
 #: Share of a GPU's compute, in hundredths, that each task is predicted to use. Assumed.
 SHARE: Final = 20
-#: Up to this factor the error of an expected time counts as small.
-SURE: Final = 1.1
+#: Up to this factor the error of an expected time counts as small: half of the times that are wrong
+#: by up to twice are wrong by 40 %, as the node manager allows.
+SURE: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)

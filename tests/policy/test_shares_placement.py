@@ -300,7 +300,14 @@ def test_kinds_that_nobody_predicted_are_placed_as_always() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "sure", "goes"),
-    [(1000.0, True, True), (5000.0, True, False), (1000.0, False, False), (None, True, False)],
+    [
+        (1000.0, True, True),
+        (2500.0, True, True),
+        (3000.0, True, False),  # it may well take longer than is predicted
+        (5000.0, True, False),
+        (1000.0, False, False),
+        (None, True, False),
+    ],
 )
 def test_backfill_goes_by_predicted_seconds_where_these_are_sure(
     seconds: float | None, sure: bool, goes: bool

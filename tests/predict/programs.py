@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from jupyter_gpushare.client.cell.reading import work_of
 from jupyter_gpushare.predict.dryrun import DryRunFailed, dry_run
+from jupyter_gpushare.predict.dryrun.child import answer_to
 from jupyter_gpushare.predict.dryrun.travel import pack
 
 told: dict[str, Any] = {}
@@ -27,6 +32,17 @@ def tell(name: str, *arguments: Any, **options: Any) -> None:
     else:
         largest = {kind: count for kind, count in found.largest.items() if count}
         told[name] = {**found.document(), "flops": found.flops, "largest": largest}
+
+
+def here(name: str, *arguments: Any, **options: Any) -> None:
+    """The same without a process of its own, for to start one takes seconds."""
+
+    def answered(_words: Any, input: bytes, **_options: Any) -> Any:
+        line = json.dumps(answer_to(pickle.loads(input)))
+        return subprocess.CompletedProcess([], 0, line.encode(), b"")
+
+    with mock.patch("jupyter_gpushare.predict.dryrun.run.subprocess.run", answered):
+        tell(name, *arguments, **options)
 
 
 def of_torch() -> None:
@@ -71,10 +87,19 @@ def of_torch() -> None:
     cnn = Cnn()
     tell("cnn", cnn, image, iterations=7)
     tell("curious", Curious(), image)
-    tell("choosy", Choosy(), image)
+    here("choosy", Choosy(), image)
     tell("sleepy", Sleepy(), image, timeout=1.0)
-    tell("tied", Tied(), torch.zeros(2, 3, dtype=torch.long))
+    here("tied", Tied(), torch.zeros(2, 3, dtype=torch.long))
     tell("number", 3, image)
+
+    def through_channels(side: int) -> Any:
+        return nn.Conv2d(8, 8, side, padding=side // 2, groups=8, bias=False)
+
+    mixed = nn.Sequential(
+        through_channels(5), through_channels(5), through_channels(3), nn.Conv2d(8, 4, 1),
+        nn.GroupNorm(1, 4), nn.Flatten(2), nn.Conv1d(4, 4, 3),
+    )  # fmt: skip
+    here("convolutions", mixed, torch.zeros(1, 8, 10, 10), training=True)
 
     big = nn.Linear(4000, 4000)
     told["packed"] = len(pack((big, torch.zeros(64, 4000))))
@@ -88,7 +113,7 @@ def of_torch() -> None:
 
     model = mlp()
     adam = torch.optim.Adam(model.parameters())
-    tell("training", model, batch(), loss=loss, optimizer=adam)
+    here("training", model, batch(), loss=loss, optimizer=adam)
     # The same in earnest.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
     from predictor_runs import peak
@@ -124,11 +149,20 @@ def of_jax() -> None:
     kernels = [jnp.zeros((3, 3, a, b)) for a, b in ((6, 7), (7, 12), (12, 2))]
     tell("cnn", (cnn, kernels), jnp.zeros((1, 20, 20, 6)), iterations=7)
     weights = (jnp.zeros((4, 16)), jnp.zeros((16, 16)))
-    tell("loop", (jax.jit(loop), weights), jnp.zeros((20, 8, 4)))
-    tell("choosy", lambda x: x if x.sum() > 0 else -x, jnp.zeros(3))
+    here("loop", (jax.jit(loop), weights), jnp.zeros((20, 8, 4)))
+    here("choosy", lambda x: x if x.sum() > 0 else -x, jnp.zeros(3))
     straight = (line, (jnp.zeros((64, 32)), jnp.zeros(32)))
-    tell("line", straight, jnp.zeros((8, 64)))
-    tell("training", straight, jnp.zeros((8, 64)), optimizer="adam")
+    here("line", straight, jnp.zeros((8, 64)))
+
+    @jax.jit
+    def trains(weights: Any, x: Any) -> Any:
+        loss, grads = jax.value_and_grad(lambda own: line(own, x).sum())(weights)
+        return jax.tree.map(lambda a, b: a - b, weights, grads), loss
+
+    cell = "for _ in range(30): weights, loss = trains(weights, batch)"
+    work = work_of(cell, {"trains": trains, "weights": straight[1], "batch": jnp.zeros((8, 64))})
+    here("cell", work.model, work.batch, iterations=work.iterations)
+    here("training", straight, jnp.zeros((8, 64)), optimizer="adam")
 
 
 def of_keras() -> None:
@@ -149,8 +183,10 @@ def of_keras() -> None:
     )
     image = numpy.zeros((1, 20, 20, 6), "float32")
     tell("cnn", cnn, image, iterations=7)
+    rnn = keras.Sequential([keras.Input((20, 8)), layers.LSTM(16)])
+    here("rnn", rnn, numpy.zeros((4, 20, 8), "float32"), training=True)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    tell("training", cnn, (image, numpy.zeros(1, "int64")), loss=loss, optimizer="adam")
+    here("training", cnn, (image, numpy.zeros(1, "int64")), loss=loss, optimizer="adam")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,21 @@ def test_a_way_that_depends_on_the_data_is_said(
     assert "run a few real steps" in found["says"]
 
 
+def test_convolutions_of_another_speed_are_told_apart_and_groups_counted_once(
+    of_torch: dict[str, Any],
+) -> None:
+    nodes = of_torch["convolutions"]["nodes"]
+    # The first one's input has no gradient; the second one's has, as its weights have.
+    assert nodes["WideDepthwiseConv2DGrad"][1:3] == [2, (1 + 2) * 2 * 800 * 25]
+    assert nodes["DepthwiseConv2DGrad"][1:3] == [1, 2 * 2 * 800 * 9]
+    assert nodes["DepthwiseConv2D"][1:3] == [3, 2 * 800 * (25 + 25 + 9)]
+    assert nodes["PointConv2D"][1:3] == [1, 2 * 800 * 4]
+    assert nodes["Conv2D"] == [800, 0, 0, 0]  # the source's vector has it there
+    assert nodes["Conv1D"][1:3] == [1, 2 * 4 * 98 * 4 * 3]
+    assert {"PointConv2DGrad", "Conv1DGrad", "GroupNorm", "GroupNormGrad"} <= nodes.keys()
+    assert "Conv2DGrad" not in nodes
+
+
 def test_a_dry_run_ends_after_its_time(of_torch: dict[str, Any]) -> None:
     assert of_torch["sleepy"]["reason"] == "timeout"
     assert "more than 1 s" in of_torch["sleepy"]["says"]
@@ -114,3 +129,14 @@ def test_a_loop_of_jax_counts_each_round(of_jax: dict[str, Any]) -> None:
     assert of_jax["loop"]["nodes"]["MatMul"][1:3] == [40, 20 * 2 * 8 * (4 + 16) * 16]
     assert of_jax["line"]["flops"] == 2 * 8 * 64 * 32
     assert of_jax["line"]["largest"] == {"BiasAdd": 256, "MatMul": 512}
+
+
+def test_a_recurrent_layer_of_keras_counts_each_step(of_keras: dict[str, Any]) -> None:
+    one = 2 * 4 * (8 + 16) * 4 * 16  # of the way there; the way back has twice as many
+    # Keras looks at one step before the loop, for its shapes.
+    assert of_keras["rnn"]["nodes"]["MatMul"][2] == pytest.approx(3 * 20 * one, rel=0.03)
+
+
+def test_a_cell_that_calls_a_compiled_function_of_jax_is_understood(of_jax: dict[str, Any]) -> None:
+    assert of_jax["cell"]["iterations"] == 30
+    assert of_jax["cell"]["flops"] == 2 * 2 * 8 * 64 * 32  # there, and back to the weights

@@ -58,9 +58,11 @@ def work_of(source: str, names: Mapping[str, Any]) -> Work:
 
 
 def is_model(value: object) -> bool:
-    """Whether this is a model of PyTorch or Keras, by the names of its classes."""
+    """Whether this is a model of PyTorch or Keras, or a compiled function of JAX, by the names of
+    its classes. (Which of a cell's other functions compute with JAX nobody can tell.)"""
     bases = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(value).__mro__}
-    return bool(bases & {"torch.Module", "keras.Model", "tensorflow.Model"})
+    models = {"torch.Module", "keras.Model", "tensorflow.Model", "jaxlib.PjitFunction"}
+    return bool(bases & models)
 
 
 def _calls(tree: ast.AST, names: Mapping[str, Any], times: int = 1) -> Iterator[tuple[Any, int]]:

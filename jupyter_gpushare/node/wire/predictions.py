@@ -38,8 +38,9 @@ from .guests import Guest, fail
 #: Tasks whose newest prediction is remembered: of one environment, and in all.
 OF_ENVIRONMENT: Final = 20
 IN_ALL: Final = 5_000
-#: The relative error of a time on which decisions may rely.
-SMALL: Final = 0.1
+#: The relative error (median) of a time on which decisions may rely. The replay of docs/replay.md
+#: shows that the order of turns is better with times that are wrong by this than without any.
+SMALL: Final = 0.4
 #: The newest ones that a status shows.
 SHOWN: Final = 3
 

@@ -158,6 +158,8 @@ def delays(draft: Draft, item: Waiting, granted: Granted) -> bool:
     when, gone = start
     lease, gpus = draft.state.leases[item.lease], [part.gpu for part in granted.allocations]
     lasts = ending.lasts_on(draft.state, lease.request, lease.task.kind, gpus)
+    if lasts is not None and lease.request.lasts is None:
+        lasts *= backfill.DOUBT
     if backfill.is_over_by(draft.config, lease, draft.at, when, lasts):
         return False
     trial = Draft(draft.state, draft.config, draft.at)

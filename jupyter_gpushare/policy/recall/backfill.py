@@ -19,6 +19,8 @@ from . import ending, plan
 
 #: So many of the tasks that give their GPUs back soonest are looked at.
 MOST: Final = 16
+#: A prediction may be wrong by so much, and the interactive request is not to wait for that.
+DOUBT: Final = 1.4
 
 
 def first_interactive(state: State) -> LeaseId | None:

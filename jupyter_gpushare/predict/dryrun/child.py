@@ -15,13 +15,20 @@ def main() -> None:
     """Answer one job."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the model prints is no answer
-    job = pickle.load(sys.stdin.buffer)
+    told = answer_to(pickle.load(sys.stdin.buffer))
+    answer.write(json.dumps(told) + "\n")
+    answer.flush()
+    os._exit(0)  # frameworks' threads have nothing left to do
+
+
+def answer_to(job: dict[str, Any]) -> dict[str, Any]:
+    """What a job's model needs, or why nobody can tell."""
     try:
-        told = _trace(job)
+        return _trace(job)
     except DryRunFailed as error:
-        told = {"error": [error.reason, error.what, error.todo]}
+        return {"error": [error.reason, error.what, error.todo]}
     except ImportError as error:
-        told = {
+        return {
             "error": [
                 "missing",
                 f"The dry run's process cannot import what the model needs: {error}",
@@ -29,10 +36,7 @@ def main() -> None:
             ]
         }
     except Exception as error:  # noqa: BLE001 - the model's own code may raise anything
-        told = {"error": explain(error)}
-    answer.write(json.dumps(told) + "\n")
-    answer.flush()
-    os._exit(0)  # frameworks' threads have nothing left to do
+        return {"error": explain(error)}
 
 
 def _trace(job: dict[str, Any]) -> dict[str, Any]:

@@ -164,9 +164,11 @@ def _repeats(op: Any) -> int:
     """How often a loop runs: Keras gives it a bound; 1 where there is none."""
     for tensor in op.inputs:
         if tensor.dtype.is_integer and tensor.shape.rank == 0:
-            value = tf.get_static_value(tensor)
-            if value is not None and 1 < int(value) < 2**31 - 1:
-                return int(value)
+            # Keras bounds the loop of a recurrent layer by the largest of one length.
+            one = tensor.op.inputs[0] if tensor.op.type == "Max" else tensor
+            value = tf.get_static_value(one)
+            if value is not None and 1 < int(value.max()) < 2**31 - 1:
+                return int(value.max())
     return 1
 
 

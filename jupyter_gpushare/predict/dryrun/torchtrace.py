@@ -21,6 +21,8 @@ from .travel import Described, unpack
 aten = torch.ops.aten
 #: They make or look at tensors without moving bytes.
 FREE = frozenset({"detach", "device", "empty", "empty_like", "empty_strided", "new_empty", "lift"})
+#: Places of the largest filter that has a fast way back through each channel alone.
+FAST = 9
 #: The second iteration has all of the optimizer's state.
 ITERATIONS = 2
 
@@ -59,6 +61,8 @@ class Recorder(TorchDispatchMode):
         moved = sum(one.numel() * one.element_size() for one in (*given, *made))
         kind, elements = self._kind(name, args, given)
         self.tally.add(kind, elements, flops, moved)
+        if kind == "PointConv2D":
+            self.tally.add("Conv2D", elements, 0, 0, times=0)
         if name == "addmm" or (name == "convolution" and args[2] is not None):
             # One operation here, two nodes in the table; its work is counted once.
             self.tally.add("BiasAdd", sum(one.numel() for one in made), 0, 0, times=0)
@@ -76,8 +80,12 @@ class Recorder(TorchDispatchMode):
         transposed = {"convolution": 6, "convolution_backward": 7}.get(name)
         if transposed is not None and args[transposed + 2] > 1:  # it has groups
             kind = kind.replace("Conv2D", "DepthwiseConv2D")
+            if kind.endswith("Grad") and given[2][0, 0].numel() > FAST:
+                kind = f"Wide{kind}"
         elif transposed is not None and args[transposed]:
             kind = kind.replace("Conv2D", "Conv2DTranspose")
+        elif transposed is not None:
+            kind = _convolution(kind, given[transposed - 5])
         if kind == "Concat":
             return kind, sum(one.numel() for one in given)
         if name == "sum" and len(args) == 3 and args[2]:
@@ -86,6 +94,13 @@ class Recorder(TorchDispatchMode):
                 # Autograd's way back from a bias that was added to each row.
                 return "BiasAddGrad", data.numel()
         return kind, data.numel()
+
+
+def _convolution(kind: str, weight: Any) -> str:
+    """What is told apart because its speed is another one: one axis, a filter of one place."""
+    if weight.dim() == 3:
+        return kind.replace("Conv2D", "Conv1D")
+    return kind if weight[0, 0].numel() > 1 else kind.replace("Conv2D", "PointConv2D")
 
 
 def trace(packed: bytes, training: bool) -> dict[str, Any]:
@@ -188,6 +203,13 @@ def _step(
 # -- FLOPs of operations that torch's counter does not know ------------------------------------
 
 
+def _convolution_backward(grad: Any, x: Any, weight: Any, *args: Any, **kwargs: Any) -> int:
+    """torch's own formula counts a convolution in groups as often as it has groups."""
+    transposed, mask = args[4], args[-1]
+    places = x.numel() if transposed else grad.numel()
+    return int(2 * places * weight[0].numel() * sum(mask[:2]))
+
+
 def _recurrent(x: Any, w1: Any, w2: Any, *args: Any, **kwargs: Any) -> int:
     rows = x.numel() // x.shape[-1]
     return int(2 * rows * (w1.numel() + w2.numel()))
@@ -216,6 +238,7 @@ def _raw(formula: Any) -> Any:
 
 
 FORMULAS: dict[Any, Any] = {
+    aten.convolution_backward: _raw(_convolution_backward),
     aten.mkldnn_rnn_layer: _raw(_recurrent),
     aten.mkldnn_rnn_layer_backward: _raw(_recurrent_backward),
     aten._scaled_dot_product_flash_attention_for_cpu: _raw(_attention),

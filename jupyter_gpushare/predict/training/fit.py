@@ -1,12 +1,13 @@
-"""Fit both families of models to records, try them on families they have not seen, and keep the
-better one of each metric."""
+"""Fit both families of models to records, choose the better one of each metric, and try what was
+chosen on families that neither the fit nor the choice has seen."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,20 @@ from .rates import fit_rates
 
 #: numpy's, whose types are not read here.
 Array = Any
+#: `map`, or that of a pool of processes.
+Run = Callable[..., Iterable[Any]]
 #: Numbers of records.
 Rows = Any
 #: Families of one layer each: they are for training; nobody asks for the time of one layer.
 PARTS = frozenset({"layer"})
 #: A need is told too low if it is more than this above.
 UNDER = 0.05
-HALF = 0.5
+#: How much of the trees' correction is used, as a choice: what they learn of some families is true
+#: of others in part only. For the choice families are laid into parts: one of them is asked, by a
+#: choice that was made between those that are left, in turn.
+STRENGTHS = {"trees, none": 0.0, "trees, half": 0.5, "trees": 1.0}
+CHOICES = ("source", *STRENGTHS)
+OUTER, INNER = 5, 3
 
 
 @dataclass
@@ -39,6 +47,7 @@ class Data:
     truth: Array  # as it was measured
     dry: Array  # the analytic dry run alone
     vectors: Array  # the source's
+    shares: Array  # the measured utilisation, in hundredths; for the time only
     families: Array
     variants: Array
 
@@ -52,6 +61,21 @@ class Data:
 
     def unscaled(self, values: Array) -> Array:
         return np.exp(values) if self.is_ratio else np.clip(values, 1.0, 100.0)
+
+    def with_shares(self, shares: Array) -> Data:
+        """The same, asked with other utilisations than the measured ones."""
+        if self.metric is not Metric.TIME:
+            return self
+        vectors = self.vectors.copy()
+        vectors[:, -1] = shares
+        return replace(self, shares=shares, vectors=vectors)
+
+    def loss(self, told: Array, rows: Rows) -> float:
+        """What a choice makes small: the median error; of the memory, of which enough for nine of
+        ten is reserved, the error that nine of ten stay below."""
+        truth = self.truth[rows]
+        errors = np.abs(told / truth - 1) if self.is_ratio else np.abs(told - truth)
+        return float(np.quantile(errors, 0.9 if self.metric is Metric.MEMORY else 0.5))
 
     def errors(self, told: Array) -> Array:
         return np.abs(told / self.truth - 1) if self.is_ratio else np.abs(told - self.truth)
@@ -81,6 +105,7 @@ def data_of(metric: Metric, records: Iterable[Record]) -> Data:
         vectors=np.array(
             [vector(r.features, r.hardware, r.utilisation if with_share else None) for r in kept]
         ),
+        shares=np.array([r.utilisation for r in kept]),
         families=np.array([r.family for r in kept]),
         variants=np.array([r.name.rsplit("-b", 1)[0] or r.family for r in kept]),
     )
@@ -95,6 +120,7 @@ def fit_mlp(data: Data, rows: Rows) -> dict[str, Any]:
     from torch import nn
 
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # the network is so small that more would only wait for each other
     x, y = data.vectors[rows], data.scaled(data.truth[rows])
     means, scales = x.mean(0), x.std(0)
     scales[scales < 1e-6] = 1.0
@@ -200,24 +226,51 @@ def relatives(data: Data, rows: Rows, base: Array) -> Array:
                 data.records[row].features,
                 data.records[row].hardware,
                 float(told),
-                data.records[row].utilisation if with_share else None,
+                float(data.shares[row]) if with_share else None,
             )
             for row, told in zip(rows, base, strict=True)
         ]
     )
 
 
-def trees_of(data: Data, rows: Rows) -> dict[str, Any]:
-    """Trees over what the base leaves. Rates were fitted to the same runs, so what they leave of
-    others is more, and of another kind: only a half of the trees' correction of the time is used.
-    """
-    base = np.maximum(bases(data, rows, rows), 1e-9)
+def trees_of(data: Data, rows: Rows, strength: float, base: Array) -> dict[str, Any]:
+    """Trees over what the base leaves."""
+    base = np.maximum(base, 1e-9)
     left = data.scaled(data.truth[rows]) - data.scaled(base)
     found = fit_trees(relatives(data, rows, base), left)
-    if data.metric is Metric.TIME:
-        found["start"] *= HALF
-        found["rate"] *= HALF
-    return found
+    return {**found, "start": found["start"] * strength, "rate": found["rate"] * strength}
+
+
+def told_by(data: Data, train: Rows, asked: Rows) -> dict[str, Array]:
+    """What each way says of ``asked`` when it knows ``train``."""
+    network = read_model(fit_mlp(data, train))
+    both = bases(data, train, np.concatenate([train, asked]))
+    trees = read_model(trees_of(data, train, 1.0, both[: len(train)]))
+    base = both[len(train) :]
+    corrected = np.array([trees.value(row) for row in relatives(data, asked, base)])
+    return {
+        "mean": np.full(len(asked), data.unscaled(data.scaled(data.truth[train]).mean())),
+        "dry run": data.dry[asked],
+        "source": data.unscaled(np.array([network.value(row) for row in data.vectors[asked]])),
+        **{
+            name: data.unscaled(data.scaled(base) + strength * corrected)
+            for name, strength in STRENGTHS.items()
+        },
+    }
+
+
+def chosen(data: Data, train: Rows) -> str:
+    """The choice that is best on families of ``train`` which it has not seen."""
+    found: dict[str, list[Array]] = {}
+    rows: list[Array] = []
+    for known, asked in splits(data, train, data.families, INNER):
+        rows.append(asked)
+        for way, told in told_by(data, known, asked).items():
+            found.setdefault(way, []).append(told)
+    if not rows:
+        return "trees, half"
+    of = np.concatenate(rows)
+    return min(CHOICES, key=lambda way: data.loss(np.concatenate(found[way]), of))
 
 
 def parts(groups: Array, most: int) -> Iterable[Array]:
@@ -228,35 +281,48 @@ def parts(groups: Array, most: int) -> Iterable[Array]:
         yield np.isin(groups, names[first : first + size])
 
 
-def told_by(data: Data, train: Rows, asked: Rows) -> dict[str, Array]:
-    """What each way says of ``asked`` when it knows ``train``."""
-    network = read_model(fit_mlp(data, train))
-    trees = read_model(trees_of(data, train))
-    base = bases(data, train, asked)
-    corrected = [trees.value(row) for row in relatives(data, asked, base)]
-    return {
-        "mean": np.full(len(asked), data.unscaled(data.scaled(data.truth[train]).mean())),
-        "dry run": data.dry[asked],
-        "base": base,
-        "source": data.unscaled(np.array([network.value(row) for row in data.vectors[asked]])),
-        "boosted": data.unscaled(data.scaled(base) + np.array(corrected)),
-    }
+def splits(data: Data, rows: Rows, groups: Array, most: int) -> Iterable[tuple[Rows, Rows]]:
+    """What is known and what is asked, each group asked once. Parts are for training only."""
+    rows = np.asarray(rows)
+    is_part = np.isin(data.families[rows], list(PARTS))
+    for out in parts(np.where(is_part, "", groups[rows]), most):
+        asked = out & ~is_part
+        if asked.any() and not asked.all():
+            yield rows[~asked], rows[asked]
 
 
-def tried(data: Data, groups: Array, most: int) -> dict[str, Array]:
-    """What each way says of all records, each time without having seen the record's group.
-
-    Rows of parts are 0: they are for training only.
-    """
+def choices(data: Data, run: Run = map) -> Array:
+    """For each record what is chosen by families other than its own, a part of them at a time."""
     every = np.arange(len(data.records))
-    is_part = np.isin(data.families, list(PARTS))
+    found: Array = np.full(len(every), "trees, half", dtype=object)
+    outer = list(splits(data, every, data.families, OUTER))
+    for (_known, asked), way in zip(
+        outer, run(partial(chosen, data), [known for known, _ in outer]), strict=True
+    ):
+        found[asked] = way
+    return found
+
+
+def asked_anew(job: tuple[Data, Rows, Rows]) -> dict[str, Array]:
+    return told_by(*job)
+
+
+def tried(
+    data: Data, groups: Array, most: int, ways: Array, shares: Array, run: Run = map
+) -> dict[str, Array]:
+    """What each way says of all records, each time without having seen the record's group, and what
+    that of ``ways`` says. 0: not asked. ``shares`` are the utilisations to ask the time with."""
+    every = np.arange(len(data.records))
     found: dict[str, Array] = {}
-    for out in parts(np.where(is_part, "", groups), most):
-        asked = every[out & ~is_part]
-        if len(asked) == 0:
-            continue
-        for way, told in told_by(data, every[~out | is_part], asked).items():
-            found.setdefault(way, np.zeros(len(every)))[asked] = told
+    jobs = []
+    for train, asked in splits(data, every, groups, most):
+        mixed = data.shares.copy()
+        mixed[asked] = shares[asked]
+        jobs.append((data.with_shares(mixed), train, asked))
+    for (_data, _train, asked), told in zip(jobs, run(asked_anew, jobs), strict=True):
+        as_chosen = [told[way][place] for place, way in enumerate(ways[asked])]
+        for name, values in {**told, "chosen": np.array(as_chosen)}.items():
+            found.setdefault(name, np.zeros(len(every)))[asked] = values
     return found
 
 
@@ -283,7 +349,13 @@ def leave_one_out_p90(ratio: Array, families: Array) -> Array:
     return np.array([max(1.0, float(np.quantile(ratio[families != own], 0.9))) for own in families])
 
 
-def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
+def _looked_up(data: Data, told: dict[int, float]) -> Array:
+    """The utilisations with which the time is asked: those that were told, else the measured."""
+    found = [told.get(id(r)) or r.utilisation for r in data.records]
+    return np.array(found)
+
+
+def train(records: Sequence[Record], measured_on: str, run: Run = map) -> dict[str, Any]:
     """The document of models that `Predictor.read` takes, with its card's figures."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     document: dict[str, Any] = {
@@ -296,38 +368,53 @@ def train(records: Sequence[Record], measured_on: str) -> dict[str, Any]:
     card = document["card"]
     card["families"] = sorted({r.family for r in records} - PARTS)
     card["kinds"] = sorted({r.hardware.name for r in records})
+    #: By the kind of trial what was told of the utilisation, for the time takes that.
+    shares: dict[str, dict[int, float]] = {"unseen": {}, "kindred": {}}
     for metric in Metric:
         data = data_of(metric, records)
-        unseen = tried(data, data.families, 20)
-        kindred = tried(data, data.variants, 6)
+        ways = choices(data, run)
+        unseen, kindred = (
+            tried(data, groups, most, ways, _looked_up(data, shares[trial]), run)
+            for trial, groups, most in (
+                ("unseen", data.families, 1000),
+                ("kindred", data.variants, 4),
+            )
+        )
+        if metric is Metric.UTILISATION:
+            for trial, told in (("unseen", unseen), ("kindred", kindred)):
+                pairs = zip(data.records, told["chosen"], strict=True)
+                shares[trial] = {id(record): value for record, value in pairs}
         card["metrics"][metric.value] = {
             "unseen families": {way: figures(data, told) for way, told in unseen.items()},
             "unseen models": {way: figures(data, told) for way, told in kindred.items()},
             "by family": {
                 str(family): float(
-                    np.median(data.errors(unseen["boosted"])[data.families == family])
+                    np.median(data.errors(unseen["chosen"])[data.families == family])
                 )
                 for family in card["families"]
             },
         }
         if metric is Metric.UTILISATION:
             larger = np.array([r.hardware.cores > 1 for r in data.records])
-            larger &= unseen["boosted"] > 0
+            larger &= unseen["chosen"] > 0
             if larger.any():
                 card["metrics"][metric.value]["larger kinds"] = {
-                    "median error": float(np.median(data.errors(unseen["boosted"])[larger])),
+                    "median error": float(np.median(data.errors(unseen["chosen"])[larger])),
                     "mean": float(
                         np.median(np.abs(data.truth[larger] - data.truth[larger].mean()))
                     ),
                 }
         of = card["metrics"][metric.value]["unseen families"]
-        better = min(("source", "boosted"), key=lambda way: of[way]["median error"])
+        every = np.arange(len(data.records))
+        better = chosen(data, every)
         card["metrics"][metric.value]["used"] = better
-        every = range(len(data.records))
+        is_source = better == "source"
         document["metrics"][metric.value] = {
-            "model": fit_mlp(data, every) if better == "source" else trees_of(data, every),
-            "error": of[better]["median error"],
-            "p90": of[better].get("p90", 1.0),
+            "model": fit_mlp(data, every)
+            if is_source
+            else trees_of(data, every, STRENGTHS[better], bases(data, every, every)),
+            "error": of["chosen"]["median error"],
+            "p90": of["chosen"].get("p90", 1.0),
             "dry_error": of["dry run"]["median error"],
             "dry_p90": of["dry run"].get("p90", 1.0),
         }
