@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.examples import examples
 from support.pool_world import CONFIG, World
@@ -171,7 +172,7 @@ class Breathing(Histories):
         (group,) = (group for group in self.groups if group.name in GROUPS[who])
         used = self.used(group.name)
         own = self.world.held(who) + gpus <= self.quota.gpus
-        assert not own or used + gpus > group.nominal, (who, used, group)
+        assert not own or used + gpus > group.nominal, (who, used, group, self.world.story())
 
 
 SETTINGS = {

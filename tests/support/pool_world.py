@@ -317,6 +317,15 @@ class World:
                 return
         raise AssertionError("messages go round for ever")
 
+    def story(self) -> str:
+        """All hosts, for a failed test."""
+        lines = []
+        for name, node in self.nodes.items():
+            lines.append(f"{name}: holds {node.held}, wants {[w[:2] for w in node.wants]}")
+            for one, out in self.state.hosts[name].out.items():
+                lines.append(f"   {one}: {out}")
+        return "\n".join([*lines, str(dict(self.state.used)), str(dict(self.state.wanting))])
+
     # -- what must hold --------------------------------------------------------------------------
 
     def held(self, environment: str) -> int:
