@@ -71,7 +71,7 @@ def _plan(draft: Draft) -> None:
             plan(draft, one)
         else:
             members[one] = group
-    if members:
+    if members or draft.state.used is not draft.used:
         breathe(draft, members)
 
 
