@@ -397,6 +397,7 @@ class PoolApp(HostsApp):
     subcommands: ClassVar[Any] = {
         "serve": ("pool.app.PoolApp", "Run the pool alone, without a Hub."),
         "token": ("cli.pool.TokenApp", "Make a token by which a host joins."),
+        "join": ("cli.pooljoin.JoinApp", "Make this host one of a pool."),
         "hosts": ("cli.pool.HostsApp", "List hosts."),
         "where": ("cli.pool.WhereApp", "Rank the hosts for somebody."),
         "drain": ("cli.pool.DrainApp", "Take a host out of service."),
