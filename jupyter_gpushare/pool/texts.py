@@ -39,6 +39,11 @@ def too_many(asked: int, quota: int) -> str:
     return f"You asked for {gpus(asked)}; your quota in the whole pool is {gpus(quota)}."
 
 
+def others_first(quota: int) -> str:
+    """Earlier requests of the same person take it."""
+    return f"Your requests that have waited longer are to have your {gpus(quota)} first."
+
+
 def group_full(group: Group, used: int) -> str:
     """The group has nothing left for a request, and cannot borrow."""
     most = None if group.borrowing is None else group.nominal + group.borrowing
@@ -50,8 +55,8 @@ def group_full(group: Group, used: int) -> str:
             f"{group.borrowing} that it may borrow."
         )
     return (
-        f"Group {group.name} has {gpus(group.nominal)} of its own and uses {used}. No other group "
-        "has one to lend now."
+        f"Group {group.name} has none of its own {gpus(group.nominal)} left for this, and no other "
+        "group has one to lend now."
     )
 
 
