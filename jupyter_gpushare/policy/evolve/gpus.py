@@ -28,7 +28,7 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
             name: Account(gpus=account.gpus, since=event.at)
             for name, account in state.accounts.items()
         }
-        none: dict[str, Any] = {"lent": Map(), "until": Map(), "stale": Map()}
+        none: dict[str, Any] = dict.fromkeys(("lent", "until", "stale", "answered"), Map())
         book = replace(state.quotas, heard_at=event.at, as_of=0.0, **none)  # of another clock
         state = replace(state, accounts=Map(fresh), settled_at=event.at, quotas=book)
         for environment in state.queue.keys:
