@@ -130,7 +130,7 @@ def options_form(kinds: Sequence[str] = ()) -> str:
         '<input id="gpushare-gpus" name="gpus" type="number" min="0" value="1" '
         'class="form-control"></div>'
         '<div class="form-group"><label for="gpushare-memory">Memory on each</label>'
-        '<input id="gpushare-memory" name="gpu_memory" placeholder="24GiB; empty: as your quota says" '
+        '<input id="gpushare-memory" name="gpu_memory" placeholder="24GiB" '
         'class="form-control"></div>'
         '<div class="form-group"><label for="gpushare-kind">Kind</label>'
         f'<select id="gpushare-kind" name="gpu_kind" class="form-control">{options}</select></div>'

@@ -89,6 +89,12 @@ class Reached:
             raise NotStarted(f"{self.host}: {answer['error']}")
         return dict(answer)
 
+    def tell(self, do: str, **params: Any) -> None:
+        """Say it, and expect no answer; nothing happens where the connection has ended."""
+        if self.gone is None and self._process.stdin is not None:
+            said = {"do": do, "quiet": True, **params}
+            self._process.stdin.write(json.dumps(said).encode() + b"\n")
+
     @property
     def gone(self) -> int | None:
         """The exit status of the connection, once it ended."""
@@ -100,7 +106,6 @@ class Reached:
             self._process.stdin.close()
         if kill and self._process.returncode is None:
             self._process.kill()
-        # Not communicate(): a program that was started there may hold the pipe for longer.
         await self._process.wait()
 
     async def _why(self) -> str:

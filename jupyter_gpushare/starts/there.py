@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
@@ -28,9 +30,10 @@ class There:
     """What was started over one connection."""
 
     def __init__(self) -> None:
-        #: By their process ids: these end with the connection.
-        self._attached: dict[int, subprocess.Popen[bytes]] = {}
-        self._folders: list[str] = []
+        #: It ends with the connection, and the connection with it.
+        self._attached: subprocess.Popen[bytes] | None = None
+        self._watched = False
+        self._folder: str | None = None
         self._calls: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
             "port": self.port,
             "start": self.start,
@@ -39,16 +42,21 @@ class There:
         }
 
     def serve(self, calls: TextIO, answers: TextIO) -> None:
-        """dict[str, Any] until the input ends."""
+        """Answer until the input ends; a ``quiet`` call has no answer."""
         try:
             for line in calls:
                 call = json.loads(line)
+                quiet = call.pop("quiet", False)
                 try:
                     answer = self._calls[call.pop("do")](**call)
                 except OSError as error:
                     answer = {"error": f"{error.filename or call.get('command')}: {error.strerror}"}
-                answers.write(json.dumps(answer) + "\n")
-                answers.flush()
+                if not quiet:
+                    answers.write(json.dumps(answer) + "\n")
+                    answers.flush()
+                if self._attached is not None and not self._watched:
+                    self._watched = True
+                    threading.Thread(target=self._follow, daemon=True).start()
         finally:
             self._end()
 
@@ -69,12 +77,12 @@ class There:
     ) -> dict[str, Any]:
         """Start ``command``; ``folder`` is made for it alone, with ``files``.
 
-        What it prints goes to ``output``, or is dropped. An ``attached`` one ends with the
-        connection; any other outlives it.
+        What it prints goes to ``output``, or is dropped. An ``attached`` one, of which there may
+        be one, ends with the connection, which then has its exit status. Any other outlives it.
         """
         if folder is not None:
             os.mkdir(folder, 0o700)  # fails if anybody made it before
-            self._folders.append(folder)
+            self._folder = folder
             for name, text in (files or {}).items():
                 with open(os.path.join(folder, name), "x", encoding="utf-8") as file:
                     os.fchmod(file.fileno(), 0o600)
@@ -96,7 +104,7 @@ class There:
                 start_new_session=True,
             )
         if attached:
-            self._attached[process.pid] = process
+            self._attached = process
         started = start_time(process.pid)
         return {
             "pid": process.pid,
@@ -106,12 +114,8 @@ class There:
         }
 
     def poll(self, pid: int, started: int, boot: str) -> dict[str, Any]:
-        """Whether it is alive, and else its exit status, if this connection started it."""
-        child = self._attached.get(pid)
-        if child is not None:
-            code = child.poll()
-            return {"alive": code is None, "code": code}
-        return {"alive": _is(pid, started, boot), "code": None}
+        """Whether it is alive."""
+        return {"alive": boot == _boot_id() and start_time(pid) == started}
 
     def signal(
         self, pid: int, started: int, boot: str, number: int, group: bool = False
@@ -122,28 +126,33 @@ class There:
             try:
                 (os.killpg if group else os.kill)(pid, number)
             except ProcessLookupError:
-                return {"alive": False, "code": None}
+                return {"alive": False}
         return answer
 
+    def _follow(self) -> None:
+        """End with the attached process, and as it did."""
+        assert self._attached is not None
+        code = self._attached.wait()
+        self._tidy()
+        os._exit(code if code >= 0 else 128 - code)
+
     def _end(self) -> None:
-        deadline = time.monotonic() + GRACE
-        for child in self._attached.values():
+        child = self._attached
+        if child is None:
+            return
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGTERM)
+            deadline = time.monotonic() + GRACE
+            while child.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
             if child.poll() is None:
-                os.killpg(child.pid, signal.SIGTERM)
-        for child in self._attached.values():
-            try:
-                child.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
                 os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
-        for folder in self._folders:
-            for name in os.listdir(folder):
-                os.unlink(os.path.join(folder, name))
-            os.rmdir(folder)
+        self._tidy()
 
-
-def _is(pid: int, started: int, boot: str) -> bool:
-    return boot == _boot_id() and start_time(pid) == started
+    def _tidy(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _boot_id() -> str:
@@ -153,7 +162,8 @@ def _boot_id() -> str:
 
 def main() -> None:
     """Serve standard input. An interrupt at the terminal is not meant for what runs here."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not SIG_IGN: what is started here would inherit it, and no kernel could be interrupted.
+    signal.signal(signal.SIGINT, lambda _number, _frame: None)
     There().serve(sys.stdin, sys.stdout)
 
 

@@ -7,7 +7,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
+from ..protocol.names import POOL_URL
 from ..protocol.sizes import MOST_GPUS, format_size, parse_size
 
 #: Where the pool's process listens, for root's and its own user's processes.
@@ -88,6 +92,38 @@ async def where(environment: str, wish: Wish, socket: str = POOL_SOCKET) -> tupl
     except (OSError, EOFError, ValueError) as error:
         raise PoolAway(f"the pool at {socket} did not answer ({error})") from error
     return choices(answer["hosts"])
+
+
+async def where_over_http(url: str, token: str, wish: Wish) -> tuple[Choice, ...]:
+    """The same for a person's server, which shows its token at the Hub's pages.
+
+    Raises :class:`PoolAway`, or :class:`PoolRefused`.
+    """
+    if not url:
+        raise PoolAway(f"the pool cannot be asked: ${POOL_URL} is not set")
+    asked = {"gpus": wish.gpus, "memory": wish.memory, "kind": wish.kind}
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    request = Request(f"{url.rstrip('/')}/api/where?{query}")
+    request.add_header("Authorization", f"token {token}")
+    try:
+        return choices(json.loads(await asyncio.to_thread(_read, request))["hosts"])
+    except HTTPError as error:
+        with error:
+            said = error.read(_LONGEST)
+        try:
+            message = str(json.loads(said)["message"])
+        except (ValueError, KeyError, TypeError):
+            message = ""
+        if error.code < 500 and message:
+            raise PoolRefused(message) from None
+        raise PoolAway(f"the pool at {url} answered {error.code} {message}".rstrip()) from None
+    except (OSError, ValueError, KeyError) as error:
+        raise PoolAway(f"the pool at {url} did not answer ({error})") from error
+
+
+def _read(request: Request) -> bytes:
+    with urlopen(request, timeout=PATIENCE) as answer:
+        return bytes(answer.read(_LONGEST))
 
 
 def choices(told: Any) -> tuple[Choice, ...]:
