@@ -216,7 +216,7 @@ def openapi() -> str:
 
 def protocol() -> str:
     """The page about the protocol, with what its calls may say, and the status document."""
-    from jupyter_gpushare.node.wire.translate import ADMIN_ONLY
+    from jupyter_gpushare.node.wire.translate import ADMIN_ONLY, NODES_OWN, POOL_ONLY
     from jupyter_gpushare.protocol.calls import PARAMS
     from jupyter_gpushare.protocol.documents import NOTICES, RESULTS
 
@@ -224,6 +224,8 @@ def protocol() -> str:
     text, _, rest = (HERE / "protocol.md").read_text("utf-8").partition(begin)
     for method, kind in PARAMS.items():
         who = ["(administrator)"] if method in ADMIN_ONLY else []
+        who = ["(pool)"] if method in POOL_ONLY else who
+        who = ["(administrator, pool)"] if method in NODES_OWN else who
         said = " ".join([*who, ", ".join(parameters(kind))]).strip()
         row = re.compile(rf"^\| `{re.escape(method.value)}` \|.*?\|", re.MULTILINE)
         text, found = row.subn(lambda _, m=method, s=said: f"| `{m.value}` | {s} |", text)
@@ -264,6 +266,7 @@ def _names(kind: Any) -> str:
 
 def parameters(kind: Any) -> Iterable[str]:
     """A call's parameters with their bounds, in words; ``?``: it may be left out."""
+    from jupyter_gpushare.protocol.calls import QuotaFields
     from jupyter_gpushare.protocol.shapes import Inside, shapes
 
     defaults = {one.name: one.default for one in dataclasses.fields(kind)}
@@ -275,7 +278,10 @@ def parameters(kind: Any) -> Iterable[str]:
         optional = shape.null or default is not dataclasses.MISSING
         part = get_args(shape.kind)[0] if get_origin(shape.kind) is tuple else shape.kind
         inner = ", ".join(parameters(part)) if dataclasses.is_dataclass(part) else ""
-        around = f": [{{{inner}}}]" if part is not shape.kind else f": {{{inner}}}" if inner else ""
+        inner = "" if part is QuotaFields else inner  # in the row of `quota.set`
+        around = f": {{{inner}}}" if inner else ""
+        if part is not shape.kind:
+            around = f": [{{{inner}}}]" if inner else ": [texts]"
         told = "; ".join(told_of(shape, default))
         yield f"`{name}{'?' if optional else ''}`{around}" + (f" ({told})" if told else "")
 

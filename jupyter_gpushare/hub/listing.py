@@ -1,16 +1,17 @@
-"""Filters, sorts and pages the administrators' table of users. Pure."""
+"""Filters, sorts and pages the tables of users and of hosts. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlencode
 
 from jupyter_gpushare.link import wishes
 
 Json = Mapping[str, Any]
+Row = TypeVar("Row")
 
 #: The windows of the GPU-hours: its name in addresses, seconds, and in words.
 WINDOWS: Final = {
@@ -23,6 +24,18 @@ ROWS: Final = (25, 50, 100)
 _MOST_PAGES: Final = 1_000_000
 #: Arguments that the table keeps for the events below it.
 EVENT_FILTERS: Final = ("environment", "kind", "text")
+#: The arguments of the table of hosts in addresses, by the field of :class:`HostListing`.
+HOST_ARGUMENTS: Final = {
+    "chosen": "host",
+    "find": "host_find",
+    "kind": "host_kind",
+    "state": "host_state",
+    "sort": "host_sort",
+    "page": "host_page",
+    "rows": "host_rows",
+}
+#: The other arguments of a page with a table of hosts, which its links keep.
+_USER_ARGUMENTS: Final = ("window", "find", "group", "only", "sort", "page", "rows", "span")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,10 @@ SORTS: Final[dict[str, tuple[str, Callable[[Member], tuple[float, ...]]]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The arguments of the page's address. ``events`` are the filters of the events."""
+    """The arguments of the page's address.
+
+    ``events`` are the filters of the events, and ``hosts`` the arguments of the table of hosts.
+    """
 
     window: str = "1d"
     find: str = ""
@@ -89,6 +105,7 @@ class Listing:
     page: int = 1
     rows: int = ROWS[0]
     events: Mapping[str, str] = field(default_factory=dict)
+    hosts: Mapping[str, str] = field(default_factory=dict)
 
     def address(self, **change: Any) -> str:
         """The query of the same page with something else; another list begins on its first page."""
@@ -98,7 +115,12 @@ class Listing:
             for name in ("window", "find", "group", "only", "sort", "page", "rows")
             if (value := getattr(new, name)) != getattr(usual, name)
         }
-        return urlencode({**named, **{name: text for name, text in new.events.items() if text}})
+        return urlencode({**named, **_said(new.events), **_said(new.hosts)})
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """The arguments that the form of this table keeps."""
+        return {**_said(self.events), **_said(self.hosts)}
 
     @property
     def is_all(self) -> bool:
@@ -127,14 +149,82 @@ def listing(arguments: Callable[[str], str]) -> Listing:
         page=page,
         rows=rows,
         events={name: arguments(name) for name in EVENT_FILTERS},
+        hosts=_said({name: arguments(name) for name in HOST_ARGUMENTS.values()}),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HostListing:
+    """The arguments of the table of hosts. ``others`` are those of the page around it.
+
+    ``chosen`` is the host whose details stand below the table.
+    """
+
+    chosen: str = ""
+    find: str = ""
+    kind: str = ""
+    state: str = ""
+    sort: str = "name"
+    page: int = 1
+    rows: int = ROWS[0]
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    def address(self, **change: Any) -> str:
+        """The query of the same page with something else; another list begins on its first page."""
+        # Whoever looks at another host goes on from the same rows.
+        first = {} if set(change) <= {"chosen"} else {"page": 1}
+        new, usual = replace(self, **{**first, **change}), HostListing()
+        named = {
+            argument: value
+            for name, argument in HOST_ARGUMENTS.items()
+            if (value := getattr(new, name)) != getattr(usual, name)
+        }
+        return urlencode({**_said(new.others), **named})
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """The arguments that the form of this table keeps."""
+        return _said({**self.others, "host": self.chosen})
+
+    def without(self, other: str) -> Mapping[str, str]:
+        """The arguments of the page around it but one."""
+        return {name: text for name, text in self.others.items() if name != other}
+
+    @property
+    def is_all(self) -> bool:
+        """Whether the table shows every host."""
+        return not (self.find or self.kind or self.state)
+
+
+def host_listing(
+    arguments: Callable[[str], str], states: Sequence[str], sorts: Sequence[str]
+) -> HostListing:
+    """Parse the arguments of an address. Raises :class:`NodeProblem` for nonsense."""
+    told = {name: arguments(argument) for name, argument in HOST_ARGUMENTS.items()}
+    for name, known in (("state", states), ("sort", sorts)):
+        if told[name] and told[name] not in known:
+            raise wishes.bad_request(f"'{HOST_ARGUMENTS[name]}' is one of {', '.join(known)}.")
+    return HostListing(
+        chosen=told["chosen"],
+        find=told["find"].strip(),
+        kind=told["kind"],
+        state=told["state"],
+        sort=told["sort"] or HostListing().sort,
+        page=wishes.count("host_page", told["page"] or None, 1, _MOST_PAGES) or 1,
+        rows=wishes.count("host_rows", told["rows"] or None, 1, ROWS[-1]) or ROWS[0],
+        others={name: arguments(name) for name in (*_USER_ARGUMENTS, *EVENT_FILTERS)},
+    )
+
+
+def _said(arguments: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in arguments.items() if text}
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
     """A page of a table. ``found`` fit, of ``known``; the first is number ``first``."""
 
-    members: tuple[Member, ...]
+    shown: tuple[Row, ...]
     number: int
     pages: int
     first: int
@@ -142,8 +232,8 @@ class Page:
     known: int
 
 
-def page_of(members: Iterable[Member], wanted: Listing) -> Page:
-    """Those that fit, sorted, and of them the page; the last one where there are not so many."""
+def page_of(members: Iterable[Member], wanted: Listing) -> Page[Member]:
+    """Those that fit, sorted, and of them the page."""
     everybody, (_, fits), (_, key) = list(members), ONLY[wanted.only], SORTS[wanted.sort]
     fitting = [
         one
@@ -151,8 +241,12 @@ def page_of(members: Iterable[Member], wanted: Listing) -> Page:
         if wanted.takes(one.name, one.quota.get("groups") or ()) and fits(one)
     ]
     fitting.sort(key=lambda one: (key(one), one.name.casefold(), one.name))
-    pages = max(1, math.ceil(len(fitting) / wanted.rows))
-    number = min(wanted.page, pages)
-    start = (number - 1) * wanted.rows
-    shown = tuple(fitting[start : start + wanted.rows])
-    return Page(shown, number, pages, start + 1, len(fitting), len(everybody))
+    return cut(fitting, len(everybody), wanted.page, wanted.rows)
+
+
+def cut(fitting: Sequence[Row], known: int, page: int, rows: int) -> Page[Row]:
+    """A page of those that fit; the last one where there are not so many."""
+    pages = max(1, math.ceil(len(fitting) / rows))
+    number = min(page, pages)
+    start = (number - 1) * rows
+    return Page(tuple(fitting[start : start + rows]), number, pages, start + 1, len(fitting), known)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -29,6 +28,8 @@ from .views import fingerprint
 CHANGED: Final = '{"type": "changed"}'
 #: The WebSocket's own code for "you may not": the page does not try again.
 LOGGED_OUT: Final = 1008
+#: Nodes that one page listens to at once.
+MOST_HEARD: Final = 8
 _AT_MOST_EVERY: Final = 1.0  # seconds between two messages
 _WRITE_WITHIN: Final = 30.0  # seconds a message may take to leave; then the listener is dropped
 _LARGEST_INCOMING: Final = 1024  # bytes; listeners need not send anything
@@ -107,7 +108,10 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
             return
         self.audience.add(self)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._listen()), loop.create_task(self._look_again())]
+        hearing = (self._hear(node) for node in self._heard())
+        self._tasks = [
+            loop.create_task(one) for one in (*hearing, self._tell(), self._look_again())
+        ]
 
     def on_message(self, message: str | bytes) -> None:
         """Listeners only listen."""
@@ -117,18 +121,26 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
         for task in self._tasks:
             task.cancel()
 
-    async def _listen(self) -> None:
-        """Hear all nodes, and tell of changes as long as the listener is there."""
-        async with AsyncExitStack() as stack:
-            try:
-                for node in self.site.pool.nodes:
-                    link = await stack.enter_async_context(self.link(node))
-                    stack.callback(link.subscribe(self._hearing(link)))
-            except NodeProblem as problem:
-                self.close(1013, problem.message[:100])
-                return
-            self._changed.set()  # what the page shows is older than this connection
-            await self._tell()
+    async def _hear(self, node: str) -> None:
+        """Hear one node as long as the listener is there."""
+        try:
+            async with self.link(node) as link:
+                unsubscribe = link.subscribe(self._hearing(link))
+                try:
+                    self._changed.set()  # what the page shows is older than this connection
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    unsubscribe()
+        except NodeProblem as problem:
+            self.close(1013, problem.message[:100])
+
+    def _heard(self) -> list[str]:
+        """The host whose details the page shows, and others, as many as are allowed.
+
+        The page learns of changes on the rest when it asks by itself.
+        """
+        shown = self.get_argument("host", "")
+        return sorted(self.site.pool.nodes, key=lambda name: name != shown)[:MOST_HEARD]
 
     def _hearing(self, link: NodeLink) -> Callable[[], None]:
         """Told of each new status of ``link``; measurements alone are no news."""

@@ -738,7 +738,6 @@ def _group_view(one: Json) -> GroupView:
 @dataclass(frozen=True, slots=True)
 class EventView:
     at: float
-    node: str
     kind: str
     what: str
     environment: str
@@ -755,20 +754,19 @@ class EventFilter:
 
 
 def event_views(
-    events: Iterable[tuple[str, Json]], wanted: EventFilter, gpus: Mapping[str, str]
+    events: Iterable[Json], wanted: EventFilter, gpus: Mapping[str, str]
 ) -> list[EventView]:
-    """Events of (node, event) that fit, newest first. ``gpus``: what their UUIDs are called."""
+    """Events that fit, newest first. ``gpus``: what their UUIDs are called."""
     sought = wanted.text.casefold()
     views = [
         EventView(
             event["at"],
-            node,
             event["kind"],
             event.get("what") or event["kind"],
             event["environment"] or "",
             _UUID.sub(lambda found: gpus.get(found[0], found[0]), event["text"]),
         )
-        for node, event in events
+        for event in events
     ]
     fitting = [
         view

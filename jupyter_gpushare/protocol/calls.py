@@ -7,6 +7,7 @@ are refused with a sentence. A parameter whose type has ``None`` may be left out
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final
@@ -24,6 +25,7 @@ from .messages import (
     MOVABLE,
     NAME,
     PATH,
+    PEM,
     RUNGS,
     TEXT,
     TOKEN,
@@ -60,6 +62,15 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewerParams:
+    """The person for whom the pool asks; JupyterHub has told the pool who it is."""
+
+    name: Name
+    groups: tuple[Name, ...] = ()
+    admin: Annotated[bool, "an administrator of JupyterHub"] = False
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The caller introduces itself; with a ``token`` if identity needs one."""
 
@@ -67,6 +78,9 @@ class Hello:
     client: Client
     token: Annotated[str, Text(TOKEN), "says who calls if the OS user does not"] | None
     recalls: Annotated[bool, "it understands `recall`; else it hears the older notices"] = False
+    viewer: Annotated[
+        ViewerParams | None, "for whom the pool asks; only with the pool's certificate"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,11 +447,17 @@ class LeftOut(Enum):
     KEEP = "keep"
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaParams:
-    """An admin's override. Fields left out stay as they are."""
+@dataclass(frozen=True)
+class Whose:
+    """Whose quota it is."""
 
     whose: Annotated[QuotaName, Inside()]
+
+
+@dataclass(frozen=True)
+class QuotaFields:
+    """What a quota may say."""
+
     gpus: Annotated[int, Range(0, MOST_GPUS)] | LeftOut = LeftOut.KEEP
     memory: (
         Annotated[int | None, Range(1, MOST_MEMORY), "bytes on each GPU; null: whole GPUs"]
@@ -523,6 +543,11 @@ class QuotaParams:
     ) = LeftOut.KEEP
 
 
+@dataclass(frozen=True)
+class QuotaParams(QuotaFields, Whose):
+    """An admin's override. Fields left out stay as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class RevokeParams(LeaseParams):
     """The lease to revoke, and the reason for its user."""
@@ -543,6 +568,94 @@ class DrainParams:
 
     gpu: GpuId
     reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrainParams:
+    """Why all GPUs of the node are out of service."""
+
+    reason: Annotated[str, Text(NAME, LINE_PATTERN), "one line; everybody who waits reads it"]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowParams:
+    """The pool that wants to hear of this host."""
+
+    pool: Annotated[str, Text(NAME, LINE_PATTERN), "its name"]
+
+
+Sentence = Annotated[str, Text(TEXT, LINE_PATTERN)]
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """A moment on this host's boot clock."""
+
+    boot_id: Id
+    at: Annotated[float, Range(0.0, 1e12), "seconds on the host's boot clock"]
+
+
+@dataclass(frozen=True, slots=True)
+class LentParams:
+    """What the pool lends to one environment on this host."""
+
+    environment: Name
+    gpus: Annotated[int, Range(0, MOST_GPUS), "GPUs that it may hold on this host"]
+    quota: Annotated[
+        QuotaFields, "the rest of its quota, as `quota.set` has it; `gpus`: in the whole pool"
+    ]
+    gpu_hours: Annotated[
+        float | None,
+        Range(0.0, MOST_GPU_HOURS),
+        "GPU-hours that may still be spent here, from `as_of` on; null: they are not limited",
+    ] = None
+    reclaim: Annotated[
+        bool, "what it holds beyond `gpus` is asked back, the newest lease first"
+    ] = False
+    why: Annotated[Sentence | None, "why it is lent no more, for people"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class LendParams:
+    """What the pool lends, and until when: ``seconds`` from a moment that the host reported."""
+
+    as_of: Annotated[AsOf, "the newest report's; one of another boot is refused"]
+    seconds: Annotated[float, Range(0.0, 86400.0), "for so long from then on"]
+    budgets: tuple[LentParams, ...]
+    complete: Annotated[bool, "environments that are not named have nothing lent"] = False
+
+
+@dataclass(frozen=True, slots=True)
+class HintParams:
+    """Where another host has room for somebody who waits here."""
+
+    environment: Name
+    host: Name
+    gpus: Annotated[int, Range(0, MOST_GPUS), "GPUs that are free there"]
+    kind: Annotated[Name, "the GPUs' name"]
+    text: Annotated[Sentence, "the person who waits reads it"]
+
+
+@dataclass(frozen=True, slots=True)
+class HintsParams:
+    """All hints; earlier ones are forgotten."""
+
+    hints: tuple[HintParams, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CertifyParams:
+    """Nothing asks for a request to sign; what the pool has signed comes with its authorities."""
+
+    certificates: Annotated[
+        str | None, Text(PEM), "the host's new certificate, and what stands between it and the root"
+    ] = None
+    authorities: Annotated[str | None, Text(PEM), "all that the host is to trust"] = None
+
+    def mistake(self) -> str:
+        """What is wrong with them together; empty: nothing is."""
+        wrong = (self.certificates is None) != (self.authorities is None)
+        return "name both of `certificates` and `authorities`, or neither." if wrong else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -591,6 +704,12 @@ PARAMS: Final[dict[Method, type]] = {
     Method.LEASE_REVOKE: RevokeParams,
     Method.GPU_DRAIN: DrainParams,
     Method.GPU_RESUME: GpuParams,
+    Method.NODE_DRAIN: NodeDrainParams,
+    Method.NODE_RESUME: NoParams,
+    Method.POOL_FOLLOW: FollowParams,
+    Method.POOL_LEND: LendParams,
+    Method.POOL_HINT: HintsParams,
+    Method.POOL_CERTIFY: CertifyParams,
     Method.LEDGER_BACKUP: BackupParams,
     Method.LEDGER_CHECK: NoParams,
     Method.LEDGER_VACUUM: NoParams,
@@ -602,14 +721,22 @@ class Call:
     """One call, read and checked."""
 
     id: CallId
-    method: Method
+    method: Any  # one of ``PARAMS``, or another socket's (:mod:`.poolcalls`)
     params: Any
 
 
-_METHODS: Final = {method.value: (method, reader(kind)) for method, kind in PARAMS.items()}
+Methods = Mapping[str, tuple[Enum, Callable[[dict[str, Any]], Any]]]
 
 
-def parse_call(line: bytes) -> Call:
+def methods(params: Mapping[Any, type]) -> Methods:
+    """What reads the calls of a socket, by their names."""
+    return {method.value: (method, reader(kind)) for method, kind in params.items()}
+
+
+_METHODS: Final = methods(PARAMS)
+
+
+def parse_call(line: bytes, known_methods: Methods = _METHODS) -> Call:
     """The call on one line.
 
     Raises :class:`RemoteProtocolError` with the JSON-RPC code and, where it
@@ -622,7 +749,7 @@ def parse_call(line: bytes) -> Call:
     if data.get("jsonrpc") != "2.0":
         raise RemoteProtocolError('A call needs `"jsonrpc": "2.0"`.', call_id=call_id)
     name = data.get("method")
-    known = _METHODS.get(name) if isinstance(name, str) else None
+    known = known_methods.get(name) if isinstance(name, str) else None
     if known is None:
         raise RemoteProtocolError(
             f"There is no method {str(name)[:NAME]!r}.", code=METHOD_NOT_FOUND, call_id=call_id

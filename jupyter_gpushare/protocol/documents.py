@@ -117,7 +117,7 @@ class QuotaNumbers(TypedDict):
 class HeldQuota(QuotaNumbers):
     """An environment's quota in force, where it comes from, and what is held and left of it."""
 
-    source: Annotated[str, words("default", "group", "user", "override")]
+    source: Annotated[str, words("default", "group", "user", "override", "pool")]
     from_groups: NotRequired[
         Annotated[list[str], "the groups whose quotas make it up, where its source is 'group'"]
     ]
@@ -1115,6 +1115,91 @@ class Ended(TypedDict):
     ended: Count
 
 
+# -- a pool of hosts -----------------------------------------------------------------------------
+
+
+class HostGpu(TypedDict):
+    """A GPU of a host, as the pool needs to know it."""
+
+    uuid: str
+    index: Count
+    kind: Annotated[str, "its name"]
+    memory: Bytes
+    free_memory: Annotated[Bytes, "bytes that may still be promised"]
+    free_share: Annotated[Count, "hundredths of its compute that nobody was given"]
+    out: Annotated[str | None, "why it cannot be used; null: it can"]
+    exclusive_free: Annotated[bool, "nobody has anything there"]
+
+
+class HostEnvironment(TypedDict):
+    """What an environment has on a host."""
+
+    environment: str
+    held: Annotated[Count, "GPUs"]
+    parked: Annotated[Count, "leases"]
+    parked_bytes: Annotated[Bytes, "bytes of their GPUs' memory in the host's"]
+    waiting: Annotated[Count, "requests"]
+    gpu_hours: Annotated[float, "GPU-hours that it has spent here in its period"]
+    lent: Annotated[Count, "GPUs that the pool lends it here now; an expired loan is 0"]
+
+
+class HostWant(TypedDict):
+    """A request that waits because the pool lends its environment too little here."""
+
+    environment: str
+    gpus: Count
+    memory: MemoryLimit
+    priority_class: Class
+    since: Annotated[float, "when it began to wait, seconds on the host's boot clock"]
+    groups: Annotated[list[str], "the environment's, as identity told them"]
+
+
+class HostReport(TypedDict):
+    """A host as its pool sees it."""
+
+    name: str
+    boot_id: str
+    at: Annotated[float, "seconds on the host's boot clock"]
+    version: str
+    seconds: Annotated[Seconds, "for which the last loan is still valid; 0: none is"]
+    draining: Annotated[str | None, "why the whole host is out of service; null: it serves"]
+    empty: Annotated[bool, "no lease has anything on a GPU"]
+    gpus: list[HostGpu]
+    environments: Annotated[list[HostEnvironment], "with a lease, a request or a loan"]
+    wants: Annotated[list[HostWant], "the longest waiting first"]
+    queue: Annotated[Count, "requests that wait"]
+    expected_wait: Annotated[
+        float | None,
+        "seconds that a new request for one GPU is expected to wait; null: nobody can tell",
+    ]
+
+
+class LentNow(TypedDict):
+    """What an environment has of the pool after a loan."""
+
+    environment: str
+    gpus: Annotated[Count, "lent now: what was asked for, and never less than it holds"]
+    held: Annotated[Count, "GPUs that it holds"]
+
+
+class Lent(TypedDict):
+    """The host's answer to a loan."""
+
+    environments: list[LentNow]
+
+
+class Certify(TypedDict):
+    """The host's request for a new certificate; left out when it was told what was signed."""
+
+    csr: NotRequired[Annotated[str, "PEM, with a new key that never leaves the host"]]
+
+
+class Changes(TypedDict):
+    """How many GPUs changed."""
+
+    count: Count
+
+
 # -- notices -----------------------------------------------------------------------------------
 
 
@@ -1155,7 +1240,7 @@ AskedWhy = Annotated[
     str,
     words(
         *("contended", "idle", "budget_spent", "over_limit", "out_of_service", "quantum"),
-        *("moved", "served"),
+        *("moved", "served", "reclaimed", "reclaimed_at_work"),
     ),
 ]
 
@@ -1283,6 +1368,11 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.TASK_ENDED: Ended,
     Method.QUOTA_LIST: Quotas,
     Method.GPU_DRAIN: GpuService,
+    Method.NODE_DRAIN: Changes,
+    Method.NODE_RESUME: Changes,
+    Method.POOL_FOLLOW: HostReport,
+    Method.POOL_LEND: Lent,
+    Method.POOL_CERTIFY: Certify,
 }
 
 
@@ -1301,4 +1391,5 @@ NOTICES: Final[dict[Notice, Any]] = {
     Notice.LIMIT: Limit,
     Notice.OVER_LIMIT: UsesTooMuch,
     Notice.PROMISE: PromiseNews,
+    Notice.REPORT: HostReport,
 }

@@ -141,7 +141,7 @@ def test_who_holds_and_waits_is_found_and_sorted(hub: RunningHub, carol: httpx.C
         assert users(carol.get(f"{ADMIN}?sort=leases"))[:2] == ["s40", "carol"]
         assert users(carol.get(f"{ADMIN}?sort=gpus"))[0] == "carol"
         of_class = carol.get(f"{ADMIN}?group=class")
-        leases = of_class.text[of_class.text.index('id="leases-1"') :]
+        leases = of_class.text[of_class.text.index('id="leases"') :]
         assert ">s40<" in leases
         assert ">carol<" not in leases[: leases.index("</section>")]
 
@@ -185,7 +185,7 @@ def node_name(carol: httpx.Client) -> str:
 
 def test_a_groups_and_the_default_quota_on_the_page(carol: httpx.Client, root: NodeClient) -> None:
     page = carol.get(ADMIN)
-    groups = page.text[page.text.index('id="groups-1"') : page.text.index('id="users-1"')]
+    groups = page.text[page.text.index('id="groups"') : page.text.index('id="users"')]
     for name in ("Everybody else", "class", "students", "staff", "51 members", "20 this month"):
         assert name in groups
     form = carol.get(f"{FORM}?node={node_name(carol)}&of=group&group=class")

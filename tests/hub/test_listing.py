@@ -34,7 +34,7 @@ CLASS = [
 
 
 def names(**wanted: Any) -> list[str]:
-    return [one.name for one in page_of(CLASS, Listing(**wanted)).members]
+    return [one.name for one in page_of(CLASS, Listing(**wanted)).shown]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_pages_hold_everybody_once(count: int, rows: int, beyond: int) -> No
     seen = [
         one.name
         for number in range(1, first.pages + 1)
-        for one in page_of(many, Listing(rows=rows, page=number)).members
+        for one in page_of(many, Listing(rows=rows, page=number)).shown
     ]
     assert seen == [one.name for one in many]
     last = page_of(many, Listing(rows=rows, page=first.pages + beyond))

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import re
+import subprocess
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
+import websocket
 from support.hub import RunningHub, Spawning, why_not
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
@@ -19,17 +25,53 @@ pytestmark = [
 ]
 PREFIX = "/services/gpushare/"
 NODES = """
-nodes = {"left": HOME + "/node/node.sock", "right": HOME + "/node/nobody.sock"}
+nodes = {name: HOME + f"/{name}/node.sock" for name in ("node", "right", "nobody")}
+nodes["left"] = nodes.pop("node")
 c.JupyterHub.services.append({"name": "gpushare", "command": [
     sys.executable, "-m", "jupyter_gpushare.hub", f"--GpuShareHub.nodes={nodes!r}"]})
 """
 
 
+class Right:
+    """A second host's node manager, which asks the same Hub."""
+
+    def __init__(self, hub: RunningHub) -> None:
+        self._hub = hub
+        self.socket: Path = hub.home / "right" / "node.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        given = [one for one in self._hub.node_arguments or () if not one.startswith("--ledger")]
+        self._process = self._hub._launch(
+            *("jupyter_gpushare.cli", "node", f"--socket={self.socket}"),
+            *(*given, f"--ledger={self._hub.home}/right.sqlite"),
+        )
+        wait_for(self._answers, 60, "the node manager of right")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), NodeClient(self.socket, self._hub.person("bob").token):
+            return True
+        return False
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+
 @pytest.fixture(scope="module")
 def hub() -> Iterator[RunningHub]:
-    with RunningHub.make(pages=True, more=NODES) as running:
+    with RunningHub.make(pages=True, external=True, more=NODES) as running:
         wait_for(lambda: _is_up(running), 30, "the service")
         yield running
+
+
+@pytest.fixture(scope="module")
+def right(hub: RunningHub) -> Iterator[Right]:
+    node = Right(hub)
+    node.start()
+    yield node
+    node.kill()
 
 
 def _is_up(hub: RunningHub) -> bool:
@@ -39,43 +81,129 @@ def _is_up(hub: RunningHub) -> bool:
     return False
 
 
-def test_one_node_that_is_away_hides_no_other(hub: RunningHub) -> None:
+def row_of(page: httpx.Response, name: str) -> str:
+    """The words of a host's row in the table of hosts."""
+    match = re.search(rf'<tr[^>]*>\s*<th[^>]*><a id="host-{name}".*?</tr>', page.text, re.DOTALL)
+    assert match is not None, f"no row of {name}"
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", match[0])).split())
+
+
+def test_one_node_that_is_away_hides_no_other(hub: RunningHub, right: Right) -> None:
     alice = hub.person("alice")
     with (
         NodeClient(hub.socket, alice.token) as client,
         contextlib.closing(alice.browser()) as hers,
         contextlib.closing(hub.person("carol").browser()) as carols,
     ):
-        # Whoever looks is no server of theirs; bob has none.
-        with contextlib.closing(hub.person("bob").browser()) as bobs:
-            assert "does not know which will be yours" in bobs.get(PREFIX).text
-        lease = client.request(name="here.ipynb", gpus=1, memory=GIB)["lease"]
+        client.request(name="here.ipynb", gpus=1, memory=GIB)
         page = hers.get(PREFIX)
         assert page.status_code == 200
-        for text in ("here.ipynb", "GPUs of left", "The node manager of right cannot be asked"):
-            assert text in page.text
-        assert "Servers or programs of yours run on left." in page.text
-        assert page.text.count("your server\u2019s node") == 1
-        assert "right did not answer: its hours are not in these figures." in page.text
-        admins = carols.get(f"{PREFIX}admin")
-        assert admins.status_code == 200
         for text in (
-            *("here.ipynb", "The node manager of right cannot be asked"),
-            '<th scope="col">Node</th>',
+            *("here.ipynb", "GPUs of left", "Servers or programs of yours run on left."),
+            "2 hosts with 4 GPUs: 3 are free now, 0 requests wait.",
+            "nobody is not in these figures: it cannot be reached.",
         ):
-            assert text in admins.text
+            assert text in page.text
+        assert "Cannot be reached" in row_of(page, "nobody")
+        away = hers.get(f"{PREFIX}?host=nobody")
+        assert away.status_code == 200
+        assert "The node manager of nobody cannot be asked" in away.text
+        assert hers.get(f"{PREFIX}?host=middle").status_code == 404
+        admins = carols.get(f"{PREFIX}admin?host=left")
+        assert admins.status_code == 200, hub.tail()
+        assert admins.status_code == 200
+        assert "here.ipynb" in admins.text
+        assert "here.ipynb" not in carols.get(f"{PREFIX}admin?host=right").text
         form = carols.get(f"{PREFIX}admin/quota?node=left&environment=bob")
         assert form.status_code == 200
-        assert "This holds on left only: right has quotas of its own." in form.text
-        away = carols.get(f"{PREFIX}admin/quota?node=right&environment=bob")
-        assert away.status_code == 503
+        assert "This holds on left only" in form.text
+        assert carols.get(f"{PREFIX}admin/quota?node=nobody&environment=bob").status_code == 503
         assert carols.get(f"{PREFIX}admin/quota?node=middle").status_code == 404
         # A file with half of the figures would be believed.
         assert hers.get(f"{PREFIX}usage.csv").status_code == 503
-        assert lease in page.text
 
 
-def test_rest_asks_which_node(hub: RunningHub) -> None:
+def test_gets_one_is_said_only_of_a_host_that_the_viewer_reaches(
+    hub: RunningHub, right: Right
+) -> None:
+    says = "and you get one"
+    with contextlib.closing(hub.person("bob").browser()) as bobs:
+        # Whoever looks at a page has no server by that.
+        for query in ("", "?host=right"):
+            page = bobs.get(PREFIX + query)
+            assert says not in page.text
+            assert "if its server runs there" in page.text
+        with NodeClient(right.socket, hub.person("bob").token):
+            own, other = bobs.get(PREFIX), bobs.get(f"{PREFIX}?host=left")
+            assert says in own.text, "his own host is the one that is shown"
+            assert "your server runs here" in row_of(own, "right")
+            assert "your server runs here" not in row_of(own, "left")
+            assert says not in other.text
+            assert "They do not get GPUs of left." in html.unescape(other.text)
+
+
+def test_a_host_is_taken_out_of_service_and_put_back(hub: RunningHub, right: Right) -> None:
+    with (
+        contextlib.closing(hub.person("alice").browser()) as hers,
+        contextlib.closing(hub.person("carol").browser()) as carols,
+    ):
+        page = carols.get(f"{PREFIX}admin?host=right")
+        assert "admin/drain?node=right" in page.text
+        assert "admin/drain" not in hers.get(PREFIX).text
+        found = re.search(r'data-xsrf="([^"]+)"', page.text)
+        assert found is not None
+        wish = {"_xsrf": found[1], "node": "right"}
+        assert "Take right out of service" in carols.get(f"{PREFIX}admin/drain?node=right").text
+        assert carols.post(f"{PREFIX}admin/drain", data={**wish, "reason": " "}).status_code == 400
+        out = carols.post(f"{PREFIX}admin/drain", data={**wish, "reason": "a new driver"})
+        assert "All GPUs of right are out of service" in out.text
+        seen = hers.get(PREFIX)
+        assert "Out of service: a new driver" in row_of(seen, "right")
+        assert row_of(seen, "left").split()[1:3] == ["In", "service"]
+        assert "Put right back into service" in row_label(out)
+        assert "right is out of service" in carols.get(f"{PREFIX}admin/drain?node=right").text
+        back = carols.post(f"{PREFIX}admin/drain", data={**wish, "action": "resume"})
+        assert "All GPUs of right are back in service" in back.text
+        assert "In service" in row_of(hers.get(PREFIX), "right")
+        # Who did it and why stays in the history.
+        events = carols.get(f"{PREFIX}admin?host=right&text=driver").text
+        assert "a new driver" in events[events.index('id="events-list"') :]
+        assert "carol" in events[events.index('id="events-list"') :]
+
+
+def row_label(page: httpx.Response) -> str:
+    return " ".join(re.findall(r'aria-label="([^"]+)"', page.text))
+
+
+def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
+    hub: RunningHub, right: Right
+) -> None:
+    alice = hub.person("alice")
+    with contextlib.closing(alice.browser()) as hers:
+        # As an open page: it listens, and fetches its table at each word of a change.
+        live = websocket.create_connection(
+            f"{hub.url.replace('http', 'ws', 1)}{PREFIX}live?host=left",
+            header={"Authorization": f"token {alice.token}"},
+            timeout=30,
+        )
+        try:
+
+            def told(state: str) -> float:
+                while True:
+                    live.recv()
+                    if state in row_of(hers.get(f"{PREFIX}?part=hosts"), "right"):
+                        return time.monotonic()
+
+            right.kill()
+            told("Cannot be reached")
+            right.start()
+            back = time.monotonic()
+            assert told("In service") - back < 5.0
+        finally:
+            live.close()
+
+
+def test_rest_asks_which_node(hub: RunningHub, right: Right) -> None:
     with httpx.Client(
         base_url=f"{hub.url}{PREFIX}api/",
         headers={"Authorization": f"token {hub.person('bob').token}"},
@@ -84,9 +212,9 @@ def test_rest_asks_which_node(hub: RunningHub) -> None:
     ) as api:
         unsaid = api.get("status")
         assert unsaid.status_code == 400
-        assert "left, right" in unsaid.json()["message"]
+        assert "right, nobody, left" in unsaid.json()["message"]
         assert api.get("status?node=left").json()["environment"] == "bob"
-        assert api.get("status?node=right").status_code == 503
+        assert api.get("status?node=nobody").status_code == 503
         assert api.get("status?node=middle").status_code == 404
         told = {node["name"]: node["connected"] for node in api.get("nodes").json()["nodes"]}
-        assert told == {"left": True, "right": False}
+        assert told == {"left": True, "right": True, "nobody": False}

@@ -7,6 +7,7 @@ from typing import Any
 from jupyterhub._data import DATA_FILES_PATH
 
 from jupyter_gpushare.hub import plots
+from jupyter_gpushare.hub.listing import HostListing
 from jupyter_gpushare.hub.site import make_templates
 
 GIB = 2**30
@@ -103,10 +104,13 @@ def test_the_page_says_in_words_what_it_draws() -> None:
         span="1h",
         span_name="1 h",
         spans={key: name for key, (_seconds, name) in plots.SPANS.items()},
-        nodes_plots=[("<node>", [plot(reserved=True)])],
+        plots=[plot(reserved=True)],
         many_nodes=True,
+        shown="<node>",
+        wanted_hosts=HostListing(chosen="a&b"),
     )
     assert 'aria-label="GPU 0 now: memory: mine 6 GiB, others&#39; 6 GiB' in page
     assert "&lt;node&gt;" in page
+    assert page.count("&amp;host=a%26b") == len(plots.SPANS), "the host stays chosen"
     assert "Memory as reserved" in page
     assert page.count('aria-current="true"') == 1

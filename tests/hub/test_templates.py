@@ -27,8 +27,8 @@ def test_several_quotas_are_told_apart_by_their_servers() -> None:
 
     def page(*servers: str) -> str:
         quotas = [QuotaView((), (("Weight", f"of {name}"),), "", name) for name in servers]
-        nodes = [OwnView("n", "", quotas=quotas)]
-        return templates.get_template("gpushare/user_live.html").render(nodes=nodes, prefix="/p/")
+        node = OwnView("n", "", quotas=quotas)
+        return templates.get_template("gpushare/user_live.html").render(node=node, prefix="/p/")
 
     both = page("", "<gpu>")
     assert both.index("Server without a name") < both.index("Server &lt;gpu&gt;")

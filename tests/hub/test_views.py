@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.hub import forms, views, words
+from jupyter_gpushare.hub.adminpages import RevokeFormHandler
 from jupyter_gpushare.hub.csvfile import to_csv
 from jupyter_gpushare.hub.listing import Member
-from jupyter_gpushare.hub.pages import RevokeFormHandler
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.quota import QUOTA
 from jupyter_gpushare.protocol.sizes import parse_size
@@ -474,8 +474,8 @@ def test_leases_of_those_who_are_looked_for() -> None:
 
 
 def test_events_are_filtered() -> None:
-    def event(at: float, kind: str, who: str | None, text: str) -> tuple[str, dict[str, Any]]:
-        return ("n", {"at": at, "kind": kind, "environment": who, "text": text})
+    def event(at: float, kind: str, who: str | None, text: str) -> dict[str, Any]:
+        return {"at": at, "kind": kind, "environment": who, "text": text}
 
     events = [
         event(1, "LeaseEnded", "alice", "ended: Released"),
@@ -495,7 +495,7 @@ def test_gpus_in_events_are_called_by_their_number() -> None:
     uuid, other = (f"GPU-6e1dde2d-16ba-5aed-bf4e-5700532b275{last}" for last in "bc")
     text = f"got 2 GPUs, 8 GiB: {uuid}, {other}"
     event = {"at": 1.0, "kind": "LeaseGranted", "environment": "a", "text": text}
-    (view,) = views.event_views([("n", event)], views.EventFilter(), {uuid: "GPU 0"})
+    (view,) = views.event_views([event], views.EventFilter(), {uuid: "GPU 0"})
     assert view.text == f"got 2 GPUs, 8 GiB: GPU 0, {other}"
 
 

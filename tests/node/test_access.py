@@ -123,6 +123,18 @@ TABLE = [
     Row(Method.LEASE_REVOKE, {"lease": "LEASE", "reason": "r"}, Gets.FORBIDDEN, Gets.ENDS),
     Row(Method.GPU_DRAIN, {"gpu": "GPU", "reason": "r"}, Gets.FORBIDDEN, Gets.DONE),
     Row(Method.GPU_RESUME, {"gpu": "GPU"}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.NODE_DRAIN, {"reason": "r"}, Gets.FORBIDDEN, Gets.DONE),
+    Row(Method.NODE_RESUME, {}, Gets.FORBIDDEN, Gets.DONE),
+    # Nobody on the host itself is the pool, an administrator neither.
+    Row(Method.POOL_FOLLOW, {"pool": "p"}, Gets.FORBIDDEN, Gets.FORBIDDEN),
+    Row(
+        Method.POOL_LEND,
+        {"as_of": {"boot_id": "b", "at": 0}, "seconds": 1, "budgets": []},
+        Gets.FORBIDDEN,
+        Gets.FORBIDDEN,
+    ),
+    Row(Method.POOL_HINT, {"hints": []}, Gets.FORBIDDEN, Gets.FORBIDDEN),
+    Row(Method.POOL_CERTIFY, {}, Gets.FORBIDDEN, Gets.FORBIDDEN),
     Row(Method.LEDGER_BACKUP, {"offset": 0}, Gets.FORBIDDEN, Gets.DONE),
     Row(Method.LEDGER_CHECK, {}, Gets.FORBIDDEN, Gets.DONE),
     Row(Method.LEDGER_VACUUM, {}, Gets.FORBIDDEN, Gets.DONE),

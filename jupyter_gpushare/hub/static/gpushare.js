@@ -129,6 +129,10 @@ async function look(part) {
   const address = new URL(location.href);
   address.hash = '';
   address.searchParams.set('part', part.dataset.part);
+  if (root.dataset.host) {
+    // The page goes on with its host, whichever would be chosen now.
+    address.searchParams.set('host', root.dataset.host);
+  }
   if ('local' in part.dataset && offset !== 0) {
     address.searchParams.set('utc_offset', offset);
   }
@@ -213,6 +217,7 @@ function connect() {
   }
   const address = new URL(`${prefix}live`, location.href);
   address.protocol = address.protocol.replace('http', 'ws');
+  address.searchParams.set('host', root.dataset.host ?? '');
   socket = new WebSocket(address);
   socket.onmessage = () => {
     failures = 0;

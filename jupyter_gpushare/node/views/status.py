@@ -649,7 +649,11 @@ def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfi
 
 
 #: Older panels know no other words; `gpus` say that one is out of service.
-_WARNED_OF: Final = {Why.OUT_OF_SERVICE: Why.IDLE, Why.GROWS: Why.CONTENDED}
+_WARNED_OF: Final = {
+    Why.OUT_OF_SERVICE: Why.IDLE,
+    Why.GROWS: Why.CONTENDED,
+    Why.RECLAIMED: Why.CONTENDED,
+}
 
 
 def _parking(

@@ -50,6 +50,7 @@ from ...policy.words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    ProcessId,
 )
 from ...policy.words.recalls import MEMORY, Give, RecallPhase
 from ...policy.words.turns import TurnPhase
@@ -61,6 +62,7 @@ from ...protocol.calls import (
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
+from ..host.membership import Membership
 from ..host.outcome import Outcome
 from ..ledger.learned import Learned
 from ..ledger.ledger import LedgerError
@@ -78,6 +80,7 @@ from ..views.status import (
 )
 from ..views.waits import Waits
 from . import recalls, translate, vouchers
+from .certifying import Certifying
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
 from .predictions import Predictions
@@ -131,6 +134,7 @@ class Service:
         heartbeat_interval: float,
         models: Path | None = None,
         learned: Learned | None = None,
+        membership: Membership | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self._manager = manager
@@ -191,6 +195,7 @@ class Service:
             Method.WATCH: self.statuses.ask,
             Method.PREDICT: self._predictions.ask,
             **ledger.calls,
+            **Certifying(membership, self._spawn, self._log).calls,
             **self.quotas.calls,
         }
         manager.listeners.append(self._heard)
@@ -244,23 +249,28 @@ class Service:
             )
             conn.close()
             return
-        if conn.process is None:
+        if conn.process is None and not conn.is_remote:
             fail(conn, call.id, Reason.NOT_ALLOWED, UNSEEN)
             conn.close()
             return
         who = Caller(
             EnvironmentName(principal.environment),
-            conn.process,
+            conn.process or ProcessId(self._manager.state.boot_id, 0, 0),
             principal.admin,
             tuple(principal.groups),
             principal.all_servers,
+            principal.pool,
+            conn.is_remote,
         )
         looks = call.params.client.name == PAGES
         self._guests[conn.id] = Guest(conn, who, only_looks=looks, recalls=call.params.recalls)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
-        self._manager.ask(command, self._or_hang_up(conn, welcome), tag, who.environment)
+        if who.pool:
+            welcome(core.Done(None))  # it is nobody, has no quota and is not in the books
+        else:
+            self._manager.ask(command, self._or_hang_up(conn, welcome), tag, who.environment)
         say(
             self._log,
             logging.DEBUG,
@@ -306,7 +316,13 @@ class Service:
             say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:
             fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
-        elif call.method in translate.ADMIN_ONLY and not guest.who.admin:
+        elif guest.who.is_remote and call.method not in translate.FROM_ELSEWHERE:
+            here = f"{call.method.value} is for processes of this host only."
+            fail(conn, call.id, Reason.NOT_ALLOWED, here)
+        elif call.method in translate.POOL_ONLY and not guest.who.pool:
+            only = f"Only the pool of this host may call {call.method.value}."
+            fail(conn, call.id, Reason.NOT_ALLOWED, only)
+        elif call.method in translate.ADMIN_ONLY and not translate.may(guest.who, call.method):
             fail(
                 conn,
                 call.id,

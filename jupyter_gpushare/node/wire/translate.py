@@ -52,13 +52,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller as the kernel or the Hub tells it; no field comes from the client."""
+    """The caller as the kernel, the Hub or a certificate tells it; no field is the client's word.
+
+    ``is_remote``: it is on another host, and ``process`` is nobody's.
+    """
 
     environment: EnvironmentName
     process: ProcessId
     admin: bool = False
     groups: tuple[str, ...] = ()
     all_servers: bool = False
+    pool: bool = False
+    is_remote: bool = False
 
     @property
     def viewer(self) -> Viewer:
@@ -296,11 +301,55 @@ ADMIN_ONLY: Final = frozenset(
         msg.Method.LEASE_REVOKE,
         msg.Method.GPU_DRAIN,
         msg.Method.GPU_RESUME,
+        msg.Method.NODE_DRAIN,
+        msg.Method.NODE_RESUME,
         msg.Method.LEDGER_BACKUP,
         msg.Method.LEDGER_CHECK,
         msg.Method.LEDGER_VACUUM,
     }
 )
+# What may be called from another host: no process of this one is needed. Pages call these.
+FROM_ELSEWHERE: Final = frozenset(
+    {
+        msg.Method.STATUS,
+        msg.Method.WATCH,
+        msg.Method.USAGE,
+        msg.Method.USAGE_DAILY,
+        msg.Method.READINGS,
+        msg.Method.HISTORY,
+        msg.Method.RELEASE,
+        msg.Method.PIN,
+        msg.Method.QUOTA_LIST,
+        msg.Method.QUOTA_SET,
+        msg.Method.QUOTA_UNSET,
+        msg.Method.LEASE_REVOKE,
+        msg.Method.GPU_DRAIN,
+        msg.Method.GPU_RESUME,
+        msg.Method.NODE_DRAIN,
+        msg.Method.NODE_RESUME,
+        msg.Method.POOL_FOLLOW,
+        msg.Method.POOL_LEND,
+        msg.Method.POOL_HINT,
+        msg.Method.POOL_CERTIFY,
+    }
+)
+# Only the pool that this host has joined may call these.
+POOL_ONLY: Final = frozenset(
+    {
+        msg.Method.POOL_FOLLOW,
+        msg.Method.POOL_LEND,
+        msg.Method.POOL_HINT,
+        msg.Method.POOL_CERTIFY,
+    }
+)
+# The pool may call these, too, though it is no administrator.
+NODES_OWN: Final = frozenset({msg.Method.NODE_DRAIN, msg.Method.NODE_RESUME})
+
+
+def may(who: Caller, method: msg.Method) -> bool:
+    """Whether somebody may make a call that is not for everybody."""
+    return who.admin or (who.pool and method in NODES_OWN)
+
 
 _REASONS: Final = {reason: Reason(reason.value) for reason in RefusalReason}
 

@@ -440,7 +440,7 @@ export interface components {
              */
             reserve?: "whole" | "quota" | "estimate" | null;
             /** @enum {unknown} */
-            source: "default" | "group" | "user" | "override";
+            source: "default" | "group" | "user" | "override" | "pool";
             used_gpus: number;
             weight: number;
         };
@@ -743,7 +743,7 @@ export interface components {
             /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
             share?: number | null;
             /** @enum {unknown} */
-            source: "default" | "group" | "user" | "override";
+            source: "default" | "group" | "user" | "override" | "pool";
             /** @description the quota's own turn_offset, bytes; null: the node's holds */
             turn_offset?: number | null;
             used_gpus: number;
@@ -968,7 +968,7 @@ export interface components {
                  */
                 reserve?: "whole" | "quota" | "estimate" | null;
                 /** @enum {unknown} */
-                source: "default" | "group" | "user" | "override";
+                source: "default" | "group" | "user" | "override" | "pool";
                 used_gpus: number;
                 weight: number;
             }[];

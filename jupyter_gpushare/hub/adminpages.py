@@ -1,0 +1,337 @@
+"""The administrators' pages: everybody's GPUs of a host, and the forms that act on one of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NoReturn
+
+from jupyter_gpushare.link import wishes
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.messages import Method
+
+from . import views
+from .api import refusals
+from .csvfile import hours, to_csv
+from .handlers import Refusal, attachment
+from .listing import ONLY, SORTS, WINDOWS, Listing, Member, Page, listing, page_of
+from .pages import (
+    Answered,
+    CsvHandler,
+    Done,
+    Looked,
+    Note,
+    PageHandler,
+    is_admin,
+    part_of,
+)
+from .words import duration
+
+EVENTS: Final = 200
+_MOST_LEASES: Final = 100  # rows of everybody's leases
+_PARTS: Final = {
+    "hosts": "hosts.html",
+    "live": "admin_live.html",
+    "events": "admin_events.html",
+}
+
+
+class AdminPage(PageHandler):
+    """For those whom a node manager calls administrators."""
+
+    async def look(self) -> Looked:
+        """What the page needs. Raises :class:`Refusal` for others than administrators."""
+        looked = await super().look()
+        if not looked.is_admin:
+            self.refuse([looked.shown])
+        return looked
+
+    async def statuses(self) -> list[Answered]:
+        """All nodes' answers. Raises :class:`Refusal` for others than administrators."""
+        answers = await self.every_node(Method.STATUS)
+        if not is_admin(answers):
+            self.refuse(answers)
+        return answers
+
+    def refuse(self, answers: Sequence[Answered]) -> NoReturn:
+        """Say why there is no page: nobody says that the viewer is an administrator."""
+        if all(answer.document is None for answer in answers):
+            raise Refusal(NodeProblem("unavailable", answers[0].problem))
+        message = (
+            "Only administrators see everybody's GPUs. The node manager decides who is one: "
+            "administrators of this JupyterHub, and the groups that are configured for it."
+        )
+        raise Refusal(NodeProblem("not_allowed", message))
+
+    async def admin_status(self, node: str, *, whole: bool = False) -> Mapping[str, Any]:
+        """The status of one node, ``whole`` with all its pages.
+
+        Raises :class:`Refusal` for others than its administrators.
+        """
+        with refusals():
+            asked = self.whole_status(node) if whole else self.ask(node, Method.STATUS)
+            status = await asked
+        if not status["admin"]:
+            raise Refusal(NodeProblem("not_allowed", "Only administrators may do this."))
+        return status
+
+
+class AdminHandler(AdminPage):
+    """Every node, environment, lease, waiting request and event."""
+
+    async def get(self) -> None:
+        with refusals():
+            wanted = listing(lambda name: self.get_argument(name, ""))
+        looked = await self.look()
+        part = self.get_argument("part", "")
+        if part == "hosts":
+            self.page("hosts.html", admin=True, **looked.view)
+            return
+        view: dict[str, Any] = {**looked.view, "wanted": wanted}
+        if part != "events":
+            node = await self._node(looked.shown, wanted)
+            groups = sorted(node.known_groups)
+            view |= {
+                "node": node,
+                "windows": {name: words for name, (_seconds, words) in WINDOWS.items()},
+                "only": {name: words for name, (words, _fits) in ONLY.items()},
+                "sorts": {name: words for name, (words, _key) in SORTS.items()},
+                "groups": {"": "all groups", **dict(zip(groups, groups, strict=True))},
+            }
+        if part != "live":
+            view |= await self._events(looked.shown, views.EventFilter(**wanted.events))
+        self.page(part_of(part, _PARTS) if part else "admin.html", admin=True, **view)
+
+    async def _node(self, answer: Answered, wanted: Listing) -> AdminView:
+        if answer.document is not None and answer.document["admin"]:
+            # The table of hosts needs no more than the first page of each status.
+            answer = await self.told(answer.node, self.whole_status(answer.node))
+        status = answer.document
+        if status is None:
+            return AdminView(answer.node, answer.problem)
+        if not status["admin"]:
+            return AdminView(answer.node, "You are not an administrator of this node.")
+        try:
+            quotas, usage = await asyncio.gather(
+                self.ask(answer.node, Method.QUOTA_LIST),
+                self.ask(answer.node, Method.USAGE, since=WINDOWS[wanted.window][0]),
+            )
+        except NodeProblem as problem:
+            return AdminView(answer.node, problem.message)
+        node = status["node"]
+        members = views.members(quotas, usage, status)
+        of = {one.name: one.quota.get("groups") or () for one in members}
+        groups = views.group_views(quotas)
+        found = page_of(members, wanted)
+        leases = views.lease_views(
+            status, everybody=True, takes=lambda name: wanted.takes(name, of.get(name, ()))
+        )
+        return AdminView(
+            name=answer.node,
+            problem="",
+            node_problem=node["problem"] or "",
+            simulated=node["simulated"],
+            facts=", ".join(
+                part
+                for part in (
+                    f"version {node['version']}",
+                    f"runs for {duration(node['time'] - node['started'])}",
+                    views.host_memory_text(node),
+                )
+                if part
+            ),
+            gpus=views.gpu_views(status),
+            groups=groups,
+            known_groups=frozenset({group.group for group in groups} - {""}).union(*of.values()),
+            page=found,
+            environments=[views.environment_view(one) for one in found.shown],
+            leases=leases[:_MOST_LEASES],
+            more_leases=max(0, len(leases) - _MOST_LEASES),
+            queue=views.queue_view(status),
+        )
+
+    async def _events(self, shown: Answered, wanted: views.EventFilter) -> dict[str, Any]:
+        """The events of the host whose details the page shows."""
+        status = shown.document
+        told = Answered(shown.node, None)
+        if status is not None and status["admin"]:
+            told = await self.answered(
+                shown.node, Method.HISTORY, limit=EVENTS, environment=wanted.environment or None
+            )
+        every = told.document["events"] if told.document is not None else []
+        gpus = {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in status["gpus"]} if status else {}
+        kinds = {event["kind"]: event.get("what") or event["kind"] for event in every}
+        if wanted.kind:
+            kinds.setdefault(wanted.kind, wanted.kind)
+        return {
+            "events": views.event_views(every, wanted, gpus),
+            "events_of": len(every),
+            "kinds": sorted(kinds.items(), key=lambda kind: kind[1].casefold()),
+            "sought": wanted,
+            "events_problem": told.problem,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AdminView:
+    """An administrator's view of one node."""
+
+    name: str
+    problem: str
+    node_problem: str = ""
+    simulated: bool = False
+    facts: str = ""
+    gpus: Sequence[views.GpuView] = ()
+    groups: Sequence[views.GroupView] = ()
+    known_groups: frozenset[str] = frozenset()
+    page: Page[Member] | None = None
+    environments: Sequence[views.EnvironmentView] = ()
+    leases: Sequence[views.LeaseView] = ()
+    more_leases: int = 0
+    queue: views.QueueView | None = None
+
+
+class RevokeFormHandler(AdminPage):
+    """Take a lease away, with a reason that its owner reads."""
+
+    async def get(self) -> None:
+        with refusals():
+            node = self.node_named(self.query("node"))
+            lease = wishes.checked_lease(self.query("lease") or "")
+        await self._form(node, lease, "", "")
+
+    async def post(self) -> None:
+        with refusals():
+            node = self.node_named(self.typed("node") or None)
+            lease = wishes.checked_lease(self.typed("lease"))
+        await self.admin_status(node)
+        typed = self.typed("reason").strip()
+        try:
+            reason = wishes.checked_reason(typed)
+        except NodeProblem:
+            self.set_status(400)
+            mistake = f"1 to {wishes.LONGEST_REASON} characters: the owner of the lease reads it."
+            await self._form(node, lease, typed, mistake)
+            return
+        try:
+            await self.ask(node, Method.LEASE_REVOKE, lease=lease, reason=reason)
+            note = Note("The lease is revoked; its owner is told why.")
+        except NodeProblem as problem:
+            ended = problem.reason == "unknown_lease"
+            note = Note(f"Not revoked: {problem.message}", Done.NOTHING if ended else Done.FAILED)
+        self.leave("admin", note, **self.at(node))
+
+    async def _form(self, node: str, lease: str, reason: str, mistake: str) -> None:
+        status = await self.admin_status(node, whole=True)
+        every = views.lease_views(status, everybody=True)
+        found = next((view for view in every if view.lease == lease), None)
+        if found is None:
+            message = "There is no such lease any more: it has ended."
+            raise Refusal(NodeProblem("unknown_lease", message))
+        self.page("revoke.html", admin=True, node=node, lease=found, reason=reason, mistake=mistake)
+
+
+class DrainFormHandler(AdminPage):
+    """Take a GPU or a whole host out of service, with a reason that people read; or put it back."""
+
+    async def get(self) -> None:
+        with refusals():
+            node = self.node_named(self.query("node"))
+            gpu = self.query("gpu")
+            gpu = None if gpu is None else wishes.checked_gpu(gpu)
+        await self._form(node, gpu, "", "")
+
+    async def post(self) -> None:
+        with refusals():
+            node = self.node_named(self.typed("node") or None)
+            gpu = wishes.checked_gpu(self.typed("gpu")) if self.typed("gpu") else None
+        await self.admin_status(node)
+        reason = None
+        if self.typed("action") != "resume":
+            typed = self.typed("reason").strip()
+            try:
+                reason = wishes.checked_drain_reason(typed)
+            except NodeProblem:
+                self.set_status(400)
+                most = wishes.LONGEST_DRAIN_REASON
+                mistake = f"1 to {most} characters: everybody who waits reads it."
+                await self._form(node, gpu, typed, mistake)
+                return
+        try:
+            changed = await self._change(node, gpu, reason)
+            what = "The GPU is" if gpu else f"All GPUs of {node} are"
+            if reason is None:
+                said = "back in service" if changed else "in service already"
+            else:
+                more = "; the queue says why" if changed else " already, for that reason"
+                said = f"out of service{more}"
+            note = Note(f"{what} {said}.", Done.DONE if changed else Done.NOTHING)
+        except NodeProblem as problem:
+            note = Note(f"Nothing is changed: {problem.message}", Done.FAILED)
+        self.leave("admin", note, **self.at(node))
+
+    async def _change(self, node: str, gpu: str | None, reason: str | None) -> bool:
+        """Take it out of service for ``reason``, or put it back without one; whether it changed."""
+        if gpu is None:
+            method = Method.NODE_RESUME if reason is None else Method.NODE_DRAIN
+            return bool((await self.ask(node, method, reason=reason))["count"])
+        method = Method.GPU_RESUME if reason is None else Method.GPU_DRAIN
+        return bool((await self.ask(node, method, gpu=gpu, reason=reason))["changed"])
+
+    async def _form(self, node: str, gpu: str | None, reason: str, mistake: str) -> None:
+        status = await self.admin_status(node)
+        every = views.gpu_views(status)
+        found = [view for view in every if gpu in (None, view.key)]
+        if gpu is not None and not found:
+            raise Refusal(NodeProblem("unknown_gpu", "There is no such GPU in this node any more."))
+        self.page(
+            "drain.html",
+            admin=True,
+            node=node,
+            gpu=gpu,
+            gpus=found,
+            what=found[0].title if gpu else node,
+            is_out=bool(found) and all(view.out for view in found),
+            reason=reason,
+            mistake=mistake,
+        )
+
+
+class AdminCsvHandler(CsvHandler, AdminPage):
+    """GPU-hours by environment over a window."""
+
+    async def get(self) -> None:
+        window = self.get_argument("window", "1d")
+        if window not in WINDOWS:
+            raise Refusal(wishes.bad_request(f"'window' is one of {', '.join(WINDOWS)}."))
+        rows: list[list[str | int | float]] = []
+        for answer in await self.statuses():
+            with refusals():
+                usage = await self.ask(answer.node, Method.USAGE, since=WINDOWS[window][0])
+            since, until = (
+                datetime.fromtimestamp(usage[name], UTC).isoformat(timespec="seconds")
+                for name in ("since", "until")
+            )
+            for row in usage["rows"]:
+                held, busy = row["gpu_seconds_held"], row["gpu_seconds_busy"]
+                charged, resident = (
+                    row.get("gpu_seconds_charged", held),
+                    row.get("resident_gib_seconds", 0.0),
+                )
+                figures = [hours(seconds) for seconds in (held, busy)]
+                more = [hours(seconds) for seconds in (charged, resident)]
+                name = row["environment"]
+                rows.append([answer.node, name, since, until, *figures, row["leases"], *more])
+        header = ("node", "environment", "since", "until", "held_gpu_hours", "busy_gpu_hours")
+        more_header = ("charged_gpu_hours", "resident_gib_hours")
+        attachment(self, f"gpu-hours-{window}.csv", to_csv((*header, "leases", *more_header), rows))
+
+
+ROUTES: Final[tuple[tuple[str, type[PageHandler]], ...]] = (
+    (r"admin", AdminHandler),
+    (r"admin/revoke", RevokeFormHandler),
+    (r"admin/drain", DrainFormHandler),
+    (r"admin/usage\.csv", AdminCsvHandler),
+)

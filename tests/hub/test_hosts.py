@@ -1,0 +1,181 @@
+"""What the pages say of all hosts, from documents: no Hub, no browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from jupyterhub._data import DATA_FILES_PATH
+
+from jupyter_gpushare.hub import hosts
+from jupyter_gpushare.hub.hosts import Host, HostGpu, HostState, Own
+from jupyter_gpushare.hub.listing import HostListing, host_listing
+from jupyter_gpushare.hub.site import make_templates
+from jupyter_gpushare.link.errors import NodeProblem
+
+GIB = 2**30
+
+
+def gpu(index: int = 0, *, kind: str = "A100", free: int = 80, out: str = "") -> HostGpu:
+    return HostGpu(index, kind, 80 * GIB, free * GIB, is_empty=free == 80, out=out)
+
+
+FREE = Host("a", gpus=(gpu(), gpu(1, free=10)), expected=(0.0, 0.0))
+BUSY = Host("b", gpus=(gpu(kind="H100", free=0),), waiting=3, expected=(60.0, 300.0))
+PARTLY = Host("c", gpus=(gpu(out="its fan"), gpu(1)))
+DRAINED = Host("d", drained="new driver", gpus=(gpu(out="new driver"),))
+LOST = hosts.away("e", "no answer")
+ALL = [FREE, BUSY, PARTLY, DRAINED, LOST]
+
+
+def names(**wanted: Any) -> list[str]:
+    return [host.name for host in hosts.fitting(ALL, HostListing(**wanted))]
+
+
+def test_whether_a_host_takes_new_tasks() -> None:
+    assert [host.state for host in ALL] == [
+        HostState.SERVES,
+        HostState.SERVES,
+        HostState.PARTLY,
+        HostState.OUT,
+        HostState.AWAY,
+    ]
+    every_gpu_lost = replace(FREE, gpus=(gpu(out="lost"), gpu(1, out="lost")))
+    assert every_gpu_lost.state is HostState.OUT
+    assert PARTLY.free == (1, 80 * GIB), "a GPU that is out of service is not free"
+    assert DRAINED.free == LOST.free == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, "abcde"),
+        ({"find": "B"}, "b"),
+        ({"kind": "A100"}, "acd"),
+        ({"state": "serves"}, "ab"),
+        ({"state": "away"}, "e"),
+        ({"state": "serves", "kind": "H100"}, "b"),
+        ({"sort": "state"}, "edcab"),
+        ({"sort": "free"}, "acbde"),
+        ({"sort": "waiting"}, "bacde"),
+        # Nobody knows how long one waits at c; nobody waits at d and e, for they take nothing.
+        ({"sort": "expected"}, "abcde"),
+        ({"sort": "kind"}, "eacdb"),
+    ],
+)
+def test_which_hosts_are_shown_in_which_order(wanted: dict[str, Any], found: str) -> None:
+    assert "".join(names(**wanted)) == found
+
+
+def test_rows_say_what_is_free_and_why_a_host_takes_nothing() -> None:
+    rows = {row.name: row for row in hosts.hosts_view(ALL, HostListing(), "b").rows}
+    assert [row.name for row in rows.values() if row.is_chosen] == ["b"]
+    assert rows["a"].kinds == "2 of A100, 80 GiB"
+    assert rows["a"].free == "1 GPU; at most 80 GiB on one"
+    assert rows["b"].free == "0 GPUs; at most 0 B on one"
+    assert [row.expected for row in rows.values()] == [
+        *("none", "about 1 to 5 min", "unknown", "", "")
+    ]
+    assert rows["c"].notes == ("GPU 0: its fan",)
+    assert rows["d"].notes == ("Out of service: new driver",)
+    assert rows["d"].free == "none"
+    assert rows["e"].notes == ("no answer",)
+    assert (rows["e"].free, rows["e"].waiting) == ("unknown", "unknown")
+
+
+def test_totals_say_which_hosts_they_lack() -> None:
+    whole = "4 hosts with 6 GPUs: 2 are free now, 3 requests wait."
+    assert hosts.totals_text(ALL[:4]) == whole
+    lacks = "e is not in these figures: it cannot be reached."
+    assert hosts.totals_text(ALL) == f"{whole} {lacks}"
+    assert hosts.totals_text([LOST]) == lacks
+    many = [hosts.away(name, "") for name in "efghij"]
+    assert hosts.totals_text(many) == (
+        "e, f, g and 3 others are not in these figures: they cannot be reached."
+    )
+
+
+def test_a_page_says_gets_one_only_of_a_host_that_the_viewers_server_reaches() -> None:
+    at_b = [FREE, replace(BUSY, own=Own(talks=True)), LOST]
+    assert hosts.own_hosts(at_b) == ("b",)
+    assert hosts.chosen(at_b, "") == "b", "their own host is shown first"
+    assert hosts.chosen(at_b, "a") == "a"
+    assert hosts.nothing_text("b", at_b) == ""
+    assert "Your notebooks run on b" in hosts.nothing_text("a", at_b)
+    assert hosts.where_text(at_b).endswith("Servers or programs of yours run on b.")
+    nowhere = [FREE, BUSY]
+    assert hosts.chosen([LOST, FREE], "") == "a"
+    assert "if its server runs there" in hosts.nothing_text("a", nowhere)
+    assert hosts.where_text(nowhere).endswith("No server of yours runs on one of these hosts now.")
+    assert "is not known" in hosts.where_text([FREE, LOST])
+    # Of the only host nothing has to be said.
+    assert hosts.where_text([FREE]) == hosts.nothing_text("a", [FREE]) == ""
+
+
+@pytest.mark.parametrize("own", [Own(held=1), Own(parked=1), Own(waiting=1), Own(talks=True)])
+def test_a_host_is_ones_own_if_something_runs_there(own: Own) -> None:
+    assert hosts.own_hosts([replace(FREE, own=own)]) == ("a",)
+    assert hosts.own_hosts([replace(FREE, own=Own(lent=1))]) == (), "a loan runs nothing"
+
+
+def test_what_one_has_on_all_hosts() -> None:
+    mine = [replace(FREE, own=Own(held=1, parked=2)), replace(BUSY, own=Own(waiting=1, lent=1))]
+    assert [(row.name, row.text) for row in hosts.own_rows([*mine, PARTLY])] == [
+        ("a", "1 GPU held, 2 tasks parked"),
+        ("b", "1 request waiting, 1 GPU of your quota lent to it"),
+    ]
+
+
+def test_an_address_keeps_what_the_page_around_it_shows() -> None:
+    told = {"host": "b", "host_sort": "free", "host_page": "2", "group": "x&y", "span": "5m"}
+    states = [state.value for state in HostState]
+    wanted = host_listing(lambda name: told.get(name, ""), states, list(hosts.SORTS))
+    read = {name: values[0] for name, values in parse_qs(wanted.address(chosen="c")).items()}
+    assert read == {**told, "host": "c"}, "another host is shown below the same page of rows"
+    assert "host_page" not in wanted.address(sort="name")
+    assert HostListing().address() == ""
+
+
+@pytest.mark.parametrize("wrong", [{"host_state": "x"}, {"host_sort": "x"}, {"host_page": "0"}])
+def test_nonsense_in_an_address_is_told(wrong: dict[str, str]) -> None:
+    states = [state.value for state in HostState]
+    with pytest.raises(NodeProblem):
+        host_listing(lambda name: wrong.get(name, ""), states, list(hosts.SORTS))
+
+
+def render(known: list[Host], *, admin: bool = False, **wanted: Any) -> str:
+    asked = HostListing(**wanted)
+    template = make_templates((), [f"{DATA_FILES_PATH}/templates"]).get_template(
+        "gpushare/hosts.html"
+    )
+    return template.render(
+        hosts=hosts.hosts_view(known, asked, "a"),
+        wanted_hosts=asked,
+        where=hosts.where_text(known),
+        admin=admin,
+        prefix="/p/",
+        here="/p/admin" if admin else "/p/",
+    )
+
+
+def test_a_hundred_hosts_are_a_few_pages() -> None:
+    many = [replace(FREE, name=f"n{place:03}<b>") for place in range(100)]
+    first = render(many)
+    assert first.count('scope="row"') == 25
+    assert "n000&lt;b&gt;" in first
+    assert "page 1 of 4" in first
+    assert "100 hosts with 200 GPUs: 100 are free now" in first
+    assert 'href="/p/?host_page=2#hosts"' in first
+    last = render(many, page=4, rows=25)
+    assert "n099&lt;b&gt;" in last
+    assert 'rel="next"' not in last
+
+
+def test_only_administrators_are_offered_to_take_a_host_out_of_service() -> None:
+    assert "admin/drain" not in render(ALL)
+    offered = render(ALL, admin=True)
+    assert 'aria-label="Take a out of service"' in offered
+    assert 'aria-label="Put d back into service"' in offered
+    assert "drain-host-e" not in offered, "a host that cannot be reached cannot be told"
