@@ -218,6 +218,18 @@ def _paths(host: Host) -> Json:
                 "responses": _answers("Nodes", host.forbidden),
             }
         }
+        paths["/where"] = {
+            "get": {
+                "operationId": "getWhere",
+                "summary": "The pool's hosts, ranked for what a server or a kernel of yours needs.",
+                "parameters": [
+                    _query("gpus", {"type": "integer", "minimum": 0}, "GPUs on one host; 1"),
+                    _query("memory", {"type": "integer", "minimum": 1}, "bytes on each GPU"),
+                    _query("kind", _NAME, "the GPUs' name"),
+                ],
+                "responses": _answers("Ranking", host.forbidden, 404),
+            }
+        }
     if host.kernels:
         paths["/kernels"] = {
             "get": {
@@ -233,7 +245,7 @@ def document(base_url: str = "/", host: Host = SERVER) -> Json:
     """Return the OpenAPI document of a ``host`` whose base URL is ``base_url``."""
     answers = {
         **_ANSWERS,
-        **({"Nodes": doc.Nodes} if host.many_nodes else {}),
+        **({"Nodes": doc.Nodes, "Ranking": doc.Ranking} if host.many_nodes else {}),
         **({"Kernels": doc.Kernels} if host.kernels else {}),
     }
     return {

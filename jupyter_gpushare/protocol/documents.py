@@ -1001,6 +1001,22 @@ class Nodes(TypedDict):
     nodes: list[ConnectedNode]
 
 
+class RankedHost(TypedDict):
+    """A host of the pool, in the order in which servers and kernels start there."""
+
+    host: str
+    fits_now: bool
+    possible: Annotated[bool, "whether it may fit there at some time"]
+    reasons: Annotated[list[str], "sentences"]
+    wait: Annotated[float | None, "expected seconds; null: nobody knows"]
+
+
+class Ranking(TypedDict):
+    """All hosts of the pool, the best first."""
+
+    hosts: list[RankedHost]
+
+
 class KernelWithoutHook(TypedDict):
     """A kernelspec whose Python lacks the import hook, so that its code gets no GPU."""
 
