@@ -21,8 +21,8 @@ _SYSTEM = Path("/var/lib/jupyter-gpushare")
 def _host_name(text: str) -> str:
     if not secured.is_host_name(text):
         raise ValueError(
-            "a host's name has at most 63 letters, digits, dots, dashes and underscores, and begins "
-            "and ends with a letter or a digit"
+            "a host's name has at most 63 letters, digits, dots, dashes and underscores; its ends "
+            "are letters or digits"
         )
     return text
 
@@ -75,6 +75,7 @@ class JoinApp(Verb):
         name = self.as_name or _own_name()
         try:
             token = joining.Token.read(arguments[0])
+            _become_owner(folder)
             _prepare(folder, Membership.open(folder), name)
             asked = ask()
             said = {"name": name, "port": self.port, "csr": asked.csr, "version": __version__}
@@ -128,6 +129,23 @@ def _own_name() -> str:
     return name
 
 
+def _become_owner(folder: Path) -> None:
+    """Root writes as the node manager's own user: in that user's directory nothing else is safe.
+
+    Raises `Refused`, `OSError`.
+    """
+    if not folder.parent.is_dir():
+        raise Refused(
+            f"There is no directory {folder.parent}. Start the node manager once, which makes it, "
+            "or say another with --directory."
+        )
+    owner = folder.parent.stat()
+    if os.geteuid() == 0 != owner.st_uid:
+        os.setgroups([])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+
+
 def _prepare(folder: Path, member: Any, name: str) -> None:
     """Find out what would fail before the token is used up. Raises `Refused` and `OSError`."""
     if member is not None and member.name != name:
@@ -135,11 +153,6 @@ def _prepare(folder: Path, member: Any, name: str) -> None:
             f"This host is {member.name} in the pool {member.pool} already. To leave it, stop the "
             f"node manager, remove {folder}, and say `jupyter gpushare pool forget {member.name}` "
             "at the pool."
-        )
-    if not folder.parent.is_dir():
-        raise Refused(
-            f"There is no directory {folder.parent}. Start the node manager once, which makes it, "
-            "or say another with --directory."
         )
     folder.mkdir(mode=0o700, exist_ok=True)
     probe = folder / "host.pem.new"

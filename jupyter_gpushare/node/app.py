@@ -24,7 +24,7 @@ from traitlets.config import Config
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
-from ..policy.words.commands import ConfigureQuotas, Heartbeat
+from ..policy.words.commands import BelongTo, ConfigureQuotas, Heartbeat
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import (
     EnvironmentName,
@@ -461,6 +461,8 @@ class NodeManagerApp(JupyterApp):
             # A driver may hang right here; the waiting caller must be able to give up.
             if not await _first(starting, ends):
                 return
+            pool = None if membership is None else membership.pool
+            await manager.submit(BelongTo(clock.boot(), pool))
             await service.recall()
             for warning in service.quotas.warnings():
                 self.log.warning("Quotas: %s", warning)

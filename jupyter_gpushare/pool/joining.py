@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import secrets
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -39,6 +40,8 @@ _MOST_OPEN: Final = 100
 _AT_ONCE: Final = 32
 _HANDSHAKE: Final = 5.0
 _WITHIN: Final = 10.0
+#: Seconds after which it is tried again where no connection can be taken.
+_PAUSE: Final = 1.0
 _METHOD: Final = "join"
 
 
@@ -205,40 +208,66 @@ class JoinEndpoint:
         self._joined = joined
         self._wall = wall
         self._log = log
-        self._server: asyncio.Server | None = None
-        self._guests: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        # In the order in which they came.
+        self._guests: dict[asyncio.Task[None], None] = {}
 
     async def start(self, address: str, port: int = secured.JOIN_PORT) -> int:
         """Listen. Returns the port. Raises :class:`OSError`."""
-        self._server = await asyncio.start_server(
-            self._accept,
-            address,
-            port,
-            ssl=self._authority.join_context(),
-            ssl_handshake_timeout=_HANDSHAKE,
-            limit=MAX_LINE,
-            backlog=8,
-        )
-        bound: int = self._server.sockets[0].getsockname()[1]
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        family, kind, proto, _name, where = found[0]
+        listener = self._listener = socket.socket(family, kind, proto)
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(128)
+        self._accepting = loop.create_task(self._accept(listener))
+        bound: int = listener.getsockname()[1]
         return bound
 
     async def close(self) -> None:
         """Listen no more; whoever joins now is not answered."""
-        if self._server is not None:
-            self._server.close()
-        for task in tuple(self._guests):
+        tasks = [*self._guests, *filter(None, (self._accepting,))]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._guests, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._guests) >= _AT_ONCE:
-            writer.transport.abort()
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _where = await loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors, say
+                self._log.error("No host can join now: %s", error)
+                await asyncio.sleep(_PAUSE)
+                continue
+            if len(self._guests) >= _AT_ONCE:
+                # A host joins in a moment: the one that came first has been silent for longest.
+                next(iter(self._guests)).cancel()
+            task = loop.create_task(self._serve(sock))
+            self._guests[task] = None
+            task.add_done_callback(lambda done: self._guests.pop(done))
+            await asyncio.sleep(0)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        reader = asyncio.StreamReader(MAX_LINE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
+        try:
+            # The certificate is renewed: it is read for each.
+            context = self._authority.join_context()
+            async with asyncio.timeout(_WITHIN):
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol, sock, ssl=context, ssl_handshake_timeout=_HANDSHAKE
+                )
+        except (OSError, TimeoutError):
+            sock.close()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._guests.add(task)
-        task.add_done_callback(self._guests.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         try:
             async with asyncio.timeout(_WITHIN):
                 line = await reader.readline()
@@ -250,7 +279,7 @@ class JoinEndpoint:
         except (OSError, TimeoutError, ValueError):
             pass  # it went away, or says nothing: it is told nothing
         finally:
-            writer.transport.abort()
+            transport.abort()
 
     async def _answer(self, line: bytes, peer: str) -> dict[str, Any]:
         call_id = None

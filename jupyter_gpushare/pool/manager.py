@@ -8,6 +8,7 @@ away, hosts go on with what they were lent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +17,16 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ..link.dial import Host as Place
+from ..link.errors import NodeProblem
 from . import core
 from .clock import PoolClock
 from .configuration import Pool
 from .hostlink import HostLink
 from .joining import Invitations, Joined, JoinEndpoint, Token
 from .ledger import Audited, LedgerProblem, PoolLedger
-from .pki import Authority, NoAuthority
+from .pki import Authority, BadRequest, NoAuthority
 from .quotas import PoolQuotas
+from .renewing import renew
 from .words import commands as cmd
 from .words.events import Event
 from .words.hosts import Host
@@ -31,7 +34,7 @@ from .words.hosts import Host
 LEDGER: Final = "ledger.sqlite"
 #: Records after which the ledger is pruned; seconds between two looks at the certificates.
 _PRUNE_AFTER: Final = 10_000
-_RENEW_EVERY: Final = 3600.0
+_RENEW_EVERY: Final = 600.0
 
 T = TypeVar("T")
 
@@ -74,6 +77,8 @@ class PoolManager:
         self._dial = dial or self._over_tls
         self._addresses: dict[Host, str] = {}
         self._turn = asyncio.Lock()
+        #: A look at the certificates is due.
+        self._due = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._joins: JoinEndpoint | None = None
         self._open: PoolLedger | None = None
@@ -189,9 +194,26 @@ class PoolManager:
                 self.log.error("%s", problem)
 
     async def _renew(self) -> None:
+        """Keep certificates valid: the pool's own, and those of the hosts that can be reached."""
         while True:
-            await asyncio.sleep(_RENEW_EVERY)
+            self._due.clear()
             await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            for host, link in tuple(self.links.items()):
+                try:
+                    renewed = await renew(link.link, self._authority, host, self._clock.wall())
+                except (NodeProblem, BadRequest) as error:
+                    self.log.info("%s has no new certificate yet: %s", host, error)
+                else:
+                    if renewed:
+                        link.link.drop()  # the next connection shows it
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RENEW_EVERY):
+                    await self._due.wait()
+
+    async def rotate(self) -> None:
+        """Have a new authority sign from now on. Raises :class:`.pki.BadRequest`."""
+        await self._on_disk(lambda: self._authority.rotate(self._clock.wall()))
+        self._due.set()
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
@@ -208,14 +230,6 @@ class PoolManager:
 
     async def _joined(self, host: Joined) -> None:
         await self.add(host.name, f"{host.address}:{host.port}", host.invited_by)
-
-    def certify(self, csr: str, host: Host) -> tuple[str, str]:
-        """A host's next certificate, and the authorities it is to trust.
-
-        Raises :class:`.pki.BadRequest`.
-        """
-        signed = self._authority.sign(csr, host, self._clock.wall())
-        return signed, self._authority.authorities
 
     async def add(self, host: Host, address: str, by: str) -> None:
         """A host joined, or joined anew at another address."""

@@ -613,6 +613,9 @@ class LentParams:
         bool, "what it holds beyond `gpus` is asked back, the newest lease first"
     ] = False
     why: Annotated[Sentence | None, "why it is lent no more, for people"] = None
+    borrowed: Annotated[
+        int, Range(0, MOST_GPUS), NullIsLeftOut(), "of `gpus` those that belong to others"
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def make_private(folder: str) -> None:
 
 
 def replace_private(path: str | os.PathLike[str], text: bytes) -> None:
-    """Replace a file as a whole, or not at all; only its owner, the directory's, may read it.
+    """Replace a file as a whole, or not at all; only its owner may read it.
 
     Raises :class:`OSError`.
     """
@@ -101,8 +101,5 @@ def replace_private(path: str | os.PathLike[str], text: bytes) -> None:
     with os.fdopen(file, "wb") as writing:
         writing.write(text)
         writing.flush()
-        folder = os.stat(os.path.dirname(new))
-        if os.getuid() == 0 != folder.st_uid:
-            os.fchown(file, folder.st_uid, folder.st_gid)
         os.fsync(file)
     os.replace(new, path)

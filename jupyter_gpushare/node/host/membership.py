@@ -80,21 +80,20 @@ class Membership:
         except FileNotFoundError as error:
             if not (folder / _ABOUT).exists():
                 return None
-            raise BadMembership(f"{error.filename} is missing; join the pool again.") from error
+            raise BadMembership(
+                f"{folder} has no {_OWN} or no {_TRUSTED}: join the pool again."
+            ) from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadMembership(f"The pool's files in {folder} cannot be used: {error}.") from error
         return membership
 
     @classmethod
     def keep(cls, folder: Path, asked: Asked, told: Mapping[str, Any]) -> Membership:
-        """Write down what the pool said at joining; the directory above says whose the files are.
+        """Write down what the pool said at joining.
 
         Raises :class:`BadMembership`, :class:`OSError`.
         """
         folder.mkdir(mode=0o700, exist_ok=True)
-        above = folder.parent.stat()
-        if os.getuid() == 0:
-            os.chown(folder, above.st_uid, above.st_gid)
         os.chmod(folder, 0o700)
         membership = cls(folder, str(told["pool"]), str(told["name"]))
         membership._asked = asked

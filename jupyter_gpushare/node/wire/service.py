@@ -40,6 +40,10 @@ from ...policy.words.events import (
     GpuTakenOut,
     GrantingChanged,
     LeaseQueued,
+    LoansExpired,
+    PoolJoined,
+    PoolLeft,
+    QuotasLent,
     RecallMoved,
     ResumeQueued,
 )
@@ -83,6 +87,7 @@ from . import recalls, translate, vouchers
 from .certifying import Certifying
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
+from .pool import PoolCalls
 from .predictions import Predictions
 from .quotacalls import QuotaCalls
 from .runs import Runs
@@ -99,6 +104,7 @@ _CHANGES_VOUCHER = (
 _MOVES_QUEUE = (
     *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
     *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
+    *(PoolJoined, PoolLeft, QuotasLent, LoansExpired),
 )
 QUEUE_INTERVAL = 1.0
 #: Seconds after which waiting people are told again without a change: estimates grow old.
@@ -166,6 +172,17 @@ class Service:
             promises=self._promises,
         )
         self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
+        self._pool = PoolCalls(
+            manager,
+            clock,
+            name=name,
+            version=version,
+            recent=lambda: self._waits.waited(clock.wall()),
+            ask=self._ask,
+            refused=self._answer,
+            news=self._hints_changed,
+        )
+        self.statuses.hints = lambda: self._pool.hints
         self._predictions = Predictions(
             manager,
             clock,
@@ -197,6 +214,7 @@ class Service:
             **ledger.calls,
             **Certifying(membership, self._spawn, self._log).calls,
             **self.quotas.calls,
+            **self._pool.calls,
         }
         manager.listeners.append(self._heard)
 
@@ -220,6 +238,7 @@ class Service:
         self._spawn(self._push_positions())
         self._spawn(self.statuses.push())
         self._spawn(self.statuses.answer_all())
+        self._spawn(self._pool.push())
 
     async def close(self) -> None:
         """Stop pushing."""
@@ -339,6 +358,7 @@ class Service:
         """A connection is gone. Its leases stay: the task may come back, or die and be seen."""
         guest = self._guests.pop(conn.id, None)
         self._manager.care.forget(conn.id)
+        self._pool.forget(conn.id)
         if guest is None:
             return
         tag = call_tag(conn.id, None)
@@ -737,6 +757,11 @@ class Service:
             if concerned and guest.who.environment == effect.environment:
                 guest.conn.notify(Notice.BUDGET.value, notice)
 
+    def _hints_changed(self) -> None:
+        """The pool said where else people would get a GPU."""
+        self._queue_changed.set()
+        self.statuses.news()
+
     def _outlooks(self) -> dict[LeaseId, Outlook]:
         recent = self._waits.waited(self._clock.wall())
         return outlooks(self._manager.state, self._manager.config, self._clock.boot(), recent)
@@ -746,7 +771,9 @@ class Service:
     ) -> None:
         state, at = self._manager.state, self._clock.boot()
         lease, config = state.leases[name], self._manager.config
-        notice = translate.queued_notice(state, lease, self._key, at, place, outlook, config)
+        notice = translate.queued_notice(
+            state, lease, self._key, at, place, outlook, config, self._pool.hints
+        )
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)
 

@@ -42,6 +42,7 @@ from ...protocol import calls
 from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
+from ..views.hints import Hints, with_hints
 from ..views.outlook import outlook_document
 from ..views.status import Place, budget_of, granted_gpus
 from ..views.viewer import Viewer
@@ -142,15 +143,25 @@ def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) 
     return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
 
 
+def _named(params: calls.QuotaFields) -> dict[str, Any]:
+    told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
+    return {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
+
+
+def quota_of(params: calls.QuotaFields) -> Quota:
+    """The quota that these fields say."""
+    parts = _named(params)
+    if parts.get("reserve") is not None:
+        parts["reserve"] = Reserve(parts["reserve"])
+    return Quota(**{"gpus": 0, **parts})
+
+
 def quota_set(
     at: float, who: Caller, params: calls.QuotaParams, groups: tuple[str, ...]
 ) -> cmd.Command:
     """An edit of a quota. ``groups`` are given for an environment that has never connected."""
-    told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
-    parts = {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
-    if parts.get("reserve") is not None:
-        parts["reserve"] = Reserve(parts["reserve"])
-    quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
+    parts = _named(params)
+    quota, named = quota_of(params), frozenset(parts)
     if params.whose.environment is None:
         return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
     environment = EnvironmentName(params.whose.environment)
@@ -287,6 +298,8 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.GPU_DRAIN: lambda at, who, p, _: cmd.TakeGpuOut(
         at, GpuUuid(p.gpu), p.reason, who.environment
     ),
+    msg.Method.NODE_DRAIN: lambda at, who, p, _: cmd.TakeNodeOut(at, p.reason, who.environment),
+    msg.Method.NODE_RESUME: lambda at, who, p, _: cmd.PutNodeBack(at, who.environment),
     msg.Method.GPU_RESUME: lambda at, who, p, _: cmd.PutGpuBack(
         at, GpuUuid(p.gpu), who.environment
     ),
@@ -387,8 +400,10 @@ def queued_notice(
     place: Place,
     outlook: Outlook | None,
     config: PolicyConfig,
+    hints: Hints,
 ) -> doc.Queued:
     """The notice to a waiting request at boot time ``at``: its place, why it waits, its outlook."""
+    elsewhere = hints.get(lease.environment, ())
     why = core.why_waiting(state, lease.id, place.position - 1, config, at)
     return {
         "lease": lease.id,
@@ -398,9 +413,10 @@ def queued_notice(
         "ahead": place.ahead,
         "waiting": max(0.0, at - lease.requested_at),
         "reason": reason_of(why.reason).value,
-        "message": why.message,
+        "message": with_hints(why.message, elsewhere),
         "budget": budget_of(state, lease, config),
         "outlook": outlook_document(state, outlook, Viewer(lease.environment)),
+        "hints": list(elsewhere),
     }
 
 
@@ -461,6 +477,8 @@ def ended_message(reason: EndReason, detail: str) -> tuple[Reason, str]:
 
 def done_result(decision: core.Done, method: msg.Method, state: State) -> dict[str, Any]:
     """The answer to a command that was carried out."""
+    if method in NODES_OWN:
+        return {"count": decision.count}
     if method is msg.Method.TASK_ENDED:
         return {"ended": decision.count}
     if decision.lease is None:

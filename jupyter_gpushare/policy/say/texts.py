@@ -469,12 +469,12 @@ _ASKED_BACK: Final[dict[Why, str]] = {
     Why.BEYOND: "This task used more than its share of the GPU while another waits, so it was "
     "asked to pause.",
     Why.RECLAIMED: (
-        "The pool asked back what was borrowed: those whose share it is want it now. This kernel "
-        "was idle, so its GPU was taken back."
+        "This kernel was idle and its GPU was borrowed from others who want it now, so its GPU was "
+        "taken back."
     ),
     Why.RECLAIMED_AT_WORK: (
-        "The pool asked back what was borrowed: those whose share it is want it now. So this task "
-        "was asked to make room."
+        "This task has a GPU that was borrowed from others who want it now, so it was asked to "
+        "make room."
     ),
     Why.MOVED: ("This task can compute sooner on another GPU, so it was asked to move there."),
     Why.SERVED: (
@@ -493,8 +493,8 @@ _WILL_BE_ASKED: Final[dict[Why, str]] = {
     Why.QUANTUM: "because another task waits for its turn on it",
     Why.PROMISED: "because a deadline or rate was promised to another task there",
     Why.BEYOND: "because it used more than its share while another waits",
-    Why.RECLAIMED: "because it was borrowed, and those whose share it is want it now",
-    Why.RECLAIMED_AT_WORK: "because it was borrowed, and those whose share it is want it now",
+    Why.RECLAIMED: "because it was borrowed from others who want it now",
+    Why.RECLAIMED_AT_WORK: "because it was borrowed from others who want it at once",
     Why.MOVED: "because another GPU is free, where this kernel computes sooner",
     Why.SERVED: "because others wait for memory there that have had less GPU time",
 }

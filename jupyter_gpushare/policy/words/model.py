@@ -310,6 +310,7 @@ class Loan:
     in the whole pool. ``hours`` are GPU-hours that it may spend here beyond those that it has
     spent, as long as these are not measured; afterwards its quota has the sum. ``reclaim``: what it
     holds beyond the loan is asked back, ``since`` then (boot time). ``why`` it is not lent more.
+    ``borrowed``: so many of its GPUs belong to others, who use them not.
     """
 
     SINCE: ClassVar[int] = 3
@@ -320,6 +321,7 @@ class Loan:
     reclaim: bool = False
     since: float = 0.0
     why: str = ""
+    borrowed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

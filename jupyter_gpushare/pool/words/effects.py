@@ -41,6 +41,13 @@ class Lend:
 
 
 @dataclass(frozen=True, slots=True)
+class Follow:
+    """Call ``pool.follow`` again: the report that it answers goes into ``HostReported``."""
+
+    host: Host
+
+
+@dataclass(frozen=True, slots=True)
 class Hint:
     """Call ``pool.hint``."""
 
@@ -63,4 +70,4 @@ class ResumeHost:
     host: Host
 
 
-Effect = Lend | Hint | DrainHost | ResumeHost
+Effect = Lend | Follow | Hint | DrainHost | ResumeHost

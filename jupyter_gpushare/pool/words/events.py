@@ -33,6 +33,7 @@ class PoolStarted(Event):
 
     DURABLE: ClassVar[bool] = False
     unix: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +78,14 @@ class BudgetLent(Event):
     """A host is to have this sub-budget for an environment.
 
     ``hours`` is the total of GPU-hours that it may reach on that host in its period (``None``: no
-    bound). ``number`` is that of the message which says so.
+    bound). ``number`` is that of the message which says so; it counts until ``until``.
     """
 
     host: Host
     environment: Environment
     gpus: int
     number: int
+    until: float
     hours: float | None = None
     reclaim: bool = False
     why: str = ""
@@ -105,12 +107,14 @@ class Renewed(Event):
     DURABLE: ClassVar[bool] = False
     host: Host
     number: int
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
-class HostRebooted(Event):
-    """A host has another boot: nothing that was lent before holds there."""
+class ReportAsked(Event):
+    """A host is to be renewed, and is asked for a report first: the validity begins at its time."""
 
+    DURABLE: ClassVar[bool] = False
     host: Host
 
 

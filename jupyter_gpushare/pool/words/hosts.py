@@ -10,16 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
+from ...policy.words.model import EnvironmentName
 from ...protocol.messages import IDENTIFIER, NAME, TEXT
 from ...protocol.reading import reader
 from ...protocol.shapes import Range, Text, words
 from ...protocol.sizes import MOST_GPUS
 
 Host = str
-Environment = str
+Environment = EnvironmentName
 GroupName = str
 
 _Name = Annotated[str, Text(NAME)]
+_Environment = Annotated[EnvironmentName, Text(NAME)]
 _Id = Annotated[str, Text(IDENTIFIER)]
 _Sentence = Annotated[str, Text(TEXT)]
 _Count = Annotated[int, Range(0, 2**31)]
@@ -47,7 +49,7 @@ class HostGpu:
 class HostEnvironment:
     """What an environment has on a host. ``lent`` is the sub-budget that the host knows of."""
 
-    environment: _Name
+    environment: _Environment
     held: _Gpus
     parked: _Count
     parked_bytes: _Bytes
@@ -60,7 +62,7 @@ class HostEnvironment:
 class Want:
     """A request that waits on a host for a sub-budget. ``since`` is on the host's boot clock."""
 
-    environment: _Name
+    environment: _Environment
     gpus: _Gpus
     memory: _Bytes | None
     priority_class: Annotated[str, words("interactive", "batch")]
@@ -94,7 +96,7 @@ read_report: Final[Callable[[dict[str, Any]], HostReport]] = reader(HostReport)
 class Accepted:
     """What a host answered for an environment: the GPUs of the sub-budget, and those held."""
 
-    environment: _Name
+    environment: _Environment
     gpus: _Gpus
     held: _Gpus
 
