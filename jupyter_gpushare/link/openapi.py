@@ -16,6 +16,7 @@ from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol import calls
 from jupyter_gpushare.protocol import documents as doc
 from jupyter_gpushare.protocol.messages import MOST_MEMORY, Method
+from jupyter_gpushare.protocol.secured import HOST_NAME
 
 from . import rest, wishes
 from .schema import Json, components, fields, reference
@@ -234,11 +235,41 @@ def _paths(host: Host) -> Json:
         paths["/kernels"] = {
             "get": {
                 "operationId": "getKernels",
-                "summary": "The kernels whose Python lacks the import hook, and what mends it.",
+                "summary": "The kernels whose Python lacks the import hook, and what mends it; "
+                "and those whose host the pool chose.",
                 "responses": _answers("Kernels", host.forbidden),
             }
         }
+        paths["/kernels/{kernel}/host"] = {
+            "parameters": [
+                {
+                    "name": "kernel",
+                    "in": "path",
+                    "required": True,
+                    "schema": {"type": "string", "pattern": r"^[A-Za-z0-9_-]+$"},
+                    "description": "its id",
+                }
+            ],
+            "post": {
+                "operationId": "postKernelHost",
+                "summary": "Restart a kernel on another host of the pool; its variables are lost.",
+                "requestBody": _body("KernelHost"),
+                "responses": _answers("MovedKernel", host.forbidden, 404, 409, 503),
+            },
+        }
     return {host.prefix + path: operations for path, operations in paths.items()}
+
+
+_KERNEL_HOST: Final = _closed(
+    {
+        "host": {
+            "type": "string",
+            "pattern": f"^{HOST_NAME}$",
+            "description": "its name in the pool",
+        }
+    },
+    ("host",),
+)
 
 
 def document(base_url: str = "/", host: Host = SERVER) -> Json:
@@ -246,7 +277,7 @@ def document(base_url: str = "/", host: Host = SERVER) -> Json:
     answers = {
         **_ANSWERS,
         **({"Nodes": doc.Nodes, "Ranking": doc.Ranking} if host.many_nodes else {}),
-        **({"Kernels": doc.Kernels} if host.kernels else {}),
+        **({"Kernels": doc.Kernels, "MovedKernel": doc.MovedKernel} if host.kernels else {}),
     }
     return {
         "openapi": "3.1.0",
@@ -260,7 +291,11 @@ def document(base_url: str = "/", host: Host = SERVER) -> Json:
         "security": [{"token": []}],
         "paths": _paths(host),
         "components": {
-            "schemas": {**components(answers), **_bodies()},
+            "schemas": {
+                **components(answers),
+                **_bodies(),
+                **({"KernelHost": _KERNEL_HOST} if host.kernels else {}),
+            },
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "Authorization"}
             },

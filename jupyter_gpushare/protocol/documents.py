@@ -1050,10 +1050,26 @@ class KernelWithoutHook(TypedDict):
     fix: Annotated[str, "the command that installs the light client there"]
 
 
+class KernelElsewhere(TypedDict):
+    """A kernel whose host the pool chose."""
+
+    kernel: Annotated[str, "its id"]
+    host: str
+    why: Annotated[str, "sentences; empty: nobody knows"]
+
+
+class MovedKernel(TypedDict):
+    """A kernel that was started again on the host that a person chose."""
+
+    kernel: Annotated[str, "its id, which may be another than before"]
+    host: str
+
+
 class Kernels(TypedDict):
-    """The kernels that a Jupyter server can start and that get no GPU."""
+    """The kernels that a Jupyter server can start and that get no GPU; and those elsewhere."""
 
     lacking: list[KernelWithoutHook]
+    elsewhere: Annotated[list[KernelElsewhere], "those that run, and whose host the pool chose"]
 
 
 class NodeName(TypedDict):

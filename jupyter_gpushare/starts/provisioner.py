@@ -31,9 +31,17 @@ from ..protocol.privateplace import private_file
 from .reach import HostAway, NotStarted, Reached, Started
 from .wishes import Choice, PoolAway, PoolRefused, Wish, where_over_http
 
+#: The name of its entry point.
+PROVISIONER: Final = "gpushare-pool"
 _CHANNELS: Final = ("shell", "iopub", "stdin", "control", "hb")
 #: Of this host and this process, and so of no use to a kernel elsewhere.
-_OWN: Final = (names.NOTEBOOK_SOCKET, "JPY_PARENT_PID", "XDG_RUNTIME_DIR", "HOSTNAME")
+_OWN: Final = (
+    names.NOTEBOOK_SOCKET,
+    names.KERNEL_HOST,
+    "JPY_PARENT_PID",
+    "XDG_RUNTIME_DIR",
+    "HOSTNAME",
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 #: A quarter of an hour without a sign of life, and the host counts as gone.
 _OPTIONS: Final = {
@@ -185,6 +193,8 @@ class PoolProvisioner(KernelProvisionerBase):
 
     async def _ranked(self, environ: dict[str, str]) -> tuple[Choice, ...]:
         chosen, self.next_host = self.next_host or self.host, ""
+        if self.choice is None:
+            chosen = environ.get(names.KERNEL_HOST) or chosen
         if chosen:
             return (Choice(chosen, reasons=("You chose it.",)),)
         wish = Wish.read(
