@@ -221,6 +221,23 @@ class ForgetApp(AtPool):
         return 0
 
 
+class RotateApp(AtPool):
+    """Change the authority."""
+
+    name = "pool rotate"
+    description = """Have a new authority sign the pool's certificates. Hosts that can be reached
+    know it in a moment, others when they are back; within 30 days nobody has to join again."""
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        answer = self.ask(PoolMethod.ROTATE)
+        if self.json:
+            self.print_json(answer)
+        else:
+            print("A new authority signs from now on; hosts get new certificates by themselves.")
+        return 0
+
+
 class HistoryApp(AtPool):
     """Who did what."""
 
@@ -397,6 +414,7 @@ class PoolApp(HostsApp):
     subcommands: ClassVar[Any] = {
         "serve": ("pool.app.PoolApp", "Run the pool alone, without a Hub."),
         "token": ("cli.pool.TokenApp", "Make a token by which a host joins."),
+        "join": ("cli.pooljoin.JoinApp", "Make this host one of a pool."),
         "hosts": ("cli.pool.HostsApp", "List hosts."),
         "where": ("cli.pool.WhereApp", "Rank the hosts for somebody."),
         "drain": ("cli.pool.DrainApp", "Take a host out of service."),
@@ -409,6 +427,7 @@ class PoolApp(HostsApp):
             "cli.poolkernel.KernelspecApp",
             "Put a kernel for any host into the launcher.",
         ),
+        "rotate": ("cli.pool.RotateApp", "Have a new authority sign certificates."),
     }
 
     def run(self, arguments: list[str]) -> int:
