@@ -1069,7 +1069,9 @@ class Kernels(TypedDict):
     """The kernels that a Jupyter server can start and that get no GPU; and those elsewhere."""
 
     lacking: list[KernelWithoutHook]
-    elsewhere: Annotated[list[KernelElsewhere], "those that run, and whose host the pool chose"]
+    elsewhere: NotRequired[
+        Annotated[list[KernelElsewhere], "those that run, and whose host the pool chose"]
+    ]
 
 
 class NodeName(TypedDict):
