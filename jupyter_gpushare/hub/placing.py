@@ -17,7 +17,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from ..starts.wishes import POOL_SOCKET, Choice, PoolAway, PoolRefused, Wish, where
+from traitlets.config import Config
+
+from ..protocol.poolcalls import POOL_SOCKET
+from ..starts.wishes import Choice, PoolAway, PoolRefused, Wish, where
+from .configuration import spawner_sections, value
 
 #: The label by which Kubernetes knows a node, where the pool's host has the node's name.
 HOST_LABEL: Final = "kubernetes.io/hostname"
@@ -110,6 +114,42 @@ def on_slurm(spawner: Any, host: str) -> None:
     """Tell batchspawner's SlurmSpawner: its job runs on this node."""
     options = _configured(spawner, "req_options")
     spawner.req_options = f"{options} --nodelist={host}".strip() if host else options
+
+
+def place_servers(c: Config, socket: str) -> str:
+    """Let the pool choose the hosts for the spawner that ``c`` names; what was set, in a sentence.
+
+    Chains the hooks that are there, and replaces no form. A second call changes nothing.
+    """
+    spawner = value(c, "JupyterHub", "spawner_class", None)
+    bases = [cls.__name__ for cls in spawner.__mro__] if isinstance(spawner, type) else []
+    text = " ".join([str(spawner), *bases]).lower()
+    if "poolspawner" in text:
+        if not value(c, "PoolSpawner", "pool_socket", ""):
+            c.PoolSpawner.pool_socket = socket
+        said = "PoolSpawner starts servers on the host that the pool ranks first"
+    elif place := next((place for word, place in _PLACES.items() if word in text), None):
+        for section in spawner_sections(c, "pre_spawn_hook"):
+            before = value(c, section, "pre_spawn_hook", None)
+            if not isinstance(before, Placed):
+                c[section].pre_spawn_hook = Placed(place, socket=socket, before=before)
+        said = "a pre_spawn_hook asks the pool on which host a server starts"
+    else:
+        return (
+            "servers start where their spawner starts them: use PoolSpawner, or "
+            "jupyter_gpushare.hub.placing.Placed as its pre_spawn_hook"
+        )
+    forms = [
+        value(c, section, "options_form", "") for section in spawner_sections(c, "options_form")
+    ]
+    if not any(forms) and not value(c, "KubeSpawner", "profile_list", None):
+        c.Spawner.options_form = options_form()
+        c.Spawner.options_from_form = options_from_form
+    return said
+
+
+#: How a spawner is told the host, by a part of its name.
+_PLACES: Final[Mapping[str, Place]] = {"kubespawner": on_kubernetes, "slurm": on_slurm}
 
 
 def _configured(spawner: Any, setting: str) -> Any:

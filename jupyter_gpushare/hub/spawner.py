@@ -13,7 +13,7 @@ from typing import Any
 from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Dict, List, Unicode
 
-from ..starts import wishes
+from ..protocol.poolcalls import POOL_SOCKET
 from ..starts.reach import HostAway, NotStarted, Reached, Started, ask
 from ..starts.wishes import Choice, PoolAway
 from .placing import NoHost, choose_host
@@ -45,7 +45,7 @@ class PoolSpawner(LocalProcessSpawner):
         """,
     )
     pool_socket = Unicode(
-        wishes.POOL_SOCKET, config=True, help="The socket of the pool's process on the Hub's host."
+        POOL_SOCKET, config=True, help="The socket of the pool's process on the Hub's host."
     )
     python = Unicode(
         sys.executable,

@@ -12,10 +12,9 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from ..protocol.names import POOL_URL
+from ..protocol.poolcalls import POOL_SOCKET
 from ..protocol.sizes import MOST_GPUS, format_size, parse_size
 
-#: Where the pool's process listens, for root's and its own user's processes.
-POOL_SOCKET: Final = "/run/jupyter-gpushare/pool.sock"
 #: Seconds for the pool's answer: a start waits for it.
 PATIENCE: Final = 5.0
 #: The longest answer: a ranking of many hosts, with sentences.

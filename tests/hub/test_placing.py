@@ -13,7 +13,9 @@ import pytest
 from jupyterhub.objects import Hub, Server
 from jupyterhub.spawner import Spawner
 from support.poolwhere import Ranking
+from traitlets.config import Config
 
+from jupyter_gpushare.hub import setup
 from jupyter_gpushare.hub.placing import (
     NoHost,
     Placed,
@@ -22,7 +24,9 @@ from jupyter_gpushare.hub.placing import (
     on_slurm,
     options_form,
     options_from_form,
+    place_servers,
 )
+from jupyter_gpushare.hub.spawner import PoolSpawner
 from jupyter_gpushare.starts.wishes import PoolAway, Wish
 
 T = Callable[..., Awaitable[None]]
@@ -201,3 +205,54 @@ async def test_batchspawners_job_goes_to_the_host(pool: tuple[Ranking, str]) -> 
         assert "--mem" not in spawner.script
     await Placed(on_slurm, socket=socket + "-gone")(spawner)
     assert spawner.req_options == "--exclusive"
+
+
+def _plain(c: Config, section: str, name: str) -> Any:
+    return c[section][name] if section in c and name in c[section] else None
+
+
+def test_setup_lets_the_pool_choose_for_the_spawner_in_use(tmp_path: Path) -> None:
+    def other(spawner: Any) -> None:
+        raise AssertionError
+
+    for spawner, place in (
+        ("kubespawner.KubeSpawner", on_kubernetes),
+        ("batchspawner.SlurmSpawner", on_slurm),
+    ):
+        c = Config()
+        c.JupyterHub.spawner_class = spawner
+        c.JupyterHub.base_url = "/people/"
+        c.Spawner.pre_spawn_hook = other
+        for _twice in range(2):
+            setup(
+                c,
+                node="external",
+                token_file=str(tmp_path / "token"),
+                pool=str(tmp_path),
+                url="http://10.0.0.1:10999",
+            )
+        hook = c.Spawner.pre_spawn_hook
+        assert isinstance(hook, Placed)
+        assert (hook._place, hook._before) == (place, other)
+        assert hook._socket == f"{tmp_path}/pool.sock"
+        assert 'name="gpu_memory"' in c.Spawner.options_form
+        told = c.Spawner.environment["JUPYTER_GPUSHARE_POOL_URL"]
+        assert told == "http://10.0.0.1:10999/people/services/gpushare/"
+
+
+def test_setup_keeps_an_administrators_form_and_spawner(tmp_path: Path) -> None:
+    c = Config()
+    c.JupyterHub.spawner_class = PoolSpawner
+    c.Spawner.options_form = "mine"
+    place_servers(c, "/run/pool.sock")
+    assert c.PoolSpawner.pool_socket == "/run/pool.sock"
+    assert c.Spawner.options_form == "mine"
+    assert _plain(c, "Spawner", "pre_spawn_hook") is None
+    c = Config()
+    c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
+    c.KubeSpawner.profile_list = [{"display_name": "large"}]
+    place_servers(c, "/run/pool.sock")
+    assert _plain(c, "Spawner", "options_form") is None
+    c = Config()
+    assert "use PoolSpawner" in place_servers(c, "/run/pool.sock")
+    assert _plain(c, "Spawner", "pre_spawn_hook") is None
