@@ -128,7 +128,12 @@ class Host:
     def ask(self, command: Sequence[str], **options: Any) -> str:
         """Run it there to its end; what it printed. Raises ``CalledProcessError``."""
         options = {"check": True, "capture_output": True, "text": True, "timeout": 60} | options
-        return str(subprocess.run(self.command(command, options.get("cwd")), **options).stdout)
+        try:
+            done = subprocess.run(self.command(command, options.get("cwd")), **options)
+        except subprocess.CalledProcessError as error:
+            error.add_note(str(error.stderr))
+            raise
+        return str(done.stdout)
 
     def processes(self) -> list[int]:
         """Its processes; with a real host also those that others made there, say over ssh."""
