@@ -202,7 +202,7 @@ def setup(
             "environment": {names.SOCKET: socket},
         }
     if pool:
-        folder = pool if isinstance(pool, str) else SYSTEM_POOL
+        folder = os.path.abspath(pool) if isinstance(pool, str) else SYSTEM_POOL
         if here and pool is True:
             folder = str(here / "jupyter-gpushare-pool")
         pages["command"] += ["--GpuShareHub.pool=True", f"--Pool.folder={folder}"]
