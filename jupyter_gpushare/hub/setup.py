@@ -207,7 +207,7 @@ def setup(
         }
     pool_socket = ""
     if pool:
-        folder = pool if isinstance(pool, str) else SYSTEM_POOL
+        folder = os.path.abspath(pool) if isinstance(pool, str) else SYSTEM_POOL
         if here and pool is True:
             folder = str(here / "jupyter-gpushare-pool")
         as_system = folder == SYSTEM_POOL and os.geteuid() == 0
