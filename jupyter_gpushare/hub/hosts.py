@@ -353,9 +353,9 @@ def kinds_text(gpus: Iterable[HostGpu]) -> str:
 
 def _free_text(host: Host) -> str:
     empty, most = host.free
-    if not host.in_service:
+    if not most:
         return "none"
-    return f"{words.gpus(empty)}; at most {words.size(most)} on one"
+    return f"{words.gpus(empty) if empty else 'no GPU'}; up to {words.size(most)} on one"
 
 
 def _expected_text(host: Host) -> str:

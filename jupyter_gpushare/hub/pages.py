@@ -272,10 +272,11 @@ class UserHandler(PageHandler):
             return
         looked = await self.look()
         if part == "plots":
-            self.page("gpu_plots.html", admin=False, **await self.plots(looked.shown))
+            view = {**looked.view, **await self.plots(looked.shown)}
+            self.page("gpu_plots.html", admin=False, **view)
             return
         admin = looked.is_admin
-        view: dict[str, Any] = {**looked.view, "node": own_view(looked.shown, looked.hosts)}
+        view = {**looked.view, "node": own_view(looked.shown, looked.hosts)}
         if part:
             self.page(part_of(part, _PARTS), admin=admin, **view)
             return

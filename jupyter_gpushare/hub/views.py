@@ -85,7 +85,8 @@ def _lasting(value: Any) -> Any:
         return {k: _lasting(part) for k, part in value.items() if k not in _VOLATILE}
     if isinstance(value, list):
         return [_lasting(part) for part in value]
-    return value
+    # A moment is worked out anew in each document, and differs by less than a microsecond.
+    return round(value, 1) if isinstance(value, float) else value
 
 
 # -- one's own -----------------------------------------------------------------------------------
