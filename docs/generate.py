@@ -279,7 +279,9 @@ def parameters(kind: Any) -> Iterable[str]:
         part = get_args(shape.kind)[0] if get_origin(shape.kind) is tuple else shape.kind
         inner = ", ".join(parameters(part)) if dataclasses.is_dataclass(part) else ""
         inner = "" if part is QuotaFields else inner  # in the row of `quota.set`
-        around = f": [{{{inner}}}]" if part is not shape.kind else f": {{{inner}}}" if inner else ""
+        around = f": {{{inner}}}" if inner else ""
+        if part is not shape.kind:
+            around = f": [{{{inner}}}]" if inner else ": [texts]"
         told = "; ".join(told_of(shape, default))
         yield f"`{name}{'?' if optional else ''}`{around}" + (f" ({told})" if told else "")
 

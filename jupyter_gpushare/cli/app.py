@@ -33,6 +33,7 @@ class GpuShareApp(Verb):
         "doctor": ("cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
         "ledger": ("cli.ledger.LedgerApp", "The ledger: backup, check, vacuum, restore."),
         "node": ("node.app.NodeManagerApp", "Run the node manager."),
+        "pool": ("cli.pool.PoolApp", "Several hosts as one: hosts, quotas, tokens, drain."),
         "systemd": ("cli.systemd.SystemdApp", "The node manager as a systemd service."),
     }
 

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -43,6 +44,9 @@ class NodeSilent(Refused):
 class Node:
     """An open connection on which hello has been said. Use it as a context manager."""
 
+    #: Who is at the other end, in sentences.
+    who = "node manager"
+
     def __init__(self, path: str, token: str | None) -> None:
         """Raises `NodeSilent` and `NodeRefused`."""
         self.path = path
@@ -54,7 +58,7 @@ class Node:
             try:
                 self._socket.connect(path)
             except OSError as error:
-                raise NodeSilent(_unreachable(path, error)) from error
+                raise NodeSilent(_unreachable(self.who, path, error)) from error
             self.hello = self.call(
                 Method.HELLO,
                 protocol=PROTOCOL,
@@ -83,7 +87,7 @@ class Node:
         """For waiting until something can be received."""
         return self._socket.fileno()
 
-    def call(self, method: Method, patience: float = PATIENCE, **params: Any) -> dict[str, Any]:
+    def call(self, method: Enum, patience: float = PATIENCE, **params: Any) -> dict[str, Any]:
         """Call and wait ``patience`` seconds for the answer; notifications before it are dropped.
 
         Raises `NodeRefused` and `NodeSilent`.
@@ -91,7 +95,7 @@ class Node:
         features = self.hello.get("features")
         if features is not None and method.value not in features:
             raise NodeRefused(
-                f"The node manager ({self.hello['node']['version']}) is older than this release"
+                f"The {self.who} ({self.hello['node']['version']}) is older than this release"
                 f" ({__version__}) and does not know {method.value}. Upgrade and restart it.",
                 "unsupported_protocol",
             )
@@ -104,7 +108,7 @@ class Node:
                 if isinstance(message, Answer) and message.id == call_id:
                     return dict(message.result)
 
-    def send(self, method: Method, **params: Any) -> int | str:
+    def send(self, method: Enum, **params: Any) -> int | str:
         """Send a call; its answer will be among what `receive` gives."""
         try:
             call_id, line = self._protocol.call(method, **params)
@@ -114,7 +118,7 @@ class Node:
             self._socket.settimeout(PATIENCE)
             self._socket.sendall(line)
         except OSError as error:
-            raise NodeSilent(_lost(self.path, error)) from error
+            raise NodeSilent(_lost(self.who, self.path, error)) from error
         return call_id
 
     def receive(self, timeout: float) -> list[Incoming]:
@@ -127,17 +131,17 @@ class Node:
             data = self._socket.recv(65536)
         except TimeoutError as error:
             raise NodeSilent(
-                f"The node manager at {self.path} did not answer in time. It may be"
+                f"The {self.who} at {self.path} did not answer in time. It may be"
                 " overloaded or stopped; `jupyter gpushare doctor` looks closer."
             ) from error
         except OSError as error:
-            raise NodeSilent(_lost(self.path, error)) from error
+            raise NodeSilent(_lost(self.who, self.path, error)) from error
         if not data:
-            raise NodeSilent(_lost(self.path, None))
+            raise NodeSilent(_lost(self.who, self.path, None))
         try:
             return self._protocol.receive(data)
         except ProtocolError as error:
-            raise NodeSilent(f"What answers at {self.path} is no node manager: {error}") from error
+            raise NodeSilent(f"What answers at {self.path} is no {self.who}: {error}") from error
 
 
 def refusal(error: RemoteError) -> NodeRefused:
@@ -170,18 +174,18 @@ def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
         return node.hello, node.call(Method.STATUS)
 
 
-def _unreachable(path: str, error: OSError) -> str:
+def _unreachable(who: str, path: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        why = "there is no socket. The node manager is not running"
+        why = f"there is no socket. The {who} is not running"
     elif isinstance(error, ConnectionRefusedError):
-        why = "nobody listens. The node manager has ended"
+        why = f"nobody listens. The {who} has ended"
     elif isinstance(error, PermissionError):
         why = "you may not use that socket"
     else:
         why = error.strerror or str(error)
-    return f"The node manager at {path} cannot be reached: {why}."
+    return f"The {who} at {path} cannot be reached: {why}."
 
 
-def _lost(path: str, error: OSError | None) -> str:
+def _lost(who: str, path: str, error: OSError | None) -> str:
     why = f": {error.strerror or error}" if error is not None else ""
-    return f"The node manager at {path} closed the connection{why}. Has it been restarted?"
+    return f"The {who} at {path} closed the connection{why}. Has it been restarted?"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..protocol.quota import QUOTA, read_field
 from ..protocol.sizes import format_burst, format_size, parse_share
 from ..protocol.times import format_duration
-from .node import connect
+from .node import Node, connect
 from .table import clean, table
 from .verb import Option, UsageError, Verb, flag, option
 
@@ -41,7 +41,15 @@ def plain_number(text: str) -> Any:
     return text
 
 
-class Whose(Verb):
+class AtNode(Verb):
+    """A verb that asks this host's node manager; the pool's verbs ask the pool instead."""
+
+    def connect(self) -> Node:
+        """Raises `NodeSilent` and `NodeRefused`."""
+        return connect()
+
+
+class Whose(AtNode):
     """A verb about one quota: an environment's, a group's, or the default one."""
 
     arguments = "[ENVIRONMENT]"
@@ -74,7 +82,7 @@ class Whose(Verb):
         return 0
 
 
-class QuotaListApp(Verb):
+class QuotaListApp(AtNode):
     """List quotas."""
 
     name = "quota list"
@@ -84,7 +92,7 @@ class QuotaListApp(Verb):
         self.no_arguments(arguments)
         from ..protocol.messages import Method
 
-        with connect() as node:
+        with self.connect() as node:
             answer = node.call(Method.QUOTA_LIST)
         if self.json:
             self.print_json(answer)
@@ -134,7 +142,7 @@ class QuotaSetApp(Whose):
             named["gpu_hours"] = None
         if not named:
             raise UsageError("say what to set: --gpus N, --memory SIZE, --gpu-hours N, …")
-        with connect() as node:
+        with self.connect() as node:
             if isinstance(share := named.get("memory"), float):
                 gpus = node.call(Method.STATUS)["gpus"]
                 smallest = min((gpu["memory"] for gpu in gpus), default=0)
@@ -154,7 +162,7 @@ class QuotaUnsetApp(Whose):
         said, whose = self.whose(arguments)
         from ..protocol.messages import Method
 
-        with connect() as node:
+        with self.connect() as node:
             quota = node.call(Method.QUOTA_UNSET, **whose)
         return self.show(said, quota)
 

@@ -10,7 +10,8 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import Any, Final
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from jupyter_core.application import JupyterApp
@@ -19,9 +20,10 @@ from jupyterhub.services.auth import HubOAuth
 from jupyterhub.utils import url_path_join
 from tornado import web
 from tornado.httpserver import HTTPServer
-from traitlets import Dict, Float, Integer, List, TraitError, Unicode, default, validate
+from traitlets import Bool, Dict, Float, Integer, List, TraitError, Unicode, default, validate
 
 from jupyter_gpushare._version import __version__
+from jupyter_gpushare.pool.configuration import NEEDS_CRYPTOGRAPHY, Pool
 from jupyter_gpushare.protocol import heldport, names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.parent import when_parent_ends
@@ -31,6 +33,9 @@ from .handlers import CallbackHandler, HealthHandler, quiet_log
 from .links import Limits, LinkPool
 from .live import Audience, LiveHandler
 from .site import STATIC, Site, make_templates, versions
+
+if TYPE_CHECKING:
+    from .pooling import HubPool
 
 _OTHER_ENDS: Final = 10.0  # seconds for another one to give up the port
 _MOST_BODY: Final = 1 << 20  # bytes of a request
@@ -47,13 +52,18 @@ class GpuShareHub(JupyterApp):
     version = __version__
     description = __doc__
     config_file_name = Unicode("jupyter_gpushare_hub_config")
-    classes = List([HubOAuth])
+    classes = List([HubOAuth, Pool])
 
     nodes = Dict(
         key_trait=Unicode(),
         value_trait=Unicode(),
         help="""The socket of each node manager, by the name that people are shown. Not set: the
         one of JUPYTER_GPUSHARE_SOCKET, or the system's, under this host's name.""",
+    ).tag(config=True)
+    pool = Bool(
+        False,
+        help="""Run the pool of hosts here: the pages show the hosts that joined it, and `nodes` is
+        not read.""",
     ).tag(config=True)
     url = Unicode(
         help="""Where to listen. Not set: what JupyterHub says in JUPYTERHUB_SERVICE_URL."""
@@ -110,12 +120,31 @@ class GpuShareHub(JupyterApp):
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         when_parent_ends(asyncio.get_running_loop(), stop.set)
-        site = self.make_site()
+        async with AsyncExitStack() as stack:
+            hosts = await self._pool(stack) if self.pool else None
+            await self._serve_pages(self.make_site(hosts), address.hostname, port, stop)
+
+    async def _pool(self, stack: AsyncExitStack) -> HubPool:
+        """The pool, until ``stack`` ends. Raises :class:`SystemExit` with a sentence."""
+        try:
+            from jupyter_gpushare.pool.serving import CannotServe
+
+            from .pooling import running
+        except ModuleNotFoundError as error:
+            if error.name != "cryptography":
+                raise
+            raise SystemExit(NEEDS_CRYPTOGRAPHY) from error
+        try:
+            return await stack.enter_async_context(running(Pool(parent=self), self.log))
+        except CannotServe as error:
+            raise SystemExit(str(error)) from error
+
+    async def _serve_pages(self, site: Site, address: str, port: int, stop: asyncio.Event) -> None:
         audience = Audience(self.live_limit, self.live_limit_per_user, self.login_check)
         server = HTTPServer(
             make_application(site, audience), xheaders=True, max_body_size=_MOST_BODY
         )
-        await self._listen(server, port, address.hostname)
+        await self._listen(server, port, address)
         self.log.info("gpushare: serves %s at %s", site.prefix, self.url)
         await stop.wait()
         server.stop()
@@ -137,7 +166,7 @@ class GpuShareHub(JupyterApp):
             await asyncio.sleep(0.2)
         server.listen(port, host, reuse_port=True)
 
-    def make_site(self) -> Site:
+    def make_site(self, hosts: HubPool | None = None) -> Site:
         """Join the parts. JupyterHub's environment variables say where and who it is."""
         auth = HubOAuth(parent=self, cache_max_age=self.believed)
         limits = Limits(self.links, self.links_per_user, self.link_linger, self.answer_timeout)
@@ -155,7 +184,8 @@ class GpuShareHub(JupyterApp):
             prefix=prefix,
             hub_url=hub_url,
             auth=auth,
-            pool=LinkPool(self.nodes, limits, log=self.log),
+            pool=LinkPool(hosts.places if hosts else dict(self.nodes), limits, log=self.log),
+            hosts=hosts,
             templates=templates,
             origins=(auth.hub_host,) if auth.hub_host else (),
         )

@@ -47,6 +47,10 @@ _REASONS: Final = {
 }
 
 
+#: The calls that a pool answers for all its hosts.
+QUOTAS: Final = frozenset({Method.QUOTA_LIST, Method.QUOTA_SET, Method.QUOTA_UNSET})
+
+
 class Refusal(web.HTTPError):
     """An error with its reason for programs and its sentence for people."""
 
@@ -135,7 +139,7 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
             raise Refusal(NodeProblem("not_allowed", NOT_LET_IN)) from None
         if self.request.method not in ("GET", "HEAD", "OPTIONS"):
             self._check_xsrf()
-        self._viewer = Viewer(f"{model.get('kind', 'user')}:{model['name']}", self._token())
+        self._viewer = _viewer(model, self._token())
 
     def _check_xsrf(self) -> None:
         """Check that a change by a login's cookie comes from one of our pages.
@@ -163,7 +167,12 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
             yield link
 
     async def ask(self, node: str, method: Method, **params: Any) -> dict[str, Any]:
-        """Ask a node manager in the viewer's name; ``None`` parameters are left out."""
+        """Ask a node manager in the viewer's name; ``None`` parameters are left out.
+
+        In a pool, quotas are the pool's, whatever host is named.
+        """
+        if self.site.hosts is not None and method in QUOTAS:
+            return await self.site.hosts.ask(method, self.viewer, **params)
         async with self.link(node) as link:
             return await link.call(method, **params)
 
@@ -191,6 +200,17 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
     def query(self, name: str) -> str | None:
         """A query's argument, as it was sent. Raises :class:`NodeProblem`."""
         return wishes.one_value(self.request.query_arguments, name)
+
+
+def _viewer(model: Mapping[str, Any], token: str) -> Viewer:
+    name, kind = str(model["name"]), str(model.get("kind", "user"))
+    return Viewer(
+        f"{kind}:{name}",
+        token,
+        environment=name if kind == "user" else f"{kind}:{name}",
+        groups=tuple(sorted(map(str, model.get("groups") or ()))),
+        admin=kind == "user" and model.get("admin") is True,
+    )
 
 
 class JsonHandler(ServiceHandler):

@@ -1,8 +1,10 @@
 """Links to the node managers, one for each viewer's token and node.
 
-The service has no power of its own: it asks in the viewer's name, with the viewer's token, and the
-node manager decides what that person sees. So links are never shared between tokens. Their number
-is bounded. An unused link is closed after a few seconds, and its token is forgotten.
+The service has no power of its own: it asks in the viewer's name, and the node manager decides what
+that person sees. On this host it shows the viewer's token. To a host of the pool it names the
+viewer, as the Hub does, and the pool's certificate says that it may: the token stays here. Links
+are never shared between tokens. Their number is bounded. An unused link is closed after a few
+seconds, and its token is forgotten.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from jupyter_gpushare.link.dial import Host
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol.messages import PAGES
@@ -31,6 +34,9 @@ class Viewer:
 
     name: str
     token: str = field(repr=False)
+    environment: str = ""
+    groups: tuple[str, ...] = ()
+    admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +58,16 @@ class _Lent:
 
 
 class LinkPool:
-    """Lends links. ``nodes``: the socket of each node manager, by name."""
+    """Lends links. ``nodes``: where each node manager is, by name; a pool's hosts may change."""
 
     def __init__(
         self,
-        nodes: Mapping[str, str],
+        nodes: Mapping[str, str] | Mapping[str, Host],
         limits: Limits,
         *,
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
-        self.nodes = dict(nodes)
+        self.nodes = nodes
         self._limits = limits
         self._log = log
         self._lent: dict[tuple[str, str], _Lent] = {}
@@ -76,7 +82,9 @@ class LinkPool:
 
         Raises :class:`NodeProblem` where there are too many already.
         """
-        key = (node, hashlib.sha256(viewer.token.encode()).hexdigest())
+        # Who is an administrator no more, or left a group, gets another link.
+        mark = repr((viewer.token, viewer.environment, viewer.groups, viewer.admin))
+        key = (node, hashlib.sha256(mark.encode()).hexdigest())
         lent = self._lent.get(key)
         if lent is None:
             self._make_room(viewer.name)
@@ -102,11 +110,13 @@ class LinkPool:
         await asyncio.gather(*self._endings, return_exceptions=True)
 
     def _open(self, node: str, viewer: Viewer) -> _Lent:
-        path, token = self.nodes[node], viewer.token
+        is_here, token = isinstance(self.nodes[node], str), viewer.token
+        who = {"name": viewer.environment, "groups": [*viewer.groups], "admin": viewer.admin}
         link = NodeLink(
-            find=lambda: path,
+            find=lambda: self.nodes.get(node),
             why=lambda: None,
-            token=lambda: token,
+            token=lambda: token if is_here else None,
+            viewer=None if is_here else who,
             name=PAGES,
             timeout=self._limits.timeout,
             log=self._log,

@@ -136,6 +136,8 @@ class QuotaFormHandler(AdminPage):
 
     def _here(self, node: str) -> str:
         """A sentence for a site with several nodes: each has quotas of its own."""
+        if self.site.hosts is not None:
+            return " This holds on all hosts."
         return f" This holds on {node} only." if len(self.site.pool.nodes) > 1 else ""
 
     async def _tell(self, node: str, method: Method, whose: Whose, **wish: Any) -> Told:
@@ -143,8 +145,7 @@ class QuotaFormHandler(AdminPage):
         answers, failed, problem = [], 0, NodeProblem("unavailable", "")
         for one in whose.params():
             try:
-                async with self.link(node) as link:
-                    answers.append(await link.call(method, **one, **wish))
+                answers.append(await self.ask(node, method, **one, **wish))
             except NodeProblem as error:
                 failed, problem = failed + 1, error
         return Told(answers, failed, problem.message, problem.reason)
@@ -180,7 +181,8 @@ class QuotaFormHandler(AdminPage):
         *,
         refusal: str = "",
     ) -> None:
-        others = [name for name in self.site.pool.nodes if name != node]
+        alone = self.site.hosts is not None
+        others = [] if alone else [name for name in self.site.pool.nodes if name != node]
         self.page(
             "quota.html",
             admin=True,

@@ -38,6 +38,9 @@ NODE_SCOPES: Final = (
     "list:groups",
     "read:groups",
 )
+#: The rights of the service that runs a pool: it reads the groups' properties and members.
+POOL_SCOPES: Final = ("list:groups", "read:groups")
+SYSTEM_POOL: Final = "/var/lib/jupyter-gpushare/pool"
 #: Runs a module, and starts it again at once when it is killed: the Hub looks only every 30 s.
 _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 #: The pages' port: one at which only root can listen, or where the Hub is not root's another.
@@ -93,6 +96,8 @@ class Plan:
     environment: Mapping[str, str]
     mount: Mount | None
     warnings: tuple[str, ...] = ()
+    #: What the service that runs the pool may ask the Hub.
+    pool_role: Mapping[str, Any] | None = None
 
     def lines(self) -> list[str]:
         """The plan for a terminal; without tokens."""
@@ -101,7 +106,8 @@ class Plan:
             what = " ".join(service["command"]) if "command" in service else "run by somebody else"
             at = f" at {service['url']}" if "url" in service else ""
             told.append(f"service {service['name']}{at}: {what}")
-        told.append(f"role {self.role['name']}: {', '.join(self.role['scopes'])}")
+        for role in filter(None, (self.role, self.pool_role)):
+            told.append(f"role {role['name']}: {', '.join(role['scopes'])}")
         told.append(f"every user and every server's token may: {self.access}")
         told += [f"every server gets {name}={what}" for name, what in self.environment.items()]
         if self.mount is not None:
@@ -124,6 +130,7 @@ def setup(
     token_file: str | None = None,
     name: str = "gpushare",
     url: str | None = "http://127.0.0.1",
+    pool: bool | str = False,
 ) -> Plan:
     """Share this Hub's GPUs between its users. Returns what was set.
 
@@ -149,12 +156,19 @@ def setup(
     it one is found that no other user has. The Hub holds it from now on: visitors' cookies go to
     whoever listens there. ``url=None``: no pages.
 
+    ``pool``: several hosts as one. The pages' service runs the pool, which keeps what it knows in
+    this folder, or (``True``) in ``/var/lib/jupyter-gpushare/pool``; ``quotas`` then hold on all
+    hosts together. Each host runs a node manager of its own and joins
+    (``jupyter gpushare pool token``).
+
     Raises :class:`SetupError`.
     """
     kind = spawner_kind(value(c, "JupyterHub", "spawner_class", None))
     run = _run(node, kind)
+    if pool and url is None:
+        raise SetupError("The service of the pages runs the pool: leave url as it is.")
     if run is NodeManagerRun.EXTERNAL and (
-        quotas or simulate or node_arguments or node_user or ledger
+        (quotas and not pool) or simulate or node_arguments or node_user or ledger
     ):
         raise SetupError(
             "quotas, simulate, ledger, node_arguments and node_user are for a node manager that "
@@ -187,6 +201,13 @@ def setup(
             "oauth_no_confirm": True,
             "environment": {names.SOCKET: socket},
         }
+    if pool:
+        folder = pool if isinstance(pool, str) else SYSTEM_POOL
+        if here and pool is True:
+            folder = str(here / "jupyter-gpushare-pool")
+        pages["command"] += ["--GpuShareHub.pool=True", f"--Pool.folder={folder}"]
+        if quotas:
+            pages["environment"][names.QUOTAS] = quotas_as_text(quotas)
     service: dict[str, Any] = {"name": node_name, "display": False}
     access = f"access:services!service={name}"
     if run is NodeManagerRun.MANAGED:
@@ -200,7 +221,7 @@ def setup(
             *(["--Hub.per_server=True"] if per_server else []),
             *node_arguments,
         ]
-        if quotas:
+        if quotas and not pool:
             # Everybody may read a command; an environment only its own user.
             service["environment"] = {names.QUOTAS: quotas_as_text(quotas)}
         if node_user is not None:
@@ -226,6 +247,9 @@ def setup(
         access=access,
         environment=environment,
         mount=_mount(kind, os.path.dirname(socket)),
+        pool_role={"name": f"{name}-pool", "services": [name], "scopes": [*POOL_SCOPES]}
+        if pool
+        else None,
         warnings=tuple(warnings),
     )
     apply(c, plan, hub_major())
@@ -362,7 +386,8 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         _merge_named(services, service)
     hub.services = services
     roles = [dict(role) for role in _list(c, "load_roles")]
-    _merge_named(roles, plan.role)
+    for role in filter(None, (plan.role, plan.pool_role)):
+        _merge_named(roles, role)
     _let_users_in(c, roles, plan.access, major)
     hub.load_roles = roles
     own = next((role.get("scopes") for role in roles if role.get("name") == "server"), None)

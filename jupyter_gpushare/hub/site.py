@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import jinja2
 from markupsafe import Markup, escape
 
 from .links import LinkPool
+
+if TYPE_CHECKING:
+    from .pooling import HubPool
 
 HERE: Final = Path(__file__).resolve().parent
 STATIC: Final = HERE / "static"
@@ -39,6 +42,8 @@ class Site:
     pool: LinkPool
     templates: jinja2.Environment
     origins: tuple[str, ...] = ()
+    #: The pool of hosts; ``None``: each host has quotas of its own.
+    hosts: HubPool | None = None
 
     def policy(self) -> str:
         """The Content-Security-Policy of the pages."""

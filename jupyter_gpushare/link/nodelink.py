@@ -30,7 +30,9 @@ from jupyter_gpushare.protocol.messages import (
     Notice,
     Notification,
 )
+from jupyter_gpushare.protocol.secured import NotOfThePool
 
+from .dial import Host, open_streams
 from .errors import NodeProblem, NodeTimedOut, NodeUnavailable
 
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)  # seconds before connecting again
@@ -60,9 +62,11 @@ class LinkState:
 class NodeLink:
     """A self-healing client of one node manager.
 
-    ``find`` returns the socket's path (``None``: there is none to try, and
-    ``why`` says why). ``token`` returns the secret that identifies the caller
-    where peer credentials do not; ``name`` is what the client calls itself.
+    ``find`` returns the socket's path, or a host of the pool (``None``: there is
+    none to try, and ``why`` says why). ``token`` returns the secret that identifies
+    the caller where peer credentials do not; ``name`` is what the client calls itself.
+    ``viewer``: the person for whom the pool asks, as ``hello`` has it; its certificate
+    allows that.
     """
 
     #: The message of the state before the first try has ended.
@@ -71,9 +75,10 @@ class NodeLink:
     def __init__(
         self,
         *,
-        find: Callable[[], str | None],
+        find: Callable[[], str | Host | None],
         why: Callable[[], str | None],
         token: Callable[[], str | None] = lambda: None,
+        viewer: Mapping[str, Any] | None = None,
         name: str = "jupyter-server",
         timeout: float = 5.0,
         log: logging.Logger | logging.LoggerAdapter[Any],
@@ -82,9 +87,12 @@ class NodeLink:
         self._find = find
         self._why = why
         self._token = token
+        self._viewer = viewer
         self._name = name
         self._timeout = timeout
         self._log = log
+        #: The certificate (DER) that the host at the other end showed last, if it is one.
+        self.shown: bytes | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._protocol = ClientConnection()
         self._waiting: dict[CallId, asyncio.Future[Any]] = {}
@@ -110,6 +118,11 @@ class NodeLink:
     def hurry(self) -> None:
         """Try to connect now instead of at the end of the pause."""
         self._hurry.set()
+
+    def drop(self) -> None:
+        """End the connection, whose other end is silent; it is tried again."""
+        if self._writer is not None:
+            self._writer.transport.abort()
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` after each change of :attr:`state`; returns how to stop that."""
@@ -188,15 +201,17 @@ class NodeLink:
             return
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
-                reader, writer = await asyncio.open_unix_connection(path)
-        except (TimeoutError, OSError) as error:
-            said = getattr(error, "strerror", None) or "no answer"
+                reader, writer = await open_streams(path)
+        except (TimeoutError, OSError, NotOfThePool) as error:
+            said = getattr(error, "strerror", None) or str(error) or "no answer"
             self._lost(
                 self._why()
                 or f"The node manager at {path} cannot be reached ({said}). It is tried again."
             )
             return
         self._writer = writer
+        tls = writer.get_extra_info("ssl_object")
+        self.shown = None if tls is None else tls.getpeercert(binary_form=True)
         self._protocol = ClientConnection()
         reading = asyncio.create_task(self._read(reader))
         greeting = asyncio.create_task(self._greet())
@@ -227,10 +242,19 @@ class NodeLink:
             protocol=PROTOCOL,
             client={"name": self._name, "version": __version__},
             token=self._token(),
+            viewer=self._viewer,
         )
-        status = await self._ask(Method.WATCH, _CONNECT_WITHIN)
+        status = await self._begin(_CONNECT_WITHIN)
         self._log.info("gpushare: connected to node manager %s", met.get("node", {}).get("name"))
         self._set(LinkState(status, met, "", self.state.generation + 1))
+
+    async def _begin(self, within: float) -> dict[str, Any]:
+        """The first document of those that are followed."""
+        return await self._ask(Method.WATCH, within)
+
+    def _news(self, message: Notification) -> Any:
+        """The newer document in a notice; ``None``: it has none."""
+        return message.params.get("status", ()) if message.notice is Notice.CHANGED else None
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(_CHUNK):
@@ -247,8 +271,9 @@ class NodeLink:
                 waiting = self._waiting.get(call_id)
                 if waiting is not None and not waiting.done():
                     waiting.set_exception(_problem(error))
-            case Notification(notice=Notice.CHANGED, params=params) if self.state.connected:
-                status = params.get("status")
+            case Notification() if self.state.connected:
+                if (status := self._news(message)) is None:
+                    return
                 if not isinstance(status, dict):
                     raise RemoteProtocolError("The status that changed is malformed.")
                 self._set(LinkState(status, self.state.hello, "", self.state.generation))

@@ -24,7 +24,7 @@ from traitlets.config import Config
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
-from ..policy.words.commands import ConfigureQuotas, Heartbeat
+from ..policy.words.commands import BelongTo, ConfigureQuotas, Heartbeat
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import (
     EnvironmentName,
@@ -38,11 +38,13 @@ from ..protocol import names
 from ..protocol.address import OLD_EMBEDDED_NAME, configured_socket, embedded_socket, host_id
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
+from ..protocol.secured import HOST_PORT
 from ..traits import Duration, Finite
 from .configuration import Connections, Hub, Policy, Quotas, Rhythm
 from .debugging import failpoint_from, recorder_to
 from .host import systemd
 from .host.clock import Clock, SystemClock
+from .host.membership import POOL_DIRECTORY, BadMembership, Membership
 from .host.processes import ProcessError, sees_others
 from .host.tasks import NodeProcesses
 from .inventory import open_inventory
@@ -68,6 +70,7 @@ from .settings.commandline import StrictLoader
 from .settings.traits import read
 from .views.logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .wire.service import Service
+from .wire.tls import TlsPort
 from .wire.transport import Limits, SocketInUse, Transport
 
 #: Seconds for which one thread may compute while others wait.
@@ -142,6 +145,16 @@ class NodeManagerApp(JupyterApp):
     ).tag(config=True)
     discover_interval = Duration(
         60.0, least=1.0, help="Seconds between two listings of the GPUs, for MIG and hot-plug."
+    ).tag(config=True)
+    pool_listen = Unicode(
+        f"0.0.0.0:{HOST_PORT}",
+        help="""Address and port at which the pool reaches this host, over TLS only. Nothing listens
+        there unless the host has joined a pool (`jupyter gpushare pool join`).""",
+    ).tag(config=True)
+    pool_directory = Unicode(
+        "",
+        help="""Where `jupyter gpushare pool join` put what the host has of its pool. Not set: the
+        directory `pool` beside the ledger.""",
     ).tag(config=True)
     token_file = Unicode(
         "", help="Identify clients by the tokens in this file instead of their OS user."
@@ -278,6 +291,7 @@ class NodeManagerApp(JupyterApp):
             self.log.critical("The node manager crashed", exc_info=error.__cause__)
             self._leave(1)
         except (
+            BadMembership,
             LedgerError,
             InventoryError,
             SocketInUse,
@@ -343,6 +357,7 @@ class NodeManagerApp(JupyterApp):
         if ledger.notice:
             self.log.error(ledger.notice)
         check_directory(ledger_path.parent)
+        membership = Membership.open(self._pool_directory(ledger_path))
         is_first = not key_file(ledger_path).exists()
         policy = Policy(parent=self)
         rhythm = read(policy, Rhythm)
@@ -376,11 +391,12 @@ class NodeManagerApp(JupyterApp):
             manager,
             clock,
             key=key,
-            name=socket.gethostname(),
+            name=socket.gethostname() if membership is None else membership.name,
             version=__version__,
             heartbeat_interval=rhythm.heartbeat_interval,
             models=ledger_path.with_name(MODELS_FILE),
             learned=Learned(ledger_path.with_name(RECORDS_FILE)) if self.keep_runs else None,
+            membership=membership,
             log=self.log,
         )
         service.statuses.ledger = str(ledger_path.absolute())
@@ -419,6 +435,7 @@ class NodeManagerApp(JupyterApp):
             loop.create_task(stop.wait()),
             loop.create_task(manager.crashed.wait()),
         }
+        port: TlsPort | None = None
         exporter: Any = None
         background: list[asyncio.Task[None]] = []
         try:
@@ -444,6 +461,8 @@ class NodeManagerApp(JupyterApp):
             # A driver may hang right here; the waiting caller must be able to give up.
             if not await _first(starting, ends):
                 return
+            pool = None if membership is None else membership.pool
+            await manager.submit(BelongTo(clock.boot(), pool))
             await service.recall()
             for warning in service.quotas.warnings():
                 self.log.warning("Quotas: %s", warning)
@@ -460,6 +479,14 @@ class NodeManagerApp(JupyterApp):
             manager.reads.took = service.statuses.took = transport.turnstile.took
             service.statuses.owes = transport.turnstile.owes
             service.start()
+            if membership is not None:
+                port = TlsPort(membership.context, transport.connect, log=self.log)
+                self.log.info(
+                    "The pool %s reaches this host, %s, at %s",
+                    membership.pool,
+                    membership.name,
+                    await self._listen(port),
+                )
             if self.metrics_port:
                 from .views import metricsport
                 from .views.metrics import registry_of
@@ -484,11 +511,27 @@ class NodeManagerApp(JupyterApp):
             if exporter is not None:
                 exporter.stop()
                 await exporter.close_all_connections()
+            if port is not None:
+                await port.close()
             await transport.close()
             await service.close()
             await manager.close()
             if manager.crash is not None:
                 raise NodeManagerCrashed from manager.crash
+
+    def _pool_directory(self, ledger: Path) -> Path:
+        return Path(self.pool_directory) if self.pool_directory else ledger.parent / POOL_DIRECTORY
+
+    async def _listen(self, port: TlsPort) -> str:
+        """Raises :class:`ValueError` for an address without a port, :class:`OSError`."""
+        address, _, number = self.pool_listen.rpartition(":")
+        if not address or not number.isdigit():
+            raise ValueError(
+                f"{self.pool_listen!r} is no address with a port: c.NodeManagerApp.pool_listen = "
+                f'"0.0.0.0:{HOST_PORT}" is one.'
+            )
+        host, bound = await port.start(address.strip("[]"), int(number))
+        return f"{host}:{bound}"
 
     def _own_ledger(self) -> Path:
         """The default place of the ledger; a ledger of an earlier release is moved there."""

@@ -711,5 +711,9 @@ _NEEDS_DISK = (
     cmd.UnsetGroupQuota,
     cmd.TakeGpuOut,
     cmd.PutGpuBack,
+    cmd.TakeNodeOut,
+    cmd.PutNodeBack,
+    cmd.BelongTo,
+    cmd.LendQuotas,
     cmd.SetGranting,
 )

@@ -7,6 +7,7 @@ are refused with a sentence. A parameter whose type has ``None`` may be left out
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final
@@ -24,6 +25,7 @@ from .messages import (
     MOVABLE,
     NAME,
     PATH,
+    PEM,
     RUNGS,
     TEXT,
     TOKEN,
@@ -60,6 +62,15 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
+class ViewerParams:
+    """The person for whom the pool asks; JupyterHub has told the pool who it is."""
+
+    name: Name
+    groups: tuple[Name, ...] = ()
+    admin: Annotated[bool, "an administrator of JupyterHub"] = False
+
+
+@dataclass(frozen=True, slots=True)
 class Hello:
     """The caller introduces itself; with a ``token`` if identity needs one."""
 
@@ -67,6 +78,9 @@ class Hello:
     client: Client
     token: Annotated[str, Text(TOKEN), "says who calls if the OS user does not"] | None
     recalls: Annotated[bool, "it understands `recall`; else it hears the older notices"] = False
+    viewer: Annotated[
+        ViewerParams | None, "for whom the pool asks; only with the pool's certificate"
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,6 +613,9 @@ class LentParams:
         bool, "what it holds beyond `gpus` is asked back, the newest lease first"
     ] = False
     why: Annotated[Sentence | None, "why it is lent no more, for people"] = None
+    borrowed: Annotated[
+        int, Range(0, MOST_GPUS), NullIsLeftOut(), "of `gpus` those that belong to others"
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -627,6 +644,21 @@ class HintsParams:
     """All hints; earlier ones are forgotten."""
 
     hints: tuple[HintParams, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CertifyParams:
+    """Nothing asks for a request to sign; what the pool has signed comes with its authorities."""
+
+    certificates: Annotated[
+        str | None, Text(PEM), "the host's new certificate, and what stands between it and the root"
+    ] = None
+    authorities: Annotated[str | None, Text(PEM), "all that the host is to trust"] = None
+
+    def mistake(self) -> str:
+        """What is wrong with them together; empty: nothing is."""
+        wrong = (self.certificates is None) != (self.authorities is None)
+        return "name both of `certificates` and `authorities`, or neither." if wrong else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,6 +712,7 @@ PARAMS: Final[dict[Method, type]] = {
     Method.POOL_FOLLOW: FollowParams,
     Method.POOL_LEND: LendParams,
     Method.POOL_HINT: HintsParams,
+    Method.POOL_CERTIFY: CertifyParams,
     Method.LEDGER_BACKUP: BackupParams,
     Method.LEDGER_CHECK: NoParams,
     Method.LEDGER_VACUUM: NoParams,
@@ -691,14 +724,22 @@ class Call:
     """One call, read and checked."""
 
     id: CallId
-    method: Method
+    method: Any  # one of ``PARAMS``, or another socket's (:mod:`.poolcalls`)
     params: Any
 
 
-_METHODS: Final = {method.value: (method, reader(kind)) for method, kind in PARAMS.items()}
+Methods = Mapping[str, tuple[Enum, Callable[[dict[str, Any]], Any]]]
 
 
-def parse_call(line: bytes) -> Call:
+def methods(params: Mapping[Any, type]) -> Methods:
+    """What reads the calls of a socket, by their names."""
+    return {method.value: (method, reader(kind)) for method, kind in params.items()}
+
+
+_METHODS: Final = methods(PARAMS)
+
+
+def parse_call(line: bytes, known_methods: Methods = _METHODS) -> Call:
     """The call on one line.
 
     Raises :class:`RemoteProtocolError` with the JSON-RPC code and, where it
@@ -711,7 +752,7 @@ def parse_call(line: bytes) -> Call:
     if data.get("jsonrpc") != "2.0":
         raise RemoteProtocolError('A call needs `"jsonrpc": "2.0"`.', call_id=call_id)
     name = data.get("method")
-    known = _METHODS.get(name) if isinstance(name, str) else None
+    known = known_methods.get(name) if isinstance(name, str) else None
     if known is None:
         raise RemoteProtocolError(
             f"There is no method {str(name)[:NAME]!r}.", code=METHOD_NOT_FOUND, call_id=call_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 from .errors import RemoteProtocolError
@@ -11,7 +12,6 @@ from .messages import (
     CallId,
     ErrorAnswer,
     Incoming,
-    Method,
     Notification,
     call,
     parse_incoming,
@@ -28,7 +28,7 @@ class ClientConnection:
         self._last = 0
         self._open: set[CallId] = set()
 
-    def call(self, method: Method, **params: Any) -> tuple[CallId, bytes]:
+    def call(self, method: Enum, **params: Any) -> tuple[CallId, bytes]:
         """The id and the bytes of a call.
 
         ``None`` parameters are left out, except those for which null has a meaning.

@@ -114,6 +114,17 @@ class QuotaNumbers(TypedDict):
     weight: float
 
 
+class PoolQuota(TypedDict):
+    """What the pool lends on this host, of a quota that holds for all its hosts."""
+
+    pool: Annotated[str, "its name"]
+    whole: Annotated[int | None, "GPUs on all hosts together; null: it has not said so yet"]
+    borrowed: Annotated[Count, "of the GPUs lent here those that belong to others"]
+    reclaimed: Annotated[bool, "what is held beyond the loan is asked back"]
+    valid: Annotated[bool, "false: nothing new begins until the pool answers"]
+    why: Annotated[str | None, "why it is lent no more"]
+
+
 class HeldQuota(QuotaNumbers):
     """An environment's quota in force, where it comes from, and what is held and left of it."""
 
@@ -133,6 +144,7 @@ class HeldQuota(QuotaNumbers):
     burst_memory: NotRequired[Burst]
     reserve: NotRequired[OwnReserve]
     budget: GpuHours
+    pool: NotRequired[Annotated[PoolQuota, "where its source is 'pool'; `gpus` are lent here"]]
 
 
 class ServerQuota(HeldQuota):
@@ -671,6 +683,15 @@ class Predicted(TypedDict):
     kinds: Annotated[list[PredictedKind], "in the order of the node's GPUs"]
 
 
+class Hint(TypedDict):
+    """Another host of the pool where a person who waits would get a GPU now."""
+
+    host: str
+    gpus: Annotated[Count, "GPUs that are free there"]
+    kind: Annotated[str, "the GPUs' name"]
+    text: Annotated[str, "a sentence for the person; `message` has it, too"]
+
+
 class Waiting(TypedDict):
     """A request that waits."""
 
@@ -693,6 +714,9 @@ class Waiting(TypedDict):
         Annotated[Budget | None, "the GPU-hours that it waits for; null: it does not"]
     ]
     outlook: NotRequired[Annotated[Outlook | None, "what it can expect; null: not yours to know"]]
+    hints: NotRequired[
+        Annotated[list[Hint], "hosts of the pool where it would not wait, if it is yours to know"]
+    ]
 
 
 class More(TypedDict):
@@ -1188,6 +1212,12 @@ class Lent(TypedDict):
     environments: list[LentNow]
 
 
+class Certify(TypedDict):
+    """The host's request for a new certificate; left out when it was told what was signed."""
+
+    csr: NotRequired[Annotated[str, "PEM, with a new key that never leaves the host"]]
+
+
 class Changes(TypedDict):
     """How many GPUs changed."""
 
@@ -1212,6 +1242,7 @@ class Queued(TypedDict):
         Annotated[Budget | None, "the GPU-hours that it waits for; null: it does not"]
     ]
     outlook: NotRequired[Annotated[Outlook, "what it can expect"]]
+    hints: NotRequired[Annotated[list[Hint], "hosts of the pool where it would not wait"]]
 
 
 class Revoked(TypedDict):
@@ -1234,7 +1265,7 @@ AskedWhy = Annotated[
     str,
     words(
         *("contended", "idle", "budget_spent", "over_limit", "out_of_service", "quantum"),
-        *("moved", "served"),
+        *("moved", "served", "reclaimed", "reclaimed_at_work"),
     ),
 ]
 
@@ -1366,6 +1397,7 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.NODE_RESUME: Changes,
     Method.POOL_FOLLOW: HostReport,
     Method.POOL_LEND: Lent,
+    Method.POOL_CERTIFY: Certify,
 }
 
 

@@ -24,6 +24,8 @@ MOST_IDLE: Final = 1e9  # seconds
 #: The longest period of usage that may be asked for, in seconds.
 LONGEST_SINCE: Final = 100 * 366 * 86400.0
 NAME, PATH, IDENTIFIER, TEXT, TOKEN, VOUCHER = 256, 4096, 128, 1024, 8192, 32768
+#: Certificates of a pool, or a request for one.
+PEM: Final = 16384
 
 
 #: A text that other people read: one line without control characters, without characters that
@@ -80,6 +82,7 @@ class Method(Enum):
     POOL_FOLLOW = "pool.follow"
     POOL_LEND = "pool.lend"
     POOL_HINT = "pool.hint"
+    POOL_CERTIFY = "pool.certify"
     LEDGER_BACKUP = "ledger.backup"
     LEDGER_CHECK = "ledger.check"
     LEDGER_VACUUM = "ledger.vacuum"
@@ -151,7 +154,7 @@ Incoming = Answer | ErrorAnswer | Notification
 
 
 #: Parameters of which null is not the same as leaving them out.
-NULL_SAYS: Final = {
+NULL_SAYS: Final[dict[Enum, frozenset[str]]] = {
     Method.QUOTA_SET: frozenset(
         {
             *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
@@ -206,7 +209,7 @@ def _remote_error(error: object) -> RemoteError:
     return RemoteError(code, reason, error["message"], details)
 
 
-def call(call_id: CallId, method: Method, params: Mapping[str, Any]) -> dict[str, Any]:
+def call(call_id: CallId, method: Enum, params: Mapping[str, Any]) -> dict[str, Any]:
     """A call, ready to encode."""
     return {"jsonrpc": "2.0", "id": call_id, "method": method.value, "params": dict(params)}
 

@@ -1,4 +1,7 @@
-"""A directory for the sockets of one user's processes that no other user can have prepared."""
+"""A directory for the sockets of one user's processes that no other user can have prepared.
+
+And files that only their owner may read.
+"""
 
 from __future__ import annotations
 
@@ -84,3 +87,19 @@ def make_private(folder: str) -> None:
         raise UnsafePlace(f"{folder} belongs to user {there.st_uid}")
     if stat.S_IMODE(there.st_mode) & 0o077:
         raise UnsafePlace(f"{folder} is open to other users (mode {there.st_mode & 0o777:o})")
+
+
+def replace_private(path: str | os.PathLike[str], text: bytes) -> None:
+    """Replace a file as a whole, or not at all; only its owner may read it.
+
+    Raises :class:`OSError`.
+    """
+    new = f"{os.fspath(path)}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(new)
+    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "wb") as writing:
+        writing.write(text)
+        writing.flush()
+        os.fsync(file)
+    os.replace(new, path)

@@ -13,7 +13,18 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
 from .periods import parse_period
-from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Shape, Text, Words, shapes
+from .shapes import (
+    GpuCount,
+    Inside,
+    NullIsLeftOut,
+    Period,
+    Range,
+    Shape,
+    Text,
+    Words,
+    shapes,
+)
+from .shapes import shape as shape_of
 from .sizes import GPUS_OF_QUOTA
 
 _MOST_PARTS: Final = 1024  # objects in a list
@@ -109,8 +120,10 @@ def _value(shape: Shape) -> Callable[[Any], Any]:
         return _number(bounds)
     if shape.kind is bool:
         return _flag
+    if get_origin(shape.kind) is tuple and text is not None:
+        return _texts(_text(text))
     if get_origin(shape.kind) is tuple:
-        return _parts(reader(get_args(shape.kind)[0]))
+        return _parts(shape_of(get_args(shape.kind)[0]))
     return _part(reader(shape.kind))
 
 
@@ -184,12 +197,26 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _parts(read_one: Callable[[dict[str, Any]], Any]) -> Callable[[Any], tuple[Any, ...]]:
+def _parts(part: Shape) -> Callable[[Any], tuple[Any, ...]]:
+    kind, plural = (str, "texts") if part.kind is str else (dict, "objects")
+    read_one = _value(part) if kind is str else reader(part.kind)
+
     def read(value: Any) -> tuple[Any, ...]:
         is_list = isinstance(value, list) and len(value) <= _MOST_PARTS
-        if not is_list or not all(isinstance(item, dict) for item in value):
-            raise _Wrong(f" must be a list of at most {_MOST_PARTS} objects.")
+        if not is_list or not all(isinstance(item, kind) for item in value):
+            raise _Wrong(f" must be a list of at most {_MOST_PARTS} {plural}.")
         return tuple(read_one(item) for item in value)
+
+    return read
+
+
+def _texts(read_one: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
+    """A list of texts; the form is that of each."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or len(value) > _MOST_PARTS:
+            raise _Wrong(f" must be a list of at most {_MOST_PARTS} texts.")
+        return tuple(map(read_one, value))
 
     return read
 

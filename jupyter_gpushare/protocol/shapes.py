@@ -95,7 +95,7 @@ def shape(hint: Any) -> Shape:
         one = next(part for part in parts if part is not NoneType and type(part) is not EnumMeta)
         inner = shape(one)
         return inner._replace(null=inner.null or NoneType in parts)
-    return Shape(hint)
+    return Shape(getattr(hint, "__supertype__", hint))  # a NewType is the type that it names
 
 
 @cache

@@ -134,6 +134,7 @@ TABLE = [
         Gets.FORBIDDEN,
     ),
     Row(Method.POOL_HINT, {"hints": []}, Gets.FORBIDDEN, Gets.FORBIDDEN),
+    Row(Method.POOL_CERTIFY, {}, Gets.FORBIDDEN, Gets.FORBIDDEN),
     Row(Method.LEDGER_BACKUP, {"offset": 0}, Gets.FORBIDDEN, Gets.DONE),
     Row(Method.LEDGER_CHECK, {}, Gets.FORBIDDEN, Gets.DONE),
     Row(Method.LEDGER_VACUUM, {}, Gets.FORBIDDEN, Gets.DONE),

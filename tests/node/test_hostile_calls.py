@@ -65,7 +65,7 @@ OTHERS = {
     *(Method.USAGE_DAILY, Method.READINGS, Method.HISTORY, Method.TASK_ENDED, Method.QUOTA_LIST),
     *(Method.QUOTA_SET, Method.QUOTA_UNSET, Method.LEASE_REVOKE),
     *(Method.GPU_DRAIN, Method.GPU_RESUME, Method.NODE_DRAIN, Method.NODE_RESUME),
-    *(Method.POOL_FOLLOW, Method.POOL_LEND, Method.POOL_HINT),
+    *(Method.POOL_FOLLOW, Method.POOL_LEND, Method.POOL_HINT, Method.POOL_CERTIFY),
     *(Method.LEDGER_BACKUP, Method.LEDGER_CHECK, Method.LEDGER_VACUUM),
 }
 

@@ -8,7 +8,7 @@ from jupyter_gpushare.policy.say.texts import ask_back_text, park_warning_text
 from jupyter_gpushare.policy.words.recalls import Why
 
 #: Asked while their code runs: nothing may be said of an idle kernel.
-RUNNING = (Why.QUANTUM, Why.MOVED, Why.SERVED, Why.PROMISED, Why.BEYOND)
+RUNNING = (*(Why.QUANTUM, Why.MOVED, Why.SERVED, Why.PROMISED, Why.BEYOND, Why.RECLAIMED_AT_WORK),)
 
 
 @pytest.mark.parametrize("why", Why)

@@ -18,6 +18,7 @@ from jupyter_gpushare.protocol.calls import (
     AttachParams,
     BackupParams,
     Call,
+    CertifyParams,
     Client,
     DailyUsageParams,
     DrainParams,
@@ -239,6 +240,10 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.POOL_HINT: (
         {"hints": [{"environment": "e", "host": "b", "gpus": 1, "kind": "A", "text": "there"}]},
         HintsParams((HintParams("e", "b", 1, "A", "there"),)),
+    ),
+    Method.POOL_CERTIFY: (
+        {"certificates": "c", "authorities": "a"},
+        CertifyParams("c", "a"),
     ),
     Method.LEDGER_BACKUP: ({"offset": 7}, BackupParams(7)),
     Method.LEDGER_CHECK: ({}, NoParams()),

@@ -335,6 +335,12 @@ class World:
         if out:
             assert any(part.gpu in before.out for part in lease.allocations), "its GPUs serve"
             assert all(p.memory == 0 for p in event.keep if p.gpu in before.out), "all of it"
+        if event.why in (Why.RECLAIMED, Why.RECLAIMED_AT_WORK):
+            self.borrowed(before, lease)
+            at_work = event.why is Why.RECLAIMED_AT_WORK
+            assert at_work or lease.id in self.idle_since or lease.has_residue, "it computes"
+            assert not at_work or before.takers.get(lease.id) is False, "it has no gate"
+            return
         if lease.has_residue:
             waits = any(i.left is None for i in before.queue.waiting.values())
             assert waits or out, "nobody waits"
@@ -378,6 +384,14 @@ class World:
             if self.config.moving is not None:  # for a task that would come
                 waits |= any(turn.phase is TurnPhase.WAITS for turn in before.turns.values())
             assert waits, "nobody waits"
+
+    @staticmethod
+    def borrowed(before: State, lease: Lease) -> None:
+        """The pool asked its environment for what it has beyond its loan."""
+        loan = before.quotas.lent[lease.environment]
+        held = [gpu for who, gpu in before.reservations if who == lease.environment]
+        assert loan.reclaim, "nobody asks for it"
+        assert len(held) > loan.quota.gpus, "it is within its loan"
 
     def somebody_grows(self, before: State, lease: Lease) -> None:
         """A task that computes beside it was measured to use nearly all that it may."""
@@ -465,6 +479,8 @@ class World:
             lease = before.leases[item.lease]
             own = [key for key in before.claims if key[0] == lease.id]
             if self.is_spent(before, item.environment) or own or self.lacks(before, lease):
+                continue
+            if before.lacks_loan(lease):  # tests/policy/test_loans.py says what that is
                 continue
             if item.urgent_at <= before.grants:
                 assert mine <= (item.urgent_at, item.order), "an urgent request was passed"

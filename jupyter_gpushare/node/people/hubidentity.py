@@ -14,8 +14,8 @@ import pwd
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ...policy.words.settings import Unit, setting
@@ -182,6 +182,13 @@ class HubIdentity:
         """
         return self._trust.believed * LOOK_AGAIN
 
+    by_token = True
+
+    def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
+        if name.startswith(SERVICE):
+            raise IdentityRefused(f"{name} is a service's name, and no person's.")
+        return self._person_named(name, groups, admin)
+
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused` without a valid token."""
         if not token:
@@ -325,14 +332,18 @@ class HubIdentity:
         if self._trust.service and not may_access(self._trust.service, model.get("scopes")):
             return _Known(asked, None, narrow=True)
         groups, is_hub_admin, servers = await self._look_up(name, owner)
-        admin = self._trust.hub_admins and is_hub_admin
-        admin = admin or not self._trust.admin_groups.isdisjoint(groups)
-        environment = name
+        person = self._person_named(name, groups, is_hub_admin)
         if self._trust.per_server:
             environment = environment_of(name, model.get("scopes"), servers)
-        # A named server acts for itself only, its owner for all of them.
-        all_servers = self._trust.per_server and environment == name
-        return _Known(asked, Principal(environment, groups, admin, all_servers))
+            # A named server acts for itself only, its owner for all of them.
+            person = replace(person, environment=environment, all_servers=environment == name)
+        return _Known(asked, person)
+
+    def _person_named(self, name: str, groups: Sequence[str], is_hub_admin: bool) -> Principal:
+        """A user of the Hub, with all that is theirs."""
+        admin = self._trust.hub_admins and is_hub_admin
+        admin = admin or not self._trust.admin_groups.isdisjoint(groups)
+        return Principal(name, tuple(sorted(groups)), admin, self._trust.per_server)
 
     async def _look_up(
         self, name: str, owner: Hashable

@@ -12,7 +12,7 @@ import pwd
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ class Peer:
     """The process at the other end of a socket, as the kernel says.
 
     ``pidfd`` belongs to the connection; ``None`` where the kernel has none. ``owner``: whose
-    subordinate user it is, if any person's.
+    subordinate user it is, if any person's; of a peer on another host its address.
     """
 
     pid: int
@@ -45,12 +45,17 @@ class Peer:
         return self.uid if self.owner is None else self.owner
 
 
+def elsewhere(address: str) -> Peer:
+    """A peer on another host: no user of this one, and no process here."""
+    return Peer(0, -1, -1, owner=f"address {address}")
+
+
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The environment that a connection acts for; quotas belong to it.
 
     With ``all_servers`` the user's named servers are environments of their own, ``environment/…``,
-    and the connection may act for all of them.
+    and the connection may act for all of them. ``pool``: it is the pool's, and nobody's.
     """
 
     environment: str
@@ -70,6 +75,13 @@ class Identity(Protocol):
     @property
     def recheck(self) -> float | None:
         """Seconds after which a live connection is identified again; ``None``: never."""
+
+    @property
+    def by_token(self) -> bool:
+        """Whether a token alone says who calls, from wherever."""
+
+    def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
+        """The person whom the pool names. Raises :class:`IdentityRefused` for no person's name."""
 
     async def identify(self, peer: Peer, token: str | None) -> Principal:
         """Raises :class:`IdentityRefused`."""
@@ -92,6 +104,7 @@ class PeerIdentity:
     """
 
     recheck = None
+    by_token = False
 
     def __init__(
         self,
@@ -130,6 +143,9 @@ class PeerIdentity:
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return principal
+
+    def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
+        return Principal(name, tuple(sorted(groups)), admin)
 
     async def knows(self, environment: str) -> bool | None:
         """Whether the host has a user of that name."""
@@ -202,6 +218,7 @@ class TokenFileIdentity:
     """
 
     recheck = None
+    by_token = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
@@ -223,6 +240,9 @@ class TokenFileIdentity:
         if found is None:
             raise IdentityRefused("This token is not known to the node manager.")
         return found
+
+    def vouched(self, name: str, groups: Sequence[str], admin: bool) -> Principal:
+        return Principal(name, tuple(sorted(groups)), admin)
 
     async def knows(self, environment: str) -> bool | None:
         """Whether the file had a token of that name when it was last read."""

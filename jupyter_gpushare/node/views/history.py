@@ -150,6 +150,13 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "GpuRemoved": ("GPU gone", lambda d: f"{d['gpu']} is no longer in the node"),
     "GpuLost": ("GPU lost", lambda d: f"{d['gpu']} takes no leases: {d['problem']}"),
     "GpuRestored": ("GPU works again", lambda d: f"{d['gpu']} works again"),
+    "NodeTakenOut": (
+        "node taken out of service",
+        lambda d: f"The whole node is taken out of service by {d['by']}: {d['reason']}",
+    ),
+    "NodePutBack": ("node serves again", lambda d: f"The node serves again; {d['by']} did it"),
+    "PoolJoined": ("host joined a pool", lambda d: f"This host belongs to the pool {d['pool']}"),
+    "PoolLeft": ("host left its pool", lambda d: "This host belongs to no pool any more"),
     "GpuTakenOut": (
         "GPU taken out of service",
         lambda d: f"{d['gpu']} is taken out of service by {d['by']}: {d['reason']}",

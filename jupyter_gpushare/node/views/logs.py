@@ -196,6 +196,20 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
     ev.GpuRemoved: (_WARNING, "gpu.removed", lambda e: {"gpu": e.gpu}),
     ev.GpuLost: (_ERROR, "gpu.lost", lambda e: {"gpu": e.gpu, "problem": e.problem}),
     ev.GpuRestored: (_INFO, "gpu.restored", lambda e: {"gpu": e.gpu}),
+    ev.NodeTakenOut: (
+        _INFO,
+        "node.out_of_service",
+        lambda e: {"why": e.reason, "by": e.by},
+    ),
+    ev.NodePutBack: (_INFO, "node.in_service", lambda e: {"by": e.by}),
+    ev.PoolJoined: (_INFO, "pool.joined", lambda e: {"pool": e.pool}),
+    ev.PoolLeft: (_INFO, "pool.left", lambda e: {}),
+    ev.QuotasLent: (
+        _INFO,
+        "pool.lent",
+        lambda e: {"until": e.until, "changed": len(e.loans), "ended": len(e.ended)},
+    ),
+    ev.LoansExpired: (_WARNING, "pool.expired", lambda e: {"loans": len(e.environments)}),
     ev.GpuTakenOut: (
         _INFO,
         "gpu.out_of_service",

@@ -74,7 +74,7 @@ def of_lease(
 
 
 #: The word for a task that is asked for its memory while it computes.
-_LEAVES: Final = {Why.MOVED: "moves", Why.SERVED: "makes_way"}
+_LEAVES: Final = {Why.MOVED: "moves", Why.SERVED: "makes_way", Why.RECLAIMED_AT_WORK: "makes_way"}
 
 
 def _interruption(

@@ -7,14 +7,14 @@ the REST API, in ``%gpushare status`` and on the command line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import Final, cast
 
 from ...policy import core
 from ...policy.books.placement import wanted
-from ...policy.books.quotas import QuotaSource
+from ...policy.books.quotas import QuotaBook, QuotaSource
 from ...policy.books.state import Lease, State
 from ...policy.measure import stalled, watchdog
 from ...policy.recall import lifts
@@ -41,6 +41,7 @@ from ...protocol import documents as doc
 from ...protocol.shapes import private
 from . import outlook as outlook_status
 from . import sharing
+from .hints import Hints, with_hints
 from .promises import NO_VERDICTS
 from .viewer import View, Viewer
 
@@ -68,7 +69,7 @@ class NodeFacts:
     """The facts about the node itself in a status. ``now`` and ``boot`` are the same instant.
 
     ``quotas_as_of`` is set while JupyterHub is away: when it last told its groups' quotas.
-    ``ledger`` is the path of the ledger.
+    ``ledger`` is the path of the ledger, ``hints`` where else people would get a GPU.
     """
 
     name: str
@@ -80,6 +81,7 @@ class NodeFacts:
     problem: str | None = None
     quotas_as_of: float | None = None
     ledger: str | None = None
+    hints: Hints = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +332,7 @@ class Sheet:
         ahead = place.position - 1
         why = core.why_waiting(state, lease.id, ahead, config, boot) if known else None
         outlook = self._outlooks().get(lease.id) if known else None
+        hints = self._facts.hints.get(lease.environment, ()) if known else ()
         return {
             "position": place.position,
             "lease": lease.id if known else None,
@@ -341,9 +344,10 @@ class Sheet:
             "waiting": max(0.0, boot - lease.requested_at),
             "ahead": place.ahead,
             "reason": why.reason.value if why else None,
-            "message": why.message if why else None,
+            "message": with_hints(why.message, hints) if why else None,
             "budget": budget_of(state, lease, config) if why else None,
             "outlook": outlook_status.outlook_document(state, outlook, viewer) if known else None,
+            "hints": list(hints),
         }
 
     # -- inside -------------------------------------------------------------------------
@@ -463,7 +467,7 @@ def quota_document(
             reserved = (own.full or own.memory) - state.bursts.get(key, 0)
             left = max(0, most - reserved)
             held.append({"uuid": uuid, "index": books.gpu.index, "bytes": left})
-    return {
+    document: doc.HeldQuota = {
         "gpus": quota.gpus,
         "memory": quota.memory,
         "weight": quota.weight,
@@ -480,6 +484,22 @@ def quota_document(
         "burst_memory": lifts.burst_memory(state, config, environment),
         "reserve": quota.reserve and quota.reserve.value,
         "budget": _budget(state, environment, quota, config),
+    }
+    if source is QuotaSource.POOL:
+        document["pool"] = _of_pool(state.quotas, environment)
+    return document
+
+
+def _of_pool(book: QuotaBook, environment: EnvironmentName) -> doc.PoolQuota:
+    """What the pool lends somebody here, and how much of it there is in the whole pool."""
+    loan = book.lent.get(environment)
+    return {
+        "pool": book.pool or "",
+        "whole": None if loan is None else loan.whole,
+        "borrowed": 0 if loan is None else loan.borrowed,
+        "reclaimed": loan is not None and loan.reclaim,
+        "valid": loan is not None and environment not in book.stale,
+        "why": None if loan is None else loan.why or None,
     }
 
 
@@ -649,7 +669,11 @@ def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfi
 
 
 #: Older panels know no other words; `gpus` say that one is out of service.
-_WARNED_OF: Final = {Why.OUT_OF_SERVICE: Why.IDLE, Why.GROWS: Why.CONTENDED}
+_WARNED_OF: Final = {
+    Why.OUT_OF_SERVICE: Why.IDLE,
+    Why.GROWS: Why.CONTENDED,
+    Why.RECLAIMED: Why.CONTENDED,
+}
 
 
 def _parking(

@@ -40,6 +40,10 @@ from ...policy.words.events import (
     GpuTakenOut,
     GrantingChanged,
     LeaseQueued,
+    LoansExpired,
+    PoolJoined,
+    PoolLeft,
+    QuotasLent,
     RecallMoved,
     ResumeQueued,
 )
@@ -50,6 +54,7 @@ from ...policy.words.model import (
     GpuUuid,
     LeaseId,
     LeasePhase,
+    ProcessId,
 )
 from ...policy.words.recalls import MEMORY, Give, RecallPhase
 from ...policy.words.turns import TurnPhase
@@ -61,6 +66,7 @@ from ...protocol.calls import (
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
+from ..host.membership import Membership
 from ..host.outcome import Outcome
 from ..ledger.learned import Learned
 from ..ledger.ledger import LedgerError
@@ -78,8 +84,10 @@ from ..views.status import (
 )
 from ..views.waits import Waits
 from . import recalls, translate, vouchers
+from .certifying import Certifying
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
+from .pool import PoolCalls
 from .predictions import Predictions
 from .quotacalls import QuotaCalls
 from .runs import Runs
@@ -96,6 +104,7 @@ _CHANGES_VOUCHER = (
 _MOVES_QUEUE = (
     *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
     *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
+    *(PoolJoined, PoolLeft, QuotasLent, LoansExpired),
 )
 QUEUE_INTERVAL = 1.0
 #: Seconds after which waiting people are told again without a change: estimates grow old.
@@ -131,6 +140,7 @@ class Service:
         heartbeat_interval: float,
         models: Path | None = None,
         learned: Learned | None = None,
+        membership: Membership | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self._manager = manager
@@ -162,6 +172,17 @@ class Service:
             promises=self._promises,
         )
         self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
+        self._pool = PoolCalls(
+            manager,
+            clock,
+            name=name,
+            version=version,
+            recent=lambda: self._waits.waited(clock.wall()),
+            ask=self._ask,
+            refused=self._answer,
+            news=self._hints_changed,
+        )
+        self.statuses.hints = lambda: self._pool.hints
         self._predictions = Predictions(
             manager,
             clock,
@@ -191,7 +212,9 @@ class Service:
             Method.WATCH: self.statuses.ask,
             Method.PREDICT: self._predictions.ask,
             **ledger.calls,
+            **Certifying(membership, self._spawn, self._log).calls,
             **self.quotas.calls,
+            **self._pool.calls,
         }
         manager.listeners.append(self._heard)
 
@@ -215,6 +238,7 @@ class Service:
         self._spawn(self._push_positions())
         self._spawn(self.statuses.push())
         self._spawn(self.statuses.answer_all())
+        self._spawn(self._pool.push())
 
     async def close(self) -> None:
         """Stop pushing."""
@@ -244,24 +268,28 @@ class Service:
             )
             conn.close()
             return
-        if conn.process is None:
+        if conn.process is None and not conn.is_remote:
             fail(conn, call.id, Reason.NOT_ALLOWED, UNSEEN)
             conn.close()
             return
         who = Caller(
             EnvironmentName(principal.environment),
-            conn.process,
+            conn.process or ProcessId(self._manager.state.boot_id, 0, 0),
             principal.admin,
             tuple(principal.groups),
             principal.all_servers,
             principal.pool,
+            conn.is_remote,
         )
         looks = call.params.client.name == PAGES
         self._guests[conn.id] = Guest(conn, who, only_looks=looks, recalls=call.params.recalls)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
-        self._manager.ask(command, self._or_hang_up(conn, welcome), tag, who.environment)
+        if who.pool:
+            welcome(core.Done(None))  # it is nobody, has no quota and is not in the books
+        else:
+            self._manager.ask(command, self._or_hang_up(conn, welcome), tag, who.environment)
         say(
             self._log,
             logging.DEBUG,
@@ -307,6 +335,9 @@ class Service:
             say(self._log, logging.DEBUG, "call", call=tag, method=method)
         if guest is None:
             fail(conn, call.id, Reason.NOT_ALLOWED, "Say hello first.")
+        elif guest.who.is_remote and call.method not in translate.FROM_ELSEWHERE:
+            here = f"{call.method.value} is for processes of this host only."
+            fail(conn, call.id, Reason.NOT_ALLOWED, here)
         elif call.method in translate.POOL_ONLY and not guest.who.pool:
             only = f"Only the pool of this host may call {call.method.value}."
             fail(conn, call.id, Reason.NOT_ALLOWED, only)
@@ -327,6 +358,7 @@ class Service:
         """A connection is gone. Its leases stay: the task may come back, or die and be seen."""
         guest = self._guests.pop(conn.id, None)
         self._manager.care.forget(conn.id)
+        self._pool.forget(conn.id)
         if guest is None:
             return
         tag = call_tag(conn.id, None)
@@ -725,6 +757,11 @@ class Service:
             if concerned and guest.who.environment == effect.environment:
                 guest.conn.notify(Notice.BUDGET.value, notice)
 
+    def _hints_changed(self) -> None:
+        """The pool said where else people would get a GPU."""
+        self._queue_changed.set()
+        self.statuses.news()
+
     def _outlooks(self) -> dict[LeaseId, Outlook]:
         recent = self._waits.waited(self._clock.wall())
         return outlooks(self._manager.state, self._manager.config, self._clock.boot(), recent)
@@ -734,7 +771,9 @@ class Service:
     ) -> None:
         state, at = self._manager.state, self._clock.boot()
         lease, config = state.leases[name], self._manager.config
-        notice = translate.queued_notice(state, lease, self._key, at, place, outlook, config)
+        notice = translate.queued_notice(
+            state, lease, self._key, at, place, outlook, config, self._pool.hints
+        )
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)
 

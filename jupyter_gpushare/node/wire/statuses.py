@@ -18,6 +18,7 @@ from ..inventory.readings import Readings, figures
 from ..manager import Manager
 from ..people.fairness import RoundRobin
 from ..views.board import Slices, Took, Wanted, hand_out
+from ..views.hints import Hints
 from ..views.pauses import Pauses
 from ..views.promises import Promises
 from ..views.status import NodeFacts, Sheet
@@ -67,6 +68,8 @@ class Statuses:
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
         self.ledger: str | None = None  # its path, for administrators
+        #: Where else people who wait would get a GPU, as the pool says.
+        self.hints: Callable[[], Hints] = dict
         #: The newest predictions of somebody's tasks.
         self.predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda _: []
         manager.measured.append(self.measured)
@@ -171,6 +174,7 @@ class Statuses:
             problem=manager.readings.problem,
             quotas_as_of=self.quotas_as_of(),
             ledger=self.ledger,
+            hints=self.hints(),
         )
         sheet = Sheet(
             manager.state,

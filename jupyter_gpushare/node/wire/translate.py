@@ -42,6 +42,7 @@ from ...protocol import calls
 from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
+from ..views.hints import Hints, with_hints
 from ..views.outlook import outlook_document
 from ..views.status import Place, budget_of, granted_gpus
 from ..views.viewer import Viewer
@@ -52,7 +53,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller as the kernel or the Hub tells it; no field comes from the client."""
+    """The caller as the kernel, the Hub or a certificate tells it; no field is the client's word.
+
+    ``is_remote``: it is on another host, and ``process`` is nobody's.
+    """
 
     environment: EnvironmentName
     process: ProcessId
@@ -60,6 +64,7 @@ class Caller:
     groups: tuple[str, ...] = ()
     all_servers: bool = False
     pool: bool = False
+    is_remote: bool = False
 
     @property
     def viewer(self) -> Viewer:
@@ -138,15 +143,25 @@ def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) 
     return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
 
 
+def _named(params: calls.QuotaFields) -> dict[str, Any]:
+    told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
+    return {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
+
+
+def quota_of(params: calls.QuotaFields) -> Quota:
+    """The quota that these fields say."""
+    parts = _named(params)
+    if parts.get("reserve") is not None:
+        parts["reserve"] = Reserve(parts["reserve"])
+    return Quota(**{"gpus": 0, **parts})
+
+
 def quota_set(
     at: float, who: Caller, params: calls.QuotaParams, groups: tuple[str, ...]
 ) -> cmd.Command:
     """An edit of a quota. ``groups`` are given for an environment that has never connected."""
-    told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
-    parts = {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
-    if parts.get("reserve") is not None:
-        parts["reserve"] = Reserve(parts["reserve"])
-    quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
+    parts = _named(params)
+    quota, named = quota_of(params), frozenset(parts)
     if params.whose.environment is None:
         return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
     environment = EnvironmentName(params.whose.environment)
@@ -283,6 +298,8 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.GPU_DRAIN: lambda at, who, p, _: cmd.TakeGpuOut(
         at, GpuUuid(p.gpu), p.reason, who.environment
     ),
+    msg.Method.NODE_DRAIN: lambda at, who, p, _: cmd.TakeNodeOut(at, p.reason, who.environment),
+    msg.Method.NODE_RESUME: lambda at, who, p, _: cmd.PutNodeBack(at, who.environment),
     msg.Method.GPU_RESUME: lambda at, who, p, _: cmd.PutGpuBack(
         at, GpuUuid(p.gpu), who.environment
     ),
@@ -304,8 +321,40 @@ ADMIN_ONLY: Final = frozenset(
         msg.Method.LEDGER_VACUUM,
     }
 )
+# What may be called from another host: no process of this one is needed. Pages call these.
+FROM_ELSEWHERE: Final = frozenset(
+    {
+        msg.Method.STATUS,
+        msg.Method.WATCH,
+        msg.Method.USAGE,
+        msg.Method.USAGE_DAILY,
+        msg.Method.READINGS,
+        msg.Method.HISTORY,
+        msg.Method.RELEASE,
+        msg.Method.PIN,
+        msg.Method.QUOTA_LIST,
+        msg.Method.QUOTA_SET,
+        msg.Method.QUOTA_UNSET,
+        msg.Method.LEASE_REVOKE,
+        msg.Method.GPU_DRAIN,
+        msg.Method.GPU_RESUME,
+        msg.Method.NODE_DRAIN,
+        msg.Method.NODE_RESUME,
+        msg.Method.POOL_FOLLOW,
+        msg.Method.POOL_LEND,
+        msg.Method.POOL_HINT,
+        msg.Method.POOL_CERTIFY,
+    }
+)
 # Only the pool that this host has joined may call these.
-POOL_ONLY: Final = frozenset({msg.Method.POOL_FOLLOW, msg.Method.POOL_LEND, msg.Method.POOL_HINT})
+POOL_ONLY: Final = frozenset(
+    {
+        msg.Method.POOL_FOLLOW,
+        msg.Method.POOL_LEND,
+        msg.Method.POOL_HINT,
+        msg.Method.POOL_CERTIFY,
+    }
+)
 # The pool may call these, too, though it is no administrator.
 NODES_OWN: Final = frozenset({msg.Method.NODE_DRAIN, msg.Method.NODE_RESUME})
 
@@ -351,8 +400,10 @@ def queued_notice(
     place: Place,
     outlook: Outlook | None,
     config: PolicyConfig,
+    hints: Hints,
 ) -> doc.Queued:
     """The notice to a waiting request at boot time ``at``: its place, why it waits, its outlook."""
+    elsewhere = hints.get(lease.environment, ())
     why = core.why_waiting(state, lease.id, place.position - 1, config, at)
     return {
         "lease": lease.id,
@@ -362,9 +413,10 @@ def queued_notice(
         "ahead": place.ahead,
         "waiting": max(0.0, at - lease.requested_at),
         "reason": reason_of(why.reason).value,
-        "message": why.message,
+        "message": with_hints(why.message, elsewhere),
         "budget": budget_of(state, lease, config),
         "outlook": outlook_document(state, outlook, Viewer(lease.environment)),
+        "hints": list(elsewhere),
     }
 
 
@@ -425,6 +477,8 @@ def ended_message(reason: EndReason, detail: str) -> tuple[Reason, str]:
 
 def done_result(decision: core.Done, method: msg.Method, state: State) -> dict[str, Any]:
     """The answer to a command that was carried out."""
+    if method in NODES_OWN:
+        return {"count": decision.count}
     if method is msg.Method.TASK_ENDED:
         return {"ended": decision.count}
     if decision.lease is None:

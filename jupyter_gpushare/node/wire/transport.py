@@ -1,4 +1,7 @@
-"""The node manager's Unix socket: its connections, their limits, and their peers.
+"""The node manager's connections: its Unix socket, their limits, and their peers.
+
+Connections over TLS (:mod:`.tls`) come here when their handshake is over. Their peers are no users
+of this host: only a certificate or a token says who they are.
 
 One slow or hostile client never delays another: the node manager does not wait for a client to
 read. Unread messages are kept up to a bound. Beyond it, status changes are dropped first (a newer
@@ -14,9 +17,11 @@ import fcntl
 import logging
 import os
 import socket
+import ssl
 import stat
 import struct
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -25,8 +30,8 @@ from typing import Any, Final, Protocol, cast
 
 from ...policy.words.model import ProcessId
 from ...policy.words.settings import Unit, setting
-from ...protocol import messages
-from ...protocol.calls import Call
+from ...protocol import messages, secured
+from ...protocol.calls import Call, Hello
 from ...protocol.errors import (
     DOMAIN_ERROR,
     INTERNAL_ERROR,
@@ -40,7 +45,7 @@ from ...protocol.nodeside import Phase, ServerConnection
 from ..host.processes import container_of
 from ..host.troubles import Trouble
 from ..people.fairness import Purses
-from ..people.identity import Identity, IdentityRefused, Peer, Principal
+from ..people.identity import Identity, IdentityRefused, Peer, Principal, elsewhere
 from ..people.osusers import SubordinateIds
 from ..views.logs import LogLines, RefusalLog, call_tag
 from .admission import Admission, Places, Refusal
@@ -182,6 +187,9 @@ class Connection(asyncio.BufferedProtocol):
         #: before the first line, the newcomers.
         self.owner: Hashable = None
         self.process: ProcessId | None = None
+        #: Whether it came over TLS; then whose certificate it has shown, if any.
+        self.is_remote = False
+        self._holder: secured.Holder | None = None
         self._home = transport
         self._limits = transport.limits
         self._wire: asyncio.Transport | None = None
@@ -191,6 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._admitted = False
         self._refusals_told = 0
+        self._expires: float | None = None  # when its certificate does, in wall seconds
 
     # -- asyncio calls these ----------------------------------------------------
 
@@ -200,13 +209,37 @@ class Connection(asyncio.BufferedProtocol):
         self._wire.set_write_buffer_limits(high=SMALL_BUFFER)
         sock = self._wire.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _KERNEL_BUFFER)
-        peer = peer_of(sock)
-        self.peer = replace(peer, owner=self._home.subordinates.owner(peer.uid))
+        tls = self._wire.get_extra_info("ssl_object")
+        self.is_remote = tls is not None
+        if self.is_remote:
+            self.peer = elsewhere(self._wire.get_extra_info("peername")[0])
+        else:
+            peer = peer_of(sock)
+            self.peer = replace(peer, owner=self._home.subordinates.owner(peer.uid))
         refusal = self._home.admit(self)
         if refusal is not None:
             self.turn_away(*refusal)
             return
         self._admitted = True
+        self._deadline = self._home.later(self._limits.hello_timeout, self._no_hello)
+        if self.is_remote:
+            self._shows(tls)
+        else:
+            self._look_at_process()
+        self._home.handler.on_open(self)
+
+    def _shows(self, tls: ssl.SSLObject) -> None:
+        """Only the pool's certificate opens anything; a host's is good for answering the pool."""
+        try:
+            self._holder = secured.holder_of(tls)
+            if self._holder is not None and not self._holder.is_pool:
+                raise secured.NotOfThePool("Only the pool may call a host, and no other host.")
+            self._expires = secured.until(tls)
+        except secured.NotOfThePool as error:
+            self.turn_away(Reason.NOT_ALLOWED, str(error))
+
+    def _look_at_process(self) -> None:
+        assert self.peer is not None
         try:
             self.process = self._home.identify_process(self.peer)
         except OSError as error:
@@ -221,8 +254,6 @@ class Connection(asyncio.BufferedProtocol):
             # It has shown that the pid is the peer's; ten thousand need not stay open.
             os.close(self.peer.pidfd)
             self.peer = replace(self.peer, pidfd=None)
-        self._deadline = self._home.later(self._limits.hello_timeout, self._no_hello)
-        self._home.handler.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._home.buffer
@@ -477,7 +508,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self.peer is not None
         self._home.admission.speaks(self, self.peer.charged)
         try:
-            principal = await self._home.identity.identify(self.peer, call.params.token)
+            principal = await self._identified(call.params)
         except IdentityRefused as error:
             self.error(call.id, DOMAIN_ERROR, Reason.NOT_ALLOWED, str(error))
             self.close()
@@ -493,6 +524,20 @@ class Connection(asyncio.BufferedProtocol):
         greeting = _Greeting(self, principal, call)
         if self._home.turnstile.enter(greeting):
             greeting.serve()
+
+    async def _identified(self, hello: Hello) -> Principal:
+        """Who it is. Raises :class:`IdentityRefused`."""
+        assert self.peer is not None
+        identity, viewer = self._home.identity, hello.viewer
+        if self._holder is not None:
+            if viewer is None:
+                return Principal(secured.POOL.uri, pool=True)
+            return identity.vouched(viewer.name, viewer.groups, viewer.admin)
+        if viewer is not None:
+            raise IdentityRefused("Only the pool may say for whom it asks, by its certificate.")
+        if self.is_remote and not (identity.by_token and hello.token):
+            raise IdentityRefused(_NOBODY)
+        return await identity.identify(self.peer, hello.token)
 
     def greet(self, principal: Principal, call: Call) -> None:
         """Let ``principal`` in, whose turn it is."""
@@ -518,6 +563,10 @@ class Connection(asyncio.BufferedProtocol):
             turnstile.again(self)
 
     def _check_later(self, token: str | None) -> None:
+        if self._expires is not None:
+            left = max(0.0, self._expires - self._home.wall())
+            self._deadline = self._home.later(left, self.close)
+            return
         seconds = self._home.identity.recheck
         if seconds is not None and token is not None:
             self._deadline = self._home.later(
@@ -552,6 +601,10 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
 
+_NOBODY: Final = (
+    "From another host only the pool of this node manager may come in, by its certificate, or "
+    "somebody with a JupyterHub token where JupyterHub says who people are."
+)
 _SLOW_DOWN: Final = "Too many open calls; wait for answers before you send more."
 
 
@@ -601,6 +654,7 @@ class Transport:
         shared: bool = False,
         inherited: socket.socket | None = None,
         subordinates: SubordinateIds | None = None,
+        wall: Callable[[], float] = time.time,
         log: logging.Logger | None = None,
         lines: LogLines | None = None,
     ) -> None:
@@ -610,6 +664,7 @@ class Transport:
         self.identity = identity
         self.handler = handler
         self.identify_process = identify_process
+        self.wall = wall
         self.log = log or logging.getLogger(__name__)
         self.looks_trouble = Trouble(self.log, self.now, "Connections are looked at again")
         #: Calls and connections that were answered with an error.
@@ -672,7 +727,7 @@ class Transport:
         # asyncio accepts as many connections at once as the backlog. We accept few at once, so that
         # a flood does not hold up the open connections, and let many wait.
         self._server = await self._loop.create_unix_server(
-            self._connect, sock=sock, backlog=8, **keep
+            self.connect, sock=sock, backlog=8, **keep
         )
         sock.listen(4096)
 
@@ -717,7 +772,8 @@ class Transport:
         """Count a new connection; the reason and a sentence when it may not come in."""
         assert connection.peer is not None
         uid = connection.peer.uid
-        if self._inherited is not None and not self._shared and uid not in (0, os.getuid()):
+        is_foreign = not connection.is_remote and uid not in (0, os.getuid())
+        if self._inherited is not None and not self._shared and is_foreign:
             # Its mode is not ours: what our own socket's would keep out is kept out here.
             return Reason.NOT_ALLOWED, (
                 "This node manager serves only the user who runs it. For everybody the "
@@ -747,7 +803,8 @@ class Transport:
         whose = None if principal is None else principal.environment
         self.admission.leave(connection, connection.peer.charged, whose)
 
-    def _connect(self) -> Connection:
+    def connect(self) -> Connection:
+        """A new connection, for whoever listens."""
         self._next += 1
         return Connection(self, self._next)
 

@@ -5,11 +5,13 @@ A quota that an admin set for a group, or as the default, replaces the configure
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
-from ..words.model import EnvironmentName, Period, Quota, Reserve
+from ..words.model import EnvironmentName, Loan, Period, Quota, Reserve
 from .table import Map
 
 
@@ -20,6 +22,7 @@ class QuotaSource(Enum):
     GROUP = "group"
     USER = "user"
     OVERRIDE = "override"
+    POOL = "pool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,10 @@ class QuotaBook:
     """All quotas of a node. ``groups_of`` is what identity said of each environment.
 
     In ``group_overrides`` the default quota is that of the group ``None``.
+
+    In a ``pool`` nobody has anything but what it has ``lent``, each loan ``until`` its boot time.
+    Of those that are ``stale`` nothing new begins. The pool was last heard ``heard_at``, and had
+    a report of this host ``as_of`` then.
     """
 
     default: Quota = Quota(gpus=0)
@@ -37,11 +44,39 @@ class QuotaBook:
     group_overrides: Map[str | None, Quota] = Map()
     # Before the configuration is read no request can be granted or refused.
     is_configured: bool = False
+    pool: str | None = None
+    lent: Map[EnvironmentName, Loan] = Map()
+    until: Map[EnvironmentName, float] = Map()
+    stale: Map[EnvironmentName, None] = Map()
+    heard_at: float = 0.0
+    as_of: float = 0.0
+
+    @property
+    def next_expiry(self) -> float:
+        """Boot time at which the next loan is over. O(loans)."""
+        valid = (at for name, at in self.until.items() if name not in self.stale)
+        return min(valid, default=math.inf)
+
+    def lends(self, environment: EnvironmentName, gpus: int) -> bool:
+        """Whether a new task may have so many GPUs by a loan that is valid, if one is needed."""
+        if self.pool is None:
+            return True
+        loan = self.lent.get(environment)
+        return loan is not None and environment not in self.stale and gpus <= loan.quota.gpus
+
+    def most(self, environment: EnvironmentName) -> Quota:
+        """The quota beyond which a request is refused for good; less than that it waits for."""
+        quota, _source = self.resolve(environment)
+        if self.pool is None:
+            return quota
+        loan = self.lent.get(environment)
+        return replace(quota, gpus=_ANY if loan is None else loan.whole)
 
     @property
     def has_budgets(self) -> bool:
         """Whether any quota limits GPU-hours."""
-        return any(quota.gpu_hours is not None for quota in self._every())
+        # A pool wants to know what was spent before it lends.
+        return self.pool is not None or any(q.gpu_hours is not None for q in self._every())
 
     @property
     def has_bursts(self) -> bool:
@@ -49,13 +84,16 @@ class QuotaBook:
         return any(quota.burst_memory for quota in self._every())
 
     def _every(self) -> tuple[Quota, ...]:
+        if self.pool is not None:
+            return tuple(loan.quota for loan in self.lent.values())
         own = (*self.users.values(), *self.overrides.values())
         return (self.of_default, *self.of_groups.values(), *own)
 
     @property
     def periods(self) -> set[Period | None]:
         """The periods that budgets are for; ``None`` is the rolling window."""
-        return {quota.per for quota in self._every() if quota.gpu_hours is not None}
+        every = self._every()
+        return {quota.per for quota in every if self.pool is not None or quota.gpu_hours}
 
     @property
     def of_default(self) -> Quota:
@@ -81,6 +119,9 @@ class QuotaBook:
         self, environment: EnvironmentName, told: tuple[str, ...] = ()
     ) -> tuple[Quota, QuotaSource]:
         """The quota in force and where it came from; ``told`` are the groups of a stranger."""
+        if self.pool is not None:
+            loan = self.lent.get(environment)
+            return NOTHING if loan is None else loan.quota, QuotaSource.POOL
         if environment in self.overrides:
             return self.overrides[environment], QuotaSource.OVERRIDE
         if environment in self.users:
@@ -90,6 +131,12 @@ class QuotaBook:
         if quotas:
             return best(quotas), QuotaSource.GROUP
         return self.of_default, QuotaSource.DEFAULT
+
+
+#: More GPUs than anybody can ask for.
+_ANY: Final = 2**31
+#: Of whom the pool has not spoken yet.
+NOTHING: Final = Quota(gpus=0)
 
 
 def edited(now: Quota, edit: Quota, named: Iterable[str]) -> Quota:

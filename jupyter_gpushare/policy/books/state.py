@@ -287,6 +287,8 @@ class State:
     flags: Map[FlagKey, Flag] = Map()
     #: GPUs out of service, also those that are missing from the node for now.
     out: Map[GpuUuid, OutOfService] = Map()
+    #: Not ``None`` while the whole node is out of service.
+    drained: OutOfService | None = None
     queue: Queue = Queue()
     quotas: QuotaBook = QuotaBook()
     accounts: Map[EnvironmentName, Account] = Map()
@@ -407,12 +409,30 @@ class State:
         that were not moved: a quota that was lowered meanwhile does not end it.
         """
         quota = self.quotas.resolve(lease.environment)[0]
+        if self.quotas.pool is not None and lease.request.gpus > quota.gpus:
+            most = self.quotas.most(lease.environment).gpus
+            if lease.request.gpus > most:  # for ever: it is refused when it is looked at
+                quota = replace(quota, gpus=most)
         if lease.phase is not LeasePhase.PARKED or lease.parked is None or not lease.parked.at_work:
             return quota
         asked, memory = lease.request, quota.memory
         if memory is not None and asked.memory is not None:
             memory = max(memory, asked.memory)
         return replace(quota, gpus=max(quota.gpus, asked.gpus), memory=memory)
+
+    def lacks_loan(self, lease: Lease) -> bool:
+        """Whether a waiting request waits until the pool lends its environment (more) here.
+
+        Without a valid loan no task begins; a parked one goes on by the last that it had.
+        """
+        book, asked = self.quotas, lease.request.gpus
+        if book.pool is None:
+            return False
+        if asked > book.most(lease.environment).gpus:
+            return False  # it is refused when it is looked at
+        if lease.phase is LeasePhase.QUEUED:
+            return not book.lends(lease.environment, asked)
+        return asked > self.quota_of(lease).gpus
 
     def lacks_gpus(self, lease: Lease) -> bool:
         """Whether a request must wait until missing GPUs are back. O(GPUs)."""
@@ -469,6 +489,6 @@ class State:
             (lease.id, part.gpu) in self.draining for part in lease.allocations
         ):
             return True
-        if self.budget(lease.environment).level is BudgetLevel.SPENT:
+        if self.budget(lease.environment).level is BudgetLevel.SPENT or self.lacks_loan(lease):
             return True
         return self.lacks_gpus(lease)

@@ -13,7 +13,7 @@ from ..books.state import Lease, State
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
-from ..words.model import GpuUuid, RefusalReason
+from ..words.model import GpuUuid, OutOfService, RefusalReason
 from .draft import Decision, Done, Draft, Refuse
 from .registry import decides
 from .serving import serve
@@ -28,6 +28,39 @@ def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
         return Done()
     draft.emit(ev.GpuTakenOut(draft.at, command.gpu, command.reason, command.by))
     return Done(count=1)
+
+
+def take_node_out(draft: Draft, command: cmd.TakeNodeOut) -> Decision:
+    """Take all GPUs out of service but those that are out for a reason of their own."""
+    before = draft.state.drained
+    draft.emit(ev.NodeTakenOut(draft.at, command.reason, command.by))
+    return Done(count=keep_out(draft, before))
+
+
+def keep_out(draft: Draft, before: OutOfService | None = None) -> int:
+    """Take the GPUs out that serve although the node is drained, or was ``before``; how many."""
+    drained = draft.state.drained
+    if drained is None:
+        return 0
+    known = draft.state.out
+    serve = [uuid for uuid in draft.state.gpus if known.get(uuid) in (None, before)]
+    for uuid in sorted(serve, key=lambda uuid: draft.state.gpus[uuid].gpu.index):
+        draft.emit(ev.GpuTakenOut(draft.at, uuid, drained.reason, drained.by))
+    return len(serve)
+
+
+@decides(cmd.PutNodeBack)
+def put_node_back(draft: Draft, command: cmd.PutNodeBack) -> Decision:
+    """Put the GPUs back that were taken out with the node, and serve requests."""
+    drained = draft.state.drained
+    if drained is None:
+        return Done()
+    draft.emit(ev.NodePutBack(draft.at, command.by))
+    back = sorted(uuid for uuid, out in draft.state.out.items() if out == drained)
+    for uuid in back:
+        draft.emit(ev.GpuPutBack(draft.at, uuid, command.by))
+    serve(draft)
+    return Done(count=len(back))
 
 
 @decides(cmd.PutGpuBack)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..books.quotas import edited
+from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from ..words.model import BudgetLevel, EnvironmentName, Quota
-from .draft import Decision, Done, Draft
+from ..words.model import BudgetLevel, EnvironmentName, Quota, RefusalReason
+from .draft import Decision, Done, Draft, Refuse
 from .registry import decides
 from .serving import serve
 
@@ -76,9 +77,19 @@ def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
     return Done()
 
 
+def _of_pool(draft: Draft) -> Refuse | None:
+    """Why no quota can be edited here; ``None``: it can."""
+    pool = draft.state.quotas.pool
+    if pool is None:
+        return None
+    return Refuse(RefusalReason.NOT_ALLOWED, texts.quotas_of_pool_text(pool))
+
+
 @decides(cmd.SetQuota)
 def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
     """Override an environment's quota."""
+    if (refuse := _of_pool(draft)) is not None:
+        return refuse
     now, _source = draft.state.quotas.resolve(command.environment, command.groups)
     quota = edited(now, command.quota, command.named)
     draft.emit(ev.QuotaOverridden(draft.at, command.environment, quota, command.by))
@@ -90,6 +101,8 @@ def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
 @decides(cmd.SetGroupQuota)
 def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
     """Override a group's quota, or the default one."""
+    if (refuse := _of_pool(draft)) is not None:
+        return refuse
     book = draft.state.quotas
     now = book.of_group(command.group) or book.of_default
     quota = edited(now, command.quota, command.named)

@@ -58,9 +58,17 @@ def voucher_of(state: State, lease: Lease) -> Voucher | None:
         phase=lease.phase,
         allocations=lease.allocations,
         parked=parked,
-        quota=state.quotas.resolve(lease.environment)[0].gpus,
+        quota=_quota(state, lease),
         turns=tuple(_figures(state, lease)),
     )
+
+
+def _quota(state: State, lease: Lease) -> int:
+    """How many GPUs the environment may have; a lower loan takes none that it has."""
+    quota = state.quotas.resolve(lease.environment)[0].gpus
+    if state.quotas.pool is None:
+        return quota
+    return max(quota, sum(lease.environment == name for name, _gpu in state.reservations))
 
 
 def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes]]:

@@ -18,7 +18,7 @@ from ..words.model import (
     RefusalReason,
     Rung,
 )
-from ..words.recalls import AT_WORK, Give, Recall, RecallPhase, Why
+from ..words.recalls import AT_WORK, NOTHING_STAYS, Give, Recall, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft, Refuse
 from .own import of_task
@@ -80,7 +80,9 @@ def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
 def _is_at_work(state: State, lease: Lease) -> bool:
     """Whether it gives because it was asked in the midst of its work."""
     recall = state.memory_recall(lease.id)
-    asked = recall is not None and recall.why in AT_WORK and (recall.is_out or recall.moving > 0)
+    if recall is None or recall.why is Why.RECLAIMED_AT_WORK:
+        return False  # what the pool asked back it does not have again by itself
+    asked = recall.why in AT_WORK and (recall.is_out or recall.moving > 0)
     return asked and computes(lease)
 
 
@@ -147,7 +149,7 @@ def _gives_at_gate(state: State, lease: Lease, recall: Recall | None) -> bool:
         and recall.is_asked
         and recall.why in AT_WORK
         and lease.phase is LeasePhase.HELD
-        and (recall.why is Why.MOVED or recall.moving > 0 or state.has_line)
+        and (recall.why in NOTHING_STAYS or recall.moving > 0 or state.has_line)
     )
 
 

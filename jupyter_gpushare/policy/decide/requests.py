@@ -73,7 +73,9 @@ def _of_quota(state: State, command: cmd.RequestLease) -> cmd.RequestLease:
     GPUs that are granted to nobody now and GPUs that are too small do not count: the request would
     wait for them for ever.
     """
-    quota, _source = state.quotas.resolve(command.environment)
+    quota = state.quotas.most(command.environment)
+    if state.quotas.pool is not None and command.environment not in state.quotas.lent:
+        quota = replace(quota, gpus=1)  # nobody knows yet
     least = command.request.memory or 0
     fit_for_it = sum(
         books.problem is None and uuid not in state.out and books.gpu.memory >= least
@@ -148,7 +150,7 @@ def _with_reserve(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
 
 def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
     state, request = draft.state, command.request
-    quota, _source = state.quotas.resolve(command.environment)
+    quota = state.quotas.most(command.environment)
     never = _never(state, quota, request)
     if never is not None:
         return never
@@ -172,6 +174,10 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
         budget = state.budget(command.environment)
         if budget.level is BudgetLevel.SPENT:
             text = spent_text(state, command.environment, draft.config, draft.at)
+            return Refuse(RefusalReason.NO_RESOURCES, text)
+        if not state.quotas.lends(command.environment, request.gpus):
+            who = command.environment
+            text = texts.lacks_loan_text(state.quotas, who, request.gpus, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.rebuild or state.queue.first_urgent(state.grants)
         if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
@@ -279,7 +285,10 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         return Wait(lease.id, "This request is already in the queue.")
     quotas.weigh(draft, (lease.environment,))
     state = draft.state
-    never = _never(state, state.quota_of(lease), lease.request)
+    quota = state.quota_of(lease)
+    if state.lacks_loan(lease):
+        quota = state.quotas.most(lease.environment)
+    never = _never(state, quota, lease.request)
     if never is not None:
         return never
     if state.problem is not None:

@@ -13,18 +13,29 @@ from ..turns import order
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from . import leases, node, out_of_service, promises, quotas, recalls, requests, turns
+from . import leases, loans, node, out_of_service, promises, quotas, recalls, requests, turns
 from .draft import Decision, Draft, Step
 from .registry import ANSWERS
 from .serving import settle_sharing
 
 #: The files whose functions decide commands: who imports them has all (:mod:`.registry`).
-BY_SUBJECT: Final = (leases, node, out_of_service, promises, quotas, recalls, requests, turns)
+BY_SUBJECT: Final = (
+    leases,
+    loans,
+    node,
+    out_of_service,
+    promises,
+    quotas,
+    recalls,
+    requests,
+    turns,
+)
 
 
 def step(state: State, command: cmd.Command, config: PolicyConfig) -> Step:
     """Decide ``command`` and return the state after its events."""
     draft = Draft(state, config, command.at)
+    loans.expire(draft)
     decision = ANSWERS[type(command)](draft, command)
     recalls.settle_newcomers(draft)
     if draft.state.promises or draft.state.given:
@@ -49,4 +60,4 @@ def next_deadline(state: State, config: PolicyConfig) -> float:
     recalled = min(plan.deadline(state, config), order.deadline(state, config))
     presented = settle if state.rebuild is None else state.rebuild.until
     promised = promises.next_deadline(state.promises.values())
-    return min(silent, settle, recalled, presented, promised)
+    return min(silent, settle, recalled, presented, promised, state.quotas.next_expiry)

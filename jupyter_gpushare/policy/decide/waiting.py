@@ -128,6 +128,8 @@ def held_up_text(state: State, name: LeaseId, config: PolicyConfig, at: float | 
     lease = state.leases[name]
     if state.budget(lease.environment).level is BudgetLevel.SPENT:
         return spent_text(state, lease.environment, config, at)
+    if state.lacks_loan(lease):
+        return texts.lacks_loan_text(state.quotas, lease.environment, lease.request.gpus, at)
     if state.lacks_gpus(lease):
         return out_of_service.why_lacking(state, lease)
     return texts.DRAINING

@@ -10,7 +10,7 @@ from ..books.state import (
 from ..words import events as ev
 from . import claims, flags, gpus, leases, lifts, promises, quotas, rebuild, recalls, shares, turns
 from .registry import CHANGES
-from .steps import in_line
+from .steps import all_in_line
 
 
 def evolve(state: State, event: ev.Event) -> State:
@@ -21,8 +21,7 @@ def evolve(state: State, event: ev.Event) -> State:
     after = CHANGES[type(event)](state, event)
     changes = isinstance(event, _CHANGES_WHO_LACKS) and after.queue.waiting
     if changes and (after.missing_gpus or state.missing_gpus):
-        for item in sorted(after.queue.waiting.values(), key=lambda item: item.order):
-            after = in_line(after, item.lease)
+        after = all_in_line(after)
     return after
 
 

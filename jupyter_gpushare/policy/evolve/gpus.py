@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..books.copies import replace
 from ..books.index import drop
 from ..books.queue import Account
@@ -26,7 +28,9 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
             name: Account(gpus=account.gpus, since=event.at)
             for name, account in state.accounts.items()
         }
-        state = replace(state, accounts=Map(fresh), settled_at=event.at)
+        none: dict[str, Any] = {"lent": Map(), "until": Map(), "stale": Map()}
+        book = replace(state.quotas, heard_at=event.at, as_of=0.0, **none)  # of another clock
+        state = replace(state, accounts=Map(fresh), settled_at=event.at, quotas=book)
         for environment in state.queue.keys:
             state = charge(state, environment, event.at)
     return replace(
@@ -68,6 +72,16 @@ def _gpu_taken_out(state: State, event: ev.GpuTakenOut) -> State:
 @evolves(ev.GpuPutBack)
 def _gpu_put_back(state: State, event: ev.GpuPutBack) -> State:
     return replace(state, out=drop(state.out, event.gpu))
+
+
+@evolves(ev.NodeTakenOut)
+def _node_taken_out(state: State, event: ev.NodeTakenOut) -> State:
+    return replace(state, drained=OutOfService(event.reason, event.by))
+
+
+@evolves(ev.NodePutBack)
+def _node_put_back(state: State, event: ev.NodePutBack) -> State:
+    return replace(state, drained=None)
 
 
 @evolves(ev.UnleasedChanged)

@@ -18,7 +18,7 @@ from ..words.model import (
     Period,
 )
 from .registry import evolves
-from .steps import charge, in_line
+from .steps import all_in_line, charge
 
 
 def _rekey(state: State, at: float) -> State:
@@ -75,6 +75,47 @@ def _groups_changed(state: State, event: ev.GroupsChanged) -> State:
     return _requoted(state, event.at, groups_of=groups_of)
 
 
+@evolves(ev.PoolJoined)
+def _pool_joined(state: State, event: ev.PoolJoined) -> State:
+    return _in_pool(state, event.at, event.pool)
+
+
+@evolves(ev.PoolLeft)
+def _pool_left(state: State, event: ev.PoolLeft) -> State:
+    return _in_pool(state, event.at, None)
+
+
+def _in_pool(state: State, at: float, pool: str | None) -> State:
+    """The state in this pool, of which nothing is heard yet."""
+    none: dict[str, Any] = {"lent": Map(), "until": Map(), "stale": Map()}
+    state = _requoted(state, at, pool=pool, heard_at=at, as_of=0.0, **none)
+    return all_in_line(state)
+
+
+@evolves(ev.QuotasLent)
+def _quotas_lent(state: State, event: ev.QuotasLent) -> State:
+    book = state.quotas
+    lent, until, stale = dict(book.lent), dict(book.until), dict(book.stale)
+    lent.update((loan.environment, loan) for loan in event.loans)
+    for name in event.ended:
+        lent.pop(name, None)
+        until.pop(name, None)
+        stale.pop(name, None)
+    lives = lent if event.all_renewed else (*event.renewed, *(x.environment for x in event.loans))
+    for name in lives:
+        until[name] = event.until
+        stale.pop(name, None)
+    parts: dict[str, Any] = {"lent": Map(lent), "until": Map(until), "stale": Map(stale)}
+    state = _requoted(state, event.at, heard_at=event.at, as_of=event.as_of, **parts)
+    return all_in_line(state)
+
+
+@evolves(ev.LoansExpired)
+def _loans_expired(state: State, event: ev.LoansExpired) -> State:
+    stale = state.quotas.stale.update(dict.fromkeys(event.environments))
+    return all_in_line(replace(state, quotas=replace(state.quotas, stale=stale)))
+
+
 def _per(state: State, environment: EnvironmentName) -> Period | None:
     return state.quotas.resolve(environment)[0].per
 
@@ -90,7 +131,16 @@ def _budgets_measured(state: State, event: ev.BudgetsMeasured) -> State:
         if name in budgets or known.level is not BudgetLevel.OK:
             now = budgets.get(name, Budget(per=_per(state, name)))
             budgets[name] = replace(now, level=known.level)
-    return replace(state, budgets=Map(budgets))
+    state = replace(state, budgets=Map(budgets))
+    if state.quotas.pool is None or event.at < state.quotas.heard_at:
+        return state
+    # What may be spent from a loan on is added to what had been spent.
+    lent = dict(state.quotas.lent)
+    for name, loan in state.quotas.lent.items():
+        if loan.hours is not None:
+            quota = replace(loan.quota, gpu_hours=state.budget(name).spent + loan.hours)
+            lent[name] = replace(loan, quota=quota, hours=None)
+    return replace(state, quotas=replace(state.quotas, lent=Map(lent)))
 
 
 @evolves(ev.BudgetChanged)
@@ -98,10 +148,7 @@ def _budget_changed(state: State, event: ev.BudgetChanged) -> State:
     known = state.budget(event.environment)
     budget = Budget(event.spent, event.level, known.free_at, _per(state, event.environment))
     state = replace(state, budgets=state.budgets.set(event.environment, budget))
-    for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
-        if item.environment == event.environment:
-            state = in_line(state, item.lease)
-    return state
+    return all_in_line(state, event.environment)
 
 
 @evolves(ev.UsageSettled)

@@ -119,6 +119,14 @@ def charge(state: State, environment: EnvironmentName, at: float, gpus: int = 0)
     )
 
 
+def all_in_line(state: State, environment: EnvironmentName | None = None) -> State:
+    """The same for all that wait, or for one environment's."""
+    for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
+        if environment in (None, item.environment):
+            state = in_line(state, item.lease)
+    return state
+
+
 def in_line(state: State, name: LeaseId) -> State:
     """Hold a waiting request up, or let it in again, as the state now says."""
     if name not in state.queue.waiting:

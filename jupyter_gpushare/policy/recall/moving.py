@@ -35,7 +35,7 @@ from .choosing import fewest
 from .offers import Offer
 
 
-def _can_move(state: State, lease: Lease) -> bool:
+def can_move(state: State, lease: Lease) -> bool:
     """Whether a task can be moved in the midst of its cell, as far as is known."""
     can = lease.ability is None or lease.ability[0] is Rung.DRIVER
     can = can and lease.id not in state.by_lock  # it has no gate
@@ -44,7 +44,7 @@ def _can_move(state: State, lease: Lease) -> bool:
     return can and computes(lease) and lease.can_be_asked and state.takers.get(lease.id) is False
 
 
-def _may_again(state: State, config: PolicyConfig, moving: Moving, lease: Lease) -> float:
+def may_again(state: State, config: PolicyConfig, moving: Moving, lease: Lease) -> float:
     """Boot time from which it may be moved (again)."""
     rests = max(config.quantum, moving.rests * offers.price(state, moving, lease))
     asked = patience.next_ask(Give.PROCESS, state.memory_recall(lease.id))
@@ -69,7 +69,7 @@ def moved(state: State, config: PolicyConfig) -> Iterator[Offer]:
     waits = [name for name, turn in state.turns.items() if turn.phase is TurnPhase.WAITS]
     for name in sorted(waits, key=lambda name: levels.rank(state, config, name)):
         lease, turn = state.leases[name], state.turns[name]
-        if lease in coming or not _can_move(state, lease):
+        if lease in coming or not can_move(state, lease):
             continue
         gains = moving.times * offers.price(state, moving, lease)
         latest = _waits_until(state, config, shared, name) - gains
@@ -82,7 +82,7 @@ def moved(state: State, config: PolicyConfig) -> Iterator[Offer]:
         to = idle if len(idle) - spoken >= lease.request.gpus else set(free_at)
         if len(to) < lease.request.gpus or (spoken and to != idle):
             continue
-        due = _may_again(state, config, moving, lease)
+        due = may_again(state, config, moving, lease)
         goes = _goes_to(state, config, lease, to, frozenset())
         if goes:
             due = max(due, *(free_at[gpu] for gpu in goes))
@@ -174,7 +174,7 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
     # The service of a request that waits does not grow.
     least = min(attained(state, name, 0.0) for name in state.queue.waiting)
     person_waits = stopping.person_waits(state)
-    names = [name for name in state.takers if _can_move(state, state.leases[name])]
+    names = [name for name in state.takers if can_move(state, state.leases[name])]
     had = side_by_side(state, names)
     for name in names:
         lease, turn = state.leases[name], state.turns.get(name)
@@ -184,7 +184,7 @@ def served(state: State, config: PolicyConfig) -> Iterator[Offer]:
         if yields and turn is not None and turn.phase is TurnPhase.WAITS:
             needs = 0.0
         pinned = lease.turn_pinned_until or -math.inf
-        again = _may_again(state, config, moving, lease)
+        again = may_again(state, config, moving, lease)
         when = max(levels.has_had(state, name, needs), again, pinned)
         if when < math.inf:
             order = (math.inf, not yields, -had[name])

@@ -25,7 +25,7 @@ from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
-from ..words.recalls import AT_WORK, FREES, Give, RecallPhase, Why
+from ..words.recalls import AT_WORK, FREES, NOTHING_STAYS, Give, RecallPhase, Why
 from . import ending, growing, moving, offers, patience, sources, stopping
 from .choosing import fewest
 from .offers import Offer
@@ -145,7 +145,7 @@ def _for_memory(
     for offer in ripe:
         if not offer.if_needed:
             going.add(offer.lease)
-            keep = () if offer.why is Why.MOVED else _residue(state, offer.lease, config)
+            keep = () if offer.why in NOTHING_STAYS else _residue(state, offer.lease, config)
             yield first_step(state, config, at, offer, keep)
     if state.problem is not None:
         return

@@ -8,7 +8,7 @@ from typing import Final
 from ..books.state import State
 from ..words.config import PolicyConfig
 from ..words.recalls import Give
-from . import growing, moving, offers, stopping
+from . import growing, moving, offers, reclaiming, stopping
 from .offers import Offer
 
 SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
@@ -19,6 +19,7 @@ SOURCES: Final[tuple[Callable[[State, PolicyConfig], Iterator[Offer]], ...]] = (
     moving.served,
     stopping.stopped,
     stopping.promised,
+    reclaiming.reclaimed,
 )
 _PRICE: Final = {give: price for price, give in enumerate(Give)}
 

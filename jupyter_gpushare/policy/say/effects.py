@@ -259,6 +259,8 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             | ev.GroupQuotaOverridden()
             | ev.GroupQuotaOverrideRemoved()
             | ev.GroupsChanged()
+            | ev.PoolJoined()
+            | ev.QuotasLent()
         ):
             if state.quotas.has_budgets:
                 yield LookAtBudgets()

@@ -45,6 +45,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
         yield ev.GroupQuotaOverridden(at, group, quota, EnvironmentName(group or "default"))
     for environment, groups in sorted(state.quotas.groups_of.items()):
         yield ev.GroupsChanged(at, environment, groups)
+    yield from _pool(state)
     for lease in sorted(state.leases.values(), key=lambda lease: lease.order):
         yield from _lease(state, lease)
     accounts = tuple(
@@ -76,6 +77,8 @@ def _summary(state: State) -> Iterator[ev.Event]:
             yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
     for uuid, out in sorted(state.out.items()):
         yield ev.GpuTakenOut(at, uuid, out.reason, out.by)
+    if state.drained is not None:
+        yield ev.NodeTakenOut(at, state.drained.reason, state.drained.by)
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         lease = state.leases[item.lease]
         if lease.phase is LeasePhase.PARKED:
@@ -100,6 +103,17 @@ def _summary(state: State) -> Iterator[ev.Event]:
         if budget.level is not BudgetLevel.OK:
             hours = state.quotas.resolve(environment)[0].gpu_hours
             yield ev.BudgetChanged(at, environment, budget.level, budget.spent, hours)
+
+
+def _pool(state: State) -> Iterator[ev.Event]:
+    """The pool of the host, and what it lent: loans of one time together."""
+    book = state.quotas
+    if book.pool is None:
+        return
+    yield ev.PoolJoined(book.heard_at, book.pool)
+    for until in sorted(set(book.until.values())):
+        loans = tuple(book.lent[name] for name, at in sorted(book.until.items()) if at == until)
+        yield ev.QuotasLent(book.heard_at, book.as_of, until, loans)
 
 
 def _followed(state: State) -> Iterator[ev.Event]:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..books.placement import NoRoom, Refused, Shortage
+from ..books.quotas import QuotaBook
 from ..words.config import PolicyConfig
 from ..words.model import (
     MONTH,
     WEEK,
     BudgetLevel,
+    EnvironmentName,
     HolderAction,
     Period,
     Quota,
@@ -408,6 +410,42 @@ def not_granting_text(problem: str) -> str:
     )
 
 
+NO_POOL: Final = "This host belongs to no pool, so nothing can be lent here."
+OTHER_BOOT: Final = (
+    "This loan is of another boot of the host, or of a moment that has not come. Read the newest "
+    "report, and lend again."
+)
+OLDER_LOAN: Final = "A loan of a newer report is in force already, so this one is not taken."
+
+
+def quotas_of_pool_text(pool: str) -> str:
+    """Why a quota cannot be edited on a host of a pool."""
+    return (
+        f"This host belongs to the pool {pool}, and its quotas hold for all hosts together. Edit "
+        "them in the pool: `jupyter gpushare pool quota`."
+    )
+
+
+def lacks_loan_text(
+    book: QuotaBook, environment: EnvironmentName, gpus: int, at: float | None
+) -> str:
+    """Why a request waits for what the pool lends its environment on this host."""
+    until, loan = book.until.get(environment), book.lent.get(environment)
+    if at is not None and until is not None and environment in book.stale:
+        return (
+            f"The pool has not answered for {_about(max(0.0, at - book.heard_at))}, so no new task "
+            "begins here until it does. What runs or is parked goes on."
+        )
+    if loan is None:
+        return "The pool has not lent you a GPU on this host yet. It was asked for that."
+    if loan.why:
+        return loan.why
+    return (
+        f"The request needs {gpus} GPU{'' if gpus == 1 else 's'}, and the pool lends you "
+        f"{loan.quota.gpus} on this host now. It was asked for more."
+    )
+
+
 _ASKED_BACK: Final[dict[Why, str]] = {
     Why.CONTENDED: "This kernel was idle and others wait for its GPU, so its GPU was taken back.",
     Why.IDLE: "This kernel reached its idle time-out, so its GPU was taken back.",
@@ -430,6 +468,14 @@ _ASKED_BACK: Final[dict[Why, str]] = {
     "asked to make way.",
     Why.BEYOND: "This task used more than its share of the GPU while another waits, so it was "
     "asked to pause.",
+    Why.RECLAIMED: (
+        "This kernel was idle and its GPU was borrowed from others who want it now, so its GPU was "
+        "taken back."
+    ),
+    Why.RECLAIMED_AT_WORK: (
+        "This task has a GPU that was borrowed from others who want it now, so it was asked to "
+        "make room."
+    ),
     Why.MOVED: ("This task can compute sooner on another GPU, so it was asked to move there."),
     Why.SERVED: (
         "This task had much more GPU time than one that waits for its memory, so it was asked to "
@@ -447,6 +493,8 @@ _WILL_BE_ASKED: Final[dict[Why, str]] = {
     Why.QUANTUM: "because another task waits for its turn on it",
     Why.PROMISED: "because a deadline or rate was promised to another task there",
     Why.BEYOND: "because it used more than its share while another waits",
+    Why.RECLAIMED: "because it was borrowed from others who want it now",
+    Why.RECLAIMED_AT_WORK: "because it was borrowed from others who want it at once",
     Why.MOVED: "because another GPU is free, where this kernel computes sooner",
     Why.SERVED: "because others wait for memory there that have had less GPU time",
 }

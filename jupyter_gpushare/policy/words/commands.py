@@ -13,6 +13,7 @@ from .model import (
     GpuReading,
     GpuUuid,
     LeaseId,
+    Loan,
     Movable,
     ProcessId,
     Quota,
@@ -320,6 +321,42 @@ class PutGpuBack(Command):
 
     gpu: GpuUuid
     by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class TakeNodeOut(Command):
+    """An admin, or the pool, takes all GPUs out of service, and those that come later."""
+
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class PutNodeBack(Command):
+    """An admin, or the pool, puts back what was taken out in this way."""
+
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class BelongTo(Command):
+    """The host belongs to this pool, or (``None``) to none."""
+
+    pool: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LendQuotas(Command):
+    """The pool lends, for ``seconds`` from a moment of this host's boot clock.
+
+    ``complete``: environments that are not named have nothing lent.
+    """
+
+    boot_id: str
+    as_of: float
+    seconds: float
+    loans: tuple[Loan, ...]
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)

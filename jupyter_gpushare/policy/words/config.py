@@ -129,6 +129,13 @@ class PolicyConfig:
         "is asked again, more and more rarely.",
         least=0.1,
     )
+    reclaim_after: float = setting(
+        30.0,
+        Unit.SECONDS,
+        "Seconds after the pool asked back what an environment borrowed until its tasks that "
+        "compute are asked at their gates, too. Idle kernels are parked and batch programs are "
+        "stopped before.",
+    )
     backfill_depth: int = setting(
         64,
         Unit.COUNT,

@@ -23,6 +23,7 @@ from .model import (
     GpuUuid,
     HolderAction,
     LeaseId,
+    Loan,
     Movable,
     OverLimitStage,
     Parked,
@@ -129,6 +130,63 @@ class GpuPutBack(Event):
 
     gpu: GpuUuid
     by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTakenOut(Event):
+    """All GPUs of the node are out of service, and those that come later."""
+
+    SINCE: ClassVar[int] = 3
+    reason: str
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class NodePutBack(Event):
+    """The node serves again."""
+
+    SINCE: ClassVar[int] = 3
+    by: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class PoolJoined(Event):
+    """The host belongs to a pool: nobody has anything here but what the pool lends."""
+
+    SINCE: ClassVar[int] = 3
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLeft(Event):
+    """The host belongs to no pool any more: its own quotas hold again."""
+
+    SINCE: ClassVar[int] = 3
+
+
+@dataclass(frozen=True, slots=True)
+class QuotasLent(Event):
+    """The pool lent, as of a report of this host ``as_of`` then, until boot time ``until``.
+
+    ``loans`` are those that changed; those that are ``ended`` are no more. Other loans go on until
+    then: the ``renewed`` ones, or, with ``all_renewed``, all of them.
+    """
+
+    SINCE: ClassVar[int] = 3
+    as_of: float
+    until: float
+    loans: tuple[Loan, ...]
+    ended: tuple[EnvironmentName, ...] = ()
+    renewed: tuple[EnvironmentName, ...] = ()
+    all_renewed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoansExpired(Event):
+    """The pool has not renewed these in time: nothing new begins by them."""
+
+    DURABLE: ClassVar[bool] = False
+    environments: tuple[EnvironmentName, ...]
 
 
 @dataclass(frozen=True, slots=True)

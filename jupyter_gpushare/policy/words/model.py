@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum, nonmember
-from typing import Final, NewType
+from typing import ClassVar, Final, NewType
 
 from .promises import Expected, Promise
 from .versions import since
@@ -296,6 +296,32 @@ class Quota:
     pin_turn_limit: float | None = since(3, None)
     interactive: int | None = since(3, None)
     share: int | None = since(3, None)
+
+
+#: By what share two boot clocks may differ in speed: a host ends a loan by so much sooner.
+DRIFT: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """What the pool lends an environment on this host.
+
+    The ``gpus`` of its ``quota`` are those that it may hold here; ``whole`` is how many it may hold
+    in the whole pool. ``hours`` are GPU-hours that it may spend here beyond those that it has
+    spent, as long as these are not measured; afterwards its quota has the sum. ``reclaim``: what it
+    holds beyond the loan is asked back, ``since`` then (boot time). ``why`` it is not lent more.
+    ``borrowed``: so many of its GPUs belong to others, who use them not.
+    """
+
+    SINCE: ClassVar[int] = 3
+    environment: EnvironmentName
+    quota: Quota
+    whole: int
+    hours: float | None = None
+    reclaim: bool = False
+    since: float = 0.0
+    why: str = ""
+    borrowed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ class Why(Enum):
     ``SERVED``: it had more GPU time than a task that waits for its memory. ``GROWS``: a task that
     computes on its GPU needs more than is left there. ``PROMISED``: a promise to another task on
     its GPU needs it. ``BEYOND``: it keeps its promise, and used more than its share.
+    ``RECLAIMED``: the pool asks back what its environment borrowed; ``RECLAIMED_AT_WORK``: while it
+    computes.
     """
 
     CONTENDED = "contended"
@@ -53,10 +55,14 @@ class Why(Enum):
     GROWS = "grows"
     PROMISED = "promised"
     BEYOND = "beyond"
+    RECLAIMED = "reclaimed"
+    RECLAIMED_AT_WORK = "reclaimed_at_work"
 
 
 #: Why a task is asked for its memory while it computes.
-AT_WORK: Final = (Why.MOVED, Why.SERVED)
+AT_WORK: Final = (Why.MOVED, Why.SERVED, Why.RECLAIMED_AT_WORK)
+#: Nothing stays behind of what is asked back for these.
+NOTHING_STAYS: Final = (Why.MOVED, Why.RECLAIMED, Why.RECLAIMED_AT_WORK)
 
 
 class RecallPhase(Enum):

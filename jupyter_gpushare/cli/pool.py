@@ -1,0 +1,414 @@
+"""``jupyter gpushare pool …``: the administrator's view of several hosts as one."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
+from ..protocol.sizes import parse_size
+from ..protocol.times import format_duration
+from . import quota as quotas
+from .node import Node
+from .table import clean, table
+from .verb import Refused, UsageError, Verb, flag, option
+
+
+class PoolNode(Node):
+    """The pool at the other end: it speaks a node manager's protocol."""
+
+    who = "pool"
+
+
+def _socket() -> str:
+    from jupyter_core.paths import jupyter_data_dir
+
+    own = Path(jupyter_data_dir(), "gpushare-pool", "pool.sock")
+    return str(own) if own.exists() and os.geteuid() != 0 else POOL_SOCKET
+
+
+class AtPool(Verb):
+    """A verb that asks the pool; on the host where it runs, as root or its OS user."""
+
+    socket = option("", f"The pool's socket. Left out: {POOL_SOCKET}, or that of your own pool.")
+
+    def connect(self) -> PoolNode:
+        """Raises `NodeSilent` and `NodeRefused`."""
+        return PoolNode(self.socket or _socket(), None)
+
+    def ask(self, method: PoolMethod, **params: Any) -> dict[str, Any]:
+        """One call. Raises `NodeSilent` and `NodeRefused`."""
+        with self.connect() as pool:
+            return pool.call(method, **params)
+
+    def one(self, arguments: list[str], what: str) -> str:
+        """The only argument. Raises `UsageError`."""
+        if len(arguments) != 1:
+            raise UsageError(f"say which {what}: {self.command()} {what.upper()}")
+        return arguments[0]
+
+
+class HostsApp(AtPool):
+    """List hosts."""
+
+    name = "pool hosts"
+    description = """List the pool's hosts: whether they can be reached, their GPUs, who waits, and
+    which are out of service."""
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        answer = self.ask(PoolMethod.HOSTS)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        rows = [_row(host) for host in answer["hosts"]]
+        heads = ("HOST", "GPUS", "FREE", "KIND", "WAITING", "EXPECTED WAIT", "STATE")
+        none = "No host has joined. `jupyter gpushare pool token` makes a token for one."
+        print(table(heads, rows) if rows else none)
+        return 0
+
+
+def _row(host: dict[str, Any]) -> tuple[object, ...]:
+    report = host["report"]
+    if report is None:
+        return (host["host"], None, None, None, None, None, _state(host))
+    gpus = [gpu for gpu in report["gpus"] if gpu["out"] is None]
+    wait = report["expected_wait"]
+    return (
+        host["host"],
+        len(report["gpus"]),
+        sum(gpu["exclusive_free"] for gpu in gpus) if host["connected"] else None,
+        ", ".join(sorted({gpu["kind"] for gpu in report["gpus"]})) or None,
+        report["queue"],
+        None if wait is None else format_duration(wait),
+        _state(host),
+    )
+
+
+def _state(host: dict[str, Any]) -> str:
+    drain = host["drain"]
+    if not host["connected"]:
+        until = host["until"]
+        said = f"cannot be reached: {host['problem']}"
+        if until is not None and until > time.time():
+            said += f" What it was lent counts until {_clock(until)}."
+        return said
+    reason = drain["reason"] if drain else host["report"]["draining"]
+    if reason is not None:
+        return f"out of service ({reason}); {'empty' if host['empty'] else 'not empty yet'}"
+    return "in service"
+
+
+def _clock(unix: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix))
+
+
+class WhereApp(AtPool):
+    """Rank hosts."""
+
+    name = "pool where"
+    arguments = "ENVIRONMENT"
+    description = """Rank the hosts for somebody who wants GPUs, the best first, and say why."""
+    examples = """
+    jupyter gpushare pool where alice --gpus 1 --memory 24GiB
+    """
+
+    gpus = option(1, "How many GPUs on one host.", read=int)
+    memory = option(None, "Memory on each GPU, like 24GiB. Left out: whole GPUs.", read=parse_size)
+    kind = option("", "The GPUs' name. Left out: any.")
+
+    def run(self, arguments: list[str]) -> int:
+        who = self.one(arguments, "environment")
+        wish = {"gpus": self.gpus, "memory": self.memory, "kind": self.kind or None}
+        answer = self.ask(PoolMethod.WHERE, environment=who, **wish)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        rows = [
+            (
+                one["host"],
+                "now" if one["fits_now"] else "later" if one["possible"] else "never",
+                " ".join(one["reasons"]),
+            )
+            for one in answer["hosts"]
+        ]
+        print(table(("HOST", "FITS", "WHY"), rows) if rows else "No host has joined.")
+        return 0
+
+
+class TokenApp(AtPool):
+    """Make a token."""
+
+    name = "pool token"
+    arguments = "[HOST]"
+    description = """Make a token by which a host joins the pool: it works once, for an hour. With a
+    HOST only that host can use it, also one that is in the pool already."""
+
+    def run(self, arguments: list[str]) -> int:
+        if len(arguments) > 1:
+            raise UsageError("name one host, or none")
+        answer = self.ask(PoolMethod.TOKEN, host=arguments[0] if arguments else None)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        print(answer["token"])
+        return 0
+
+
+class DrainApp(AtPool):
+    """Take a host out of service."""
+
+    name = "pool drain"
+    arguments = "HOST"
+    description = """Take a host out of service: no new lease starts there, idle kernels are asked
+    to give their GPUs back, and everybody who waits reads the reason. What runs goes on. With
+    --wait the verb ends when the host is empty."""
+    examples = """
+    jupyter gpushare pool drain b --reason "a new driver on Friday" --wait
+    """
+
+    reason = option("", "Why, for everybody who waits.")
+    wait = flag("Wait until no lease has anything on its GPUs.")
+
+    def run(self, arguments: list[str]) -> int:
+        name = self.one(arguments, "host")
+        if not self.reason.strip():
+            raise UsageError('say why, for everybody who waits: --reason "a new driver on Friday"')
+        host = self.ask(PoolMethod.DRAIN, host=name, reason=self.reason.strip())
+        while self.wait and not host["empty"]:
+            time.sleep(1.0)
+            now = [one for one in self.ask(PoolMethod.HOSTS)["hosts"] if one["host"] == name]
+            if not now or now[0]["drain"] is None:
+                raise Refused(f"somebody put {name} back into service, or forgot it")
+            host = now[0]
+        return self.show(host)
+
+    def show(self, host: dict[str, Any]) -> int:
+        if self.json:
+            self.print_json(host)
+        else:
+            print(f"{clean(host['host'])}: {clean(_state(host))}")
+        return 0
+
+
+class ResumeApp(DrainApp):
+    """Put a host back into service."""
+
+    name = "pool resume"
+    description = """Put a host back into service. The first in line get its GPUs at once."""
+    examples = ""
+
+    def run(self, arguments: list[str]) -> int:
+        return self.show(self.ask(PoolMethod.RESUME, host=self.one(arguments, "host")))
+
+
+class ForgetApp(AtPool):
+    """Forget a host."""
+
+    name = "pool forget"
+    arguments = "HOST"
+    description = """Forget a host that will not come back: what it was lent is free for other hosts
+    at once. Say it only of a host on which nothing runs any more: the pool cannot know."""
+
+    def run(self, arguments: list[str]) -> int:
+        answer = self.ask(PoolMethod.FORGET, host=self.one(arguments, "host"))
+        if self.json:
+            self.print_json(answer)
+        else:
+            print(f"{clean(answer['host'])} is forgotten.")
+        return 0
+
+
+class HistoryApp(AtPool):
+    """Who did what."""
+
+    name = "pool history"
+    description = """Who edited quotas, took hosts out of service, let hosts join; newest first."""
+
+    limit = option(50, "At most so many.", read=int)
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        answer = self.ask(PoolMethod.HISTORY, limit=self.limit)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        rows = [
+            (_clock(one["wall"]), one["by"], one["kind"], _about(one["data"]))
+            for one in answer["events"]
+        ]
+        print(table(("WHEN", "WHO", "WHAT", "ABOUT"), rows) if rows else "Nothing was done yet.")
+        return 0
+
+
+def _about(data: dict[str, Any]) -> str:
+    told = (data.get(name) for name in ("host", "environment", "group", "loan", "reason"))
+    return " ".join(str(one["name"] if isinstance(one, dict) else one) for one in told if one)
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+
+class QuotaListApp(AtPool, quotas.QuotaListApp):
+    """List quotas."""
+
+    name = "pool quota list"
+    description = """List quotas over all hosts, and where they come from."""
+
+
+class QuotaSetApp(AtPool, quotas.QuotaSetApp):
+    """Set a quota."""
+
+    name = "pool quota set"
+    description = """Set what somebody, a group's members or everybody else may hold on all hosts
+    together. What is left out stays as it is now."""
+    examples = """
+    jupyter gpushare pool quota set alice --gpus 2
+    jupyter gpushare pool quota set --group students --gpus 1 --gpu-hours 100 --per month
+    """
+
+
+class QuotaUnsetApp(AtPool, quotas.QuotaUnsetApp):
+    """Forget a quota that was set."""
+
+    name = "pool quota unset"
+    description = """Forget the quota that was set: the configured one counts again."""
+
+
+class QuotaApp(QuotaListApp):
+    """Quotas over all hosts."""
+
+    name = "pool quota"
+    arguments = "[list|set|unset]"
+    subcommands: ClassVar[Any] = {
+        "list": ("cli.pool.QuotaListApp", "List quotas and where they come from."),
+        "set": ("cli.pool.QuotaSetApp", "Set a quota."),
+        "unset": ("cli.pool.QuotaUnsetApp", "Forget a quota that was set."),
+    }
+
+    def run(self, arguments: list[str]) -> int:
+        if arguments:
+            raise self.unknown(arguments[0])
+        return super().run(arguments)
+
+
+# -- groups that breathe ---------------------------------------------------------------------------
+
+
+class GroupListApp(AtPool):
+    """List groups."""
+
+    name = "pool group list"
+    description = """List the groups with GPUs of their own: how many, how many they may borrow and
+    lend, and how many their members use now."""
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        answer = self.ask(PoolMethod.GROUP_LIST)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        rows = [
+            (
+                one["name"],
+                one["nominal"],
+                "all" if one["borrowing"] is None else one["borrowing"],
+                "all" if one["lending"] is None else one["lending"],
+                one["used"],
+                max(0, one["used"] - one["nominal"]),
+            )
+            for one in answer["groups"]
+        ]
+        heads = ("GROUP", "OWN", "MAY BORROW", "MAY LEND", "USES", "OF OTHERS")
+        print(table(heads, rows) if rows else "No group has GPUs of its own.")
+        return 0
+
+
+class GroupSetApp(AtPool):
+    """Give a group GPUs of its own."""
+
+    name = "pool group set"
+    arguments = "GROUP"
+    description = """Give a group GPUs of its own. Its members may use those of others while these
+    leave them unused, and others may use theirs; a group that wants its own gets them back."""
+    examples = """
+    jupyter gpushare pool group set physics --nominal 8 --borrowing 4
+    """
+
+    nominal = option(-1, "GPUs of its own.", read=int)
+    borrowing = option(None, "Most GPUs that it may borrow. Left out: no bound.", read=int)
+    lending = option(None, "Most of its own GPUs that it lends. Left out: all.", read=int)
+
+    def run(self, arguments: list[str]) -> int:
+        name = self.one(arguments, "group")
+        if self.nominal < 0:
+            raise UsageError("say how many GPUs are its own: --nominal 8")
+        more = {"borrowing": self.borrowing, "lending": self.lending}
+        answer = self.ask(PoolMethod.GROUP_SET, group=name, nominal=self.nominal, **more)
+        if self.json:
+            self.print_json(answer)
+        else:
+            print(f"{clean(name)} has {self.nominal} GPUs of its own.")
+        return 0
+
+
+class GroupUnsetApp(AtPool):
+    """Take a group's own GPUs back."""
+
+    name = "pool group unset"
+    arguments = "GROUP"
+    description = """Take a group's own GPUs back: only its members' quotas bound it."""
+
+    def run(self, arguments: list[str]) -> int:
+        answer = self.ask(PoolMethod.GROUP_UNSET, group=self.one(arguments, "group"))
+        if self.json:
+            self.print_json(answer)
+        else:
+            print(f"{clean(answer['group'])} has no GPUs of its own.")
+        return 0
+
+
+class GroupApp(GroupListApp):
+    """Groups with GPUs of their own."""
+
+    name = "pool group"
+    arguments = "[list|set|unset]"
+    subcommands: ClassVar[Any] = {
+        "list": ("cli.pool.GroupListApp", "List them, and what they borrow."),
+        "set": ("cli.pool.GroupSetApp", "Give a group GPUs of its own."),
+        "unset": ("cli.pool.GroupUnsetApp", "Take them back."),
+    }
+
+    def run(self, arguments: list[str]) -> int:
+        if arguments:
+            raise self.unknown(arguments[0])
+        return super().run(arguments)
+
+
+class PoolApp(HostsApp):
+    """Several hosts as one."""
+
+    name = "pool"
+    arguments = "VERB"
+    description = """Several hosts as one: who may hold what on all of them, and where to start.
+    Alone it lists the hosts."""
+    subcommands: ClassVar[Any] = {
+        "serve": ("pool.app.PoolApp", "Run the pool alone, without a Hub."),
+        "token": ("cli.pool.TokenApp", "Make a token by which a host joins."),
+        "join": ("cli.pooljoin.JoinApp", "Make this host one of a pool."),
+        "hosts": ("cli.pool.HostsApp", "List hosts."),
+        "where": ("cli.pool.WhereApp", "Rank the hosts for somebody."),
+        "drain": ("cli.pool.DrainApp", "Take a host out of service."),
+        "resume": ("cli.pool.ResumeApp", "Put a host back into service."),
+        "forget": ("cli.pool.ForgetApp", "Forget a host that will not come back."),
+        "quota": ("cli.pool.QuotaApp", "Quotas over all hosts: list, set, unset."),
+        "group": ("cli.pool.GroupApp", "Groups with GPUs of their own: list, set, unset."),
+        "history": ("cli.pool.HistoryApp", "Who did what."),
+    }
+
+    def run(self, arguments: list[str]) -> int:
+        if arguments:
+            raise self.unknown(arguments[0])
+        return super().run(arguments)

@@ -1,0 +1,160 @@
+"""``jupyter gpushare pool join``: make this host one of a pool. It runs on the host, as root."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..protocol import secured
+from .table import clean
+from .verb import Refused, UsageError, Verb, option
+
+#: Where systemd's node manager keeps its ledger; what it has of its pool is beside it.
+_SYSTEM = Path("/var/lib/jupyter-gpushare")
+
+
+def _host_name(text: str) -> str:
+    if not secured.is_host_name(text):
+        raise ValueError(
+            "a host's name has at most 63 letters, digits, dots, dashes and underscores; its ends "
+            "are letters or digits"
+        )
+    return text
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise ValueError("a port is a whole number from 1 to 65535")
+    return int(text)
+
+
+class JoinApp(Verb):
+    """Join a pool."""
+
+    name = "pool join"
+    arguments = "TOKEN"
+    description = """Make this host one of a pool. At the pool `jupyter gpushare pool token` makes
+    the token; it works once, for an hour. Run it as root, or as the node manager's own user, and
+    restart the node manager afterwards: leases go on."""
+    examples = """
+    sudo jupyter gpushare pool join TOKEN
+    sudo jupyter gpushare pool join TOKEN --name b --address 10.0.0.5
+    """
+
+    as_name = option(
+        "", "This host's name in the pool. Left out: its own.", read=_host_name, name="name"
+    )
+    address = option(
+        "", "Where the pool reaches this host. Left out: the address that it calls the pool from."
+    )
+    port = option(
+        secured.HOST_PORT, "The port of c.NodeManagerApp.pool_listen on this host.", read=_port
+    )
+    directory = option(
+        "", "Where the certificate goes. Left out: the directory `pool` beside the ledger."
+    )
+
+    def run(self, arguments: list[str]) -> int:
+        if len(arguments) != 1:
+            raise UsageError("say the token that `jupyter gpushare pool token` printed at the pool")
+        try:
+            from ..node.host.membership import MISSING, BadMembership, Membership, ask
+        except ModuleNotFoundError as error:
+            raise Refused("Only a host with a node manager can join a pool.") from error
+        try:
+            from ..pool import joining
+        except ModuleNotFoundError as error:
+            raise Refused(MISSING) from error
+
+        folder = self._folder()
+        name = self.as_name or _own_name()
+        try:
+            token = joining.Token.read(arguments[0])
+            _become_owner(folder)
+            _prepare(folder, Membership.open(folder), name)
+            asked = ask()
+            said = {"name": name, "port": self.port, "csr": asked.csr, "version": __version__}
+            if self.address:
+                said["address"] = self.address
+            told = asyncio.run(joining.ask(token, said, time.time()))
+            Membership.keep(folder, asked, told)
+        except (joining.NotJoined, BadMembership) as error:
+            raise Refused(str(error)) from error
+        except OSError as error:
+            raise Refused(
+                f"The certificate cannot be written into {folder} ({error.strerror}). Run it as "
+                "root, or as the node manager's own user."
+            ) from error
+        self._tell(told, folder)
+        return 0
+
+    def _folder(self) -> Path:
+        from ..node.host.membership import POOL_DIRECTORY
+
+        if self.directory:
+            return Path(self.directory).absolute()
+        if os.geteuid() == 0 or _SYSTEM.is_dir():
+            return _SYSTEM / POOL_DIRECTORY
+        from jupyter_core.paths import jupyter_data_dir
+
+        from ..node.ledger import place
+        from ..protocol.address import host_id
+
+        home = Path(jupyter_data_dir())
+        return place.choose(home, host_id(os.environ), place.mounts())[0].parent / POOL_DIRECTORY
+
+    def _tell(self, told: dict[str, Any], folder: Path) -> None:
+        if self.json:
+            named = {word: told[word] for word in ("pool", "name", "address")}
+            self.print_json({**named, "port": self.port, "directory": str(folder)})
+            return
+        pool, name, address = (clean(told[word]) for word in ("pool", "name", "address"))
+        print(
+            f"This host is {name} in the pool {pool} now, which reaches it at "
+            f"{address}:{self.port}. Restart the node manager "
+            "(`systemctl restart jupyter-gpushare`); leases go on. "
+            f"The certificate is in {folder} and is renewed by itself."
+        )
+
+
+def _own_name() -> str:
+    name = socket.gethostname()
+    if not secured.is_host_name(name):
+        raise Refused(f"This host calls itself {name!r}: give it a name for the pool with --name.")
+    return name
+
+
+def _become_owner(folder: Path) -> None:
+    """Root writes as the node manager's own user: in that user's directory nothing else is safe.
+
+    Raises `Refused`, `OSError`.
+    """
+    if not folder.parent.is_dir():
+        raise Refused(
+            f"There is no directory {folder.parent}. Start the node manager once, which makes it, "
+            "or say another with --directory."
+        )
+    owner = folder.parent.stat()
+    if os.geteuid() == 0 != owner.st_uid:
+        os.setgroups([])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+
+
+def _prepare(folder: Path, member: Any, name: str) -> None:
+    """Find out what would fail before the token is used up. Raises `Refused` and `OSError`."""
+    if member is not None and member.name != name:
+        raise Refused(
+            f"This host is {member.name} in the pool {member.pool} already. To leave it, stop the "
+            f"node manager, remove {folder}, and say `jupyter gpushare pool forget {member.name}` "
+            "at the pool."
+        )
+    folder.mkdir(mode=0o700, exist_ok=True)
+    probe = folder / "host.pem.new"
+    probe.touch(0o600)
+    probe.unlink()

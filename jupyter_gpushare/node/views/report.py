@@ -1,0 +1,147 @@
+"""What the pool is told of a host: its GPUs, who has what on them, and who waits for a loan. Pure.
+
+O(leases + GPUs): it is made again when something changes, at most five times a second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ...policy.books.quotas import QuotaBook
+from ...policy.books.state import GpuState, Lease, State
+from ...policy.recall.outlook import Recent, by_waits
+from ...policy.words.config import PolicyConfig
+from ...policy.words.model import Activity, EnvironmentName, LeasePhase, PriorityClass
+from ...policy.words.promises import WHOLE
+from ...protocol import documents as doc
+
+
+def report(
+    state: State, config: PolicyConfig, name: str, version: str, at: float, recent: Recent
+) -> doc.HostReport:
+    """The host at boot time ``at``; ``recent`` are the waits of requests granted lately."""
+    claimed = Counter(gpu for _lease, gpu in state.claims)
+    left = _shares_left(state)
+    gpus = [
+        _gpu(state, books, config, claimed[uuid], left.get(uuid, WHOLE))
+        for uuid, books in state.gpus.items()
+    ]
+    return {
+        "name": name,
+        "boot_id": state.boot_id,
+        "at": at,
+        "version": version,
+        "seconds": _valid(state.quotas, at),
+        "draining": None if state.drained is None else state.drained.reason,
+        "empty": not state.claims,
+        "gpus": sorted(gpus, key=lambda row: row["index"]),
+        "environments": _environments(state),
+        "wants": _wants(state),
+        "queue": len(state.queue.waiting),
+        "expected_wait": _expected_wait(state, gpus, recent),
+    }
+
+
+def _valid(book: QuotaBook, at: float) -> float:
+    """Seconds until the first of the loans is over; 0: none is valid."""
+    valid = [until - at for name, until in book.until.items() if name not in book.stale]
+    return max(0.0, min(valid, default=0.0))
+
+
+def _gpu(
+    state: State, books: GpuState, config: PolicyConfig, claims: int, left: int
+) -> doc.HostGpu:
+    uuid = books.gpu.uuid
+    out = state.out.get(uuid)
+    is_full = books.tasks >= config.max_tasks_per_gpu
+    why = books.problem if out is None else out.reason
+    return {
+        "uuid": uuid,
+        "index": books.gpu.index,
+        "kind": books.gpu.name,
+        "memory": books.gpu.memory,
+        "free_memory": 0 if is_full or why is not None else max(0, books.free),
+        "free_share": left,
+        "out": why,
+        "exclusive_free": why is None and not claims and books.free == books.gpu.memory,
+    }
+
+
+def _shares_left(state: State) -> dict[str, int]:
+    """Hundredths of each claimed GPU's compute that busy tasks leave.
+
+    A task of which nothing is predicted may use all of it.
+    """
+    left: dict[str, int] = {}
+    for name, gpu in state.claims:
+        lease = state.leases[name]
+        if lease.phase is LeasePhase.HELD and lease.activity is Activity.BUSY:
+            left[gpu] = max(0, left.get(gpu, WHOLE) - state.given.get(name, WHOLE))
+    return left
+
+
+def _environments(state: State) -> list[doc.HostEnvironment]:
+    held = Counter(environment for environment, _gpu in state.reservations)
+    waiting = Counter(item.environment for item in state.queue.waiting.values())
+    parked, moved = Counter[EnvironmentName](), Counter[EnvironmentName]()
+    for lease in state.leases.values():
+        if lease.phase is LeasePhase.PARKED:
+            parked[lease.environment] += 1
+            moved[lease.environment] += 0 if lease.parked is None else lease.parked.memory
+    book = state.quotas
+    return [
+        {
+            "environment": name,
+            "held": held[name],
+            "parked": parked[name],
+            "parked_bytes": moved[name],
+            "waiting": waiting[name],
+            "gpu_hours": state.budget(name).spent,
+            "lent": book.lent[name].quota.gpus if _lends(book, name) else 0,
+        }
+        for name in sorted({*held, *waiting, *parked, *book.lent})
+    ]
+
+
+def _lends(book: QuotaBook, name: EnvironmentName) -> bool:
+    return name in book.lent and name not in book.stale
+
+
+def _wants(state: State) -> list[doc.HostWant]:
+    waits = (state.leases[name] for name in state.queue.waiting)
+    wanting = [lease for lease in waits if _gains(state, lease)]
+    return list(_rows(state, sorted(wanting, key=lambda lease: (lease.requested_at, lease.order))))
+
+
+def _gains(state: State, lease: Lease) -> bool:
+    """Whether a request could go on by a larger loan, at least if a GPU is free."""
+    if state.lacks_loan(lease):
+        return True
+    book, who = state.quotas, lease.environment
+    if book.pool is None or book.most(who).gpus <= state.quota_of(lease).gpus:
+        return False
+    held = sum(who == environment for environment, _gpu in state.reservations)
+    return held >= state.quota_of(lease).gpus
+
+
+def _rows(state: State, leases: list[Lease]) -> Iterator[doc.HostWant]:
+    for lease in leases:
+        yield {
+            "environment": lease.environment,
+            "gpus": lease.request.gpus,
+            "memory": lease.request.memory,
+            "priority_class": lease.request.priority_class.value,
+            "since": lease.requested_at,
+            "groups": list(state.quotas.groups_of.get(lease.environment, ())),
+        }
+
+
+def _expected_wait(state: State, gpus: list[doc.HostGpu], recent: Recent) -> float | None:
+    """Seconds that a new interactive request for one GPU waits, about."""
+    if state.problem is not None or state.rebuild is not None:
+        return None
+    if not state.has_line and any(gpu["free_memory"] for gpu in gpus):
+        return 0.0
+    found = by_waits(sorted(recent.get(PriorityClass.INTERACTIVE, ())), 0.0)
+    return None if found is None else (found.low + found.high) / 2.0

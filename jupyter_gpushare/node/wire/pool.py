@@ -1,0 +1,183 @@
+"""Calls of the pool: it follows the host's report, lends quotas, and tells of room elsewhere.
+
+The host owns its GPUs. What the pool lends bounds new tasks; it ends none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from ...policy import core
+from ...policy.books.state import State
+from ...policy.recall.outlook import Recent
+from ...policy.words import commands as cmd
+from ...policy.words.model import EnvironmentName, Loan
+from ...protocol import documents as doc
+from ...protocol.calls import Call, LentParams
+from ...protocol.errors import Reason
+from ...protocol.messages import Method, Notice
+from ...protocol.sizes import MOST_GPUS
+from ..host.clock import Clock
+from ..host.outcome import Outcome
+from ..manager import Manager
+from ..views.hints import Hints
+from ..views.report import report
+from . import translate
+from .guests import Guest, fail
+
+#: Seconds between two reports, at least; and at most, because a loan counts from the newest.
+SOONEST: Final = 0.2
+LATEST: Final = 5.0
+
+
+class PoolCalls:
+    """Answers them. ``ask`` has a command decided, ``refused`` answers what was decided instead."""
+
+    def __init__(
+        self,
+        manager: Manager,
+        clock: Clock,
+        *,
+        name: str,
+        version: str,
+        recent: Callable[[], Recent],
+        ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
+        refused: Callable[[Guest, Call, core.Decision], None],
+        news: Callable[[], None],
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._name = name
+        self._version = version
+        self._recent = recent
+        self._ask = ask
+        self._refused = refused
+        self._news = news
+        self._followers: dict[int, Guest] = {}
+        self._changed = asyncio.Event()
+        #: Which connection told them: they hold as long as it lasts.
+        self._told_by: int | None = None
+        self.hints: Hints = {}
+        self.calls: Mapping[Method, Callable[[Guest, Call], None]] = {
+            Method.POOL_FOLLOW: self._follow,
+            Method.POOL_LEND: self._lend,
+            Method.POOL_HINT: self._hint,
+        }
+        manager.listeners.append(self._heard)
+
+    def forget(self, conn_id: int) -> None:
+        """A connection is gone."""
+        self._followers.pop(conn_id, None)
+        if self._told_by == conn_id:
+            self._told_by, self.hints = None, {}
+            self._news()
+
+    async def push(self) -> None:
+        """Tell those who follow of each change, for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LATEST):
+                    await self._changed.wait()
+            self._changed.clear()
+            if self._followers:
+                self._manager.observers.call(self._tell)
+            await asyncio.sleep(SOONEST)
+
+    def _tell(self) -> None:
+        now = self._report()
+        for guest in tuple(self._followers.values()):
+            if not guest.conn.notify(Notice.REPORT.value, now):
+                self._changed.set()  # it does not read now: it gets the next one
+
+    def _heard(self, outcome: Outcome, _state: State) -> None:
+        if self._followers and outcome.events:
+            self._changed.set()
+
+    def _report(self) -> doc.HostReport:
+        manager, at = self._manager, self._clock.boot()
+        return report(manager.state, manager.config, self._name, self._version, at, self._recent())
+
+    # -- calls ---------------------------------------------------------------
+
+    def _follow(self, guest: Guest, call: Call) -> None:
+        known = self._manager.state.quotas.pool
+        if known not in (None, call.params.pool):
+            why = f"This host belongs to the pool {known}."
+            fail(guest.conn, call.id, Reason.NOT_ALLOWED, why)
+            return
+        command = cmd.BelongTo(self._clock.boot(), call.params.pool)
+        self._ask(guest, call, command, partial(self._followed, guest, call))
+
+    def _followed(self, guest: Guest, call: Call, decision: core.Decision) -> None:
+        if not isinstance(decision, core.Done):
+            self._refused(guest, call, decision)
+            return
+        self._followers[guest.conn.id] = guest
+        guest.conn.reply(call.id, self._report())
+
+    def _lend(self, guest: Guest, call: Call) -> None:
+        params = call.params
+        command = cmd.LendQuotas(
+            self._clock.boot(),
+            params.as_of.boot_id,
+            params.as_of.at,
+            params.seconds,
+            tuple(_loan(one) for one in params.budgets),
+            params.complete,
+        )
+        before = set(self._manager.state.quotas.lent)
+        self._ask(guest, call, command, partial(self._lent, guest, call, before))
+
+    def _lent(
+        self, guest: Guest, call: Call, before: set[EnvironmentName], decision: core.Decision
+    ) -> None:
+        if not isinstance(decision, core.Done):
+            self._refused(guest, call, decision)
+            return
+        state = self._manager.state
+        named = {EnvironmentName(one.environment) for one in call.params.budgets}
+        holders = [environment for environment, _gpu in state.reservations]
+        if call.params.complete:
+            named |= before | set(holders)
+        rows: list[doc.LentNow] = []
+        for name in sorted(named):
+            held, loan = holders.count(name), state.quotas.lent.get(name)
+            lent = 0 if loan is None else loan.quota.gpus
+            rows.append({"environment": name, "gpus": max(held, lent), "held": held})
+        answer: doc.Lent = {"environments": rows}
+        guest.conn.reply(call.id, answer)
+
+    def _hint(self, guest: Guest, call: Call) -> None:
+        hints: dict[EnvironmentName, list[doc.Hint]] = {}
+        for one in call.params.hints:
+            row: doc.Hint = {
+                "host": one.host,
+                "gpus": one.gpus,
+                "kind": one.kind,
+                "text": one.text,
+            }
+            hints.setdefault(EnvironmentName(one.environment), []).append(row)
+        self._told_by = guest.conn.id
+        if hints != self.hints:
+            self.hints = hints
+            self._news()
+        guest.conn.reply(call.id, {})
+
+
+def _loan(params: LentParams) -> Loan:
+    quota = translate.quota_of(params.quota)
+    whole = quota.gpus if isinstance(params.quota.gpus, int) else MOST_GPUS
+    return Loan(
+        EnvironmentName(params.environment),
+        replace(quota, gpus=params.gpus, gpu_hours=None),
+        max(whole, params.gpus),
+        params.gpu_hours,
+        params.reclaim,
+        why=params.why or "",
+        borrowed=params.borrowed,
+    )

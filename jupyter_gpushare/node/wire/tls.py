@@ -1,0 +1,286 @@
+"""The node manager's TLS port for its pool, and for people with a Hub token: never plain TCP.
+
+A connection is handed on when its handshake is over. Until then it is bounded: in number, in time,
+and by address, so that a flood from one address neither takes all places nor the time of clients of
+this host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from ..host.troubles import Trouble
+from ..people.fairness import Purse, Purses
+from .admission import Admission, Places
+
+#: Handshakes at once. When there are more, the oldest of the address with most of them ends.
+_HANDSHAKES: Final = 64
+#: Seconds for a handshake.
+WITHIN: Final = 5.0
+#: Handshakes a second and at once: of all, and of one address. One takes about 1 ms.
+_ALL: Final = (50.0, 50.0)
+_EACH: Final = (10.0, 20.0)
+#: Bytes of a client that are taken before the handshake is over: certificates are shorter.
+_MOST_BEFORE: Final = 64 * 1024
+#: Seconds after which it is tried again where no connection can be taken.
+_PAUSE: Final = 1.0
+
+
+class SecuredWire(asyncio.Protocol):
+    """TLS around one TCP connection: a protocol to asyncio, and a transport to what is inside.
+
+    asyncio's own keeps apart what it has encrypted and not sent; then nobody could count the bytes
+    that a client leaves unread. Here a line is encrypted when it is written, and counts until the
+    kernel takes it.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        inside: Callable[[], asyncio.BufferedProtocol],
+        arrived: Callable[[SecuredWire], None],
+        shaken: Callable[[SecuredWire], None],
+    ) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.tls: Final = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._make_inside = inside
+        self._inside: asyncio.BufferedProtocol | None = None
+        self._arrived, self._shaken = arrived, shaken
+        self._wire: asyncio.Transport | None = None
+        self._taken = 0
+        self._is_paused = False
+
+    # -- asyncio calls these --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._wire = cast(asyncio.Transport, transport)
+        self._arrived(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._incoming.write(data)
+        try:
+            if self._inside is None:
+                self._taken += len(data)
+                self._shake()
+            if self._inside is not None:
+                self._pump()
+        except ssl.SSLError:
+            # What it says is no TLS, or not for us. The alert tells its end why.
+            self._flush()
+            self.close()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._shaken(self)
+        if self._inside is not None:
+            self._inside.connection_lost(error)
+
+    # -- a transport's --------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Encrypt and send; nothing is kept here."""
+        try:
+            self.tls.write(data)
+        except ssl.SSLError:  # it has ended its side already
+            self.abort()
+        else:
+            self._flush()
+
+    def get_write_buffer_size(self) -> int:
+        return self.wire.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.wire.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.tls if name == "ssl_object" else self.wire.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self.wire.is_closing()
+
+    def pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self.wire.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            # What was decrypted meanwhile comes first, but not inside of the caller's call.
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def close(self) -> None:
+        """Close when what was written is sent."""
+        if not self.wire.is_closing():
+            with contextlib.suppress(ssl.SSLError):  # it has not said goodbye: it need not
+                self.tls.unwrap()
+            self._flush()
+            self.wire.close()
+
+    def abort(self) -> None:
+        self.wire.abort()
+
+    # -- inside ---------------------------------------------------------------------------------
+
+    @property
+    def wire(self) -> asyncio.Transport:
+        """The TCP connection."""
+        assert self._wire is not None
+        return self._wire
+
+    def _shake(self) -> None:
+        try:
+            self.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            if self._taken > _MOST_BEFORE:
+                self.abort()
+            return
+        self._flush()
+        self._shaken(self)
+        self._inside = self._make_inside()
+        self._inside.connection_made(cast(asyncio.Transport, self))
+
+    def _go_on(self) -> None:
+        if self.is_closing() or self._is_paused:
+            return
+        self.data_received(b"")
+        if not self._is_paused and not self.is_closing():
+            self.wire.resume_reading()
+
+    def _pump(self) -> None:
+        """Give what is decrypted to the inside, until it wants no more."""
+        assert self._inside is not None
+        while not self._is_paused and not self.is_closing():
+            buffer = cast(memoryview, self._inside.get_buffer(-1))
+            try:
+                size = self.tls.read(len(buffer), cast(Any, buffer))
+            except ssl.SSLWantReadError:
+                break
+            if not size:  # it said goodbye
+                self.close()
+                break
+            self._inside.buffer_updated(cast(int, size))
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and not self.wire.is_closing():
+            self.wire.write(self._outgoing.read())
+
+
+class TlsPort:
+    """Listens, and hands on what has shaken hands.
+
+    ``context`` gives the present certificates; ``inside`` makes the connection that is handed on.
+    """
+
+    def __init__(
+        self,
+        context: Callable[[], ssl.SSLContext],
+        inside: Callable[[], asyncio.BufferedProtocol],
+        *,
+        log: logging.Logger,
+        within: float = WITHIN,
+    ) -> None:
+        self._context, self._inside = context, inside
+        self._within = within
+        self._log = log
+        self._admission: Admission[SecuredWire] = Admission(Places(_HANDSHAKES, 0, 0))
+        self._deadlines: dict[SecuredWire, tuple[str, asyncio.TimerHandle]] = {}
+        self._accepting: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
+
+    async def start(self, address: str, port: int) -> tuple[str, int]:
+        """Listen; the address that it is. Raises :class:`OSError`."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        family, kind, proto, _name, where = found[0]
+        listener = socket.socket(family, kind, proto)
+        try:
+            listener.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen(512)
+        except OSError:
+            listener.close()
+            raise
+        self._listener = listener
+        self._accepting = loop.create_task(self._accept(listener))
+        host, bound = listener.getsockname()[:2]
+        return str(host), int(bound)
+
+    async def close(self) -> None:
+        """Listen no more, and end the handshakes. Connections are their owner's."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        for wire in tuple(self._deadlines):
+            wire.abort()
+        await asyncio.sleep(0)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        everybody = Purse(*_ALL, loop.time())
+        each = Purses(*_EACH)
+        trouble = Trouble(self._log, loop.time, "The pool's port takes connections again")
+        while True:
+            # The others wait in the kernel, and cost nothing there.
+            await asyncio.sleep(everybody.wait(1.0, loop.time()))
+            try:
+                sock, where = await loop.sock_accept(listener)
+                if not each.of(where[0], loop.time()).pays(1.0, loop.time()):
+                    sock.close()
+                    continue
+                everybody.spend(1.0, loop.time())
+                await self._begin(sock)
+                trouble.is_over()
+            except OSError as error:
+                # Out of descriptors, say, or the certificates cannot be read.
+                trouble.came(f"The pool's port takes no connection: {error}")
+                await asyncio.sleep(_PAUSE)
+
+    async def _begin(self, sock: socket.socket) -> None:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep = (socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in keep:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            wire = SecuredWire(self._context(), self._inside, self._arrived, self._shaken)
+        except OSError:
+            sock.close()
+            raise
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, sock)
+
+    def _arrived(self, wire: SecuredWire) -> None:
+        address = str(wire.get_extra_info("peername")[0])
+        deadline = asyncio.get_running_loop().call_later(self._within, wire.abort)
+        self._deadlines[wire] = address, deadline
+        goes = self._admission.arrive(wire, address)
+        if goes is not None:
+            goes.abort()
+
+    def _shaken(self, wire: SecuredWire) -> None:
+        """The handshake is over, by whatever end; called a second time when all is."""
+        address, deadline = self._deadlines.pop(wire, (None, None))
+        if address is not None and deadline is not None:
+            deadline.cancel()
+            self._admission.leave(wire, address, None)

@@ -1,0 +1,85 @@
+"""Offers of what an environment holds beyond a loan that the pool asks back.
+
+The newest lease is asked first, and as few as bring it down to the loan. An idle kernel is parked;
+a batch program that can stop stops; a task that computes is asked at its gate, ``reclaim_after``
+seconds after the pool asked. A task that has none of these is never asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from ..books.state import Lease, State
+from ..words.config import PolicyConfig
+from ..words.model import EnvironmentName, LeaseId, LeasePhase, Loan, TaskKind
+from ..words.recalls import Give, Why
+from . import moving, offers, patience, stopping
+from .choosing import fewest
+from .offers import Offer
+
+
+def reclaimed(state: State, config: PolicyConfig) -> Iterator[Offer]:
+    """The newest leases of those who hold more than the pool lends them. O(leases)."""
+    asked = [loan for loan in state.quotas.lent.values() if loan.reclaim]
+    for loan in asked:
+        held = _held(state, loan.environment, frozenset())
+        if len(held) > loan.quota.gpus:
+            yield from _of(state, config, loan)
+
+
+def _held(state: State, who: EnvironmentName, without: Set[LeaseId]) -> set[str]:
+    """The GPUs that an environment would hold without these leases."""
+    return {
+        gpu
+        for name, gpu in state.claims
+        if name not in without and state.leases[name].environment == who
+    }
+
+
+def _of(state: State, config: PolicyConfig, loan: Loan) -> Iterator[Offer]:
+    who = loan.environment
+    leaves = {
+        name
+        for name, lease in state.leases.items()
+        if lease.environment == who
+        and lease.phase in (LeasePhase.PARKED, LeasePhase.ENDED)
+        and not lease.has_residue
+    }
+    newest = sorted(
+        (lease for lease in state.leases.values() if lease.environment == who),
+        key=lambda lease: (-(lease.granted_at or 0.0), -lease.order),
+    )
+    could = {
+        lease.id: offer
+        for lease in newest
+        if (offer := _offer(state, config, lease, loan)) is not None
+    }
+
+    def within(gone: Set[LeaseId]) -> bool:
+        return len(_held(state, who, gone)) <= loan.quota.gpus
+
+    if within(leaves):
+        return  # it is on its way back
+    names = fewest(could, leaves, within) or could  # or as many as there are
+    yield from (could[name] for name in names)
+
+
+def _offer(state: State, config: PolicyConfig, lease: Lease, loan: Loan) -> Offer | None:
+    order = (-(lease.granted_at or 0.0), -float(lease.order))
+    is_kernel = lease.task.kind is TaskKind.KERNEL
+    resumes = lease.phase is LeasePhase.PARKED and lease.id in state.queue.waiting
+    if lease.can_give and lease.can_be_asked and is_kernel and not resumes:
+        idle = offers.idle_since(state, lease) + config.min_idle
+        asked = patience.next_ask(Give.PROCESS, state.memory_recall(lease.id))
+        due = max(idle, lease.pinned_until or idle, asked)
+        return Offer(lease.id, Give.PROCESS, Why.RECLAIMED, due, False, order)
+    if lease.phase is not LeasePhase.HELD:
+        return None
+    stops = stopping.due(state, config, lease)
+    if stops is not None:
+        return Offer(lease.id, Give.STOP, Why.RECLAIMED, stops, False, order)
+    if config.moving is None or not moving.can_move(state, lease):
+        return None
+    rests = moving.may_again(state, config, config.moving, lease)
+    due = max(loan.since + config.reclaim_after, rests)
+    return Offer(lease.id, Give.PROCESS, Why.RECLAIMED_AT_WORK, due, False, order)

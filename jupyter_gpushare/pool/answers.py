@@ -1,0 +1,265 @@
+"""Answers what administrators, the Hub and whoever starts servers ask the pool."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from .._version import __version__
+from ..policy.books.quotas import QuotaSource
+from ..policy.words.model import EnvironmentName, Quota, Reserve
+from ..protocol.calls import Call, LeftOut, QuotaName, QuotaParams
+from ..protocol.errors import Reason
+from ..protocol.messages import PROTOCOL, Method
+from ..protocol.poolcalls import PoolMethod
+from . import core
+from .draft import Refuse
+from .joining import NotJoined
+from .ledger import LedgerProblem
+from .manager import PoolManager
+from .socket import PoolRefused
+from .state import Host
+from .where import rank
+from .words import commands as cmd
+from .words.hosts import Group, Wish
+
+
+class PoolAnswers:
+    """``by`` is the administrator who asks, for the audit."""
+
+    def __init__(self, manager: PoolManager) -> None:
+        self._manager = manager
+        self._calls: Final[dict[Enum, Callable[[Any, str], Awaitable[Any]]]] = {
+            Method.HELLO: self._hello,
+            Method.QUOTA_LIST: self._quotas,
+            Method.QUOTA_SET: self._set_quota,
+            Method.QUOTA_UNSET: self._unset_quota,
+            PoolMethod.HOSTS: self._hosts,
+            PoolMethod.WHERE: self._where,
+            PoolMethod.TOKEN: self._token,
+            PoolMethod.DRAIN: self._drain,
+            PoolMethod.RESUME: self._resume,
+            PoolMethod.FORGET: self._forget,
+            PoolMethod.GROUP_LIST: self._groups,
+            PoolMethod.GROUP_SET: self._set_group,
+            PoolMethod.GROUP_UNSET: self._unset_group,
+            PoolMethod.LEND_GPUS: self._lend,
+            PoolMethod.RETURN_GPUS: self._return,
+            PoolMethod.HISTORY: self._history,
+        }
+
+    async def answer(self, call: Call, by: str) -> Any:
+        """The result. Raises :class:`PoolRefused`."""
+        try:
+            return await self._calls[call.method](call.params, by)
+        except LedgerProblem as problem:
+            raise PoolRefused(Reason.UNAVAILABLE, str(problem)) from problem
+        except NotJoined as problem:
+            raise PoolRefused(Reason.NOT_ALLOWED, str(problem)) from problem
+
+    async def _submit(self, make: Callable[[float], cmd.Command]) -> None:
+        """Have a command worked on; its no is ours."""
+        step = await self._manager.submit(make)
+        if isinstance(step.decision, Refuse):
+            raise PoolRefused(Reason.BAD_REQUEST, step.decision.message)
+
+    # -- hosts -------------------------------------------------------------------------------------
+
+    async def _hello(self, _params: Any, _by: str) -> Any:
+        features = [method.value for method in self._calls]
+        name = self._manager.settings.title
+        return {
+            "protocol": PROTOCOL,
+            "node": {"name": name, "version": __version__},
+            "features": features,
+        }
+
+    async def _hosts(self, _params: Any, _by: str) -> Any:
+        state = self._manager.state
+        return {
+            "pool": self._manager.settings.title,
+            "hosts": [self._host(state.hosts[name]) for name in sorted(state.hosts)],
+        }
+
+    def _host(self, host: Host) -> dict[str, Any]:
+        told = None if host.report is None else msgspec.to_builtins(host.report)
+        return {
+            "host": host.name,
+            "address": self._manager.address(host.name),
+            "connected": host.connected,
+            "problem": "" if host.connected else self._manager.problem(host.name),
+            "until": None if host.connected else self._manager.unix(host.until),
+            "drain": None if host.drain is None else asdict(host.drain),
+            "empty": bool(host.connected and host.report and host.report.empty),
+            "report": told,
+            "lent": {
+                name: {"gpus": out.gpus, "reclaim": out.reclaim, "why": out.why}
+                for name, out in host.out.items()
+            },
+        }
+
+    def _known(self, name: str) -> Host:
+        host = self._manager.state.hosts.get(name)
+        if host is None:
+            known = ", ".join(sorted(self._manager.state.hosts)) or "none yet"
+            raise PoolRefused(
+                Reason.BAD_REQUEST, f"There is no host {name!r} in the pool; its hosts: {known}."
+            )
+        return host
+
+    async def _where(self, params: Any, _by: str) -> Any:
+        wish = Wish(params.environment, params.gpus, params.memory, params.kind)
+        return {"hosts": [asdict(one) for one in rank(self._manager.state.hosts.values(), wish)]}
+
+    async def _token(self, params: Any, by: str) -> Any:
+        if not self._manager.join_port:
+            raise PoolRefused(
+                Reason.UNAVAILABLE,
+                "Hosts cannot join: Pool.listen is empty. Set it, and start the pool again.",
+            )
+        token, expires = self._manager.token(by, params.host)
+        return {"token": token, "expires": expires}
+
+    async def _drain(self, params: Any, by: str) -> Any:
+        self._known(params.host)
+        await self._submit(lambda at: cmd.Drain(at, params.host, params.reason, by))
+        return self._host(self._known(params.host))
+
+    async def _resume(self, params: Any, by: str) -> Any:
+        self._known(params.host)
+        await self._submit(lambda at: cmd.Resume(at, params.host, by))
+        return self._host(self._known(params.host))
+
+    async def _forget(self, params: Any, by: str) -> Any:
+        self._known(params.host)
+        await self._manager.forget(params.host, by)
+        return {"host": params.host}
+
+    # -- quotas and groups -------------------------------------------------------------------------
+
+    async def _quotas(self, _params: Any, _by: str) -> Any:
+        state = self._manager.state
+        book = state.quotas
+        names = {*state.places, *book.users, *book.overrides, *book.groups_of}
+        return {
+            "default": _group_quota(state, None),
+            "groups": [_group_quota(state, name) for name in sorted(book.of_groups)],
+            "quotas": [_quota(state, name) for name in sorted(names)],
+            "warnings": [],
+        }
+
+    async def _set_quota(self, params: QuotaParams, by: str) -> Any:
+        told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
+        parts = {part: value for part, value in told.items() if value is not LeftOut.KEEP}
+        if parts.get("reserve") is not None:
+            parts["reserve"] = Reserve(parts["reserve"])
+        quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
+        whose = params.whose
+        if whose.environment is None:
+            await self._submit(lambda at: cmd.SetGroupQuota(at, whose.group, quota, by, named))
+        else:
+            name = EnvironmentName(whose.environment)
+            await self._submit(lambda at: cmd.SetQuota(at, name, quota, by, named))
+        return self._now(whose)
+
+    async def _unset_quota(self, whose: QuotaName, by: str) -> Any:
+        if whose.environment is None:
+            await self._submit(lambda at: cmd.UnsetGroupQuota(at, whose.group, by))
+        else:
+            name = EnvironmentName(whose.environment)
+            await self._submit(lambda at: cmd.UnsetQuota(at, name, by))
+        return self._now(whose)
+
+    def _now(self, whose: QuotaName) -> dict[str, Any]:
+        state = self._manager.state
+        if whose.environment is None:
+            return {**_group_quota(state, whose.group), "warnings": []}
+        return {**_quota(state, EnvironmentName(whose.environment)), "warnings": []}
+
+    async def _groups(self, _params: Any, _by: str) -> Any:
+        state = self._manager.state
+        return {"groups": [_group(state, group) for _name, group in sorted(state.groups.items())]}
+
+    async def _set_group(self, params: Any, by: str) -> Any:
+        group = Group(params.group, params.nominal, params.borrowing, params.lending)
+        await self._submit(lambda at: cmd.SetGroup(at, group, by))
+        return _group(self._manager.state, group)
+
+    async def _unset_group(self, params: Any, by: str) -> Any:
+        if params.group not in self._manager.state.groups:
+            raise PoolRefused(Reason.BAD_REQUEST, f"The group {params.group!r} has no GPUs set.")
+        await self._submit(lambda at: cmd.RemoveGroup(at, params.group, by))
+        return {"group": params.group}
+
+    # -- loans, and who did what -------------------------------------------------------------------
+
+    async def _lend(self, params: Any, by: str) -> Any:
+        loan = secrets.token_hex(8)
+        await self._submit(
+            lambda at: cmd.LendGpus(
+                at, loan, params.environment, params.gpus, params.seconds, by, params.host
+            )
+        )
+        return asdict(self._manager.state.loans[loan])
+
+    async def _return(self, params: Any, by: str) -> Any:
+        await self._submit(lambda at: cmd.ReturnGpus(at, params.loan, by))
+        return {"loan": params.loan}
+
+    async def _history(self, params: Any, _by: str) -> Any:
+        return {"events": [asdict(one) for one in await self._manager.audit(params.limit)]}
+
+
+# -- documents -------------------------------------------------------------------------------------
+
+
+def _plain(quota: Quota) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(quota)
+    return plain | {"own_burst_memory": plain["burst_memory"]}
+
+
+def _quota(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
+    """A row of the list of quotas, as a node manager has it; what is held is held on all hosts."""
+    book = state.quotas
+    quota, source = book.resolve(environment)
+    hosts = state.at(environment)
+    here = [host.here[environment] for host in hosts if environment in host.here]
+    hours = _plain(quota).pop("gpu_hours")
+    spent = sum(one.spent for one in here)
+    return {
+        **_plain(quota),
+        "environment": environment,
+        "groups": list(book.groups_of.get(environment, ())),
+        "source": source.value,
+        **({"from_groups": list(book.giving(environment))} if source is QuotaSource.GROUP else {}),
+        "used_gpus": sum(one.held for one in here),
+        "budget": None
+        if hours is None
+        else {
+            "hours": hours,
+            "spent": spent,
+            "per": quota.per,
+            "level": "spent" if spent >= hours else "ok",
+        },
+        "seen": bool(here),
+    }
+
+
+def _group_quota(state: core.State, group: str | None) -> dict[str, Any]:
+    book = state.quotas
+    members = sum(group in groups for groups in book.groups_of.values())
+    return {
+        **_plain(book.of_group(group) or book.of_default),
+        "group": group,
+        "members": None if group is None else members,
+        "source": "override" if group in book.group_overrides else "configuration",
+    }
+
+
+def _group(state: core.State, group: Group) -> dict[str, Any]:
+    return {**asdict(group), "used": state.used.get(group.name, 0)}

@@ -1,0 +1,108 @@
+"""The pool's section of a configuration file, for the pool alone and for the one in the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_core.paths import jupyter_data_dir
+from traitlets import Dict, Float, TraitError, Unicode, default, validate
+from traitlets.config import Configurable
+
+from ..protocol import names
+from ..protocol.poolcalls import POOL_SOCKET
+from ..protocol.secured import JOIN_PORT
+from .words.config import PoolConfig
+
+SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare/pool"
+_RULES: Final = PoolConfig()
+NEEDS_CRYPTOGRAPHY: Final = (
+    "The pool needs the package cryptography: install jupyter_gpushare[pool] where the pool runs."
+)
+
+
+class Pool(Configurable):
+    """Several hosts as one: where the pool keeps what it knows, and what people may hold."""
+
+    folder = Unicode(
+        help=f"""The folder of the pool's ledger, keys and certificates, for its OS user only. Not
+        set: {SYSTEM_FOLDER} for root, gpushare-pool in Jupyter's data directory for others."""
+    ).tag(config=True)
+    title = Unicode("gpushare", help="The pool's name, as hosts know it.").tag(config=True)
+    socket = Unicode(
+        help=f"""The socket for administrators: root and the pool's own OS user. Not set:
+        {POOL_SOCKET} for root, pool.sock in the folder for others."""
+    ).tag(config=True)
+    listen = Unicode(
+        f"0.0.0.0:{JOIN_PORT}", help="Where hosts join, over TLS; empty: none can join."
+    ).tag(config=True)
+    address = Unicode(
+        help="""The address by which hosts reach the place where they join: tokens contain it. Not
+        set: this host's name."""
+    ).tag(config=True)
+    validity = Float(
+        _RULES.validity,
+        min=1.0,
+        help="""Seconds for which a host may go on with what it was lent while the pool is away.
+        After that, nothing new starts there; what runs or is parked stays.""",
+    ).tag(config=True)
+    drift = Float(
+        _RULES.drift, min=0.0, max=0.2, help="The part by which hosts' clocks may differ."
+    ).tag(config=True)
+    answer_timeout = Float(
+        2.0, min=0.05, help="Seconds in which a host must answer; then it counts as lost."
+    ).tag(config=True)
+    silence = Float(
+        5.0, min=0.05, help="Seconds after which a host that reports nothing is asked."
+    ).tag(config=True)
+    quotas = Dict(
+        help="""What people may hold on all hosts together: {"default": …, "groups": {…}, "users":
+        {…}}, each quota like {"gpus": 1, "memory": "16GiB"}. "gpus" may be "all". Not set: all
+        GPUs, whole."""
+    ).tag(config=True)
+
+    @default("folder")
+    def _default_folder(self) -> str:
+        return (
+            SYSTEM_FOLDER if os.geteuid() == 0 else str(Path(jupyter_data_dir(), "gpushare-pool"))
+        )
+
+    @default("socket")
+    def _default_socket(self) -> str:
+        is_system = os.geteuid() == 0 and self.folder == SYSTEM_FOLDER
+        return POOL_SOCKET if is_system else str(Path(self.folder, "pool.sock"))
+
+    @default("address")
+    def _default_address(self) -> str:
+        return socket.getfqdn()
+
+    @default("quotas")
+    def _default_quotas(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(os.environ.get(names.QUOTAS) or "{}"))
+        except (TypeError, ValueError) as error:
+            raise TraitError(f"{names.QUOTAS} holds no quotas: {error}.") from None
+
+    @validate("quotas")
+    def _check_quotas(self, proposal: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(set(proposal["value"]) - {"default", "groups", "users"})
+        if unknown:
+            raise TraitError(f"Pool.quotas: unknown {unknown[0]!r}; say default, groups or users.")
+        return dict(proposal["value"])
+
+    @validate("listen")
+    def _check_listen(self, proposal: dict[str, Any]) -> str:
+        where = str(proposal["value"])
+        host, _, port = where.rpartition(":")
+        if where and not (host and port.isdecimal() and int(port) < 65536):
+            raise TraitError(
+                f"Pool.listen: {where!r} is no address with a port: 0.0.0.0:{JOIN_PORT}."
+            )
+        return where
+
+    def rules(self) -> PoolConfig:
+        """The settings that the pure rules read."""
+        return PoolConfig(validity=self.validity, drift=self.drift)

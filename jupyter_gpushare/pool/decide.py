@@ -1,0 +1,347 @@
+"""Decides a command: the result is an answer for the caller, events, and what to send.
+
+Pure: the same state, command and settings always give the same result. No command raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..policy.books.quotas import edited
+from ..policy.words.registry import registering
+from .draft import Decision, Done, Draft, Refuse
+from .effects import drain, effects
+from .evolve import changed
+from .groups import breathe, member_of
+from .hints import give_hints
+from .plan import plan
+from .state import NOTHING, Host, State
+from .where import rank
+from .words import commands as cmd
+from .words import effects as eff
+from .words import events as ev
+from .words.config import PoolConfig
+from .words.hosts import Environment, HostReport, Loan, Wish
+
+ANSWERS: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {}
+_decides: Final = registering(ANSWERS)
+
+_DONE: Final = Done()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A decision, its events, the state after them, and what the process is to do then."""
+
+    decision: Decision
+    events: tuple[ev.Event, ...]
+    state: State
+    effects: tuple[eff.Effect, ...]
+
+
+def step(state: State, command: cmd.Command, config: PoolConfig) -> Step:
+    """Decide ``command``. The durable events are to be in the ledger before the effects."""
+    draft = Draft(state, config, command.at)
+    decision = ANSWERS[type(command)](draft, command)
+    _plan(draft)
+    messages = effects(draft.state, draft.events, config)
+    return Step(decision, tuple(draft.events), draft.state, (*messages, *_again(draft, command)))
+
+
+def next_deadline(state: State, config: PoolConfig) -> float:
+    """The pool's boot time at which a :class:`~.words.commands.Tick` is needed next."""
+    times = [
+        host.renewed + config.validity / 2 if host.connected else host.until
+        for host in state.hosts.values()
+        if host.connected or not host.expired
+    ]
+    return min([*times, *(loan.until for loan in state.loans.values())], default=float("inf"))
+
+
+def _plan(draft: Draft) -> None:
+    """Lend what follows for all environments that changed."""
+    if not draft.state.quotas.is_configured:
+        return  # nobody's quota is known yet
+    members = {}
+    for one in sorted(draft.plan):
+        group = member_of(draft.state, one) if draft.state.groups else None
+        if group is None:
+            plan(draft, one)
+        else:
+            members[one] = group
+    if members:
+        breathe(draft, members)
+
+
+def _again(draft: Draft, command: cmd.Command) -> list[eff.Effect]:
+    """What a host was told about draining, told again: it came back, or has not done it yet."""
+    if isinstance(command, cmd.Tick):
+        return [drain(host) for host in draft.state.hosts.values() if host.due and host.connected]
+    if isinstance(command, cmd.HostReported) and command.host in draft.renewed:
+        host = draft.state.hosts[command.host]
+        return [drain(host)] if host.due else []
+    return []
+
+
+# -- hosts -------------------------------------------------------------------------------------
+
+
+def _unknown(host: str) -> Refuse:
+    return Refuse(f"No host {host} is in the pool.")
+
+
+@_decides(cmd.Start)
+def _start(draft: Draft, command: cmd.Start) -> Decision:
+    draft.emit(ev.PoolStarted(command.at, command.unix, draft.until))
+    return _DONE
+
+
+@_decides(cmd.AddHost)
+def _add(draft: Draft, command: cmd.AddHost) -> Decision:
+    if command.host in draft.state.hosts:
+        return Done(f"Host {command.host} is in the pool already.")
+    draft.emit(ev.HostAdded(command.at, command.host, command.by))
+    return _DONE
+
+
+@_decides(cmd.ForgetHost)
+def _forget(draft: Draft, command: cmd.ForgetHost) -> Decision:
+    host = draft.state.hosts.get(command.host)
+    if host is None:
+        return _unknown(command.host)
+    draft.plan |= host.everybody
+    draft.emit(ev.HostForgotten(command.at, command.host, command.by))
+    return _DONE
+
+
+@_decides(cmd.HostReported)
+def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
+    host = draft.state.hosts.get(command.host)
+    report = command.report
+    if host is None or report.name != command.host:
+        return _unknown(command.host)
+    known = host.report
+    if known is not None and host.connected and _is_older(report, known):
+        return _DONE  # a message that came twice, or late
+    spoke = ev.HostSpoke(command.at, command.host, report)
+    draft.emit(spoke)
+    now = draft.state.hosts[command.host]
+    draft.plan |= {*changed(host, dict(now.here)), *_unsettled(now)}
+    for want in report.wants:
+        known_groups = draft.state.quotas.groups_of.get(want.environment)
+        told = draft.state.hosts[command.host].told.get(want.environment, ())
+        if known_groups is None and told != want.groups:
+            groups = (command.host, want.environment, want.groups)
+            draft.emit(ev.GroupsTold(command.at, *groups))
+    if not host.connected or command.at >= host.renewed + draft.config.validity / 2:
+        draft.plan |= now.everybody
+        draft.renew(command.host)
+    _see_drain(draft, now, report)
+    return _DONE
+
+
+def _is_older(report: HostReport, known: HostReport) -> bool:
+    return report.boot_id == known.boot_id and report.at < known.at
+
+
+def _unsettled(host: Host) -> list[Environment]:
+    """Those that kept more than they were asked to keep, because it was in use, and do not now."""
+    return [
+        one
+        for one, out in host.out.items()
+        if out.gpus > out.asked and out.answered and host.here.get(one, NOTHING).held < out.gpus
+    ]
+
+
+def _see_drain(draft: Draft, host: Host, report: HostReport) -> None:
+    drains = report.draining is not None
+    if host.due and drains == (host.drain is not None):
+        draft.emit(ev.DrainSeen(draft.at, host.name))
+    elif not host.due and host.drain is not None and not drains:
+        # Its own administrator has ended it: the host owns its GPUs.
+        draft.emit(ev.HostResumed(draft.at, host.name, host.name))
+        draft.emit(ev.DrainSeen(draft.at, host.name))
+
+
+@_decides(cmd.HostLost)
+def _lost(draft: Draft, command: cmd.HostLost) -> Decision:
+    host = draft.state.hosts.get(command.host)
+    if host is None:
+        return _unknown(command.host)
+    if host.connected:
+        draft.emit(ev.HostVanished(command.at, command.host))
+        draft.plan |= host.everybody
+    return _DONE
+
+
+@_decides(cmd.LendAnswered)
+def _answered(draft: Draft, command: cmd.LendAnswered) -> Decision:
+    host = draft.state.hosts.get(command.host)
+    if host is None or not host.connected:
+        return _unknown(command.host)
+    for one in command.environments:
+        out = draft.state.hosts[command.host].out.get(one.environment)
+        if out is None or command.number < out.number:
+            continue  # something else was sent meanwhile: its answer counts
+        # A host that says less than it was told, or more than it had, is not believed.
+        gpus = min(max(one.gpus, out.asked), max(out.gpus, one.held))
+        if (gpus, out.asked_hours, True) != (out.gpus, out.hours, out.answered):
+            draft.emit(ev.BudgetAccepted(command.at, command.host, one.environment, gpus))
+            if gpus <= out.asked:
+                draft.plan.add(one.environment)
+            # Else it is in use there, as the next report will say.
+    return _DONE
+
+
+@_decides(cmd.Tick)
+def _tick(draft: Draft, command: cmd.Tick) -> Decision:
+    for host in draft.state.hosts.values():
+        if host.connected:
+            if command.at >= host.renewed + draft.config.validity / 2:
+                draft.emit(ev.ReportAsked(command.at, host.name))
+        elif not host.expired and command.at >= host.until:
+            draft.emit(ev.HostExpired(command.at, host.name))
+            draft.plan |= host.everybody
+    for key, loan in draft.state.loans.items():
+        if command.at >= loan.until:
+            draft.emit(ev.GpusReturned(command.at, key, ""))
+            draft.plan.add(loan.environment)
+    give_hints(draft)
+    return _DONE
+
+
+@_decides(cmd.Drain)
+def _drain(draft: Draft, command: cmd.Drain) -> Decision:
+    if command.host not in draft.state.hosts:
+        return _unknown(command.host)
+    draft.emit(ev.HostDrained(command.at, command.host, command.reason, command.by))
+    if not draft.state.hosts[command.host].connected:
+        return Done(f"Host {command.host} cannot be reached; it is told when it comes back.")
+    return _DONE
+
+
+@_decides(cmd.Resume)
+def _resume(draft: Draft, command: cmd.Resume) -> Decision:
+    host = draft.state.hosts.get(command.host)
+    if host is None:
+        return _unknown(command.host)
+    draft.emit(ev.HostResumed(command.at, command.host, command.by))
+    draft.plan |= host.everybody
+    return _DONE
+
+
+@_decides(cmd.LendGpus)
+def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> Decision:
+    wish = Wish(command.environment, command.gpus)
+    hosts = draft.state.hosts
+    if command.host is not None and command.host not in hosts:
+        return _unknown(command.host)
+    some = hosts.values() if command.host is None else (hosts[command.host],)
+    best = next(iter(rank(some, wish)), None)
+    if best is None or not best.fits_now:
+        why = "No host is in the pool." if best is None else " ".join(best.reasons)
+        return Refuse(f"No host has {command.gpus} whole GPUs free now. {why}")
+    until = command.at + max(0.0, command.seconds)
+    loan = Loan(command.loan, command.environment, best.host, command.gpus, until)
+    draft.emit(ev.GpusLent(command.at, loan, command.by))
+    draft.plan.add(command.environment)
+    if best.host not in draft.state.places.get(command.environment, ()):
+        # It has nothing there yet: the plan looks only where it has something.
+        out = (0, draft.number, draft.until)
+        draft.emit(ev.BudgetLent(command.at, best.host, command.environment, *out))
+    return Done(best.host)
+
+
+@_decides(cmd.ReturnGpus)
+def _return_gpus(draft: Draft, command: cmd.ReturnGpus) -> Decision:
+    loan = draft.state.loans.get(command.loan)
+    if loan is None:
+        return Refuse("There is no such loan.")
+    draft.emit(ev.GpusReturned(command.at, command.loan, command.by))
+    draft.plan.add(loan.environment)
+    return _DONE
+
+
+# -- quotas and groups -------------------------------------------------------------------------
+
+
+def _all(draft: Draft) -> None:
+    """Quotas of many changed: plan everybody, and tell all hosts."""
+    draft.plan |= {*draft.state.places}
+    draft.resend |= {*draft.state.places}
+
+
+@_decides(cmd.ConfigureQuotas)
+def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
+    parts = (command.default, command.groups, command.users)
+    draft.emit(ev.QuotasConfigured(command.at, *parts))
+    _all(draft)
+    return _DONE
+
+
+@_decides(cmd.Introduce)
+def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
+    if draft.state.quotas.groups_of.get(command.environment) != command.groups:
+        draft.emit(ev.Introduced(command.at, command.environment, command.groups))
+        draft.plan.add(command.environment)
+        draft.resend.add(command.environment)
+    return _DONE
+
+
+@_decides(cmd.SetQuota)
+def _set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
+    now, _source = draft.state.quotas.resolve(command.environment)
+    quota = edited(now, command.quota, command.named)
+    draft.emit(ev.QuotaSet(command.at, command.environment, quota, command.by))
+    draft.plan.add(command.environment)
+    draft.resend.add(command.environment)
+    return _DONE
+
+
+@_decides(cmd.UnsetQuota)
+def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
+    if command.environment in draft.state.quotas.overrides:
+        draft.emit(ev.QuotaUnset(command.at, command.environment, command.by))
+        draft.plan.add(command.environment)
+        draft.resend.add(command.environment)
+    return _DONE
+
+
+@_decides(cmd.SetGroupQuota)
+def _set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
+    book = draft.state.quotas
+    now = book.of_group(command.group) or book.of_default
+    quota = edited(now, command.quota, command.named)
+    draft.emit(ev.GroupQuotaSet(command.at, command.group, quota, command.by))
+    _all(draft)
+    return _DONE
+
+
+@_decides(cmd.UnsetGroupQuota)
+def _unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
+    if command.group in draft.state.quotas.group_overrides:
+        draft.emit(ev.GroupQuotaUnset(command.at, command.group, command.by))
+        _all(draft)
+    return _DONE
+
+
+@_decides(cmd.SetGroup)
+def _set_group(draft: Draft, command: cmd.SetGroup) -> Decision:
+    group = command.group
+    least = min(group.nominal, group.borrowing or 0, group.lending or 0)
+    if least < 0:
+        return Refuse("A group's numbers of GPUs cannot be negative.")
+    draft.emit(ev.GroupSet(command.at, group, command.by))
+    draft.plan |= {*draft.state.places}
+    return _DONE
+
+
+@_decides(cmd.RemoveGroup)
+def _remove_group(draft: Draft, command: cmd.RemoveGroup) -> Decision:
+    if command.group not in draft.state.groups:
+        return Refuse(f"No group {command.group} has GPUs of its own.")
+    draft.emit(ev.GroupRemoved(command.at, command.group, command.by))
+    draft.plan |= {*draft.state.places}
+    return _DONE

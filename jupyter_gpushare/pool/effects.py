@@ -1,0 +1,64 @@
+"""What a step asks of the process: messages to hosts, made from its events and the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .state import Host, State
+from .words import effects as eff
+from .words import events as ev
+from .words.config import PoolConfig
+from .words.hosts import Environment
+
+
+def effects(state: State, events: Iterable[ev.Event], config: PoolConfig) -> tuple[eff.Effect, ...]:
+    """The effects of ``events``, which led to ``state``; nothing is sent to a lost host."""
+    found: list[eff.Effect] = []
+    lent: dict[str, dict[Environment, None]] = {}
+    whole: set[str] = set()
+    for event in events:
+        host: str = getattr(event, "host", "")
+        if host not in state.hosts or not state.hosts[host].connected:
+            continue
+        match event:
+            case ev.BudgetLent():
+                lent.setdefault(host, {})[event.environment] = None
+            case ev.Renewed():
+                whole.add(host)
+            case ev.ReportAsked():
+                found.append(eff.Follow(host))
+            case ev.HintsGiven():
+                found.append(eff.Hint(host, event.hints))
+            case ev.HostDrained() | ev.HostResumed():
+                found.append(drain(state.hosts[host]))
+    for name in sorted({*lent, *whole}):
+        to = state.hosts[name]
+        some = to.everybody if name in whole else lent[name]
+        budgets = tuple(_budget(state, to, one) for one in sorted(some) if one in to.out)
+        found.append(_lend(state, to, config, complete=name in whole, budgets=budgets))
+    return tuple(found)
+
+
+def drain(host: Host) -> eff.Effect:
+    """What a host is to be told about draining."""
+    if host.drain is None:
+        return eff.ResumeHost(host.name)
+    return eff.DrainHost(host.name, host.drain.reason)
+
+
+def _lend(
+    state: State, host: Host, config: PoolConfig, *, complete: bool, budgets: tuple[eff.Budget, ...]
+) -> eff.Lend:
+    # Only a host that is connected is lent anything, and it is so from its first report on.
+    boot, at = ("", 0.0) if host.report is None else (host.report.boot_id, host.report.at)
+    return eff.Lend(host.name, state.number, boot, at, config.validity, complete, budgets)
+
+
+def _budget(state: State, host: Host, environment: Environment) -> eff.Budget:
+    out = host.out[environment]
+    here = host.here.get(environment)
+    hours = out.asked_hours
+    if hours is not None:
+        hours = max(0.0, hours - (0.0 if here is None else here.spent))
+    quota = state.quota(host, environment)
+    return eff.Budget(environment, out.asked, quota, hours, out.reclaim, out.why)

@@ -1,0 +1,249 @@
+"""The pool's line to one host: reports come in, effects go out, and silence is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from ..link.dial import Host as Place
+from ..link.errors import NodeProblem, NodeTimedOut
+from ..link.nodelink import NodeLink
+from ..policy.words.model import Quota
+from ..protocol.framing import MAX_LINE, encode
+from ..protocol.messages import Method, Notice, Notification
+from ..protocol.reading import BadParameter
+from .words import commands as cmd
+from .words.effects import Budget, DrainHost, Effect, Follow, Hint, Lend, ResumeHost
+from .words.hosts import Accepted, Host, HostReport, read_answer, read_report
+
+#: What the pool's control line calls itself in ``hello``.
+CLIENT: Final = "jupyter-gpushare-pool"
+#: Bytes of a line that are left for what is around the budgets or hints.
+_AROUND: Final = 1024
+_NO_QUOTA: Final = Quota(gpus=0)
+
+Submit = Callable[[Callable[[float], cmd.Command]], Awaitable[object]]
+
+
+class ControlLink(NodeLink):
+    """A link whose documents are the host's reports, not a viewer's status."""
+
+    def __init__(self, pool: str, **rest: Any) -> None:
+        super().__init__(name=CLIENT, why=lambda: None, **rest)
+        self._pool = pool
+
+    async def _begin(self, within: float) -> dict[str, Any]:
+        return await self._ask(Method.POOL_FOLLOW, within, pool=self._pool)
+
+    def _news(self, message: Notification) -> Any:
+        return message.params if message.notice is Notice.REPORT else None
+
+    async def ask_again(self, timeout: float) -> dict[str, Any]:
+        """A report now. Raises :class:`NodeProblem`."""
+        return await self.call(Method.POOL_FOLLOW, timeout=timeout, pool=self._pool)
+
+
+class HostLink:
+    """Keeps one host's commands and effects in order.
+
+    Reports may come faster than they are worked on; then only the newest counts. ``patience``:
+    seconds a host may take for an answer; ``silence``: seconds after which it is asked for a report.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        pool: str,
+        find: Callable[[], str | Place | None],
+        submit: Submit,
+        *,
+        patience: float,
+        silence: float,
+        log: logging.Logger,
+    ) -> None:
+        self.host = host
+        #: Why the host cannot be reached, for people; empty: it can.
+        self.problem = NodeLink.UNTRIED
+        self._submit = submit
+        self._patience = patience
+        self._silence = silence
+        self._log = log
+        self.link = ControlLink(pool, find=find, timeout=patience, log=log)
+        self._news = asyncio.Event()
+        self._refused = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self.link.subscribe(self._news.set)
+        self.link.start()
+        for work in (self._follow(), self._look()):
+            self._spawn(work)
+
+    async def close(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.link.close()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Tell the core of reports and of the connection's ends, one after the other."""
+        connected, generation = False, 0
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            state = self.link.state
+            if connected and (not state.connected or state.generation != generation):
+                connected = False
+                await self._submit(lambda at: cmd.HostLost(at, self.host))
+            if state.status is None:
+                self.problem = state.message
+                continue
+            report = self._read(state.status)
+            if report is not None:
+                self.problem = ""
+                connected, generation = True, state.generation
+                await self._submit(partial(cmd.HostReported, host=self.host, report=report))
+
+    def _read(self, document: Any) -> HostReport | None:
+        """A report that is well-formed; a host that was taken over may send anything."""
+        try:
+            # Its certificate says who it is, whatever it calls itself.
+            return replace(read_report(document), name=self.host)
+        except BadParameter as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                self._log.error("A report of %s cannot be used: %s", self.host, error)
+            self.problem = f"Its report cannot be used: {error}"
+            return None
+
+    async def _look(self) -> None:
+        """Ask a silent host for a report: a stopped process keeps its connections open."""
+        while True:
+            seen = self.link.state
+            await asyncio.sleep(self._silence)
+            if not seen.connected or self.link.state is not seen:
+                continue
+            await self._ask()
+
+    async def _ask(self) -> None:
+        try:
+            document = await self.link.ask_again(self._patience)
+        except NodeProblem as problem:
+            self._failed("report", problem)
+            return
+        report = self._read(document)
+        if report is not None:
+            await self._submit(partial(cmd.HostReported, host=self.host, report=report))
+
+    # -- out ---------------------------------------------------------------------------------------
+
+    def carry_out(self, effect: Effect) -> None:
+        """Send it; effects of one host leave in the order in which they came."""
+        match effect:
+            case Lend():
+                self._spawn(self._lend(effect))
+            case Follow():
+                self._spawn(self._ask())
+            case Hint(hints=hints):
+                told = [msgspec.to_builtins(hint) for hint in hints]
+                self._spawn(self._tell(Method.POOL_HINT, hints=_first(told)))
+            case DrainHost(reason=reason):
+                self._spawn(self._tell(Method.NODE_DRAIN, reason=reason))
+            case ResumeHost():
+                self._spawn(self._tell(Method.NODE_RESUME))
+
+    async def _tell(self, method: Method, **params: Any) -> None:
+        try:
+            await self.link.call(method, **params)
+        except NodeProblem as problem:
+            self._failed(method.value, problem)
+
+    async def _lend(self, effect: Lend) -> None:
+        as_of = {"boot_id": effect.boot_id, "at": effect.as_of}
+        parts = list(_lines([_budget(one) for one in effect.budgets]))
+        calls = [
+            self.link.call(
+                Method.POOL_LEND,
+                as_of=as_of,
+                seconds=effect.seconds,
+                # The first part says that all others have nothing; the next ones follow at once.
+                complete=effect.complete and place == 0,
+                budgets=part,
+            )
+            for place, part in enumerate(parts)
+        ]
+        accepted: dict[str, Accepted] = {}
+        try:
+            for answer in await asyncio.gather(*calls):
+                for one in read_answer(answer).environments:
+                    accepted[one.environment] = one
+        except NodeProblem as problem:
+            self._failed(Method.POOL_LEND.value, problem)
+            return
+        except BadParameter as error:
+            self._log.error("The answer of %s cannot be used: %s", self.host, error)
+            self.link.drop()
+            return
+        told = tuple(accepted.values())
+        await self._submit(lambda at: cmd.LendAnswered(at, self.host, effect.number, told))
+
+    def _failed(self, what: str, problem: NodeProblem) -> None:
+        if not self.link.state.connected:
+            return  # the end of the connection is told anyway
+        self._log.warning("%s: %s: %s", self.host, what, problem.message)
+        # Nobody knows now what the host has. A new connection begins with a report and with all
+        # that is lent there.
+        self.link.drop()
+        if not isinstance(problem, NodeTimedOut):
+            self._log.debug("%s refused %s (%s)", self.host, what, problem.reason)
+
+
+def _budget(budget: Budget) -> dict[str, Any]:
+    """As ``pool.lend`` has it; what a quota does not say is left out, to keep lines short."""
+    quota = msgspec.to_builtins(budget.quota)
+    plain = {
+        one.name: quota[one.name]
+        for one in fields(Quota)
+        if one.name == "gpus" or getattr(budget.quota, one.name) != getattr(_NO_QUOTA, one.name)
+    }
+    return {
+        "environment": budget.environment,
+        "gpus": budget.gpus,
+        "quota": plain,
+        "gpu_hours": budget.gpu_hours,
+        "reclaim": budget.reclaim,
+        "why": budget.why or None,
+    }
+
+
+def _lines(objects: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """In parts that fit into a line each; at least one."""
+    part: list[dict[str, Any]] = []
+    size = 0
+    for one in objects:
+        needs = len(encode(one))
+        if part and (size + needs > MAX_LINE - _AROUND or len(part) == 1000):
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += needs
+    yield part
+
+
+def _first(objects: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As many hints as one line takes."""
+    return next(_lines(objects))

@@ -1,0 +1,364 @@
+"""How a host joins: it shows a secret that works once, and gets a certificate.
+
+An administrator makes a token at the pool and takes it to the host. The token has the pool's
+address, its authority (so that nobody else can answer in the pool's place), and the secret. The
+pool keeps a hash of the secret only. One JSON-RPC call over TLS does the rest; the host's key
+never leaves the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import secrets
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from ..protocol import secured
+from ..protocol.calls import Name
+from ..protocol.errors import Reason, RemoteProtocolError
+from ..protocol.framing import MAX_LINE, decode, encode
+from ..protocol.messages import PEM, ErrorAnswer, answer, error_answer, is_id, parse_incoming
+from ..protocol.privateplace import replace_private
+from ..protocol.reading import BadParameter, reader
+from ..protocol.shapes import Range, Text
+from .pki import Authority, BadRequest
+
+#: Seconds for which a token can be used.
+LASTS: Final = 3600.0
+#: Tokens that are open at once.
+_MOST_OPEN: Final = 100
+#: Hosts that join at the same moment; seconds for the handshake, and for all of it.
+_AT_ONCE: Final = 32
+_HANDSHAKE: Final = 5.0
+_WITHIN: Final = 10.0
+#: Seconds after which it is tried again where no connection can be taken.
+_PAUSE: Final = 1.0
+_METHOD: Final = "join"
+
+
+class NotJoined(Exception):
+    """A host does not join the pool; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What an administrator takes from the pool to a host."""
+
+    address: str
+    port: int
+    authority: bytes
+    secret: str
+    expires: float
+
+    def __str__(self) -> str:
+        told = [self.address, self.port, base64.b64encode(self.authority).decode()]
+        text = json.dumps([*told, self.secret, self.expires], separators=(",", ":"))
+        return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    @classmethod
+    def read(cls, text: str) -> Token:
+        """Raises :class:`NotJoined` for anything else."""
+        try:
+            padded = text.strip() + "=" * (-len(text.strip()) % 4)
+            address, port, authority, secret, expires = json.loads(
+                base64.urlsafe_b64decode(padded.encode("ascii"))
+            )
+            return cls(
+                str(address), int(port), base64.b64decode(authority), str(secret), float(expires)
+            )
+        except (ValueError, TypeError) as error:
+            raise NotJoined(
+                "This is no token of a pool, or not all of it. Copy the whole line that "
+                "`jupyter gpushare pool token` printed."
+            ) from error
+
+    @property
+    def pinned(self) -> str:
+        """The pool's authority as PEM."""
+        return ssl.DER_cert_to_PEM_cert(self.authority)
+
+
+@dataclass(frozen=True, slots=True)
+class _Invitation:
+    """An open token: for one host, or, without a name, for a host that is new."""
+
+    expires: float
+    host: str | None
+    by: str
+
+
+class Invitations:
+    """Secrets that work once, kept in a file as hashes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open: dict[str, _Invitation] = {}
+        with contextlib.suppress(FileNotFoundError):
+            known = json.loads(path.read_bytes())
+            self._open = {digest: _Invitation(**one) for digest, one in known.items()}
+
+    def invite(self, now: float, by: str, host: str | None = None) -> tuple[str, float]:
+        """A new secret, and when it expires. ``host``: only it may join by it, also again.
+
+        Raises :class:`NotJoined` where too many are open, :class:`OSError`.
+        """
+        self._expire(now)
+        if len(self._open) >= _MOST_OPEN:
+            raise NotJoined(f"{_MOST_OPEN} tokens are open already; each expires after an hour.")
+        secret = secrets.token_urlsafe(32)
+        self._open[_digest(secret)] = _Invitation(now + LASTS, host, by)
+        self._keep()
+        return secret, now + LASTS
+
+    def spend(self, secret: str, host: str, now: float, *, is_known: bool) -> str:
+        """Use a secret up. Returns who made it.
+
+        Raises :class:`NotJoined`, and leaves the secret as it is, where it is not for ``host``.
+        """
+        self._expire(now)
+        digest = _digest(secret)
+        invitation = self._open.get(digest)
+        if invitation is None:
+            raise NotJoined(
+                "The pool does not take this token: it was used already, or has expired (after an "
+                "hour). Make a new one at the pool with `jupyter gpushare pool token`."
+            )
+        if invitation.host is None and is_known:
+            raise NotJoined(
+                f"The pool has a host {host} already. Give this one another name with --name; if "
+                "it is the same host, make a token for it at the pool with "
+                f"`jupyter gpushare pool token {host}`."
+            )
+        if invitation.host is not None and invitation.host != host:
+            raise NotJoined(
+                f"The token is for the host {invitation.host}, and this one says that it is {host}."
+            )
+        del self._open[digest]
+        self._keep()
+        return invitation.by
+
+    def _expire(self, now: float) -> None:
+        for digest in [one for one, told in self._open.items() if told.expires <= now]:
+            del self._open[digest]
+
+    def _keep(self) -> None:
+        told = {digest: asdict(one) for digest, one in self._open.items()}
+        replace_private(self._path, json.dumps(told).encode())
+
+
+def _digest(secret: str) -> str:
+    # Not a slow hash: a secret has 256 bits, so nobody finds it by trying.
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinParams:
+    """What a host says when it joins."""
+
+    secret: Name
+    name: Annotated[str, Text(63, secured.HOST_NAME)]
+    port: Annotated[int, Range(1, 65535)]
+    csr: Annotated[str, Text(PEM)]
+    version: Name
+    address: Annotated[Name | None, "where the pool reaches it; null: where it calls from"] = None
+
+
+_read_params: Final = reader(JoinParams)
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A host that joined, for the pool's books and the audit."""
+
+    name: str
+    address: str
+    port: int
+    version: str
+    invited_by: str
+
+
+class JoinEndpoint:
+    """Where hosts join. ``joined`` writes into the pool's books before the host is answered.
+
+    ``is_known``: whether the pool has a host of that name. ``wall``: the time in seconds.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        invitations: Invitations,
+        *,
+        is_known: Callable[[str], bool],
+        joined: Callable[[Joined], Awaitable[None]],
+        wall: Callable[[], float],
+        log: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        self._authority = authority
+        self._invitations = invitations
+        self._is_known = is_known
+        self._joined = joined
+        self._wall = wall
+        self._log = log
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        # In the order in which they came.
+        self._guests: dict[asyncio.Task[None], None] = {}
+
+    async def start(self, address: str, port: int = secured.JOIN_PORT) -> int:
+        """Listen. Returns the port. Raises :class:`OSError`."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+        family, kind, proto, _name, where = found[0]
+        listener = self._listener = socket.socket(family, kind, proto)
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(128)
+        self._accepting = loop.create_task(self._accept(listener))
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Listen no more; whoever joins now is not answered."""
+        tasks = [*self._guests, *filter(None, (self._accepting,))]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _where = await loop.sock_accept(listener)
+            except OSError as error:  # out of descriptors, say
+                self._log.error("No host can join now: %s", error)
+                await asyncio.sleep(_PAUSE)
+                continue
+            if len(self._guests) >= _AT_ONCE:
+                # A host joins in a moment: the one that came first has been silent for longest.
+                next(iter(self._guests)).cancel()
+            task = loop.create_task(self._serve(sock))
+            self._guests[task] = None
+            task.add_done_callback(lambda done: self._guests.pop(done))
+            await asyncio.sleep(0)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        reader = asyncio.StreamReader(MAX_LINE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
+        try:
+            # The certificate is renewed: it is read for each.
+            context = self._authority.join_context()
+            async with asyncio.timeout(_WITHIN):
+                transport, _ = await loop.connect_accepted_socket(
+                    lambda: protocol, sock, ssl=context, ssl_handshake_timeout=_HANDSHAKE
+                )
+        except (OSError, TimeoutError):
+            sock.close()
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+        try:
+            async with asyncio.timeout(_WITHIN):
+                line = await reader.readline()
+                peer: str = writer.get_extra_info("peername")[0]
+                writer.write(encode(await self._answer(line, peer)))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError, ValueError):
+            pass  # it went away, or says nothing: it is told nothing
+        finally:
+            transport.abort()
+
+    async def _answer(self, line: bytes, peer: str) -> dict[str, Any]:
+        call_id = None
+        try:
+            call = decode(line)
+            call_id = call.get("id") if is_id(call.get("id")) else None
+            if call_id is None or call.get("method") != _METHOD:
+                raise RemoteProtocolError("Here hosts join; there is no other call.")
+            params = call.get("params")
+            asked = _read_params(params if isinstance(params, dict) else {})
+            result = await self._join(asked, asked.address or peer)
+        except (RemoteProtocolError, BadParameter, BadRequest) as error:
+            return error_answer(call_id, Reason.BAD_REQUEST, str(error))
+        except NotJoined as error:
+            self._log.warning("%s did not join: %s", peer, error)
+            return error_answer(call_id, Reason.NOT_ALLOWED, str(error))
+        except Exception:  # noqa: BLE001 - it is logged here
+            # The border to the pool's books: the host hears that it failed, and hosts can still
+            # join.
+            self._log.exception("A host could not join")
+            why = "The pool could not write it down; its log says why. Make a new token."
+            return error_answer(call_id, Reason.UNAVAILABLE, why)
+        return answer(call_id, result)
+
+    async def _join(self, asked: JoinParams, address: str) -> dict[str, Any]:
+        now = self._wall()
+        # Signed before the secret is used up: a bad request costs no token.
+        chain = self._authority.sign(asked.csr, asked.name, now)
+        known = self._is_known(asked.name)
+        by = self._invitations.spend(asked.secret, asked.name, now, is_known=known)
+        await self._joined(Joined(asked.name, address, asked.port, asked.version, by))
+        return {
+            "pool": self._authority.pool,
+            "name": asked.name,
+            "address": address,
+            "certificates": chain,
+            "authorities": self._authority.authorities,
+        }
+
+
+async def ask(token: Token, params: Mapping[str, Any], now: float) -> dict[str, Any]:
+    """Join by a token; the pool's answer. Raises :class:`NotJoined`."""
+    if token.expires <= now:
+        raise NotJoined(
+            "The token has expired: it is good for an hour. Make a new one at the pool with "
+            "`jupyter gpushare pool token`."
+        )
+    where = f"{token.address}:{token.port}"
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(_WITHIN):
+            context = secured.client_context(token.pinned)
+            reader, writer = await asyncio.open_connection(
+                token.address, token.port, ssl=context, limit=MAX_LINE
+            )
+            secured.expect(writer.get_extra_info("ssl_object"), secured.POOL)
+            call = {"jsonrpc": "2.0", "id": 1, "method": _METHOD}
+            writer.write(encode({**call, "params": {**params, "secret": token.secret}}))
+            told = parse_incoming(await reader.readline())
+    except (ssl.SSLError, secured.NotOfThePool) as error:
+        raise NotJoined(
+            f"Who answers at {where} is not the pool that made this token ({error}). Nothing was "
+            "sent. Is the address right, and does nothing stand between?"
+        ) from error
+    except (OSError, TimeoutError) as error:
+        said = getattr(error, "strerror", None) or "no answer"
+        raise NotJoined(
+            f"The pool cannot be reached at {where} ({said}). Does it run, and may this host "
+            "connect to it?"
+        ) from error
+    except (RemoteProtocolError, ValueError) as error:
+        raise NotJoined(f"The pool's answer at {where} cannot be read: {error}.") from error
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+    if isinstance(told, ErrorAnswer):
+        raise NotJoined(told.error.message)
+    result = getattr(told, "result", None)
+    needed = ("pool", "name", "address", "certificates", "authorities")
+    if not isinstance(result, dict) or not all(isinstance(result.get(n), str) for n in needed):
+        raise NotJoined(f"The pool's answer at {where} cannot be read.")
+    return result

@@ -1,0 +1,301 @@
+"""The pool's process: an asyncio shell around the pure rules of :mod:`.core`.
+
+Commands are worked on one after the other. Durable events are in the ledger before the state
+changes and before anything leaves for a host; so the pool may be killed at any time. While it is
+away, hosts go on with what they were lent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ..link.dial import Host as Place
+from ..link.errors import NodeProblem
+from . import core
+from .clock import PoolClock
+from .configuration import Pool
+from .hostlink import HostLink
+from .joining import Invitations, Joined, JoinEndpoint, Token
+from .ledger import Audited, LedgerProblem, PoolLedger
+from .pki import Authority, BadRequest, NoAuthority
+from .quotas import PoolQuotas
+from .renewing import renew
+from .words import commands as cmd
+from .words.events import Event
+from .words.hosts import Host
+
+LEDGER: Final = "ledger.sqlite"
+#: Records after which the ledger is pruned; seconds between two looks at the certificates.
+_PRUNE_AFTER: Final = 10_000
+_RENEW_EVERY: Final = 600.0
+
+T = TypeVar("T")
+
+
+class Places(Mapping[Host, Place]):
+    """Where the hosts are, as it stands at each look."""
+
+    def __init__(self, manager: PoolManager) -> None:
+        self._manager = manager
+
+    def __getitem__(self, host: Host) -> Place:
+        return self._manager.place(host)
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(sorted(self._manager.state.hosts))
+
+    def __len__(self) -> int:
+        return len(self._manager.state.hosts)
+
+
+class PoolManager:
+    """``settings`` say where it keeps what it knows. ``dial`` says how a host is reached, by its
+    name and ``address:port``; not given: over TLS with the pool's certificate.
+    """
+
+    def __init__(
+        self,
+        settings: Pool,
+        *,
+        dial: Callable[[Host, str], str | Place] | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self.settings = settings
+        self.log = log or logging.getLogger(__name__)
+        self.config = settings.rules()
+        self.state = core.State()
+        self.places = Places(self)
+        self.links: dict[Host, HostLink] = {}
+        self.quotas = PoolQuotas(settings.quotas, self.submit)
+        self._dial = dial or self._over_tls
+        self._addresses: dict[Host, str] = {}
+        self._turn = asyncio.Lock()
+        #: A look at the certificates is due.
+        self._due = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._joins: JoinEndpoint | None = None
+        self._open: PoolLedger | None = None
+        #: Where hosts join; 0: none can.
+        self.join_port = 0
+        self._disk = ThreadPoolExecutor(1, "pool-ledger")
+        self._written = 0
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the ledger and call the hosts. Raises :class:`LedgerProblem`, :class:`OSError`,
+        :class:`NoAuthority`, and ``ValueError`` for a quota that makes no sense.
+        """
+        folder = Path(self.settings.folder)
+        self._open = await self._on_disk(lambda: PoolLedger(folder / LEDGER))
+        self._clock = await self._on_disk(lambda: PoolClock(self._ledger))
+        await self._on_disk(self._ledger.prune)
+        for event in await self._on_disk(self._ledger.load):
+            self.state = core.evolve(self.state, event)
+        self._addresses = await self._on_disk(self._ledger.addresses)
+        self._authority = await self._on_disk(lambda: self._open_authority(folder))
+        self._invitations = Invitations(folder / "tokens.json")
+        self.quotas.recall(await self._on_disk(lambda: self._ledger.recall("size")))
+        wall = self._clock.wall()
+        await self.submit(lambda at: cmd.Start(at, wall))
+        await self.quotas.apply()
+        await self._listen()
+        self._spawn(self._tick())
+        self._spawn(self._renew())
+
+    async def close(self) -> None:
+        """End; hosts go on."""
+        if self._joins is not None:
+            await self._joins.close()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self.links.values()))
+        if self._open is not None:
+            await self._on_disk(self._open.close)
+        self._disk.shutdown()
+
+    @property
+    def _ledger(self) -> PoolLedger:
+        assert self._open is not None, "start() opens it"
+        return self._open
+
+    def _open_authority(self, folder: Path) -> Authority:
+        try:
+            return Authority.open(folder, self._clock.wall())
+        except NoAuthority:
+            if (folder / "authority.pem").exists():
+                raise
+            return Authority.create(folder, self.settings.title, self._clock.wall())
+
+    async def _listen(self) -> None:
+        if not self.settings.listen:
+            return
+        address, _, port = self.settings.listen.rpartition(":")
+        self._joins = JoinEndpoint(
+            self._authority,
+            self._invitations,
+            is_known=lambda host: host in self.state.hosts,
+            joined=self._joined,
+            wall=self._clock.wall,
+            log=self.log,
+        )
+        self.join_port = await self._joins.start(address, int(port))
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    async def submit(self, make: Callable[[float], cmd.Command]) -> core.Step:
+        """Work on a command, which gets the time of its turn. Raises :class:`LedgerProblem`."""
+        async with self._turn:
+            command = make(self._clock.now())
+            step = core.step(self.state, command, self.config)
+            durable = [event for event in step.events if event.DURABLE]
+            if durable:
+                await self._append(durable)
+            self.state = step.state
+        self._follow_hosts()
+        if isinstance(command, cmd.HostReported):
+            await self._count_gpus()
+        for effect in step.effects:
+            if (link := self.links.get(effect.host)) is not None:
+                link.carry_out(effect)
+        return step
+
+    async def _count_gpus(self) -> None:
+        reports = (host.report for host in self.state.hosts.values())
+        if self.quotas.grows(report for report in reports if report is not None):
+            size = (("size", self.quotas.told()),)
+            await self._on_disk(lambda: self._ledger.remember(size))
+            await self.quotas.apply()
+
+    async def _append(self, events: list[Event]) -> None:
+        wall = self._clock.wall()
+        await self._on_disk(lambda: self._ledger.append(events, wall))
+        self._written += len(events)
+        if self._written >= _PRUNE_AFTER:
+            self._written = 0
+            await self._on_disk(self._ledger.prune)
+
+    async def _tick(self) -> None:
+        """Time passes: what is lent is renewed, or counts no more; people get hints."""
+        while True:
+            await asyncio.sleep(self.config.interval)
+            try:
+                await self.submit(cmd.Tick)
+            except LedgerProblem as problem:
+                self.log.error("%s", problem)
+
+    async def _renew(self) -> None:
+        """Keep certificates valid: the pool's own, and those of the hosts that can be reached."""
+        while True:
+            self._due.clear()
+            await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            for host, link in tuple(self.links.items()):
+                try:
+                    renewed = await renew(link.link, self._authority, host, self._clock.wall())
+                except (NodeProblem, BadRequest) as error:
+                    self.log.info("%s has no new certificate yet: %s", host, error)
+                else:
+                    if renewed:
+                        link.link.drop()  # the next connection shows it
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RENEW_EVERY):
+                    await self._due.wait()
+
+    async def rotate(self) -> None:
+        """Have a new authority sign from now on. Raises :class:`.pki.BadRequest`."""
+        await self._on_disk(lambda: self._authority.rotate(self._clock.wall()))
+        self._due.set()
+
+    async def _on_disk(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+
+    # -- hosts -------------------------------------------------------------------------------------
+
+    def place(self, host: Host) -> Place:
+        """Where a host is. Raises :class:`KeyError`."""
+        return self._over_tls(host, self._addresses[host])
+
+    def _over_tls(self, host: Host, address: str) -> Place:
+        name, _, port = address.rpartition(":")
+        return Place(host, name, self._authority.call_context, int(port))
+
+    async def _joined(self, host: Joined) -> None:
+        await self.add(host.name, f"{host.address}:{host.port}", host.invited_by)
+
+    async def add(self, host: Host, address: str, by: str) -> None:
+        """A host joined, or joined anew at another address."""
+        await self._on_disk(lambda: self._ledger.keep_address(host, address))
+        self._addresses[host] = address
+        if host not in self.state.hosts:
+            await self.submit(lambda at: cmd.AddHost(at, host, by))
+        elif (link := self.links.get(host)) is not None:
+            link.link.drop()
+            link.link.hurry()
+
+    async def forget(self, host: Host, by: str) -> None:
+        """An administrator says that the host is gone."""
+        await self.submit(lambda at: cmd.ForgetHost(at, host, by))
+        await self._on_disk(lambda: self._ledger.keep_address(host, None))
+        self._addresses.pop(host, None)
+
+    def _follow_hosts(self) -> None:
+        """Have a link to each host of the pool, and to no other."""
+        for host in self.state.hosts:
+            if host not in self.links and host in self._addresses:
+                link = self.links[host] = HostLink(
+                    host,
+                    self.settings.title,
+                    partial(self._find, host),
+                    self.submit,
+                    patience=self.settings.answer_timeout,
+                    silence=self.settings.silence,
+                    log=self.log,
+                )
+                link.start()
+        for host in [one for one in self.links if one not in self.state.hosts]:
+            gone = self.links.pop(host)
+            self._spawn(gone.close())
+
+    def _find(self, host: Host) -> str | Place | None:
+        address = self._addresses.get(host)
+        return None if address is None else self._dial(host, address)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what administrators ask -------------------------------------------------------------------
+
+    def unix(self, at: float) -> float:
+        """A time of the pool's clock as Unix time, for people."""
+        return self._clock.wall() + at - self._clock.now()
+
+    def problem(self, host: Host) -> str:
+        """Why a host cannot be reached; empty: it can."""
+        link = self.links.get(host)
+        return "The pool does not know its address." if link is None else link.problem
+
+    def address(self, host: Host) -> str:
+        return self._addresses.get(host, "")
+
+    async def audit(self, limit: int) -> list[Audited]:
+        """What people did, the newest first."""
+        return await self._on_disk(lambda: self._ledger.audit(limit))
+
+    def token(self, by: str, host: Host | None) -> tuple[str, float]:
+        """A token by which a host joins, and its Unix time of expiry. Raises :class:`NotJoined`."""
+        secret, expires = self._invitations.invite(self._clock.wall(), by, host)
+        token = Token(
+            self.settings.address, self.join_port, self._authority.pinned, secret, expires
+        )
+        return str(token), expires

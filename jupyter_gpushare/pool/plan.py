@@ -1,0 +1,216 @@
+"""Divides an environment's quota among hosts.
+
+What it wants on one host and leaves unused on another is lowered there first, and lent here when
+that host has answered: in between it counts for neither. What is in use stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from . import texts
+from .draft import Draft
+from .state import NOT_LENT, NOTHING, Host, Out, State
+from .words.hosts import Environment, GroupName
+
+
+@dataclass(slots=True)
+class Place:
+    """A host while an environment is planned. ``counts`` until the host says less."""
+
+    host: Host
+    out: Out
+    held: int
+    counts: int
+    limit: int
+    target: int
+    why: str = ""
+    loaned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """GPUs that a request, or a loan, needs on a host beyond those held there."""
+
+    since: float
+    place: Place = field(compare=False)
+    gpus: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmet:
+    """What a group lacks for a request that its member's own quota allows."""
+
+    host: str
+    gpus: int
+
+
+def plan(
+    draft: Draft,
+    environment: Environment,
+    *,
+    group: GroupName | None = None,
+    room: int = 0,
+    taken: dict[str, int] | None = None,
+    why: str = "",
+    give_back: str = "",
+) -> list[Unmet]:
+    """Lend what follows from an environment's quota, requests and use.
+
+    A member of a ``group`` that breathes gets no spare sub-budget, and not more than ``room`` GPUs
+    beyond those that count for it; ``taken`` is what it has to give back on hosts. ``why`` and
+    ``give_back`` say so. Returns what only the lack of room prevented.
+    """
+    state = draft.state
+    places = [_place(state, host, environment) for host in state.at(environment)]
+    needs = sorted(_needs(state, environment, places), key=lambda need: need.since)
+    met = _targets(state, places, needs)
+    spare = group is None
+    _spread(places, [need.place for need in met], spare=spare)
+    taken = taken or {}
+    lacking: list[Unmet] = []
+    total = sum(place.counts for place in places)
+    # What it gives up elsewhere in this round counts for the group until it is answered.
+    coming = sum(max(0, place.counts - place.target) for place in places if place.host.connected)
+    reach = {id(place): place.held for place in places}
+    levels: dict[int, int] = {}
+    for need in met:
+        place, key = need.place, id(need.place)
+        reach[key] += need.gpus
+        level = levels.get(key, place.counts)
+        more = reach[key] - level
+        if more <= 0:
+            continue
+        if group is not None and more > room + coming:
+            lacking.append(Unmet(place.host.name, more))
+            place.why = place.why or why
+        elif total + more <= place.limit and (group is None or more <= room):
+            levels[key], total, room = reach[key], total + more, room - more
+        # Else another host is to give it up first: its answer comes in one round trip.
+    for place in places:
+        if not place.host.connected:
+            continue
+        key = id(place)
+        level = levels.get(key, place.counts)
+        if spare and reach[key] <= level < place.target and total < place.limit:
+            more = min(place.target - level, place.limit - total)
+            level, total = level + more, total + more
+        gpus = min(place.target, level) if place.target < place.counts else level
+        back = taken.get(place.host.name, 0)
+        text = place.why
+        if back:
+            gpus, text = max(0, min(gpus, place.held) - back), give_back
+        hours = _hours(state, environment, place, places)
+        draft.lend(place.host, environment, gpus, hours, text, reclaim=bool(back))
+    return lacking
+
+
+def _place(state: State, host: Host, environment: Environment) -> Place:
+    here = host.here.get(environment, NOTHING)
+    counts = host.count(environment)
+    # What a lost host has it keeps, until its time is over. So does one where a request waits for
+    # a GPU with the sub-budget that it has.
+    keeps = counts if not host.connected else here.held
+    limit = state.quota(host, environment).gpus
+    out = host.out.get(environment, NOT_LENT)
+    loaned = state.loaned(host, environment)
+    return Place(host, out, here.held, counts, limit, keeps, loaned=loaned)
+
+
+def _needs(state: State, environment: Environment, places: list[Place]) -> list[Need]:
+    needs = []
+    for place in places:
+        host = place.host
+        if not host.serves:
+            continue
+        here = host.here.get(environment, NOTHING)
+        if (short := place.loaned - place.held) > 0:
+            needs.append(Need(float("-inf"), place, short))
+        for want in here.wants:
+            needs.append(Need(host.since(want), place, want.gpus))
+        # Others wait for a GPU, with a sub-budget that suffices for them.
+        if here.waiting > len(here.wants):
+            kept = min(place.counts, here.lent) - place.held
+            if kept > 0:
+                needs.append(Need(float("-inf"), place, kept))
+    return needs
+
+
+def _targets(state: State, places: list[Place], needs: list[Need]) -> list[Need]:
+    """The requests that the quota allows; it says of the others why not."""
+    met = []
+    total = sum(place.target for place in places)
+    for need in needs:
+        if total + need.gpus <= need.place.limit:
+            need.place.target += need.gpus
+            total += need.gpus
+            met.append(need)
+        else:
+            need.place.why = need.place.why or _why(state, need, places)
+    return met
+
+
+def _why(state: State, need: Need, places: list[Place]) -> str:
+    limit = need.place.limit
+    if need.gpus > limit:
+        return texts.too_many(need.gpus, limit)
+    for place in places:
+        if not place.host.connected and place.counts:
+            return texts.lost(place.host.name, place.counts, place.host.until + state.unix)
+    used = [(place.host.name, place.held) for place in places if place.held]
+    return texts.in_use(limit, used) if used else texts.too_many(need.gpus, limit)
+
+
+def _spread(places: list[Place], wanting: list[Place], *, spare: bool) -> None:
+    """What nobody wants stays where it is; what is left goes where something is wanted."""
+    if not spare:
+        return
+    total = sum(place.target for place in places)
+    for place in places:
+        if place.host.connected and (more := min(place.counts, place.limit) - place.target) > 0:
+            more = max(0, min(more, place.limit - total))
+            place.target += more
+            total += more
+    for place in wanting[-1:]:
+        more = max(0, place.limit - total)
+        place.target += more
+
+
+def _hours(
+    state: State, environment: Environment, place: Place, places: list[Place]
+) -> float | None:
+    """The total of GPU-hours that the environment may reach on a host, of its quota for all."""
+    quota = state.quota(place.host, environment).gpu_hours
+    if quota is None:
+        return None
+    spent = _spent(place, environment)
+    others = [one for one in places if one is not place]
+    bound = sum(_bound(one, environment) for one in others)
+    active = [
+        one
+        for one in places
+        if one.host.connected and one.host.here.get(environment, NOTHING).is_active
+    ]
+    lost = sum(_bound(one, environment) for one in others if not one.host.connected)
+    here = sum(_spent(one, environment) for one in places if one.host.connected)
+    goal = spent
+    if place in active:
+        goal += max(0.0, quota - here - lost) / len(active)
+    known = place.out.asked_hours
+    # A new number for every second of use would be a message for every second.
+    if known is not None and abs(goal - known) <= 0.01 * quota and known - spent > 0.01 * quota:
+        goal = known
+    if goal <= _bound(place, environment):
+        return goal
+    return max(spent, min(goal, quota - bound))
+
+
+def _spent(place: Place, environment: Environment) -> float:
+    return place.host.here.get(environment, NOTHING).spent
+
+
+def _bound(place: Place, environment: Environment) -> float:
+    """The most that a host lets it reach; it counts when the host is lost, too."""
+    if place.out.hours is None:
+        return float("inf")
+    return max(_spent(place, environment), place.out.hours)

@@ -1,0 +1,125 @@
+"""The pool's Unix socket for administrators: root, and the OS user who runs the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pwd
+import socket
+import stat
+import struct
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from ..protocol.calls import Call
+from ..protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, Reason, RemoteProtocolError
+from ..protocol.framing import MAX_LINE, encode
+from ..protocol.messages import answer, error_answer
+from ..protocol.poolcalls import parse_pool_call
+
+_UCRED: Final = struct.Struct("3i")
+_MOST: Final = 64  # connections at once
+
+
+class PoolRefused(Exception):
+    """The pool's no: a word of the protocol, and a sentence."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Answers(Protocol):
+    """What answers calls."""
+
+    async def answer(self, call: Call, by: str) -> Any:
+        """The result. Raises :class:`PoolRefused`."""
+
+
+class PoolSocket:
+    """Listens at ``path``, whose folder is made where it is not there."""
+
+    def __init__(self, path: Path, answers: Answers, log: logging.Logger) -> None:
+        self.path = path
+        self._answers = answers
+        self._log = log
+        self._server: asyncio.Server | None = None
+        self._guests: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Listen. Raises :class:`OSError`."""
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            # Who holds the pool's ledger is the only one who listens here.
+            if stat.S_ISSOCK(self.path.lstat().st_mode):
+                self.path.unlink()
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        mask = os.umask(0o177)
+        try:
+            sock.bind(str(self.path))
+        except OSError:
+            sock.close()
+            raise
+        finally:
+            os.umask(mask)
+        self._server = await asyncio.start_unix_server(self._accept, sock=sock, limit=MAX_LINE)
+
+    async def close(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        for task in tuple(self._guests):
+            task.cancel()
+        await asyncio.gather(*self._guests, return_exceptions=True)
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._guests) >= _MOST:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._guests.add(task)
+        task.add_done_callback(self._guests.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raw = writer.get_extra_info("socket").getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size
+        )
+        uid = _UCRED.unpack(raw)[1]
+        try:
+            if uid not in (0, os.geteuid()):
+                why = "Only root and the OS user who runs the pool may use this socket."
+                writer.write(encode(error_answer(None, Reason.NOT_ALLOWED, why)))
+                return
+            by = await asyncio.to_thread(_name, uid)
+            while line := await reader.readline():
+                writer.write(encode(await self._answer(line, by)))
+                await writer.drain()
+        except (OSError, ValueError):
+            pass  # it went away, or its line is longer than any call
+        finally:
+            writer.close()
+
+    async def _answer(self, line: bytes, by: str) -> dict[str, Any]:
+        try:
+            call = parse_pool_call(line)
+        except RemoteProtocolError as error:
+            return error_answer(error.call_id, error.reason, str(error), code=error.code)
+        try:
+            return answer(call.id, await self._answers.answer(call, by))
+        except PoolRefused as refused:
+            return error_answer(call.id, refused.reason, str(refused), code=DOMAIN_ERROR)
+        except Exception:  # noqa: BLE001 - one call's bug must not end the pool; it is logged
+            self._log.exception("A call could not be answered")
+            why = "The pool could not do it; its log says why."
+            return error_answer(call.id, Reason.UNAVAILABLE, why, code=INTERNAL_ERROR)
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"

@@ -1,0 +1,73 @@
+"""The pool's sentences for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .words.hosts import Group
+
+
+def gpus(count: int) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
+
+
+def clock(unix: float) -> str:
+    """The time of day, as ``14:05:30 UTC``; of a part of a second the whole one."""
+    seconds = int(-(-unix // 1)) % 86400
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC"
+
+
+def in_use(quota: int, places: Sequence[tuple[str, int]]) -> str:
+    """The quota is used on other hosts."""
+    where = " and ".join(f"{count} on host {host}" for host, count in places)
+    if quota == 1 and len(places) == 1:
+        return f"Your 1 GPU in the pool is in use on host {places[0][0]}."
+    return f"Of your {gpus(quota)} in the pool you use {where}."
+
+
+def lost(host: str, count: int, until: float) -> str:
+    """What a lost host has of the quota can be used elsewhere later."""
+    return (
+        f"Host {host} cannot be reached. It may still give you {gpus(count)} of your quota, which "
+        f"you can have on another host from {clock(until)} on."
+    )
+
+
+def too_many(asked: int, quota: int) -> str:
+    """The request is larger than the whole quota."""
+    return f"You asked for {gpus(asked)}; your quota in the whole pool is {gpus(quota)}."
+
+
+def group_full(group: Group, used: int) -> str:
+    """The group has nothing left for a request, and cannot borrow."""
+    most = None if group.borrowing is None else group.nominal + group.borrowing
+    if most is not None and used >= most:
+        if not group.borrowing:
+            return f"Group {group.name} uses all of its {gpus(group.nominal)}, and may borrow none."
+        return (
+            f"Group {group.name} uses all of its {gpus(group.nominal)} and the "
+            f"{group.borrowing} that it may borrow."
+        )
+    return (
+        f"Group {group.name} has {gpus(group.nominal)} of its own and uses {used}. No other group "
+        "has one to lend now."
+    )
+
+
+def taken_back(group: Group) -> str:
+    """Those who borrowed are asked to give it back."""
+    return (
+        f"Other groups have borrowed GPUs of group {group.name}. They are asked to give them back."
+    )
+
+
+def given_back(group: Group) -> str:
+    """Why a borrower's sub-budget is lowered."""
+    return f"Group {group.name} borrowed this GPU, and the group that lent it needs it."
+
+
+def hint(host: str, free: int, kind: str) -> str:
+    """Another host has room."""
+    have = "has a free GPU" if free == 1 else f"has {free} free GPUs"
+    return f"Host {host} {have} now ({kind}): start your kernel there."

@@ -1,0 +1,210 @@
+"""A host of a pool: a real node manager, its pool over TLS, and people on its socket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import GIB, RemoteError, token_file, until
+from support.pool import PoolNode
+
+from jupyter_gpushare.pool.pki import Authority
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method, Notice
+
+CONFIG = """
+c.NodeManagerApp.debug_checks = True
+c.NodeManagerApp.measure_interval = 0.1
+c.Policy.notify_before = 0.0
+c.Quotas.default = {"gpus": 2}
+"""
+
+
+class Pool:
+    """The pool of a host, as small as it can be."""
+
+    def __init__(self, node: PoolNode, authority: Authority) -> None:
+        self.client = node.from_pool(authority)
+        self.seen: dict[str, Any] = self.client.call(Method.POOL_FOLLOW, pool=authority.pool)
+
+    def lend(
+        self, seconds: float = 60.0, *, complete: bool = False, whole: int = 2, **gpus: Any
+    ) -> dict[str, dict[str, int]]:
+        budgets = [
+            {"environment": name, "quota": {"gpus": whole}}
+            | (given if isinstance(given, dict) else {"gpus": given})
+            for name, given in gpus.items()
+        ]
+        as_of = {"boot_id": self.seen["boot_id"], "at": self.seen["at"]}
+        answer = self.client.call(
+            Method.POOL_LEND, as_of=as_of, seconds=seconds, budgets=budgets, complete=complete
+        )
+        return {row["environment"]: row for row in answer["environments"]}
+
+    def report(self, where: Any = lambda report: True) -> dict[str, Any]:
+        self.seen = self.client.wait_notice(Notice.REPORT, where=where)
+        return self.seen
+
+    def fresh(self) -> dict[str, Any]:
+        """A report of now: a loan counts from it."""
+        asked = self.client.call(Method.POOL_FOLLOW, pool="lab")
+        self.seen = asked
+        return asked
+
+    def of(self, who: str) -> dict[str, Any]:
+        rows = {row["environment"]: row for row in self.fresh()["environments"]}
+        return dict(rows.get(who, {}))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.create(tmp_path_factory.mktemp("authority"), "lab", time.time())
+
+
+@pytest.fixture
+def node(tmp_path: Path, authority: Authority) -> Iterator[PoolNode]:
+    people = token_file(tmp_path, "alice", "bob", "root")
+    options = {"simulate": "2x24GiB", "config": CONFIG, "arguments": [people]}
+    with PoolNode(tmp_path, authority, "b", **options) as running:
+        yield running
+        assert "Traceback" not in running.story()
+
+
+@pytest.fixture
+def pool(node: PoolNode, authority: Authority) -> Iterator[Pool]:
+    pool = Pool(node, authority)
+    yield pool
+    pool.client.close()
+
+
+def test_who_asks_is_wanted_and_a_loan_serves_her_at_once(node: PoolNode, pool: Pool) -> None:
+    assert [gpu["exclusive_free"] for gpu in pool.seen["gpus"]] == [True, True]
+    assert (pool.seen["name"], pool.seen["seconds"], pool.seen["empty"]) == ("b", 0.0, True)
+    with node.client("alice") as alice:
+        asked = alice.ask(name="training", memory=4 * GIB)
+        queued = alice.wait_notice(Notice.QUEUED)
+        assert "not lent you a GPU on this host yet" in queued["message"]
+        want = pool.report(lambda report: report["wants"])["wants"][0]
+        assert (want["environment"], want["gpus"], want["memory"]) == ("alice", 1, 4 * GIB)
+        assert pool.lend(alice=1) == {"alice": {"environment": "alice", "gpus": 1, "held": 1}}
+        lease = alice.wait(asked)
+        now = pool.report(lambda report: not report["wants"])
+        assert 0 < now["seconds"] <= 60
+        row = {row["environment"]: row for row in now["environments"]}["alice"]
+        assert (row["held"], row["lent"], row["waiting"]) == (1, 1, 0)
+        quota = alice.call(Method.STATUS)["quota"]
+        assert (quota["gpus"], quota["source"]) == (1, "pool")
+        assert quota["pool"] == {
+            **{"pool": "lab", "whole": 2, "borrowed": 0},
+            **{"reclaimed": False, "valid": True, "why": None},
+        }
+        assert pool.lend(alice=0) == {"alice": {"environment": "alice", "gpus": 1, "held": 1}}
+        alice.call(Method.RELEASE, lease=lease["lease"])
+        until(lambda: pool.of("alice").get("held") == 0, "her GPU back")
+
+
+def test_a_loan_that_is_over_ends_nothing_and_begins_nothing(node: PoolNode, pool: Pool) -> None:
+    with node.client("alice") as alice:
+        pool.fresh()
+        pool.lend(seconds=2.0, alice=2)
+        lease = alice.request(kernel_id="k")
+        pool.report(lambda report: report["environments"] and not report["seconds"])
+        alice.ask(kernel_id="k2")
+        queued = alice.wait_notice(Notice.QUEUED)
+        assert "has not answered for" in queued["message"]
+        held = {row["id"]: row["phase"] for row in alice.call(Method.STATUS)["leases"]}
+        assert held[lease["lease"]] == "held"
+        assert not alice.call(Method.STATUS)["quota"]["pool"]["valid"]
+
+
+def test_a_restart_keeps_what_is_lent_and_another_boot_is_refused(
+    node: PoolNode, pool: Pool, authority: Authority
+) -> None:
+    pool.lend(seconds=600.0, alice=1)
+    node.kill9()
+    node.start()
+    with node.client("alice") as alice:
+        lease = alice.request(wait=False)
+        again = Pool(node, authority)
+        assert again.of("alice")["lent"] == 1
+        again.seen["boot_id"] = "another"
+        with pytest.raises(RemoteError) as refused:
+            again.lend(alice=2)
+        assert "another boot" in str(refused.value)
+        alice.call(Method.RELEASE, lease=lease["lease"])
+        again.client.close()
+
+
+def test_a_hint_is_said_to_the_person_who_waits_and_goes_with_the_link(
+    node: PoolNode, pool: Pool
+) -> None:
+    text = "Host c has a free GPU now: start your kernel there."
+    hint = {"environment": "alice", "host": "c", "gpus": 1, "kind": "A100", "text": text}
+    with node.client("alice") as alice, node.client("bob") as bob:
+        alice.ask()
+        bob.ask()
+        pool.client.call(Method.POOL_HINT, hints=[hint])
+        queued = alice.wait_notice(Notice.QUEUED, where=lambda told: bool(told["hints"]))
+        assert queued["message"].endswith(text)
+        assert queued["hints"] == [{"host": "c", "gpus": 1, "kind": "A100", "text": text}]
+        assert text in alice.call(Method.STATUS)["queue"][0]["message"]
+        assert text not in str(bob.call(Method.STATUS))
+        pool.client.close()
+        gone = alice.wait_notice(Notice.QUEUED, where=lambda told: not told["hints"])
+        assert text not in gone["message"]
+
+
+def test_a_reclaim_parks_an_idle_kernel_and_touches_nothing_else(
+    node: PoolNode, pool: Pool
+) -> None:
+    with node.client("alice", recalls=True) as alice:
+        pool.lend(alice=2)
+        first = alice.request(kernel_id="one")["lease"]
+        second = alice.request(kernel_id="two")["lease"]
+        assert pool.of("alice")["held"] == 2
+        alice.call(Method.ACTIVITY, lease=second, state="idle")
+        pool.fresh()
+        row = pool.lend(alice={"gpus": 1, "reclaim": True})["alice"]
+        assert (row["gpus"], row["held"]) == (2, 2), "never below what is held"
+        asked = alice.wait_notice(Notice.RECALL)
+        assert (asked["lease"], asked["why"]) == (second, "reclaimed")
+        alice.call(Method.PARKED, lease=second, rung="release")
+        until(lambda: pool.of("alice")["held"] == 1, "the GPU that was borrowed")
+        held = {row["id"]: row["phase"] for row in alice.call(Method.STATUS)["leases"]}
+        assert held == {first: "held", second: "parked"}
+
+
+def test_a_node_is_drained_and_resumed_by_its_pool_and_by_its_administrators(
+    node: PoolNode, pool: Pool
+) -> None:
+    assert pool.client.call(Method.NODE_DRAIN, reason="cooling") == {"count": 2}
+    drained = pool.report(lambda report: report["draining"])
+    assert (drained["draining"], drained["empty"]) == ("cooling", True)
+    assert [gpu["out"] for gpu in drained["gpus"]] == ["cooling", "cooling"]
+    with node.client("root") as root, node.client("alice") as alice:
+        assert root.call(Method.NODE_RESUME) == {"count": 2}
+        assert pool.report(lambda report: not report["draining"])["gpus"][0]["out"] is None
+        assert root.call(Method.NODE_DRAIN, reason="again") == {"count": 2}
+        told = [event["text"] for event in root.call(Method.HISTORY)["events"]]
+        assert any("cooling" in text and "pool" in text for text in told), "it is in the history"
+        for method, params in (
+            (Method.NODE_RESUME, {}),
+            (Method.POOL_LEND, {"as_of": {"boot_id": "b", "at": 0}, "seconds": 1, "budgets": []}),
+        ):
+            with pytest.raises(RemoteError) as refused:
+                alice.call(method, **params)
+            assert refused.value.reason is Reason.NOT_ALLOWED
+
+
+def test_quotas_are_edited_in_the_pool_only(node: PoolNode, pool: Pool) -> None:
+    with node.client("root") as root, pytest.raises(RemoteError) as refused:
+        root.call(Method.QUOTA_SET, environment="alice", gpus=2)
+    assert "pool lab" in str(refused.value)
+
+
+def test_reports_come_without_a_change_too_because_loans_count_from_them(pool: Pool) -> None:
+    before = pool.fresh()["at"]
+    assert pool.report()["at"] > before

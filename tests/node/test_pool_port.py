@@ -1,0 +1,302 @@
+"""The node manager's TLS port: who comes in there, and with which rights."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RemoteError, token_file
+from support.pool import PoolNode, hello, join
+
+from jupyter_gpushare.node.wire.translate import FROM_ELSEWHERE
+from jupyter_gpushare.pool.pki import DAY, Authority
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.secured import client_context
+
+ALICE = {"name": "alice", "groups": ["class"]}
+ROOT = {"name": "root", "admin": True}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pool")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return Authority.create(folder / "authority", "lab", time.time())
+
+
+@pytest.fixture(scope="module")
+def node(folder: Path, authority: Authority) -> Iterator[PoolNode]:
+    people = token_file(folder, "alice", "bob", "root")
+    with PoolNode(folder, authority, "b", arguments=[people]) as running:
+        yield running
+
+
+def refusal(knock: Any) -> str:
+    """The sentence with which somebody is not let in, or the TLS alert."""
+    with pytest.raises((RemoteError, OSError)) as caught:
+        knock().close()
+    error = caught.value
+    if isinstance(error, RemoteError):
+        assert error.reason is Reason.NOT_ALLOWED
+    return str(error)
+
+
+# -- who comes in ------------------------------------------------------------------------------
+
+
+def test_the_pool_comes_in_and_is_nobody_s_environment(
+    node: PoolNode, authority: Authority
+) -> None:
+    with node.from_pool(authority) as pool:
+        assert pool.hello["node"]["name"] == "b"
+        assert not pool.hello["admin"]
+        assert "csr" in pool.call(Method.POOL_CERTIFY)
+        # Lending needs no administrator, but setting quotas does.
+        with pytest.raises(RemoteError) as caught:
+            pool.call(Method.QUOTA_SET, environment="alice", gpus=2)
+        assert caught.value.reason is Reason.NOT_ALLOWED
+    with node.client("root") as root:
+        known = [row["environment"] for row in root.call(Method.QUOTA_LIST)["quotas"]]
+        assert "gpushare:pool" not in known
+
+
+def test_a_viewer_sees_what_the_person_sees_by_token(node: PoolNode, authority: Authority) -> None:
+    with node.client("alice") as alice, node.client("bob") as bob:
+        own, other = alice.request(name="mine"), bob.request(name="bobs-notebook")
+        try:
+            with node.from_pool(authority, ALICE) as viewer:
+                seen, told = viewer.call(Method.STATUS), alice.call(Method.STATUS)
+                for document in (seen, told):
+                    document.pop("time", None)
+                assert {one["id"] for one in seen["leases"]} == {
+                    one["id"] for one in told["leases"]
+                }
+                assert [one["name"] for one in seen["leases"] if one["id"] == own["lease"]]
+                assert "bobs-notebook" not in str(seen)
+                assert viewer.hello["environment"] == "alice"
+                for method, params in (
+                    (Method.RELEASE, {"lease": other["lease"]}),
+                    (Method.LEASE_REVOKE, {"lease": other["lease"], "reason": "r"}),
+                    (Method.QUOTA_SET, {"environment": "alice", "gpus": 9}),
+                    (Method.POOL_FOLLOW, {"pool": "lab"}),
+                    (Method.POOL_CERTIFY, {}),
+                ):
+                    with pytest.raises(RemoteError):
+                        viewer.call(method, **params)
+                assert viewer.call(Method.RELEASE, lease=own["lease"])
+            with node.from_pool(authority, ROOT) as admin:
+                assert "bobs-notebook" in str(admin.call(Method.STATUS))
+                admin.call(Method.LEASE_REVOKE, lease=other["lease"], reason="maintenance")
+        finally:
+            for client, lease in ((alice, own), (bob, other)):
+                with contextlib.suppress(RemoteError):
+                    client.call(Method.RELEASE, lease=lease["lease"])
+
+
+def test_a_token_counts_over_tls_as_on_the_socket(node: PoolNode, authority: Authority) -> None:
+    with node.from_elsewhere(authority, "alice") as alice:
+        assert alice.hello["environment"] == "alice"
+        assert not alice.hello["admin"]
+        alice.call(Method.STATUS)
+    assert "not known" in refusal(lambda: node.from_elsewhere(authority, "mallory"))
+
+
+#: A call's least parameters; of all others a lease.
+LEAST: dict[Method, dict[str, Any]] = {
+    Method.REQUEST: {"task": {"name": "n", "kind": "process"}},
+    Method.ATTACH: {"lease": "l", "secret": "s"},
+    Method.ACTIVITY: {"lease": "l", "state": "idle"},
+    Method.PARKING: {"lease": "l", "memory": 1},
+    Method.ABILITY: {"lease": "l", "rung": "none"},
+    Method.MEMORY: {"lease": "l", "figures": [], "steps": 1},
+    Method.LIMITED: {"lease": "l", "limits": [], "live": True},
+    Method.STOPPABLE: {"lease": "l", "can": True},
+    Method.KEPT: {"lease": "l", "reason": "r"},
+    Method.RESUME: {"lease": "l", "wait": False},
+    Method.PROMISE: {"lease": "l", "deadline": 60.0},
+    Method.PROGRESS: {"lease": "l", "done": 1, "seconds": 0.1},
+    Method.PREDICT: {
+        "task": {"name": "n", "kind": "process"},
+        "framework": "torch",
+        "operations": [],
+        **{"batch": 1, "iterations": 1, "inputs": 1, "peak": 1},
+    },
+    Method.TASK_ENDED: {"kernel_id": "k"},
+}
+
+
+@pytest.mark.parametrize("admin", [False, True])
+def test_what_a_process_must_ask_for_itself_is_refused(
+    node: PoolNode, authority: Authority, admin: bool
+) -> None:
+    methods = set(Method) - FROM_ELSEWHERE - {Method.HELLO}
+    assert {Method.REQUEST, Method.ATTACH, Method.HEARTBEAT, Method.LEDGER_BACKUP} <= methods
+    with node.from_pool(authority, {"name": "root" if admin else "alice", "admin": admin}) as one:
+        for method in sorted(methods, key=lambda method: method.value):
+            with pytest.raises(RemoteError) as caught:
+                one.call(method, **LEAST.get(method, {"lease": "l"}))
+            assert caught.value.reason is Reason.NOT_ALLOWED, method
+            assert "processes of this host only" in str(caught.value), method
+
+
+# -- who does not -------------------------------------------------------------------------------
+
+
+def test_without_a_certificate_and_a_token_nobody_comes_in(
+    node: PoolNode, authority: Authority
+) -> None:
+    assert "only the pool" in refusal(lambda: node.from_elsewhere(authority, None))
+
+
+def test_only_the_pool_s_certificate_names_a_viewer(node: PoolNode, authority: Authority) -> None:
+    context = client_context(authority.authorities)
+
+    def knock(connected: socket.socket | None) -> NodeClient:
+        client = NodeClient(node.socket, connected=connected, hello=False)
+        return hello(client, token="alice", viewer=ROOT)
+
+    assert "Only the pool may say" in refusal(lambda: knock(node.dial(context)))
+    assert "Only the pool may say" in refusal(lambda: knock(None))
+
+
+def test_a_host_s_certificate_opens_nothing_at_another_host(
+    node: PoolNode, authority: Authority, tmp_path: Path
+) -> None:
+    join(authority, tmp_path / "a", "a")
+    own = str(tmp_path / "a" / "host.pem")
+    context = client_context(authority.authorities, own)
+    # It may not even be shown by one that calls.
+    said = refusal(lambda: hello(NodeClient(connected=node.dial(context), hello=False)))
+    assert "certificate" in said.lower()
+
+
+def test_another_authority_s_certificate_is_not_taken(
+    node: PoolNode, authority: Authority, tmp_path: Path
+) -> None:
+    """Of a pool of the same name, even."""
+    other = Authority.create(tmp_path / "other", "lab", time.time())
+    context = client_context(authority.authorities, str(tmp_path / "other" / "pool.pem"))
+    said = refusal(lambda: hello(NodeClient(connected=node.dial(context), hello=False)))
+    assert "unknown ca" in said.lower()
+    # And the pool takes no host of it.
+    with pytest.raises(ssl.SSLCertVerificationError):
+        node.dial(other.call_context())
+
+
+def test_an_expired_certificate_is_not_taken(node: PoolNode, tmp_path: Path) -> None:
+    folder = node.directory / "authority"
+    old = Authority.open(folder, time.time())
+    own = (folder / "pool.pem").read_text()
+    late = Authority.create(tmp_path / "late", "lab", time.time() - 31 * DAY)
+    # The same authority signs a certificate of a month ago.
+    late._signer, late._folder = old._signer, tmp_path
+    (tmp_path / "pool.pem").unlink(missing_ok=True)
+    late.renew(time.time() - 31 * DAY)
+    context = client_context(old.authorities, str(tmp_path / "pool.pem"))
+    said = refusal(lambda: hello(NodeClient(connected=node.dial(context), hello=False)))
+    assert "expired" in said.lower()
+    assert (folder / "pool.pem").read_text() == own
+
+
+def test_there_is_no_plain_tcp(node: PoolNode) -> None:
+    with socket.create_connection(("127.0.0.1", node.port), timeout=20) as plain:
+        plain.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1}}\n')
+        answered = b""
+        with contextlib.suppress(ConnectionError):
+            while data := plain.recv(4096):
+                answered += data
+    # An alert of TLS at most: nothing of ours is said in the open.
+    assert b"jsonrpc" not in answered
+    assert len(answered) < 16
+
+
+def test_there_is_nothing_below_tls_1_3(node: PoolNode, authority: Authority) -> None:
+    context = authority.call_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
+        node.dial(context).close()
+
+
+# -- floods ---------------------------------------------------------------------------------------
+
+
+def test_slow_handshakes_delay_neither_local_clients_nor_the_pool(
+    node: PoolNode, authority: Authority
+) -> None:
+    held: list[socket.socket] = []
+    try:
+        for _ in range(300):
+            one = socket.create_connection(
+                ("127.0.0.1", node.port), timeout=20, source_address=("127.0.0.9", 0)
+            )
+            one.sendall(b"\x16\x03\x01")  # a record begins, and nothing follows
+            held.append(one)
+        longest = 0.0
+        for _ in range(50):
+            begun = time.monotonic()
+            with node.client("alice") as alice:
+                alice.call(Method.STATUS)
+            longest = max(longest, time.monotonic() - begun)
+        begun = time.monotonic()
+        with node.from_pool(authority) as pool:
+            pool.call(Method.STATUS)
+        came_in = time.monotonic() - begun
+    finally:
+        for one in held:
+            one.close()
+    assert longest < 0.5
+    assert came_in < 5.0
+
+
+def test_a_silent_handshake_ends(node: PoolNode) -> None:
+    with socket.create_connection(
+        ("127.0.0.1", node.port), timeout=20, source_address=("127.0.0.11", 0)
+    ) as silent:
+        begun = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            assert silent.recv(1) == b""
+        assert time.monotonic() - begun < 10
+
+
+# -- renewal --------------------------------------------------------------------------------------
+
+
+def _shown(node: PoolNode, authority: Authority) -> bytes | None:
+    with node.dial(authority.call_context()) as wire:
+        assert isinstance(wire, ssl.SSLSocket)
+        return wire.getpeercert(binary_form=True)
+
+
+def test_a_certificate_is_renewed_over_the_link(node: PoolNode, authority: Authority) -> None:
+    before = _shown(node, authority)
+    key = (node.directory / "pool" / "host.pem").read_bytes()
+    with node.from_pool(authority) as pool:
+        csr = pool.call(Method.POOL_CERTIFY)["csr"]
+        for name, why in (("c", "not for the host b"),):
+            wrong = authority.sign(csr, name, time.time())
+            with pytest.raises(RemoteError, match=why):
+                pool.call(
+                    Method.POOL_CERTIFY, certificates=wrong, authorities=authority.authorities
+                )
+        assert _shown(node, authority) == before
+        signed = authority.sign(csr, "b", time.time())
+        told = {"certificates": signed, "authorities": authority.authorities}
+        assert pool.call(Method.POOL_CERTIFY, **told) == {}
+        # What was asked for is used up, and the connection goes on.
+        with pytest.raises(RemoteError, match="asked for no certificate"):
+            pool.call(Method.POOL_CERTIFY, **told)
+        pool.call(Method.STATUS)
+    assert _shown(node, authority) != before
+    assert (node.directory / "pool" / "host.pem").read_bytes() != key
+    assert (node.directory / "pool" / "host.pem").stat().st_mode & 0o077 == 0

@@ -1,0 +1,428 @@
+"""What a pool lends on this host: sub-budgets that end, and never what runs by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from support.examples import examples
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config, process
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books.quotas import QuotaSource
+from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.decide.rebuild import voucher_of
+from jupyter_gpushare.policy.say import snapshot
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import (
+    DRIFT,
+    Activity,
+    BudgetLevel,
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    LeasePhase,
+    Loan,
+    PriorityClass,
+    Quota,
+    RefusalReason,
+    Request,
+    Rung,
+)
+from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
+
+pytestmark = pytest.mark.timeout(900)
+
+VALID = 100.0
+POOL = EnvironmentName("pool")
+
+
+class Lent(World):
+    """A world on a host of a pool; it knows what was lent, apart from the policy."""
+
+    def pooled(self, gpus: int = 4) -> Lent:
+        self.model: dict[str, tuple[int, float]] = {}
+        self.start([gpu(index) for index in range(gpus)], Quota(8))
+        self.run(cmd.BelongTo(self.at, "uni"))
+        return self
+
+    def lend(
+        self,
+        *,
+        seconds: float = VALID,
+        complete: bool = False,
+        ago: float = 0.0,
+        reclaim: Iterable[str] = (),
+        whole: int = 8,
+        hours: float | None = None,
+        why: str = "",
+        **gpus: int,
+    ) -> core.Decision:
+        loans = tuple(
+            Loan(EnvironmentName(n), Quota(g), max(g, whole), hours, n in reclaim, why=why)
+            for n, g in gpus.items()
+        )
+        as_of, known = self.at - ago, dict(self.model)
+        until = as_of + seconds * (1 - DRIFT)
+        if complete:
+            self.model = {}
+        self.model.update((name, (g, until)) for name, g in gpus.items())
+        decision = self.run(cmd.LendQuotas(self.at, BOOT, as_of, seconds, loans, complete))
+        if isinstance(decision, core.Refuse):
+            self.model = known
+        return decision
+
+    def before_event(self, before: State, event: ev.Event) -> None:
+        if not isinstance(event, ev.LeaseGranted) or before.quotas.pool is None:
+            return
+        who, lease = event.environment, before.leases[event.lease]
+        most, until = self.model.get(who, (0, 0.0))
+        if lease.phase is LeasePhase.QUEUED:
+            assert event.at < until, "a lease began without a valid loan"
+        held = {uuid for name, uuid in before.reservations if name == who}
+        after = held | {part.gpu for part in event.gpus}
+        assert len(after) <= max(most, len(held)), "it holds more than was lent"
+
+
+@pytest.fixture
+def world() -> Lent:
+    return Lent().pooled()
+
+
+def granted(world: World, name: str) -> bool:
+    return world.state.leases[LeaseId(name)].phase is LeasePhase.HELD
+
+
+def test_nobody_has_anything_until_the_pool_lends_it(world: Lent) -> None:
+    assert isinstance(waits := world.request("alice", 1), core.Wait)
+    assert "not lent you a GPU on this host yet" in waits.message
+    assert world.state.lacks_loan(world.state.leases[LeaseId("L1")])
+    world.lend(alice=1)
+    assert granted(world, "L1")
+    quota, source = world.state.quotas.resolve(EnvironmentName("alice"))
+    assert (quota.gpus, source) == (1, QuotaSource.POOL)
+
+
+def test_a_request_beyond_the_loan_waits_and_one_beyond_the_whole_quota_is_refused(
+    world: Lent,
+) -> None:
+    world.lend(alice=1, whole=2)
+    waits = world.request("alice", 1, Request(2))
+    assert isinstance(waits, core.Wait)
+    assert "lends you 1 on this host" in waits.message
+    refused = world.request("alice", 2, Request(3))
+    assert isinstance(refused, core.Refuse)
+    assert refused.reason is RefusalReason.OVER_QUOTA
+    world.lend(alice=1, whole=2, why="Your 1 other GPU is in use on host b.")
+    why = core.why_waiting(world.state, LeaseId("L1"), 0, world.config, world.at)
+    assert why.message == "Your 1 other GPU is in use on host b."
+    world.lend(alice=2, whole=2)
+    assert granted(world, "L1")
+
+
+def test_who_waits_is_refused_when_the_whole_quota_turns_out_smaller(world: Lent) -> None:
+    world.request("alice", 1, Request(2))
+    world.lend(alice=0, whole=1)
+    assert LeaseId("L1") not in world.state.leases
+    ended = [event for event in world.history if isinstance(event, ev.LeaseEnded)]
+    assert "quota" in ended[-1].detail
+
+
+def test_now_or_never_says_why_not(world: Lent) -> None:
+    refused = world.request("alice", 1, wait=False)
+    assert isinstance(refused, core.Refuse)
+    assert refused.reason is RefusalReason.NO_RESOURCES
+    assert "pool" in refused.message
+
+
+def test_nothing_begins_by_a_loan_that_is_over_and_what_runs_goes_on(world: Lent) -> None:
+    world.lend(alice=2, bob=1)
+    world.request("alice", 1)
+    world.request("bob", 2)
+    world.run(cmd.Park(world.at, LeaseId("L2"), EnvironmentName("bob"), process(2), Rung.RELEASE))
+    assert core.next_deadline(world.state, world.config) <= world.at + VALID
+    world.observe()
+    before = len(world.history)
+    world.at += VALID * (1 - DRIFT) - 1
+    for pid, name, who in ((1, "L1", "alice"), (2, "L2", "bob")):
+        world.run(cmd.Heartbeat(world.at, LeaseId(name), EnvironmentName(who), process(pid)))
+    world.tick(1)
+    news = [type(event).__name__ for event in world.history[before:]]
+    assert "LoansExpired" in news
+    assert "LeaseEnded" not in news
+    assert "RecallMoved" not in news
+    waits = world.request("alice", 3)
+    assert isinstance(waits, core.Wait)
+    assert "has not answered for" in waits.message
+    who = EnvironmentName("bob")
+    resumed = world.run(cmd.Resume(world.at, LeaseId("L2"), who, process(2)))
+    assert isinstance(resumed, core.Grant), "what is parked goes on by the loan that it had"
+    world.lend(alice=2)
+    assert granted(world, "L3")
+
+
+def test_a_loan_ends_sooner_than_any_clock_of_the_pool_says(world: Lent) -> None:
+    """It counts from the report, and a clock that runs slow by the drift is still in time."""
+    world.lend(alice=1, ago=10.0)
+    until = world.state.quotas.until[EnvironmentName("alice")]
+    assert until == world.at - 10 + VALID * (1 - DRIFT)
+
+
+def test_a_loan_of_another_boot_an_older_one_and_one_of_the_future_are_refused(world: Lent) -> None:
+    loan = (Loan(EnvironmentName("alice"), Quota(1), 1),)
+    world.at += 50
+    world.lend(alice=1, ago=5)
+    for boot, as_of in (("boot-0", world.at), (BOOT, world.at - 6), (BOOT, world.at + 1)):
+        refused = world.run(cmd.LendQuotas(world.at, boot, as_of, VALID, loan))
+        assert isinstance(refused, core.Refuse)
+    world.lend(alice=1, ago=5)  # the same twice does no harm
+
+
+def test_a_renewal_that_changes_nothing_is_one_number_in_the_ledger(world: Lent) -> None:
+    world.lend(alice=1, bob=2)
+    world.at += 50
+    world.lend(alice=1, bob=2, complete=True)
+    last = [event for event in world.history if isinstance(event, ev.QuotasLent)][-1]
+    assert (last.loans, last.renewed, last.ended, last.all_renewed) == ((), (), (), True)
+    assert set(world.state.quotas.until.values()) == {world.at + VALID * (1 - DRIFT)}
+    world.lend(bob=2)
+    last = [event for event in world.history if isinstance(event, ev.QuotasLent)][-1]
+    assert (last.renewed, last.all_renewed) == (("bob",), False)
+    world.lend(bob=2, complete=True)
+    assert list(world.state.quotas.lent) == ["bob"]
+
+
+def test_a_lower_loan_ends_nothing_and_only_a_reclaim_asks(world: Lent) -> None:
+    world.lend(alice=2)
+    world.request("alice", 1)
+    world.request("alice", 2)
+    world.run(idle("L2", "alice", 2, world.at))
+    world.lend(alice=1)
+    world.tick(5)
+    assert granted(world, "L1")
+    assert granted(world, "L2")
+    assert not is_asked(world.state, "L2")
+    world.lend(alice=1, reclaim=["alice"])
+    assert is_asked(world.state, "L2"), "the newest, which is idle"
+    assert not is_asked(world.state, "L1")
+    asked = [event for event in world.history if isinstance(event, ev.RecallMoved)][-1]
+    assert (asked.why, asked.give, asked.keep) == (Why.RECLAIMED, Give.PROCESS, ())
+    who = EnvironmentName("alice")
+    world.run(cmd.Park(world.at, LeaseId("L2"), who, process(2), Rung.RELEASE))
+    world.observe()
+    world.run(cmd.Resume(world.at, LeaseId("L2"), who, process(2)))
+    assert world.gpus_of("L2") == world.gpus_of("L1"), "it is lent no second one any more"
+
+
+def test_a_reclaim_stops_a_batch_program_and_asks_no_one_that_cannot_give() -> None:
+    world = Lent(plain_config(stop_after=1.0)).pooled()
+    world.lend(alice=2)
+    world.request("alice", 1)
+    batch = Request(1, priority_class=PriorityClass.BATCH, stops=True)
+    world.request("alice", 2, batch)
+    world.at += 5
+    world.lend(alice=0, reclaim=["alice"])
+    asked = {event.lease for event in world.history if isinstance(event, ev.RecallMoved)}
+    assert asked == {"L2"}, "a cell that runs and has no gate is never asked"
+    stop = world.state.recall(LeaseId("L2"), Give.STOP)
+    assert stop is not None
+    assert stop.phase is RecallPhase.TOLD
+
+
+def test_gpu_hours_that_are_lent_count_from_what_was_spent_here(world: Lent) -> None:
+    world.spent["alice"] = 5.0
+    world.lend(alice=1, hours=2.0)
+    world.at += 1
+    world.measure_budgets()
+    assert world.state.quotas.resolve(EnvironmentName("alice"))[0].gpu_hours == 7.0
+    assert world.state.budget(EnvironmentName("alice")).level is BudgetLevel.OK
+    world.lend(alice=1, hours=0.0)
+    assert world.state.budget(EnvironmentName("alice")).level is BudgetLevel.SPENT
+    assert isinstance(world.request("alice", 1), core.Wait)
+    world.lend(alice=1, hours=1.0)
+    assert granted(world, "L1")
+
+
+def test_quotas_are_edited_in_the_pool(world: Lent) -> None:
+    who = EnvironmentName("alice")
+    refused = world.run(cmd.SetQuota(world.at, who, Quota(3), EnvironmentName("root")))
+    assert isinstance(refused, core.Refuse)
+    assert "pool uni" in refused.message
+
+
+def test_a_host_that_leaves_its_pool_has_its_own_quotas_again(world: Lent) -> None:
+    world.request("alice", 1)
+    world.run(cmd.BelongTo(world.at, None))
+    assert granted(world, "L1")
+
+
+def test_what_is_lent_is_in_a_summary_and_does_not_outlive_a_boot(world: Lent) -> None:
+    world.lend(alice=1)
+    world.request("alice", 1)
+    state = State()
+    for event in snapshot.summarise(world.state):
+        state = core.evolve(state, event)
+    ours, again = world.state.quotas, state.quotas
+    assert (again.pool, again.lent, again.until) == (ours.pool, ours.lent, ours.until)
+    restarted = core.step(state, cmd.Start(world.at, BOOT, (gpu(0),)), world.config).state
+    assert restarted.quotas.lent == ours.lent
+    booted = core.step(state, cmd.Start(5.0, "boot-2", (gpu(0),)), world.config).state
+    assert booted.quotas.pool == "uni"
+    assert not booted.quotas.lent
+    assert not booted.quotas.until
+
+
+def test_a_voucher_covers_what_is_held_beyond_a_lower_loan(world: Lent) -> None:
+    world.lend(alice=1)
+    world.request("alice", 1)
+    world.lend(alice=0)
+    voucher = voucher_of(world.state, world.state.leases[LeaseId("L1")])
+    assert voucher is not None
+    assert voucher.quota == 1
+
+
+def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> None:
+    world = World().start([gpu(0), gpu(1)], Quota(4))
+    root = EnvironmentName("root")
+    world.run(cmd.TakeGpuOut(world.at, gpu(1).uuid, "broken fan", root))
+    done = world.run(cmd.TakeNodeOut(world.at, "cooling", root))
+    assert isinstance(done, core.Done)
+    assert done.count == 1
+    world.run(cmd.TakeNodeOut(world.at, "new cooling", root))
+    world.run(cmd.Discover(world.at, (gpu(0), gpu(1), gpu(2))))
+    assert {uuid: out.reason for uuid, out in world.state.out.items()} == {
+        "GPU-0": "new cooling",
+        "GPU-1": "broken fan",
+        "GPU-2": "new cooling",
+    }
+    waits = world.request("alice", 1)
+    assert isinstance(waits, core.Wait)
+    assert "new cooling" in waits.message
+    again = State()
+    for event in snapshot.summarise(world.state):
+        again = core.evolve(again, event)
+    assert again.drained == world.state.drained
+    done = world.run(cmd.PutNodeBack(world.at, root))
+    assert isinstance(done, core.Done)
+    assert done.count == 2
+    assert granted(world, "L1")
+    assert set(world.state.out) == {"GPU-1"}
+
+
+def idle(lease: str, who: str, pid: int, at: float) -> cmd.Command:
+    name = EnvironmentName(who)
+    return cmd.SetActivity(at, LeaseId(lease), name, process(pid), Activity.IDLE)
+
+
+PEOPLE = ("ann", "ben", "cas")
+_whom = st.sampled_from(PEOPLE)
+
+
+class Loans(RuleBasedStateMachine):
+    """Loans that are made, lowered, asked back, lost and expire, while people come and go."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.world = Lent(plain_config(heartbeat_timeout=1e6)).pooled(3)
+        self.pid = 0
+
+    @rule(who=_whom, gpus=st.integers(1, 2), wait=st.booleans())
+    def ask(self, who: str, gpus: int, wait: bool) -> None:
+        self.pid += 1
+        self.world.request(who, self.pid, Request(gpus, Bytes(4 * GIB)), wait=wait)
+
+    @rule(
+        gpus=st.dictionaries(_whom, st.integers(0, 3), max_size=3),
+        seconds=st.sampled_from([1.0, 20.0, 100.0]),
+        complete=st.booleans(),
+        ago=st.sampled_from([0.0, 5.0, 30.0]),
+        reclaim=st.sets(_whom),
+    )
+    def lend(self, gpus: dict[str, int], reclaim: set[str], **how: Any) -> None:
+        before, world = len(self.world.history), self.world
+        leases = world.state.leases
+        world.lend(reclaim=reclaim, **how, **gpus)
+        for event in world.history[before:]:
+            left = isinstance(event, ev.LeaseEnded | ev.LeaseParked)
+            held = left and leases[event.lease].phase is LeasePhase.HELD  # type: ignore[attr-defined]
+            assert not held, "a loan ended what ran"
+            if isinstance(event, ev.RecallMoved):
+                assert event.why is Why.RECLAIMED, "a loan asked for something"
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, 60.0, 150.0]))
+    def time_passes(self, seconds: float) -> None:
+        world = self.world
+        before = {n: lease for n, lease in world.state.leases.items() if lease.allocations}
+        world.tick(seconds)
+        after = world.state.leases
+        assert all(after[name].allocations == lease.allocations for name, lease in before.items())
+
+    @rule(data=st.data())
+    def rest(self, data: st.DataObject) -> None:
+        if held := self._of(LeasePhase.HELD):
+            name = data.draw(st.sampled_from(held))
+            lease = self.world.state.leases[name]
+            command = idle(name, lease.environment, lease.task.process.pid, self.world.at)
+            self.world.run(command)
+
+    @rule(data=st.data())
+    def park(self, data: st.DataObject) -> None:
+        if held := self._of(LeasePhase.HELD):
+            lease = self.world.state.leases[data.draw(st.sampled_from(held))]
+            who, own = lease.environment, lease.task.process
+            self.world.run(cmd.Park(self.world.at, lease.id, who, own, Rung.RELEASE))
+            self.world.observe()
+
+    @rule(data=st.data(), wait=st.booleans())
+    def come_back(self, data: st.DataObject, wait: bool) -> None:
+        if parked := self._of(LeasePhase.PARKED):
+            lease = self.world.state.leases[data.draw(st.sampled_from(parked))]
+            who, own = lease.environment, lease.task.process
+            self.world.run(cmd.Resume(self.world.at, lease.id, who, own, wait))
+
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        if self.world.state.leases:
+            name = data.draw(st.sampled_from(sorted(self.world.state.leases)))
+            self.world.die(self.world.state.leases[name].task.process.pid)
+            self.world.observe()
+
+    @rule()
+    def killed_and_started_again(self) -> None:
+        """kill -9: the ledger has what is durable, and with it all loans of this boot."""
+        world, state = self.world, State()
+        for event in world.history:
+            if event.DURABLE:
+                state = core.evolve(state, event)
+        world.state = state
+        gpus = tuple(gpu(index) for index in range(3))
+        world.run(cmd.Start(world.at, BOOT, gpus))
+        world.run(cmd.ConfigureQuotas(world.at, Quota(8)))
+
+    def _of(self, phase: LeasePhase) -> list[LeaseId]:
+        return sorted(n for n, lease in self.world.state.leases.items() if lease.phase is phase)
+
+    @invariant()
+    def who_waits_for_the_pool_is_who_has_too_little_of_it(self) -> None:
+        world = self.world
+        for name in world.state.queue.waiting:
+            lease = world.state.leases[name]
+            most, until = world.model.get(lease.environment, (0, 0.0))
+            known = lease.environment in world.model
+            over = lease.phase is LeasePhase.QUEUED and until <= world.at
+            if known and not over and lease.request.gpus <= most:
+                assert not world.state.lacks_loan(lease), f"{name} waits for a loan that it has"
+
+
+TestLoans = Loans.TestCase
+TestLoans.settings = settings(
+    max_examples=examples(150),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)

@@ -1,0 +1,308 @@
+"""How hosts join: real TLS on this machine; and a node manager that then answers its pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import RunningNode
+from support.pool import PoolNode
+
+from jupyter_gpushare.link.dial import Host
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.node.host.membership import ask
+from jupyter_gpushare.pool import joining, renewing
+from jupyter_gpushare.pool.pki import DAY, Authority
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.secured import client_context
+
+LOG = logging.getLogger("test")
+WITHIN = 30.0
+
+
+@dataclass
+class Pool:
+    """A pool where hosts join, and nothing else."""
+
+    folder: Path
+    authority: Authority
+    invitations: joining.Invitations
+    port: int = 0
+    hosts: dict[str, joining.Joined] = field(default_factory=dict)
+    #: What writing into its books costs.
+    trouble: Exception | None = None
+    now: Callable[[], float] = time.time
+
+    def token(self, host: str | None = None) -> joining.Token:
+        secret, expires = self.invitations.invite(self.now(), "root", host)
+        pinned = self.authority.pinned
+        return joining.Token("127.0.0.1", self.port, pinned, secret, expires)
+
+    async def joined(self, host: joining.Joined) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.hosts[host.name] = host
+
+
+@asynccontextmanager
+async def pool_in(folder: Path) -> AsyncIterator[Pool]:
+    authority = Authority.create(folder / "pool", "lab", time.time())
+    pool = Pool(folder, authority, joining.Invitations(folder / "pool" / "tokens.json"))
+    endpoint = joining.JoinEndpoint(
+        authority,
+        pool.invitations,
+        is_known=lambda name: name in pool.hosts,
+        joined=pool.joined,
+        wall=lambda: pool.now(),
+        log=LOG,
+    )
+    pool.port = await endpoint.start("127.0.0.1", 0)
+    try:
+        yield pool
+    finally:
+        await endpoint.close()
+
+
+def with_pool(
+    test: Callable[[Pool], Awaitable[None]],
+) -> Callable[[Path], None]:
+    def run(tmp_path: Path) -> None:
+        async def whole() -> None:
+            async with asyncio.timeout(60), pool_in(tmp_path) as pool:
+                await test(pool)
+
+        asyncio.run(whole())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def come(token: joining.Token, name: str = "b", **more: Any) -> dict[str, Any]:
+    said = {"name": name, "port": 10205, "csr": ask().csr, "version": "1", **more}
+    return await joining.ask(token, said, time.time())
+
+
+@with_pool
+async def test_a_host_joins_once_by_a_token(pool: Pool) -> None:
+    token = joining.Token.read(f" {pool.token()}\n")
+    told = await come(token)
+    assert (told["pool"], told["name"], told["address"]) == ("lab", "b", "127.0.0.1")
+    assert pool.hosts == {"b": joining.Joined("b", "127.0.0.1", 10205, "1", "root")}
+    with pytest.raises(joining.NotJoined, match="used already, or has expired"):
+        await come(token, "c")
+    assert list(pool.hosts) == ["b"]
+
+
+@with_pool
+async def test_the_pool_keeps_no_secret(pool: Pool) -> None:
+    token = pool.token()
+    assert token.secret not in (pool.folder / "pool" / "tokens.json").read_text()
+    # Another process of the pool takes it too, and then it is used up for both.
+    again = joining.Invitations(pool.folder / "pool" / "tokens.json")
+    assert again.spend(token.secret, "b", time.time(), is_known=False) == "root"
+    reread = joining.Invitations(pool.folder / "pool" / "tokens.json")
+    with pytest.raises(joining.NotJoined):
+        reread.spend(token.secret, "b", time.time(), is_known=False)
+
+
+@with_pool
+async def test_an_expired_token_is_not_taken(pool: Pool) -> None:
+    token = pool.token()
+    with pytest.raises(joining.NotJoined, match="has expired"):
+        await come(replace(token, expires=time.time() - 1))
+    pool.now = lambda: time.time() + joining.LASTS + 1
+    with pytest.raises(joining.NotJoined, match="used already, or has expired"):
+        await come(replace(token, expires=time.time() + DAY))
+    assert not pool.hosts
+
+
+@with_pool
+async def test_nobody_takes_the_name_of_a_host(pool: Pool) -> None:
+    """One that was taken over, say, and got hold of a token for something else."""
+    await come(pool.token(), "b")
+    token = pool.token()
+    with pytest.raises(joining.NotJoined, match="has a host b already"):
+        await come(token, "b")
+    with pytest.raises(joining.NotJoined, match="is for the host b, and this one says"):
+        await come(pool.token("b"), "c")
+    # The token was not used up by that.
+    await come(token, "c", address="10.0.0.9")
+    assert pool.hosts["c"].address == "10.0.0.9"
+    # Of a host that comes again an administrator knows.
+    await come(pool.token("b"), "b", address="10.0.0.7")
+    assert pool.hosts["b"].address == "10.0.0.7"
+
+
+@with_pool
+async def test_another_in_the_pool_s_place_hears_no_secret(pool: Pool) -> None:
+    other = Authority.create(pool.folder / "other", "lab", time.time())
+    token = replace(pool.token(), authority=other.pinned)
+    with pytest.raises(joining.NotJoined, match="not the pool that made this token"):
+        await come(token)
+    assert not pool.hosts
+    # The same token is still good.
+    await come(replace(token, authority=pool.authority.pinned))
+
+
+@with_pool
+async def test_what_is_wrong_costs_no_token(pool: Pool) -> None:
+    token = pool.token()
+    for more in ({"csr": "nonsense"}, {"port": 0}, {"name": "../b"}, {"name": "a b"}):
+        with pytest.raises(joining.NotJoined):
+            await come(token, **{"name": "b", **more})
+    await come(token)
+
+
+@with_pool
+async def test_a_pool_that_cannot_write_lets_nobody_in(pool: Pool) -> None:
+    pool.trouble = OSError("disk full")
+    with pytest.raises(joining.NotJoined, match="Make a new token"):
+        await come(pool.token())
+    pool.trouble = None
+    await come(pool.token())
+
+
+@with_pool
+async def test_a_host_may_ask_for_nothing_else_at_the_pool(pool: Pool) -> None:
+    """Whatever certificate it has: there only hosts join."""
+    context = client_context(pool.authority.authorities)
+    for method in ("hello", "status", "pool.follow", "quota.set", "pool.lend", "pool.token"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", pool.port, ssl=context)
+        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"protocol": 1}}
+        writer.write(json.dumps(call).encode() + b"\n")
+        answer = json.loads(await reader.readline())
+        assert "there is no other call" in answer["error"]["message"]
+        assert await reader.read() == b""
+        writer.transport.abort()
+
+
+@with_pool
+async def test_there_is_no_plain_tcp_and_nothing_below_tls_1_3(pool: Pool) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", pool.port)
+    writer.write(b'{"jsonrpc":"2.0","id":1,"method":"join","params":{}}\n')
+    with contextlib.suppress(ConnectionError):
+        assert b"jsonrpc" not in await reader.read()
+    writer.transport.abort()
+    context = client_context(pool.authority.authorities)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection("127.0.0.1", pool.port, ssl=context)
+
+
+@with_pool
+async def test_silent_ones_do_not_keep_a_host_from_joining(pool: Pool) -> None:
+    silent = [socket.create_connection(("127.0.0.1", pool.port)) for _ in range(100)]
+    try:
+        await come(pool.token())
+    finally:
+        for one in silent:
+            one.close()
+
+
+def test_a_part_of_a_token_is_none() -> None:
+    whole = str(joining.Token("10.0.0.1", 1, b"der", "secret", 1.5))
+    assert joining.Token.read(whole) == joining.Token("10.0.0.1", 1, b"der", "secret", 1.5)
+    for wrong in ("", "x", whole[:-9], whole[9:], "ä", "e30"):
+        with pytest.raises(joining.NotJoined, match="no token of a pool"):
+            joining.Token.read(wrong)
+
+
+# -- with node managers ----------------------------------------------------------------------------
+
+
+def _join(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = "import sys; from jupyter_gpushare.cli.pooljoin import JoinApp; "
+    program += "from jupyter_gpushare.cli.app import main; "
+    program += "import jupyter_gpushare.cli.verb as v\n"
+    program += "try:\n    sys.exit(JoinApp().start(sys.argv[1:]))\n"
+    program += "except v.Refused as e:\n    sys.exit(str(e))\n"
+    line = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def connected(link: NodeLink) -> None:
+    changed = asyncio.Event()
+    link.subscribe(changed.set)
+    async with asyncio.timeout(WITHIN):
+        while not link.state.connected:
+            await changed.wait()
+            changed.clear()
+
+
+def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> None:
+    """The command, a restart, links of the pool and of a viewer, renewal, and rotation."""
+
+    async def whole() -> None:
+        async with pool_in(tmp_path) as pool:
+            node = RunningNode(tmp_path, arguments=["--NodeManagerApp.pool_listen=127.0.0.1:0"])
+            # Never an own port of this machine's: the node manager takes any.
+            token, directory = str(pool.token()), f"--directory={tmp_path / 'member'}"
+            ran = await asyncio.to_thread(_join, token, "--name=b", directory)
+            assert ran.returncode == 0, ran.stderr
+            assert "This host is b in the pool lab now" in ran.stdout
+            again = await asyncio.to_thread(_join, token, "--name=b", directory)
+            assert "has a host b already" in again.stderr or "used already" in again.stderr
+            other = await asyncio.to_thread(_join, str(pool.token()), "--name=c", directory)
+            assert "is b in the pool lab already" in other.stderr
+
+            node.arguments.append(f"--NodeManagerApp.pool_directory={tmp_path / 'member'}")
+            with node:
+                port = PoolNode.port.fget(node)  # type: ignore[attr-defined]
+                await _links(pool, port, tmp_path / "member")
+
+    asyncio.run(whole())
+
+
+async def _links(pool: Pool, port: int, member: Path) -> None:
+    def link(name: str, viewer: dict[str, Any] | None = None) -> NodeLink:
+        host = Host(name, "127.0.0.1", pool.authority.call_context, port)
+        made = NodeLink(find=lambda: host, why=lambda: None, viewer=viewer, log=LOG)
+        made.start()
+        return made
+
+    # Another host's name: nobody is asked, and the words say who answers.
+    wrong, told = link("c"), asyncio.Event()
+    wrong.subscribe(told.set)
+    await told.wait()
+    assert not wrong.state.connected
+    assert "The host b answers there instead of the host c" in wrong.state.message
+    await wrong.close()
+
+    control, alice = link("b"), link("b", {"name": "alice", "groups": ["g"]})
+    await asyncio.gather(connected(control), connected(alice))
+    assert alice.state.hello is not None
+    assert alice.state.hello["environment"] == "alice"
+    with pytest.raises(NodeProblem, match="processes of this host only"):
+        await alice.call(Method.REQUEST, task={"name": "n", "kind": "process"})
+
+    now = time.time()
+    assert not await renewing.renew(control, pool.authority, "b", now)
+    before = (member / "host.pem").read_bytes()
+    pool.authority.rotate(now)
+    await control.close()
+    control = link("b")
+    await connected(control)
+    # The authority was rotated: it is due again, and then knows the new one.
+    assert await renewing.renew(control, pool.authority, "b", now)
+    assert (member / "ca.pem").read_text() == pool.authority.authorities
+    assert (member / "host.pem").read_bytes() != before
+    await control.close()
+    control = link("b")
+    await connected(control)
+    assert not await renewing.renew(control, pool.authority, "b", now)
+    await asyncio.gather(control.close(), alice.close())
