@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.node import GIB, RemoteError, token_file, until
-from support.pool import PoolNode
+from support.pool import Pool, PoolNode
 
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
@@ -21,42 +20,6 @@ c.NodeManagerApp.measure_interval = 0.1
 c.Policy.notify_before = 0.0
 c.Quotas.default = {"gpus": 2}
 """
-
-
-class Pool:
-    """The pool of a host, as small as it can be."""
-
-    def __init__(self, node: PoolNode, authority: Authority) -> None:
-        self.client = node.from_pool(authority)
-        self.seen: dict[str, Any] = self.client.call(Method.POOL_FOLLOW, pool=authority.pool)
-
-    def lend(
-        self, seconds: float = 60.0, *, complete: bool = False, whole: int = 2, **gpus: Any
-    ) -> dict[str, dict[str, int]]:
-        budgets = [
-            {"environment": name, "quota": {"gpus": whole}}
-            | (given if isinstance(given, dict) else {"gpus": given})
-            for name, given in gpus.items()
-        ]
-        as_of = {"boot_id": self.seen["boot_id"], "at": self.seen["at"]}
-        answer = self.client.call(
-            Method.POOL_LEND, as_of=as_of, seconds=seconds, budgets=budgets, complete=complete
-        )
-        return {row["environment"]: row for row in answer["environments"]}
-
-    def report(self, where: Any = lambda report: True) -> dict[str, Any]:
-        self.seen = self.client.wait_notice(Notice.REPORT, where=where)
-        return self.seen
-
-    def fresh(self) -> dict[str, Any]:
-        """A report of now: a loan counts from it."""
-        asked = self.client.call(Method.POOL_FOLLOW, pool="lab")
-        self.seen = asked
-        return asked
-
-    def of(self, who: str) -> dict[str, Any]:
-        rows = {row["environment"]: row for row in self.fresh()["environments"]}
-        return dict(rows.get(who, {}))
 
 
 @pytest.fixture(scope="module")

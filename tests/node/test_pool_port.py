@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.node import NodeClient, RemoteError, token_file
-from support.pool import PoolNode, hello, join
+from support.pool import Pool, PoolNode, hello, join
 
 from jupyter_gpushare.node.wire.translate import FROM_ELSEWHERE
 from jupyter_gpushare.pool.pki import DAY, Authority
@@ -38,7 +38,10 @@ def authority(folder: Path) -> Authority:
 def node(folder: Path, authority: Authority) -> Iterator[PoolNode]:
     people = token_file(folder, "alice", "bob", "root")
     with PoolNode(folder, authority, "b", arguments=[people]) as running:
+        pool = Pool(running, authority)
+        pool.lend(seconds=3600.0, alice=1, bob=1)
         yield running
+        pool.client.close()
 
 
 def refusal(knock: Any) -> str:

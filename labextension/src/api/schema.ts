@@ -422,6 +422,21 @@ export interface components {
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
+            /** @description where its source is 'pool'; `gpus` are lent here */
+            pool?: {
+                /** @description of the GPUs lent here those that belong to others */
+                borrowed: number;
+                /** @description its name */
+                pool: string;
+                /** @description what is held beyond the loan is asked back */
+                reclaimed: boolean;
+                /** @description false: nothing new begins until the pool answers */
+                valid: boolean;
+                /** @description GPUs on all hosts together; null: it has not said so yet */
+                whole: number | null;
+                /** @description why it is lent no more */
+                why: string | null;
+            };
             /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
             remaining?: {
                 /** @description that are not held yet */
@@ -721,6 +736,21 @@ export interface components {
             own_burst_memory?: number | null;
             /** @description the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's */
             pin_turn_limit?: number | null;
+            /** @description where its source is 'pool'; `gpus` are lent here */
+            pool?: {
+                /** @description of the GPUs lent here those that belong to others */
+                borrowed: number;
+                /** @description its name */
+                pool: string;
+                /** @description what is held beyond the loan is asked back */
+                reclaimed: boolean;
+                /** @description false: nothing new begins until the pool answers */
+                valid: boolean;
+                /** @description GPUs on all hosts together; null: it has not said so yet */
+                whole: number | null;
+                /** @description why it is lent no more */
+                why: string | null;
+            };
             /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
             remaining?: {
                 /** @description that are not held yet */
@@ -950,6 +980,21 @@ export interface components {
                 memory: number | null;
                 /** @description bytes reserved for it, by GPU */
                 mine: number[];
+                /** @description where its source is 'pool'; `gpus` are lent here */
+                pool?: {
+                    /** @description of the GPUs lent here those that belong to others */
+                    borrowed: number;
+                    /** @description its name */
+                    pool: string;
+                    /** @description what is held beyond the loan is asked back */
+                    reclaimed: boolean;
+                    /** @description false: nothing new begins until the pool answers */
+                    valid: boolean;
+                    /** @description GPUs on all hosts together; null: it has not said so yet */
+                    whole: number | null;
+                    /** @description why it is lent no more */
+                    why: string | null;
+                };
                 /** @description what is left of it: GPUs that are not held yet, and on each that is held the memory that is not reserved yet */
                 remaining?: {
                     /** @description that are not held yet */
@@ -1045,6 +1090,16 @@ export interface components {
             budget?: components["schemas"]["Budget"] | null;
             environment: string | null;
             gpus: number;
+            /** @description hosts of the pool where it would not wait, if it is yours to know */
+            hints?: {
+                /** @description GPUs that are free there */
+                gpus: number;
+                host: string;
+                /** @description the GPUs' name */
+                kind: string;
+                /** @description a sentence for the person; `message` has it, too */
+                text: string;
+            }[];
             lease: string | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
