@@ -221,6 +221,23 @@ class ForgetApp(AtPool):
         return 0
 
 
+class RotateApp(AtPool):
+    """Change the authority."""
+
+    name = "pool rotate"
+    description = """Have a new authority sign the pool's certificates. Hosts that can be reached
+    know it in a moment, others when they are back; within 30 days nobody has to join again."""
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        answer = self.ask(PoolMethod.ROTATE)
+        if self.json:
+            self.print_json(answer)
+        else:
+            print("A new authority signs from now on; hosts get new certificates by themselves.")
+        return 0
+
+
 class HistoryApp(AtPool):
     """Who did what."""
 
@@ -406,6 +423,7 @@ class PoolApp(HostsApp):
         "quota": ("cli.pool.QuotaApp", "Quotas over all hosts: list, set, unset."),
         "group": ("cli.pool.GroupApp", "Groups with GPUs of their own: list, set, unset."),
         "history": ("cli.pool.HistoryApp", "Who did what."),
+        "rotate": ("cli.pool.RotateApp", "Have a new authority sign certificates."),
     }
 
     def run(self, arguments: list[str]) -> int:

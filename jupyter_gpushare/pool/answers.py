@@ -22,6 +22,7 @@ from .draft import Refuse
 from .joining import NotJoined
 from .ledger import LedgerProblem
 from .manager import PoolManager
+from .pki import BadRequest
 from .socket import PoolRefused
 from .state import Host
 from .where import rank
@@ -51,6 +52,7 @@ class PoolAnswers:
             PoolMethod.LEND_GPUS: self._lend,
             PoolMethod.RETURN_GPUS: self._return,
             PoolMethod.HISTORY: self._history,
+            PoolMethod.ROTATE: self._rotate,
         }
 
     async def answer(self, call: Call, by: str) -> Any:
@@ -139,6 +141,13 @@ class PoolAnswers:
         self._known(params.host)
         await self._manager.forget(params.host, by)
         return {"host": params.host}
+
+    async def _rotate(self, _params: Any, by: str) -> Any:
+        try:
+            await self._manager.rotate(by)
+        except BadRequest as error:
+            raise PoolRefused(Reason.BAD_REQUEST, str(error)) from error
+        return {}
 
     # -- quotas and groups -------------------------------------------------------------------------
 

@@ -93,6 +93,11 @@ def reindexed(state: State) -> State:
 # -- hosts -------------------------------------------------------------------------------------
 
 
+@_evolves(ev.AuthorityRotated)
+def _rotated(state: State, _event: ev.AuthorityRotated) -> State:
+    return state
+
+
 @_evolves(ev.PoolStarted)
 def _started(state: State, event: ev.PoolStarted) -> State:
     hosts = {

@@ -28,7 +28,7 @@ from .pki import Authority, BadRequest, NoAuthority
 from .quotas import PoolQuotas
 from .renewing import renew
 from .words import commands as cmd
-from .words.events import Event
+from .words.events import AuthorityRotated, Event
 from .words.hosts import Host
 
 LEDGER: Final = "ledger.sqlite"
@@ -210,9 +210,11 @@ class PoolManager:
                 async with asyncio.timeout(_RENEW_EVERY):
                     await self._due.wait()
 
-    async def rotate(self) -> None:
+    async def rotate(self, by: str) -> None:
         """Have a new authority sign from now on. Raises :class:`.pki.BadRequest`."""
         await self._on_disk(lambda: self._authority.rotate(self._clock.wall()))
+        async with self._turn:
+            await self._append([AuthorityRotated(self._clock.now(), by)])
         self._due.set()
 
     async def _on_disk(self, work: Callable[[], T]) -> T:
