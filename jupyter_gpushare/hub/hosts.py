@@ -55,7 +55,8 @@ class HostGpu:
 class Own:
     """What the viewer has on a host. ``lent`` are GPUs that the pool lends there, in a pool.
 
-    ``talks``: a server or task of theirs is connected to that host's node manager.
+    ``talks``: a server or task of theirs is connected to that host's node manager. ``why`` says
+    why the pool lends no more for what waits there.
     """
 
     held: int = 0
@@ -63,6 +64,7 @@ class Own:
     waiting: int = 0
     lent: int | None = None
     talks: bool = False
+    why: str = ""
 
     @property
     def is_there(self) -> bool:
@@ -409,11 +411,14 @@ class OwnRow:
 
     name: str
     text: str
+    why: str
 
 
 def own_rows(hosts: Iterable[Host]) -> tuple[OwnRow, ...]:
     """The hosts on which the viewer holds GPUs, has parked tasks, waits, or is lent GPUs."""
-    return tuple(OwnRow(host.name, text) for host in hosts if (text := _own_text(host.own)))
+    return tuple(
+        OwnRow(host.name, text, host.own.why) for host in hosts if (text := _own_text(host.own))
+    )
 
 
 def _own_text(own: Own) -> str:

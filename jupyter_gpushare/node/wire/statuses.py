@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from ...policy.recall.outlook import Outlook
-from ...policy.words.model import LeaseId
+from ...policy.words.model import EnvironmentName, LeaseId
 from ...protocol import documents as doc
 from ...protocol.calls import Call
 from ...protocol.framing import Encoded, encoded
