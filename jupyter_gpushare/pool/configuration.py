@@ -17,7 +17,7 @@ from ..protocol.poolcalls import POOL_SOCKET
 from ..protocol.secured import JOIN_PORT
 from .words.config import PoolConfig
 
-SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare/pool"
+SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare/the-pool"
 _RULES: Final = PoolConfig()
 NEEDS_CRYPTOGRAPHY: Final = (
     "The pool needs the package cryptography: install jupyter_gpushare[pool] where the pool runs."

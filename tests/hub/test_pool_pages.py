@@ -31,7 +31,7 @@ SERVICE = """
 c.JupyterHub.services.append({{"name": "gpushare",
     "environment": {{"JUPYTER_GPUSHARE_QUOTAS": '{{"default": {{"gpus": 1}}}}'}},
     "command": [sys.executable, "-m", "jupyter_gpushare.hub", "--GpuShareHub.pool=True",
-    f"--Pool.folder={{HOME}}/pool", f"--Pool.socket={{HOME}}/pool.sock", "--Pool.title=lab",
+    f"--Pool.folder={{HOME}}/lab", f"--Pool.socket={{HOME}}/pool.sock", "--Pool.title=lab",
     "--Pool.listen=127.0.0.1:{port}", "--Pool.address=127.0.0.1",
     "--Pool.answer_timeout=1.0", "--Pool.silence=1.0"]}})
 c.JupyterHub.load_roles.append({{"name": "pool", "services": ["gpushare"],
