@@ -161,8 +161,8 @@ def setup(
     whoever listens there. ``url=None``: no pages.
 
     ``pool``: several hosts as one. The pages' service runs the pool, which keeps what it knows in
-    this folder, or (``True``) in ``/var/lib/jupyter-gpushare/the-pool``; ``quotas`` then hold on all
-    hosts together. Each host runs a node manager of its own and joins
+    this folder, or (``True``) in ``/var/lib/jupyter-gpushare/the-pool``; ``quotas`` then hold on
+    all hosts together. Each host runs a node manager of its own and joins
     (``jupyter gpushare pool token``).
 
     Raises :class:`SetupError`.
