@@ -534,6 +534,13 @@ export interface components {
                 /** @description bytes on each GPU; null: whole GPUs */
                 memory: number | null;
             };
+            /** @description null: others leave it what it is predicted to use */
+            compute?: {
+                /** @description hundredths that it is predicted to use */
+                predicted: number;
+                /** @description hundredths of its GPU: what others leave */
+                share: number;
+            } | null;
             environment: string | null;
             gpus: {
                 /** @description bytes that its framework keeps unused */
