@@ -701,6 +701,7 @@ _SOURCES: Final = {
     "group": "from your group",
     "user": "set for you",
     "override": "set for you by an administrator",
+    "pool": "lent to you on this host",
 }
 
 
@@ -714,6 +715,33 @@ def quota_line(quota: Document | None) -> str:
         f"Quota: {count(quota.get('gpus'), 'GPU')}, {each(quota.get('memory'))} on each "
         f"({source}); {plain(quota.get('used_gpus', 0), 12)} held now{left}."
     )
+
+
+def pool_line(quota: Document) -> str | None:
+    """What the pool lends here of a quota that holds for all its hosts; ``None``: no pool does."""
+    pool = quota.get("pool")
+    if not isinstance(pool, Mapping):
+        return None
+    gpus, whole = _number(quota.get("gpus")), pool.get("whole")
+    name = plain(pool.get("pool"), 80)
+    if not isinstance(whole, int):
+        return f"The pool {name} has lent you nothing here yet. Your first request asks it."
+    parts = [
+        f"The pool {name} gives you {count(whole, 'GPU')} on all hosts together, and lends you "
+        f"{gpus} here now."
+    ]
+    if borrowed := _number(pool.get("borrowed")):
+        parts.append(
+            f"{count(borrowed, 'GPU')} of those you borrow from others: they may take "
+            f"{'it' if borrowed == 1 else 'them'} back."
+        )
+    if pool.get("reclaimed"):
+        parts.append("What you hold beyond that is asked back.")
+    if not pool.get("valid"):
+        parts.append("The pool does not answer now, so nothing new begins here until it does.")
+    if why := pool.get("why"):
+        parts.append(plain(why))
+    return " ".join(parts)
 
 
 def format_hours(hours: float) -> str:
@@ -744,7 +772,9 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
     me = plain(status.get("environment"), 80)
     gpus, used = _number(quota.get("gpus")), _number(quota.get("used_gpus"))
     lines = [f"You are {me}. {quota_line(status.get('quota'))}"]
-    if gpus == 0:
+    if pool := pool_line(quota):
+        lines.append(pool)
+    elif gpus == 0:
         lines.append("No GPU can be given to you. Ask the administrator for a quota.")
     elif used >= gpus:
         lines.append(
