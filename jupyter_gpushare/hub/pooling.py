@@ -39,6 +39,15 @@ class HubPool:
         """Ask in an administrator's name. Raises :class:`NodeProblem`."""
         if not viewer.admin:
             raise NodeProblem("not_allowed", "Only an administrator of the Hub may do this.")
+        return await self._ask(method, viewer, **params)
+
+    async def where(self, viewer: Viewer, **wish: Any) -> dict[str, Any]:
+        """The hosts ranked for the viewer's own wish. Raises :class:`NodeProblem`."""
+        return await self._ask(PoolMethod.WHERE, viewer, environment=viewer.environment, **wish)
+
+    async def _ask(
+        self, method: Method | PoolMethod, viewer: Viewer, **params: Any
+    ) -> dict[str, Any]:
         try:
             call = parse_pool_call(ClientConnection().call(method, **params)[1])
             answer: dict[str, Any] = await self._answers.answer(call, viewer.environment)
