@@ -1224,6 +1224,7 @@ class HostReport(TypedDict):
     empty: Annotated[bool, "no lease has anything on a GPU"]
     gpus: list[HostGpu]
     environments: Annotated[list[HostEnvironment], "with a lease, a request or a loan"]
+    talking: Annotated[list[str], "environments of which a server or task is connected now"]
     wants: Annotated[list[HostWant], "the longest waiting first"]
     queue: Annotated[Count, "requests that wait"]
     expected_wait: Annotated[
