@@ -9,7 +9,7 @@ from ..protocol.sizes import format_size
 from .node import connect
 from .status import health, out_of_service
 from .table import table
-from .verb import Refused, UsageError, Verb, option
+from .verb import Refused, UsageError, Verb, flag, option
 
 
 class GpuListApp(Verb):
@@ -37,11 +37,26 @@ class ServiceVerb(Verb):
     """A verb that takes GPUs out of service, or puts them back."""
 
     arguments = "GPU..."
+    whole = flag("All GPUs of the node, and those that come later.", name="all")
+
+    def call_all(self, named: list[str], method: Method, **params: Any) -> int:
+        """Call ``method`` for the whole node, and print how many GPUs that changed."""
+        if named:
+            raise UsageError("name GPUs, or say --all.")
+        with connect() as node:
+            done = node.call(method, **params)
+        if self.json:
+            self.print_json(done)
+        else:
+            count = done["count"]
+            what = "out of service" if method is Method.NODE_DRAIN else "back in service"
+            print(f"{count} GPU{'' if count == 1 else 's'} {what}")
+        return 0
 
     def call_each(self, named: list[str], method: Method, **params: Any) -> int:
         """Call ``method`` for each of these GPUs, and print whether it is in service then."""
         if not named:
-            raise UsageError("which GPU? `jupyter gpushare gpu list` lists them.")
+            raise UsageError("which GPU? `jupyter gpushare gpu list` lists them; or --all.")
         done = []
         with connect() as node:
             gpus = node.call(Method.STATUS)["gpus"]
@@ -63,16 +78,20 @@ class GpuDrainApp(ServiceVerb):
     description = """Take GPUs out of service (administrators), each named by its index or UUID.
     They take nothing new from now on. Code that runs there goes on until it ends. Idle kernels
     are asked to give these GPUs back and get others. Waiting people read the reason. The GPUs
-    stay out of service until `jupyter gpushare gpu resume`, also after a restart."""
+    stay out of service until `jupyter gpushare gpu resume`, also after a restart. --all takes the
+    whole node out of service, with the GPUs that come later."""
     examples = """
     jupyter gpushare gpu drain 1 --reason "its fan is replaced on Friday"
+    jupyter gpushare gpu drain --all --reason "the cooling is repaired"
     """
 
     reason = option("", "Why, for everybody who waits.")
 
     def run(self, arguments: list[str]) -> int:
-        if arguments and not self.reason.strip():
+        if (arguments or self.whole) and not self.reason.strip():
             raise UsageError('say why, for everybody who waits: --reason "its fan is replaced"')
+        if self.whole:
+            return self.call_all(arguments, Method.NODE_DRAIN, reason=self.reason)
         return self.call_each(arguments, Method.GPU_DRAIN, reason=self.reason)
 
 
@@ -81,9 +100,12 @@ class GpuResumeApp(ServiceVerb):
 
     name = "gpu resume"
     description = """Put GPUs back into service (administrators), each named by its index or
-    UUID. The first in line gets them at once."""
+    UUID. The first in line gets them at once. --all puts those back that were taken out with --all,
+    or by the pool; a GPU that was taken out by itself stays out."""
 
     def run(self, arguments: list[str]) -> int:
+        if self.whole:
+            return self.call_all(arguments, Method.NODE_RESUME)
         return self.call_each(arguments, Method.GPU_RESUME)
 
 

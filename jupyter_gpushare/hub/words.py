@@ -79,6 +79,7 @@ SOURCES: Final = {
     "group": "group",
     "user": "configuration",
     "override": "administrator",
+    "pool": "pool",
     "configuration": "configuration",
 }
 

@@ -129,6 +129,8 @@ def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
     draft.emit(spoke)
     now = draft.state.hosts[command.host]
     draft.plan |= {*changed(host, dict(now.here)), *_unsettled(now)}
+    if host.serves != now.serves:
+        draft.plan |= now.everybody
     for want in report.wants:
         known_groups = draft.state.quotas.groups_of.get(want.environment)
         told = draft.state.hosts[command.host].told.get(want.environment, ())

@@ -113,9 +113,11 @@ def _needs(state: State, environment: Environment, places: list[Place]) -> list[
     needs = []
     for place in places:
         host = place.host
-        if not host.serves:
-            continue
         here = host.here.get(environment, NOTHING)
+        if not host.serves:
+            if here.wants:
+                place.why = texts.out_of_service(host.name, host.out_of_service)
+            continue
         loaned = max(0, place.loaned - place.held)
         if loaned:
             needs.append(Need(_FIRST, place, loaned))

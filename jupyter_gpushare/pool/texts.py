@@ -34,6 +34,11 @@ def lost(host: str, count: int, until: float) -> str:
     )
 
 
+def out_of_service(host: str, reason: str) -> str:
+    """An administrator has drained the host; a lost one is spoken of elsewhere."""
+    return f"Host {host} is out of service: {reason}." if reason else ""
+
+
 def too_many(asked: int, quota: int) -> str:
     """The request is larger than the whole quota."""
     return f"You asked for {gpus(asked)}; your quota in the whole pool is {gpus(quota)}."

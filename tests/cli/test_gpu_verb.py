@@ -54,10 +54,23 @@ def test_for_programs(node: LiveNode) -> None:
         assert (gpu["out_of_service"], gpu["changed"]) == (None, True)
 
 
+def test_the_whole_node_is_drained_and_what_was_out_before_stays_out(node: LiveNode) -> None:
+    node.json("gpu", "drain", "1", "--reason", "its fan")
+    gpus = len(node.json("gpu", "list")["gpus"])
+    done = node.cli("gpu", "drain", "--all", "--reason", WHY)
+    assert done.stdout == f"{gpus - 1} GPU{'' if gpus == 2 else 's'} out of service\n"
+    assert f": {WHY}" in node.cli("gpu").stdout
+    assert node.json("gpu", "resume", "--all") == {"count": gpus - 1}
+    assert "its fan" in node.cli("gpu").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (("drain", "0"), 2, "say why"),
+        (("drain", "--all"), 2, "say why"),
+        (("drain", "0", "--all", "--reason", WHY), 2, "or say --all"),
+        (("resume", "0", "--all"), 2, "or say --all"),
         (("drain", "0", "--reason", "  "), 2, "say why"),
         (("drain", "--reason", WHY), 2, "which GPU"),
         (("resume",), 2, "which GPU"),

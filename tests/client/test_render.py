@@ -404,6 +404,24 @@ def test_a_quota_of_nothing_and_a_full_one_say_what_to_do() -> None:
     assert "weight 2.5" in render.quota_text(status(quota=full))
 
 
+def test_what_a_pool_lends_is_told_as_own_lent_and_borrowed() -> None:
+    pool = {"pool": "lab", "whole": 4, "borrowed": 1, "reclaimed": False, "valid": True}
+    quota = {**status()["quota"], "source": "pool", "pool": {**pool, "why": None}}
+    text = render.quota_text(status(quota=quota))
+    assert "(lent to you on this host)" in text
+    assert "The pool lab gives you 4 GPUs on all hosts together, and lends you 2 here now." in text
+    assert "1 GPU of those you borrow from others: they may take it back." in text
+    worse = {"reclaimed": True, "valid": False, "why": "Your other GPUs are in use on host c."}
+    text = render.quota_text(status(quota={**quota, "pool": {**pool, **worse}}))
+    assert "is asked back" in text
+    assert "does not answer now" in text
+    assert "in use on host c." in text
+    none = {**quota, "gpus": 0, "pool": {**pool, "whole": None, "valid": False}}
+    text = render.quota_text(status(quota=none))
+    assert "has lent you nothing here yet" in text
+    assert "Ask the administrator" not in text
+
+
 def test_nothing_happened_yet() -> None:
     assert render.history_text([]) == "Nothing has happened yet."
     assert "Nothing has happened yet." in render.history_html([])

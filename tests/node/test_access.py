@@ -233,6 +233,8 @@ def act(row: Row, gets: Gets, alice: NodeClient, grant: dict[str, Any], caller: 
             until(lambda: has_sample(alice, words["GPU"]), "what alice has is in a sample")
         answer = caller.call(row.method, **params)
         said = json.dumps(answer)
+        if row.method is Method.NODE_DRAIN:  # nobody would get a GPU after this
+            assert caller.call(Method.NODE_RESUME)["count"] == answer["count"] > 0
         if row.method is Method.REQUEST:  # it got a lease of its own
             caller.call(Method.RELEASE, lease=answer["lease"])
         secrets = (grant["lease"], grant["secret"], "alices", f"uid-{ALICE}")

@@ -47,6 +47,7 @@ class Lent(World):
 
     def pooled(self, gpus: int = 4) -> Lent:
         self.model: dict[str, tuple[int, float]] = {}
+        self.answered: dict[str, float] = {}
         self.start([gpu(index) for index in range(gpus)], Quota(8))
         self.run(cmd.BelongTo(self.at, "uni"))
         return self
@@ -75,6 +76,8 @@ class Lent(World):
         decision = self.run(cmd.LendQuotas(self.at, BOOT, as_of, seconds, loans, complete))
         if isinstance(decision, core.Refuse):
             self.model = known
+        else:
+            self.answered.update(dict.fromkeys(gpus, as_of))
         return decision
 
     def before_event(self, before: State, event: ev.Event) -> None:
@@ -123,6 +126,26 @@ def test_a_request_beyond_the_loan_waits_and_one_beyond_the_whole_quota_is_refus
     assert why.message == "Your 1 other GPU is in use on host b."
     world.lend(alice=2, whole=2)
     assert granted(world, "L1")
+
+
+def test_a_second_task_asks_the_pool_for_a_gpu_before_it_shares_her_own(world: Lent) -> None:
+    world.lend(alice=1, whole=2)
+    world.request("alice", 1)
+    world.at += 1
+    assert isinstance(world.request("alice", 2), core.Wait)
+    world.lend(alice=2, whole=2)
+    assert world.gpus_of("L2") != world.gpus_of("L1")
+    world.at += 1
+    world.request("alice", 3)
+    assert granted(world, "L3"), "she has all that is hers: it shares one of them"
+    world.lend(bob=1, whole=2)
+    world.request("bob", 4)
+    world.at += 1
+    world.request("bob", 5)
+    world.lend(bob=1, whole=2, ago=2.0)
+    assert not granted(world, "L5"), "the pool did not know of it when it said that"
+    world.lend(bob=1, whole=2)
+    assert world.gpus_of("L5") == world.gpus_of("L4"), "it is lent no other"
 
 
 def test_who_waits_is_refused_when_the_whole_quota_turns_out_smaller(world: Lent) -> None:
@@ -415,7 +438,10 @@ class Loans(RuleBasedStateMachine):
             most, until = world.model.get(lease.environment, (0, 0.0))
             known = lease.environment in world.model
             over = lease.phase is LeasePhase.QUEUED and until <= world.at
-            if known and not over and lease.request.gpus <= most:
+            held = sum(lease.environment == who for who, _gpu in world.state.reservations)
+            heard = world.answered.get(lease.environment, 0.0)
+            asks = heard < lease.requested_at and held + lease.request.gpus > most
+            if known and not over and lease.request.gpus <= most and not asks:
                 assert not world.state.lacks_loan(lease), f"{name} waits for a loan that it has"
 
 

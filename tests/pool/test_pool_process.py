@@ -137,7 +137,7 @@ def test_an_administrator_who_says_that_a_host_is_gone_frees_what_it_was_lent(
         until(lambda: not pool.host("a")["connected"], "the pool misses it")
         assert not there.answered(waits)
         pool.verb("forget", "a")
-        there.wait(waits)
+        there.wait(waits, within=10)
         assert not pool.host("a")
 
 
@@ -161,7 +161,7 @@ def test_a_drained_host_says_when_it_is_empty(
             pool.sees("a")
             assert pool.host("a")["drain"]["reason"] == "a new driver"
             pool.verb("resume", "a")
-            bob.wait(waits)
+            bob.wait(waits, within=10)
 
 
 def test_the_pool_ranks_hosts_and_says_why(

@@ -18,6 +18,7 @@ CONFIG = """
 c.NodeManagerApp.debug_checks = True
 c.NodeManagerApp.measure_interval = 0.1
 c.Policy.notify_before = 0.0
+c.Policy.heartbeat_timeout = 300.0
 """
 PEOPLE = ("alice", "bob", "root")
 
@@ -84,5 +85,3 @@ class PoolHost(RunningNode):
         command += [f"--name={name}", f"--port={self.port}", f"--directory={directory / 'pool'}"]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-
-

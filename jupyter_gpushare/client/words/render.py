@@ -363,9 +363,23 @@ def _marked(state: _State) -> str:
 # -- status ------------------------------------------------------------------------------------
 
 
-def status_text(status: Document, here: str | None = None) -> str:
-    """The status document for a terminal. ``here`` is this process's own lease."""
-    parts = ["\n".join(_heading(status)), *(f"PROBLEM: {line}" for line in _problems(status))]
+def place_line(server: str, here: str) -> str:
+    """Where a kernel runs whose host the pool chose; ``server`` is its Jupyter server's host."""
+    if server == here:
+        return f"This kernel runs on host {plain(here, 80)}, as its Jupyter server does."
+    return (
+        f"This kernel runs on host {plain(here, 80)}, and its Jupyter server on "
+        f"{plain(server, 80)}: these are the GPUs of {plain(here, 80)}."
+    )
+
+
+def status_text(status: Document, here: str | None = None, place: str = "") -> str:
+    """The status document for a terminal.
+
+    ``here`` is this process's own lease, ``place`` a line on where it runs.
+    """
+    heading = [*_heading(status), *filter(None, [place])]
+    parts = ["\n".join(heading), *(f"PROBLEM: {line}" for line in _problems(status))]
     gpus = [
         (
             f"{_index(gpu)}",
@@ -401,9 +415,9 @@ def status_text(status: Document, here: str | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def status_html(status: Document, here: str | None = None) -> str:
-    """The status document for a notebook. ``here`` is this process's own lease."""
-    first, *more = _heading(status)
+def status_html(status: Document, here: str | None = None, place: str = "") -> str:
+    """The same for a notebook."""
+    first, *more = [*_heading(status), *filter(None, [place])]
     parts = [f"<div><strong>{escape(first)}</strong></div>"]
     parts += [f"<div>{escape(line)}</div>" for line in more]
     parts += [notice_html(problem, good=False) for problem in _problems(status)]
@@ -701,6 +715,7 @@ _SOURCES: Final = {
     "group": "from your group",
     "user": "set for you",
     "override": "set for you by an administrator",
+    "pool": "lent to you on this host",
 }
 
 
@@ -714,6 +729,33 @@ def quota_line(quota: Document | None) -> str:
         f"Quota: {count(quota.get('gpus'), 'GPU')}, {each(quota.get('memory'))} on each "
         f"({source}); {plain(quota.get('used_gpus', 0), 12)} held now{left}."
     )
+
+
+def pool_line(quota: Document) -> str | None:
+    """What the pool lends here of a quota that holds for all its hosts; ``None``: no pool does."""
+    pool = quota.get("pool")
+    if not isinstance(pool, Mapping):
+        return None
+    gpus, whole = _number(quota.get("gpus")), pool.get("whole")
+    name = plain(pool.get("pool"), 80)
+    if not isinstance(whole, int):
+        return f"The pool {name} has lent you nothing here yet. Your first request asks it."
+    parts = [
+        f"The pool {name} gives you {count(whole, 'GPU')} on all hosts together, and lends you "
+        f"{gpus} here now."
+    ]
+    if borrowed := _number(pool.get("borrowed")):
+        parts.append(
+            f"{count(borrowed, 'GPU')} of those you borrow from others: they may take "
+            f"{'it' if borrowed == 1 else 'them'} back."
+        )
+    if pool.get("reclaimed"):
+        parts.append("What you hold beyond that is asked back.")
+    if not pool.get("valid"):
+        parts.append("The pool does not answer now, so nothing new begins here until it does.")
+    if why := pool.get("why"):
+        parts.append(plain(why))
+    return " ".join(parts)
 
 
 def format_hours(hours: float) -> str:
@@ -744,7 +786,9 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
     me = plain(status.get("environment"), 80)
     gpus, used = _number(quota.get("gpus")), _number(quota.get("used_gpus"))
     lines = [f"You are {me}. {quota_line(status.get('quota'))}"]
-    if gpus == 0:
+    if pool := pool_line(quota):
+        lines.append(pool)
+    elif gpus == 0:
         lines.append("No GPU can be given to you. Ask the administrator for a quota.")
     elif used >= gpus:
         lines.append(

@@ -32,7 +32,8 @@ class QuotaBook:
     In ``group_overrides`` the default quota is that of the group ``None``.
 
     In a ``pool`` nobody has anything but what it has ``lent``, each loan ``until`` its boot time.
-    Of those that are ``stale`` nothing new begins. The pool was last heard ``heard_at``, and had
+    Of those that are ``stale`` nothing new begins. The pool ``answered`` by each what a report of
+    that boot time said. The pool was last heard ``heard_at``, and had
     a report of this host ``as_of`` then.
     """
 
@@ -48,6 +49,7 @@ class QuotaBook:
     lent: Map[EnvironmentName, Loan] = Map()
     until: Map[EnvironmentName, float] = Map()
     stale: Map[EnvironmentName, None] = Map()
+    answered: Map[EnvironmentName, float] = Map()
     heard_at: float = 0.0
     as_of: float = 0.0
 

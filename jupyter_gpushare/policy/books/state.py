@@ -423,6 +423,7 @@ class State:
     def lacks_loan(self, lease: Lease) -> bool:
         """Whether a waiting request waits until the pool lends its environment (more) here.
 
+        Who would have other GPUs by the whole quota waits until the pool has answered.
         Without a valid loan no task begins; a parked one goes on by the last that it had.
         """
         book, asked = self.quotas, lease.request.gpus
@@ -430,9 +431,15 @@ class State:
             return False
         if asked > book.most(lease.environment).gpus:
             return False  # it is refused when it is looked at
-        if lease.phase is LeasePhase.QUEUED:
-            return not book.lends(lease.environment, asked)
-        return asked > self.quota_of(lease).gpus
+        who, lent = lease.environment, self.quota_of(lease).gpus
+        is_new = lease.phase is LeasePhase.QUEUED
+        if asked > lent or (is_new and not book.lends(who, asked)):
+            return True
+        # It could share the GPUs that its environment has; the pool is asked for others first.
+        asks = who in book.lent and who not in book.stale and lent < book.lent[who].whole
+        if not asks or book.answered[who] >= lease.requested_at:
+            return False
+        return sum(who == name for name, _gpu in self.reservations) + asked > lent
 
     def lacks_gpus(self, lease: Lease) -> bool:
         """Whether a request must wait until missing GPUs are back. O(GPUs)."""

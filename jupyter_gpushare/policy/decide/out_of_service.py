@@ -38,14 +38,14 @@ def take_node_out(draft: Draft, command: cmd.TakeNodeOut) -> Decision:
 
 
 def keep_out(draft: Draft, before: OutOfService | None = None) -> int:
-    """Take the GPUs out that serve although the node is drained, or was ``before``; how many."""
+    """Take out those GPUs of a drained node that serve, or are out with it ``before``; how many."""
     drained = draft.state.drained
     if drained is None:
         return 0
     known = draft.state.out
     serve = [uuid for uuid in draft.state.gpus if known.get(uuid) in (None, before)]
     for uuid in sorted(serve, key=lambda uuid: draft.state.gpus[uuid].gpu.index):
-        draft.emit(ev.GpuTakenOut(draft.at, uuid, drained.reason, drained.by))
+        draft.emit(ev.GpuTakenOut(draft.at, uuid, drained.reason, drained.by, True))
     return len(serve)
 
 

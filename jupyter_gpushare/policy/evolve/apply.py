@@ -20,7 +20,10 @@ def evolve(state: State, event: ev.Event) -> State:
     """
     after = CHANGES[type(event)](state, event)
     changes = isinstance(event, _CHANGES_WHO_LACKS) and after.queue.waiting
-    if changes and (after.missing_gpus or state.missing_gpus):
+    lacks = changes and (after.missing_gpus or state.missing_gpus)
+    # Who holds more or fewer GPUs may wait for the pool, or wait no more.
+    held = after.quotas.pool and len(after.reservations) != len(state.reservations)
+    if lacks or (held and after.queue.waiting):
         after = all_in_line(after)
     return after
 

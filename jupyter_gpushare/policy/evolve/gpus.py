@@ -28,7 +28,7 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
             name: Account(gpus=account.gpus, since=event.at)
             for name, account in state.accounts.items()
         }
-        none: dict[str, Any] = {"lent": Map(), "until": Map(), "stale": Map()}
+        none: dict[str, Any] = dict.fromkeys(("lent", "until", "stale", "answered"), Map())
         book = replace(state.quotas, heard_at=event.at, as_of=0.0, **none)  # of another clock
         state = replace(state, accounts=Map(fresh), settled_at=event.at, quotas=book)
         for environment in state.queue.keys:
@@ -66,7 +66,8 @@ def _gpu_restored(state: State, event: ev.GpuRestored) -> State:
 
 @evolves(ev.GpuTakenOut)
 def _gpu_taken_out(state: State, event: ev.GpuTakenOut) -> State:
-    return replace(state, out=state.out.set(event.gpu, OutOfService(event.reason, event.by)))
+    out = OutOfService(event.reason, event.by, event.with_node)
+    return replace(state, out=state.out.set(event.gpu, out))
 
 
 @evolves(ev.GpuPutBack)
@@ -76,7 +77,7 @@ def _gpu_put_back(state: State, event: ev.GpuPutBack) -> State:
 
 @evolves(ev.NodeTakenOut)
 def _node_taken_out(state: State, event: ev.NodeTakenOut) -> State:
-    return replace(state, drained=OutOfService(event.reason, event.by))
+    return replace(state, drained=OutOfService(event.reason, event.by, with_node=True))
 
 
 @evolves(ev.NodePutBack)

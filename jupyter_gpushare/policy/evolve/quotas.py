@@ -87,7 +87,7 @@ def _pool_left(state: State, event: ev.PoolLeft) -> State:
 
 def _in_pool(state: State, at: float, pool: str | None) -> State:
     """The state in this pool, of which nothing is heard yet."""
-    none: dict[str, Any] = {"lent": Map(), "until": Map(), "stale": Map()}
+    none: dict[str, Any] = dict.fromkeys(("lent", "until", "stale", "answered"), Map())
     state = _requoted(state, at, pool=pool, heard_at=at, as_of=0.0, **none)
     return all_in_line(state)
 
@@ -96,17 +96,20 @@ def _in_pool(state: State, at: float, pool: str | None) -> State:
 def _quotas_lent(state: State, event: ev.QuotasLent) -> State:
     book = state.quotas
     lent, until, stale = dict(book.lent), dict(book.until), dict(book.stale)
+    answered = dict(book.answered)
     lent.update((loan.environment, loan) for loan in event.loans)
     for name in event.ended:
         lent.pop(name, None)
         until.pop(name, None)
         stale.pop(name, None)
+        answered.pop(name, None)
     lives = lent if event.all_renewed else (*event.renewed, *(x.environment for x in event.loans))
     for name in lives:
-        until[name] = event.until
+        until[name], answered[name] = event.until, event.as_of
         stale.pop(name, None)
-    parts: dict[str, Any] = {"lent": Map(lent), "until": Map(until), "stale": Map(stale)}
-    state = _requoted(state, event.at, heard_at=event.at, as_of=event.as_of, **parts)
+    parts: dict[str, Any] = {"lent": lent, "until": until, "stale": stale, "answered": answered}
+    maps: dict[str, Any] = {name: Map(part) for name, part in parts.items()}
+    state = _requoted(state, event.at, heard_at=event.at, as_of=event.as_of, **maps)
     return all_in_line(state)
 
 

@@ -76,7 +76,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
         if gpu.problem is not None:
             yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
     for uuid, out in sorted(state.out.items()):
-        yield ev.GpuTakenOut(at, uuid, out.reason, out.by)
+        yield ev.GpuTakenOut(at, uuid, out.reason, out.by, out.with_node)
     if state.drained is not None:
         yield ev.NodeTakenOut(at, state.drained.reason, state.drained.by)
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):

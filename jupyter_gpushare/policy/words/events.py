@@ -122,6 +122,7 @@ class GpuTakenOut(Event):
     gpu: GpuUuid
     reason: str
     by: EnvironmentName
+    with_node: bool = since(3, False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,10 +221,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class OutOfService:
-    """An admin took a GPU out of service. People whose requests wait can read the ``reason``."""
+    """An admin took a GPU out of service. People whose requests wait can read the ``reason``.
+
+    ``with_node``: with the whole node, and not by itself.
+    """
 
     reason: str
     by: EnvironmentName
+    with_node: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

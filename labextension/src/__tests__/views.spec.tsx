@@ -78,6 +78,21 @@ describe('QuotaView', () => {
     expect(screen.getByText(/2 GPUs must come back/)).toBeTruthy();
   });
 
+  it('says what a pool lends here, and what of it is borrowed', () => {
+    const pool = {
+      ...{ pool: 'lab', whole: 4, borrowed: 1, reclaimed: false, valid: false },
+      why: 'Your other GPUs are in use on host c.'
+    };
+    show(
+      QuotaView,
+      aStatus({ quota: aQuota({ gpus: 2, source: 'pool', pool }) })
+    );
+    expect(
+      screen.getByText(/gives you 4 GPUs on all hosts together/).textContent
+    ).toMatch(/1 GPU of those you borrow.*does not answer now.*on host c\./);
+    expect(screen.getByText('the pool')).toBeTruthy();
+  });
+
   it('shows the memory of each GPU that I hold, and where the quota comes from', () => {
     show(
       QuotaView,

@@ -633,6 +633,8 @@ function sourceWord(
       return trans.__('configuration');
     case 'override':
       return trans.__('administrator');
+    case 'pool':
+      return trans.__('pool');
   }
 }
 

@@ -39,7 +39,11 @@ export function QuotaView(): JSX.Element {
         label={trans.__('GPUs')}
         text={gpuText(gpus, trans)}
         use={gpus}
-        advice={gpuAdvice(gpus, trans)}
+        advice={
+          quota.pool
+            ? poolText(quota.pool, quota.gpus, trans)
+            : gpuAdvice(gpus, trans)
+        }
       />
       {memory.map(({ gpu, use }) => (
         <Row
@@ -186,6 +190,41 @@ function gpuAdvice(use: IUse, trans: TranslationBundle): string | null {
   }
 }
 
+/** What the pool lends here of a quota that holds for all its hosts. */
+function poolText(
+  pool: NonNullable<Quota['pool']>,
+  lent: number,
+  trans: TranslationBundle
+): string {
+  if (pool.whole === null) {
+    return trans.__(
+      'The pool %1 has lent you nothing here yet. Your first request asks it.',
+      pool.pool
+    );
+  }
+  return [
+    trans.__(
+      'The pool %1 gives you %2 on all hosts together, and lends you %3 here now.',
+      pool.pool,
+      formatGpus(pool.whole, trans),
+      lent
+    ),
+    pool.borrowed &&
+      trans.__(
+        '%1 of those you borrow from others, who may take back what is theirs.',
+        formatGpus(pool.borrowed, trans)
+      ),
+    pool.reclaimed && trans.__('What you hold beyond that is asked back.'),
+    !pool.valid &&
+      trans.__(
+        'The pool does not answer now, so nothing new begins here until it does.'
+      ),
+    pool.why
+  ]
+    .filter(Boolean)
+    .join(' ');
+}
+
 export function sourceText(
   source: Quota['source'],
   trans: TranslationBundle
@@ -199,5 +238,7 @@ export function sourceText(
       return trans.__('your own entry');
     case 'override':
       return trans.__('an administrator');
+    case 'pool':
+      return trans.__('the pool');
   }
 }
