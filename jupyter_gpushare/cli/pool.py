@@ -423,6 +423,10 @@ class PoolApp(HostsApp):
         "quota": ("cli.pool.QuotaApp", "Quotas over all hosts: list, set, unset."),
         "group": ("cli.pool.GroupApp", "Groups with GPUs of their own: list, set, unset."),
         "history": ("cli.pool.HistoryApp", "Who did what."),
+        "kernelspec": (
+            "cli.poolkernel.KernelspecApp",
+            "Put a kernel for any host into the launcher.",
+        ),
         "rotate": ("cli.pool.RotateApp", "Have a new authority sign certificates."),
     }
 

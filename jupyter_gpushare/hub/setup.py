@@ -27,7 +27,9 @@ from traitlets.config import Config
 
 from ..protocol import heldport, names
 from ..protocol.address import SYSTEM_SOCKET
+from ..protocol.poolcalls import POOL_SOCKET
 from .configuration import SpawnerKind, spawner_kind, spawner_sections, value
+from .placing import place_servers
 
 #: The node manager's rights at the Hub: to read a token's owner, the owner's groups and roles, and
 #: the groups' properties. It can change nothing.
@@ -98,6 +100,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     #: What the service that runs the pool may ask the Hub.
     pool_role: Mapping[str, Any] | None = None
+    #: Where that service is asked on which host a server starts.
+    pool_socket: str = ""
 
     def lines(self) -> list[str]:
         """The plan for a terminal; without tokens."""
@@ -201,10 +205,19 @@ def setup(
             "oauth_no_confirm": True,
             "environment": {names.SOCKET: socket},
         }
+    pool_socket = ""
     if pool:
-        folder = pool if isinstance(pool, str) else SYSTEM_POOL
+        folder = os.path.abspath(pool) if isinstance(pool, str) else SYSTEM_POOL
         if here and pool is True:
             folder = str(here / "jupyter-gpushare-pool")
+        as_system = folder == SYSTEM_POOL and os.geteuid() == 0
+        pool_socket = POOL_SOCKET if as_system else f"{folder}/pool.sock"
+        pages["command"].append(f"--Pool.socket={pool_socket}")
+        base = str(value(c, "JupyterHub", "base_url", "/")).strip("/")
+        environment[names.POOL_URL] = (
+            "/".join(filter(None, [str(pages["url"]).rstrip("/"), base, "services", name, ""]))
+            + "/"
+        )
         pages["command"] += ["--GpuShareHub.pool=True", f"--Pool.folder={folder}"]
         if quotas:
             pages["environment"][names.QUOTAS] = quotas_as_text(quotas)
@@ -250,6 +263,7 @@ def setup(
         pool_role={"name": f"{name}-pool", "services": [name], "scopes": [*POOL_SCOPES]}
         if pool
         else None,
+        pool_socket=pool_socket,
         warnings=tuple(warnings),
     )
     apply(c, plan, hub_major())
@@ -399,6 +413,8 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         c[section].environment = {**plan.environment, **value(c, section, "environment", {})}
     if plan.mount is not None:
         _add_mount(c, plan.mount)
+    if plan.pool_socket:
+        place_servers(c, plan.pool_socket)
 
 
 def _let_users_in(c: Config, roles: list[dict[str, Any]], access: str, major: int) -> None:

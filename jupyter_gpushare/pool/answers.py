@@ -158,7 +158,7 @@ class PoolAnswers:
         return {
             "default": _group_quota(state, None),
             "groups": [_group_quota(state, name) for name in sorted(book.of_groups)],
-            "quotas": [_quota(state, name) for name in sorted(names)],
+            "quotas": [quota_row(state, name) for name in sorted(names)],
             "warnings": [],
         }
 
@@ -188,7 +188,7 @@ class PoolAnswers:
         state = self._manager.state
         if whose.environment is None:
             return {**_group_quota(state, whose.group), "warnings": []}
-        return {**_quota(state, EnvironmentName(whose.environment)), "warnings": []}
+        return {**quota_row(state, EnvironmentName(whose.environment)), "warnings": []}
 
     async def _groups(self, _params: Any, _by: str) -> Any:
         state = self._manager.state
@@ -232,7 +232,7 @@ def _plain(quota: Quota) -> dict[str, Any]:
     return plain | {"own_burst_memory": plain["burst_memory"]}
 
 
-def _quota(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
+def quota_row(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
     """A row of the list of quotas, as a node manager has it; what is held is held on all hosts."""
     book = state.quotas
     quota, source = book.resolve(environment)

@@ -53,7 +53,7 @@ class HostLink:
     """Keeps one host's commands and effects in order.
 
     Reports may come faster than they are worked on; then only the newest counts. ``patience``:
-    seconds a host may take for an answer; ``silence``: seconds after which it is asked for a report.
+    seconds for a host to answer; ``silence``: seconds after which it is asked for a report.
     """
 
     def __init__(

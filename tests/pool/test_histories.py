@@ -104,11 +104,14 @@ class Histories(RuleBasedStateMachine):
         for name in self.world.nodes:
             self.world.heal(name)
         self.world.settle()
+        # What came late is over: the renewal has it again.
+        self.world.passes(CONFIG.validity / 2 + 1.0)
+        self.world.settle()
         self.world.check()
         state = self.world.state
         for name, node in self.world.nodes.items():
             for who, gpus, _since in node.wants:
-                assert node.whys.get(who), (name, who, "waits and does not know why")
+                assert node.whys.get(who), (name, who, self.world.story())
                 self.in_vain(who, gpus, name)
         for host in state.hosts.values():
             for who, out in host.out.items():

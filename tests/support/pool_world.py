@@ -104,6 +104,7 @@ class Node:
             self.name,
             self.clock,
             boot_id=f"boot-{self.boot}",
+            seconds=max(0.0, *(until - self.clock for _, until, _ in self.lent.values()), 0.0),
             environments=tuple(
                 HostEnvironment(
                     EnvironmentName(one),
