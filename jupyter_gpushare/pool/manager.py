@@ -157,12 +157,16 @@ class PoolManager:
         async with self._turn:
             command = make(self._clock.now())
             step = core.step(self.state, command, self.config)
+            host = self.state.hosts.get(getattr(command, "host", ""))
+            had_report = host is not None and host.connected
             durable = [event for event in step.events if event.DURABLE]
             if durable:
                 await self._append(durable)
             self.state = step.state
         self._follow_hosts()
         if isinstance(command, cmd.HostReported):
+            if not had_report:
+                self._due.set()  # it may have been away while its certificate was due
             await self._count_gpus()
         for effect in step.effects:
             if (link := self.links.get(effect.host)) is not None:
@@ -197,7 +201,10 @@ class PoolManager:
         """Keep certificates valid: the pool's own, and those of the hosts that can be reached."""
         while True:
             self._due.clear()
-            await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            try:
+                await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            except OSError as error:
+                self.log.error("The pool's certificate could not be renewed: %s", error)
             for host, link in tuple(self.links.items()):
                 try:
                     renewed = await renew(link.link, self._authority, host, self._clock.wall())

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -136,7 +136,7 @@ class Authority:
             request = x509.load_pem_x509_csr(csr.encode())
             right = request.is_signature_valid
             key = request.public_key()
-        except (ValueError, TypeError, InvalidSignature) as error:
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
             raise BadRequest(f"The request cannot be read: {error}.") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
             raise BadRequest("The request must have a key on the curve P-256.")
