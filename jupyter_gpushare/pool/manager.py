@@ -157,6 +157,8 @@ class PoolManager:
         async with self._turn:
             command = make(self._clock.now())
             step = core.step(self.state, command, self.config)
+            host = self.state.hosts.get(getattr(command, "host", ""))
+            had_report = host is not None and host.connected
             durable = [event for event in step.events if event.DURABLE]
             if durable:
                 await self._append(durable)
@@ -166,6 +168,8 @@ class PoolManager:
         for effect in step.effects:
             if (link := self.links.get(effect.host)) is not None:
                 link.carry_out(effect)
+        if isinstance(command, cmd.HostReported) and not had_report:
+            self._due.set()  # it may have been away while its certificate was due
         if isinstance(command, cmd.HostReported) and self.quotas.grows(command.report):
             size = (("size", self.quotas.told()),)
             await self._on_disk(lambda: self._ledger.remember(size))
@@ -193,7 +197,10 @@ class PoolManager:
         """Keep certificates valid: the pool's own, and those of the hosts that can be reached."""
         while True:
             self._due.clear()
-            await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            try:
+                await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            except OSError as error:
+                self.log.error("The pool's certificate could not be renewed: %s", error)
             for host, link in tuple(self.links.items()):
                 try:
                     renewed = await renew(link.link, self._authority, host, self._clock.wall())
