@@ -26,6 +26,9 @@ VERBS = [
     *("predictor retrain", "predictor card"),
     *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
     *("ledger backup", "ledger check", "ledger vacuum", "ledger restore"),
+    *("pool", "pool token", "pool join", "pool hosts", "pool where", "pool drain", "pool resume"),
+    *("pool forget", "pool quota", "pool group", "pool history", "pool rotate"),
+    "pool kernelspec",
 ]
 
 
@@ -67,7 +70,7 @@ def test_help_explains_the_verb(verb: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["", "quota", "gpu", "ledger"])
+@pytest.mark.parametrize("verb", ["", "quota", "gpu", "ledger", "pool"])
 def test_help_lists_the_verbs_below(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     app, _ = find(verb.split())
     app.parser().print_help()
