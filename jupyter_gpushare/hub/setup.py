@@ -42,7 +42,7 @@ NODE_SCOPES: Final = (
 )
 #: The rights of the service that runs a pool: it reads the groups' properties and members.
 POOL_SCOPES: Final = ("list:groups", "read:groups")
-SYSTEM_POOL: Final = "/var/lib/jupyter-gpushare/the-pool"
+SYSTEM_POOL: Final = "/var/lib/jupyter-gpushare-pool"
 #: Runs a module, and starts it again at once when it is killed: the Hub looks only every 30 s.
 _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 #: The pages' port: one at which only root can listen, or where the Hub is not root's another.
@@ -161,8 +161,8 @@ def setup(
     whoever listens there. ``url=None``: no pages.
 
     ``pool``: several hosts as one. The pages' service runs the pool, which keeps what it knows in
-    this folder, or (``True``) in ``/var/lib/jupyter-gpushare/the-pool``; ``quotas`` then hold on
-    all hosts together. Each host runs a node manager of its own and joins
+    this folder, or (``True``) in ``/var/lib/jupyter-gpushare-pool``; ``quotas`` then hold on all
+    hosts together. Each host runs a node manager of its own and joins
     (``jupyter gpushare pool token``).
 
     Raises :class:`SetupError`.

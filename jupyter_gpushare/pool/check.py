@@ -2,8 +2,9 @@
 
 The bound: of one environment all hosts together hold never more than its quota, and what was out at
 hosts that had been given up. A host is given up when it could not be reached for the whole validity
-of what was lent to it (with a margin for the drift of its clock): it starts nothing new by then, but
-what runs there goes on. The excess is over when the host has come back and enough has ended. The
+of what was lent to it (with a margin for the drift of its clock): it starts nothing new by
+then, but what runs there goes on. The excess
+is over when the host has come back and enough has ended. The
 proof, which the random histories of the tests check:
 
 - A host holds no more than what it was lent (its rule), and ``Out.gpus`` is never less than what it
@@ -21,10 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .evolve import reindexed
+from .evolve import evolve, reindexed
 from .groups import lends
 from .state import NOT_USED, State
 from .words import events as ev
+from .words.hosts import Environment
 
 #: These change who may have how much: what counts may be more than that then.
 _EDITS = (
@@ -86,16 +88,14 @@ def _grown(before: State, events: Sequence[ev.Event], after: State) -> list[str]
     return wrong
 
 
-def _heard(before: State, events: Sequence[ev.Event], one: str) -> int:
+def _heard(before: State, events: Sequence[ev.Event], one: Environment) -> int:
     """What counted before the first loan of this step."""
-    from .evolve import evolve
-
     state = before
     for event in events:
         if isinstance(event, ev.BudgetLent):
             break
         state = evolve(state, event)
-    return sum(host.count(one) for host in state.at(one))  # type: ignore[arg-type]
+    return state.total(one)
 
 
 def _came(events: Sequence[ev.Event]) -> bool:

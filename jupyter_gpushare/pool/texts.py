@@ -44,6 +44,11 @@ def too_many(asked: int, quota: int) -> str:
     return f"You asked for {gpus(asked)}; your quota in the whole pool is {gpus(quota)}."
 
 
+def others_first(quota: int) -> str:
+    """Earlier requests of the same person take it."""
+    return f"Your requests that have waited longer are to have your {gpus(quota)} first."
+
+
 def group_full(group: Group, used: int) -> str:
     """The group has nothing left for a request, and cannot borrow."""
     most = None if group.borrowing is None else group.nominal + group.borrowing

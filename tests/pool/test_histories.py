@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.examples import examples
 from support.pool_world import CONFIG, World
@@ -103,11 +104,14 @@ class Histories(RuleBasedStateMachine):
         for name in self.world.nodes:
             self.world.heal(name)
         self.world.settle()
+        # What came late is over: the renewal has it again.
+        self.world.passes(CONFIG.validity / 2 + 1.0)
+        self.world.settle()
         self.world.check()
         state = self.world.state
         for name, node in self.world.nodes.items():
             for who, gpus, _since in node.wants:
-                assert node.whys.get(who), (name, who, "waits and does not know why")
+                assert node.whys.get(who), (name, who, self.world.story())
                 self.in_vain(who, gpus, name)
         for host in state.hosts.values():
             for who, out in host.out.items():
@@ -171,7 +175,7 @@ class Breathing(Histories):
         (group,) = (group for group in self.groups if group.name in GROUPS[who])
         used = self.used(group.name)
         own = self.world.held(who) + gpus <= self.quota.gpus
-        assert not own or used + gpus > group.nominal, (who, used, group)
+        assert not own or used + gpus > group.nominal, (who, used, group, self.world.story())
 
 
 SETTINGS = {

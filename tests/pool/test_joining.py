@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import socket
 import ssl
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import RunningNode
+from support.node import RunningNode, needs_root, open_directory
 from support.pool import PoolNode
 
 from jupyter_gpushare.link.dial import Host
@@ -233,6 +234,34 @@ def _join(*arguments: str) -> subprocess.CompletedProcess[str]:
     program += "except v.Refused as e:\n    sys.exit(str(e))\n"
     line = [sys.executable, "-c", program, *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@needs_root
+def test_root_writes_as_the_node_manager_s_user(tmp_path: Path) -> None:
+    """That user could have put a link where root would write."""
+
+    async def whole() -> None:
+        async with pool_in(tmp_path / "lab") as pool:
+            with open_directory() as home, open_directory() as roots:
+                os.chown(home, 54321, 54321)
+                ran = await asyncio.to_thread(
+                    _join, str(pool.token()), "--name=b", f"--directory={home / 'pool'}"
+                )
+                assert ran.returncode == 0, ran.stderr
+                for file in (home / "pool", *(home / "pool").iterdir()):
+                    assert file.stat().st_uid == 54321, file
+                (home / "other").symlink_to(roots)
+                ran = await asyncio.to_thread(
+                    _join, str(pool.token()), "--name=c", f"--directory={home / 'other'}"
+                )
+                assert "cannot be written" in ran.stderr
+                assert not list(roots.iterdir())
+                assert roots.stat().st_uid == 0
+                # Nothing was asked for that could not be kept.
+                assert list(pool.hosts) == ["b"]
+
+    (tmp_path / "lab").mkdir()
+    asyncio.run(whole())
 
 
 async def connected(link: NodeLink) -> None:

@@ -104,6 +104,7 @@ class Node:
             self.name,
             self.clock,
             boot_id=f"boot-{self.boot}",
+            seconds=max(0.0, *(until - self.clock for _, until, _ in self.lent.values()), 0.0),
             environments=tuple(
                 HostEnvironment(
                     EnvironmentName(one),
@@ -316,6 +317,15 @@ class World:
             if not any(moved) and not any(node.give_back() for node in self.nodes.values()):
                 return
         raise AssertionError("messages go round for ever")
+
+    def story(self) -> str:
+        """All hosts, for a failed test."""
+        lines = []
+        for name, node in self.nodes.items():
+            lines.append(f"{name}: holds {node.held}, wants {[w[:2] for w in node.wants]}")
+            for one, out in self.state.hosts[name].out.items():
+                lines.append(f"   {one}: {out}")
+        return "\n".join([*lines, str(dict(self.state.used)), str(dict(self.state.wanting))])
 
     # -- what must hold --------------------------------------------------------------------------
 

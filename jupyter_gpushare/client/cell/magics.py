@@ -195,9 +195,7 @@ class GpuShareMagics(Magics):
         here = broker().lease
         server = os.environ.get(STARTED_FROM)
         place = render.place_line(server, os.uname().nodename) if server else ""
-        self._show(
-            render.status_text(status, here, place), render.status_html(status, here, place)
-        )
+        self._show(render.status_text(status, here, place), render.status_html(status, here, place))
 
     def _quota(self, words: list[str]) -> None:
         _nothing_more("quota", words)
