@@ -11,7 +11,7 @@ from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import parse_size
 from ..protocol.times import format_duration
 from . import quota as quotas
-from .node import Node
+from .node import Node, NodeSilent
 from .table import clean, table
 from .verb import Refused, UsageError, Verb, flag, option
 
@@ -36,7 +36,14 @@ class AtPool(Verb):
 
     def connect(self) -> PoolNode:
         """Raises `NodeSilent` and `NodeRefused`."""
-        return PoolNode(self.socket or _socket(), None)
+        path = self.socket or _socket()
+        if not os.path.exists(path):
+            raise NodeSilent(
+                f"There is no pool at {path} on this host. Start it (`jupyter gpushare pool serve`,"
+                " or setup(c, pool=True) with JupyterHub), or say where its socket is:"
+                " --socket=FOLDER/pool.sock."
+            )
+        return PoolNode(path, None)
 
     def ask(self, method: PoolMethod, **params: Any) -> dict[str, Any]:
         """One call. Raises `NodeSilent` and `NodeRefused`."""

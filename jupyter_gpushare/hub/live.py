@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,8 +73,15 @@ class Audience:
             listener.close(1001, "The service stops.")
 
 
+def _is_urgent(before: Sequence[Host], now: Sequence[Host]) -> bool:
+    """Whether a person must see at once what changed: not only figures."""
+    if len(before) != len(now):
+        return True
+    pairs = ((old, new) for old, new in zip(before, now, strict=True) if old is not new)
+    return any(_lasts(old) != _lasts(new) for old, new in pairs)
+
+
 def _lasts(host: Host) -> tuple[object, ...]:
-    """What a person must see at once of a host."""
     return host.name, host.state, host.problem, host.drained, host.own
 
 
@@ -164,8 +171,8 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
         before: list[Host] = []
         while True:
             now = pool.hosts(self.viewer)
-            is_urgent = [_lasts(one) for one in now] != [_lasts(one) for one in before]
-            if is_urgent or (now != before and loop.time() - told >= _FIGURES_EVERY):
+            due = loop.time() - told >= _FIGURES_EVERY
+            if now != before and (due or _is_urgent(before, now)):
                 before, told = now, loop.time()
                 self._changed.set()
             await asyncio.sleep(_AT_MOST_EVERY)

@@ -240,7 +240,13 @@ class PageHandler(ServiceHandler):
         return list(await asyncio.gather(*(one(node) for node in self.site.pool.nodes)))
 
     async def answered(self, node: str, method: Method, **params: Any) -> Answered:
-        """Ask one node; the answer says why there is none."""
+        """Ask one node; the answer says why there is none.
+
+        A host that the pool cannot reach is not waited for.
+        """
+        problem = "" if self.site.hosts is None else self.site.hosts.problem(node)
+        if problem:
+            return Answered(node, None, problem)
         return await self.told(node, self.ask(node, method, **params))
 
     async def told(self, node: str, asked: Awaitable[dict[str, Any]]) -> Answered:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jupyter_gpushare.link.errors import NodeProblem
@@ -26,7 +26,7 @@ from jupyter_gpushare.protocol.errors import RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 
-from .hosts import Host
+from .hosts import Host, Own
 from .links import Viewer
 from .poolviews import (
     Deed,
@@ -34,13 +34,36 @@ from .poolviews import (
     deeds,
     group_text,
     host_of,
-    own_of,
     own_quotas,
+    owners,
     pool_groups,
 )
 from .views import QuotaView
 
 _DEEDS: Final = 50
+
+
+@dataclass(slots=True)
+class _Told:
+    """What everybody is told of a host, and what each person has there; kept until that changes.
+
+    There may be many open pages, and each looks every second.
+    """
+
+    made_of: PoolHost
+    problem: str
+    host: Host
+    owners: dict[str, Own]
+    own: dict[str, Host] = field(default_factory=dict)
+
+    def to(self, viewer: Viewer) -> Host:
+        """The host as the viewer sees it."""
+        who = viewer.environment
+        if who not in self.owners:
+            return self.host
+        if who not in self.own:
+            self.own[who] = replace(self.host, own=self.owners[who])
+        return self.own[who]
 
 
 class HubPool:
@@ -50,8 +73,7 @@ class HubPool:
         self.places = manager.places
         self._manager = manager
         self._answers = PoolAnswers(manager)
-        #: What everybody is told of each host, and what that was made of.
-        self._told: dict[str, tuple[object, Host]] = {}
+        self._told: dict[str, _Told] = {}
 
     # -- what everybody may know -------------------------------------------------------------------
 
@@ -60,19 +82,21 @@ class HubPool:
         known = self._manager.state.hosts
         for gone in self._told.keys() - set(known):
             del self._told[gone]
-        return [
-            replace(self._host(known[name]), own=own_of(known[name], viewer.environment))
-            for name in sorted(known)
-        ]
+        return [self._look(known[name]).to(viewer) for name in sorted(known)]
 
-    def _host(self, host: PoolHost) -> Host:
+    def problem(self, name: str) -> str:
+        """Why a host cannot be asked; empty if it can."""
+        host = self._manager.state.hosts.get(name)
+        return "" if host is None else self._look(host).host.problem
+
+    def _look(self, host: PoolHost) -> _Told:
         problem = "" if host.connected else self._manager.problem(host.name)
-        # A report is a new object; to compare all of it would take as long as to read it.
-        made_of = (id(host.report), host.received, host.connected, host.drain, problem)
         told = self._told.get(host.name)
-        if told is None or told[0] != made_of:
-            told = self._told[host.name] = (made_of, host_of(host, problem))
-        return told[1]
+        # What changes is a new object.
+        if told is None or told.made_of is not host or told.problem != problem:
+            told = _Told(host, problem, host_of(host, problem), owners(host))
+            self._told[host.name] = told
+        return told
 
     def quotas(self, viewer: Viewer) -> tuple[QuotaView, ...]:
         """The viewer's own quota over all hosts, and those of servers that have their own."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from jupyter_gpushare.pool import groups
-from jupyter_gpushare.pool.state import NOT_USED, State
+from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, State
 from jupyter_gpushare.pool.state import Host as PoolHost
-from jupyter_gpushare.pool.words.hosts import HostGpu
+from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
 
 from . import hosts, views, words
 from .hosts import Host, Own
@@ -42,24 +42,24 @@ def _gpu(gpu: HostGpu) -> hosts.HostGpu:
     )
 
 
-def own_of(host: PoolHost, environment: str) -> Own:
-    """What a person has on a host, with all their servers."""
-    here = [one for name, one in host.here.items() if _is_own(name, environment)]
-    out = [one for name, one in host.out.items() if _is_own(name, environment)]
-    waiting = sum(one.waiting for one in here)
+def owners(host: PoolHost) -> dict[str, Own]:
+    """What each person has on a host, with all their servers."""
     talking = () if host.report is None or not host.connected else host.report.talking
-    return Own(
-        held=sum(one.held for one in here),
-        parked=sum(one.parked for one in here),
-        waiting=waiting,
-        lent=sum(one.gpus for one in out),
-        talks=any(_is_own(name, environment) for name in talking),
-        why=" ".join(dict.fromkeys(one.why for one in out if one.why)) if waiting else "",
-    )
-
-
-def _is_own(name: str, environment: str) -> bool:
-    return name == environment or name.startswith(f"{environment}/")
+    talks, found = frozenset(map(Environment, talking)), dict[str, Own]()
+    for name in sorted({*host.here, *host.out, *talks}):
+        here, out = host.here.get(name, NOTHING), host.out.get(name, NOT_LENT)
+        person = name.partition("/")[0]
+        own = found.get(person, Own(lent=0))
+        why = out.why if here.waiting else ""
+        found[person] = Own(
+            held=own.held + here.held,
+            parked=own.parked + here.parked,
+            waiting=own.waiting + here.waiting,
+            lent=(own.lent or 0) + out.gpus,
+            talks=own.talks or name in talks,
+            why=own.why if why in own.why else f"{own.why} {why}".strip(),
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def _group_text(row: PoolGroup) -> str:
 
 #: What each kind of an edit is in words; its fields fill it in.
 _DID: Final = {
-    "HostAdded": "the host {host} joined",
+    "HostAdded": "let the host {host} join",
     "HostForgotten": "said that the host {host} is gone",
     "HostDrained": "took the host {host} out of service: {reason}",
     "HostResumed": "put the host {host} back into service",
@@ -128,6 +128,9 @@ _DID: Final = {
     "QuotaUnset": "took back the quota of {environment}",
     "GroupQuotaSet": "set the quota of the group {group}",
     "GroupQuotaUnset": "took back the quota of the group {group}",
+    "GroupSet": "set the GPUs of the group {group[name]}: {group[nominal]} of its own",
+    "GpusLent": "lent {loan[gpus]} GPUs on {loan[host]} to {loan[environment]}",
+    "GpusReturned": "took back the loan {loan}",
     "GroupRemoved": "removed the GPUs of the group {group}",
     "AuthorityRotated": "made a new authority for certificates",
 }
@@ -148,7 +151,7 @@ def deeds(events: Iterable[Json]) -> Iterator[Deed]:
         text = _DID.get(event["kind"])
         try:
             said = event["kind"] if text is None else text.format_map(event["data"])
-        except KeyError:
+        except (KeyError, TypeError):
             said = event["kind"]
         if text is None:
             said += f" {json.dumps(event['data'])}"

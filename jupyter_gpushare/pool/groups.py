@@ -145,14 +145,8 @@ def _lend(
     def why(gpus: int) -> str:
         return _why(state, name, gpus)
 
-    if told and room == 0:
-        return [
-            want.gpus
-            for host in state.at(one)
-            if host.serves
-            for want in host.here.get(one, NOTHING).wants
-            if host.out.get(one, NOT_LENT).why == why(want.gpus)
-        ]
+    if told and not own(state, name):
+        return [1]  # it can only borrow, and is planned when there is something to borrow
     return plan(draft, one, group=name, room=room, why=why)
 
 

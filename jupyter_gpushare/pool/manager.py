@@ -163,22 +163,18 @@ class PoolManager:
             if durable:
                 await self._append(durable)
             self.state = step.state
+        # No waiting from here on: effects leave in the order of their commands.
         self._follow_hosts()
-        if isinstance(command, cmd.HostReported):
-            if not had_report:
-                self._due.set()  # it may have been away while its certificate was due
-            await self._count_gpus()
         for effect in step.effects:
             if (link := self.links.get(effect.host)) is not None:
                 link.carry_out(effect)
-        return step
-
-    async def _count_gpus(self) -> None:
-        reports = (host.report for host in self.state.hosts.values())
-        if self.quotas.grows(report for report in reports if report is not None):
+        if isinstance(command, cmd.HostReported) and not had_report:
+            self._due.set()  # it may have been away while its certificate was due
+        if isinstance(command, cmd.HostReported) and self.quotas.grows(command.report):
             size = (("size", self.quotas.told()),)
             await self._on_disk(lambda: self._ledger.remember(size))
             await self.quotas.apply()
+        return step
 
     async def _append(self, events: list[Event]) -> None:
         wall = self._clock.wall()

@@ -118,8 +118,9 @@ def _needs(state: State, environment: Environment, places: list[Place]) -> list[
             if here.wants:
                 place.why = texts.out_of_service(host.name, host.out_of_service)
             continue
-        if (short := place.loaned - place.held) > 0:
-            needs.append(Need(_FIRST, place, short))
+        loaned = max(0, place.loaned - place.held)
+        if loaned:
+            needs.append(Need(_FIRST, place, loaned))
         covered = place.counts - place.held
         # Others wait for a GPU, with a sub-budget that suffices for them.
         kept = min(place.counts, here.lent) - place.held
@@ -127,6 +128,9 @@ def _needs(state: State, environment: Environment, places: list[Place]) -> list[
             needs.append(Need(_FIRST, place, kept))
             covered -= kept
         for want in here.wants:
+            if want.gpus <= loaned:
+                loaned -= want.gpus
+                continue
             # What was lent for a request stays for it: else two would take it from each other.
             is_lent = want.gpus <= covered
             needs.append(Need(_FIRST if is_lent else host.since(want), place, want.gpus))

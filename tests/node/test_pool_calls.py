@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.node import GIB, RemoteError, token_file, until
+from support.node import GIB, NodeClient, RemoteError, token_file, until
 from support.pool import Pool, PoolNode
 
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import PAGES, Method, Notice
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True
@@ -171,3 +171,18 @@ def test_quotas_are_edited_in_the_pool_only(node: PoolNode, pool: Pool) -> None:
 def test_reports_come_without_a_change_too_because_loans_count_from_them(pool: Pool) -> None:
     before = pool.fresh()["at"]
     assert pool.report()["at"] > before
+
+
+def test_a_report_names_those_who_talk_to_the_host_and_not_those_who_look(
+    node: PoolNode, pool: Pool, authority: Authority
+) -> None:
+    assert pool.fresh()["talking"] == []
+    with (
+        node.client("alice"),
+        NodeClient(connected=node.dial(authority.call_context()), hello=False) as page,
+    ):
+        viewer = {"name": "bob", "groups": [], "admin": False}
+        client = {"name": PAGES, "version": "0"}
+        page.call(Method.HELLO, protocol=1, client=client, viewer=viewer)
+        assert pool.fresh()["talking"] == ["alice"]
+    until(lambda: pool.fresh()["talking"] == [], "she is gone")
