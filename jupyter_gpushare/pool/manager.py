@@ -192,6 +192,8 @@ class PoolManager:
                 await self.submit(cmd.Tick)
             except LedgerProblem as problem:
                 self.log.error("%s", problem)
+            except Exception:
+                self.log.exception("A look at the time failed")
 
     async def _renew(self) -> None:
         """Keep certificates valid: the pool's own, and those of the hosts that can be reached."""
