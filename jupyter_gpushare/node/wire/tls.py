@@ -104,8 +104,10 @@ class SecuredWire(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Encrypt and send; nothing is kept here."""
+        left = memoryview(data)
         try:
-            self.tls.write(data)
+            while left:  # OpenSSL may take a part at a time
+                left = left[self.tls.write(left) :]
         except ssl.SSLError:  # it has ended its side already
             self.abort()
         else:
