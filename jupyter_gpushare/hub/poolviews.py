@@ -120,7 +120,7 @@ def _group_text(row: PoolGroup) -> str:
 
 #: What each kind of an edit is in words; its fields fill it in.
 _DID: Final = {
-    "HostAdded": "the host {host} joined",
+    "HostAdded": "let the host {host} join",
     "HostForgotten": "said that the host {host} is gone",
     "HostDrained": "took the host {host} out of service: {reason}",
     "HostResumed": "put the host {host} back into service",
@@ -128,6 +128,9 @@ _DID: Final = {
     "QuotaUnset": "took back the quota of {environment}",
     "GroupQuotaSet": "set the quota of the group {group}",
     "GroupQuotaUnset": "took back the quota of the group {group}",
+    "GroupSet": "set the GPUs of the group {group[name]}: {group[nominal]} of its own",
+    "GpusLent": "lent {loan[gpus]} GPUs on {loan[host]} to {loan[environment]}",
+    "GpusReturned": "took back the loan {loan}",
     "GroupRemoved": "removed the GPUs of the group {group}",
     "AuthorityRotated": "made a new authority for certificates",
 }
@@ -148,7 +151,7 @@ def deeds(events: Iterable[Json]) -> Iterator[Deed]:
         text = _DID.get(event["kind"])
         try:
             said = event["kind"] if text is None else text.format_map(event["data"])
-        except KeyError:
+        except (KeyError, TypeError):
             said = event["kind"]
         if text is None:
             said += f" {json.dumps(event['data'])}"

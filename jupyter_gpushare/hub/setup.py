@@ -114,6 +114,8 @@ class Plan:
             told.append(f"role {role['name']}: {', '.join(role['scopes'])}")
         told.append(f"every user and every server's token may: {self.access}")
         told += [f"every server gets {name}={what}" for name, what in self.environment.items()]
+        if self.pool_socket:
+            told.append(f"the pool at {self.pool_socket} says on which host a server starts")
         if self.mount is not None:
             told.append(f"every container sees {self.mount.path} ({self.mount.setting})")
         return told

@@ -187,5 +187,5 @@ def kernel_routes(pythons: OtherPythons, elsewhere: Elsewhere) -> list[Route]:
     """Return the routes that this server answers by itself."""
     return [
         ("gpushare/api/kernels", KernelsHandler, {"pythons": pythons, "elsewhere": elsewhere}),
-        (r"gpushare/api/kernels/([\w-]+)/host", KernelHostHandler, {"elsewhere": elsewhere}),
+        (r"gpushare/api/kernels/([^/]+)/host", KernelHostHandler, {"elsewhere": elsewhere}),
     ]

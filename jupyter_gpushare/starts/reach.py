@@ -7,6 +7,7 @@ host that is a namespace, or nothing for this host.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from typing import Any, Final
 MODULE: Final = "jupyter_gpushare.starts.there"
 #: Seconds for an answer; ssh alone may take some of them.
 PATIENCE: Final = 30.0
+#: Seconds that the other side may take to hang up, too; ssh waits for ever for a host that is away.
+HANG_UP: Final = 10.0
 
 
 class HostAway(Exception):
@@ -101,11 +104,16 @@ class Reached:
         return self._process.returncode
 
     async def close(self, *, kill: bool = False) -> None:
-        """Hang up. What was attached ends."""
+        """Hang up. What was attached ends, on a host that cannot be reached once it can be."""
         if self._process.stdin is not None:
             self._process.stdin.close()
-        if kill and self._process.returncode is None:
-            self._process.kill()
+        if not kill:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HANG_UP):
+                    await self._process.wait()
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
         await self._process.wait()
 
     async def _why(self) -> str:

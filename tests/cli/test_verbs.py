@@ -28,6 +28,7 @@ VERBS = [
     *("pool token", "pool join", "pool hosts", "pool where", "pool drain", "pool resume"),
     *("pool forget", "pool rotate", "pool history", "pool quota set", "pool group set"),
     *("ledger backup", "ledger check", "ledger vacuum", "ledger restore"),
+    "pool kernelspec",
 ]
 
 

@@ -102,6 +102,7 @@ def test_whom_the_pool_names_has_what_their_token_gives() -> None:
                 person = await identity.identify(PEER, token)
                 again = identity.vouched(person.environment, person.groups, admin)
                 assert again == person
+            assert not identity.vouched("alice/gpu", (), False).all_servers
             with pytest.raises(IdentityRefused, match="no person's"):
                 identity.vouched("service:gpushare", (), True)
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.node import GIB, RemoteError, token_file, until
+from support.node import GIB, NodeClient, RemoteError, token_file, until
 from support.pool import Pool, PoolNode
 
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import PAGES, Method, Notice
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True
@@ -47,6 +47,7 @@ def test_who_asks_is_wanted_and_a_loan_serves_her_at_once(node: PoolNode, pool: 
     assert [gpu["exclusive_free"] for gpu in pool.seen["gpus"]] == [True, True]
     assert (pool.seen["name"], pool.seen["seconds"], pool.seen["empty"]) == ("b", 0.0, True)
     with node.client("alice") as alice:
+        assert alice.hello["quota"]["gpus"] == 1, "a program takes 0 for never, and asks for none"
         asked = alice.ask(name="training", memory=4 * GIB)
         queued = alice.wait_notice(Notice.QUEUED)
         assert "not lent you a GPU on this host yet" in queued["message"]
@@ -59,9 +60,9 @@ def test_who_asks_is_wanted_and_a_loan_serves_her_at_once(node: PoolNode, pool: 
         row = {row["environment"]: row for row in now["environments"]}["alice"]
         assert (row["held"], row["lent"], row["waiting"]) == (1, 1, 0)
         quota = alice.call(Method.STATUS)["quota"]
-        assert (quota["gpus"], quota["source"]) == (1, "pool")
+        assert (quota["gpus"], quota["source"]) == (2, "pool")
         assert quota["pool"] == {
-            **{"pool": "lab", "whole": 2, "borrowed": 0},
+            **{"pool": "lab", "whole": 2, "lent": 1, "borrowed": 0},
             **{"reclaimed": False, "valid": True, "why": None},
         }
         assert pool.lend(alice=0) == {"alice": {"environment": "alice", "gpus": 1, "held": 1}}
@@ -171,3 +172,18 @@ def test_quotas_are_edited_in_the_pool_only(node: PoolNode, pool: Pool) -> None:
 def test_reports_come_without_a_change_too_because_loans_count_from_them(pool: Pool) -> None:
     before = pool.fresh()["at"]
     assert pool.report()["at"] > before
+
+
+def test_a_report_names_those_who_talk_to_the_host_and_not_those_who_look(
+    node: PoolNode, pool: Pool, authority: Authority
+) -> None:
+    assert pool.fresh()["talking"] == []
+    with (
+        node.client("alice"),
+        NodeClient(connected=node.dial(authority.call_context()), hello=False) as page,
+    ):
+        viewer = {"name": "bob", "groups": [], "admin": False}
+        client = {"name": PAGES, "version": "0"}
+        page.call(Method.HELLO, protocol=1, client=client, viewer=viewer)
+        assert pool.fresh()["talking"] == ["alice"]
+    until(lambda: pool.fresh()["talking"] == [], "she is gone")

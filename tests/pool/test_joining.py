@@ -297,6 +297,20 @@ def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
+def _mixed(trusts: Authority, shows: Authority) -> ssl.SSLContext:
+    return client_context(trusts.authorities, str(shows._folder / "pool.pem"))
+
+
+async def _fails(link: NodeLink, said: str) -> None:
+    told = asyncio.Event()
+    link.subscribe(told.set)
+    link.start()
+    async with asyncio.timeout(WITHIN):
+        await told.wait()
+    assert said in link.state.message
+    await link.close()
+
+
 async def _links(pool: Pool, port: int, member: Path) -> None:
     def link(name: str, viewer: dict[str, Any] | None = None) -> NodeLink:
         host = Host(name, "127.0.0.1", pool.authority.call_context, port)
@@ -311,6 +325,17 @@ async def _links(pool: Pool, port: int, member: Path) -> None:
     assert not wrong.state.connected
     assert "The host b answers there instead of the host c" in wrong.state.message
     await wrong.close()
+
+    # Of another pool, or with a certificate that does not count any more: words, and no number.
+    other = Authority.create(pool.folder / "stranger", "lab", time.time())
+    late = Authority.create(pool.folder / "late", "lab", time.time() - 31 * DAY)
+    for context, said in (
+        (other.call_context(), "its certificate does not count"),
+        (_mixed(pool.authority, other), "it knows another pool; let it join this one"),
+        (_mixed(pool.authority, late), "it knows another pool; let it join this one"),
+    ):
+        host = Host("b", "127.0.0.1", lambda told=context: told, port)
+        await _fails(NodeLink(find=lambda there=host: there, why=lambda: None, log=LOG), said)
 
     control, alice = link("b"), link("b", {"name": "alice", "groups": ["g"]})
     await asyncio.gather(connected(control), connected(alice))
