@@ -224,3 +224,11 @@ def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
         assert told("In service") - back < 5.0
     finally:
         live.close()
+
+
+def test_whoever_starts_a_server_asks_where(hub: RunningHub, hosts: dict[str, PoolHost]) -> None:
+    url, token = f"{hub.url}{PREFIX}api/where?gpus=1", hub.person("alice").token
+    headers = {"Authorization": f"token {token}"}
+    told = httpx.get(url, headers=headers, timeout=30, trust_env=False)
+    assert told.status_code == 200, told.text
+    assert {one["host"] for one in told.json()["hosts"]} == {*hosts}
