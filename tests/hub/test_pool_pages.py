@@ -232,3 +232,7 @@ def test_whoever_starts_a_server_asks_where(hub: RunningHub, hosts: dict[str, Po
     told = httpx.get(url, headers=headers, timeout=30, trust_env=False)
     assert told.status_code == 200, told.text
     assert {one["host"] for one in told.json()["hosts"]} == {*hosts}
+    known = httpx.get(f"{hub.url}{PREFIX}api/nodes", headers=headers, timeout=30, trust_env=False)
+    assert {one["name"]: one["connected"] for one in known.json()["nodes"]} == {
+        name: True for name in hosts
+    }
