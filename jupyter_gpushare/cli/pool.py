@@ -39,9 +39,9 @@ class AtPool(Verb):
         path = self.socket or _socket()
         if not os.path.exists(path):
             raise NodeSilent(
-                f"There is no pool at {path} on this host. Start it (`jupyter gpushare pool serve`, "
-                "or setup(c, pool=True) with JupyterHub), or say where its socket is: "
-                "--socket=FOLDER/pool.sock."
+                f"There is no pool at {path} on this host. Start it (`jupyter gpushare pool serve`,"
+                " or setup(c, pool=True) with JupyterHub), or say where its socket is:"
+                " --socket=FOLDER/pool.sock."
             )
         return PoolNode(path, None)
 

@@ -97,7 +97,7 @@ class PoolAnswers:
             "problem": "" if host.connected else self._manager.problem(host.name),
             "until": None if host.connected else self._manager.unix(host.until),
             "drain": None if host.drain is None else asdict(host.drain),
-            "empty": bool(host.connected and host.report and host.report.empty),
+            "empty": _is_empty(host),
             "report": told,
             "lent": {
                 name: {"gpus": out.gpus, "reclaim": out.reclaim, "why": out.why}
@@ -225,6 +225,14 @@ class PoolAnswers:
 
 
 # -- documents -------------------------------------------------------------------------------------
+
+
+def _is_empty(host: Host) -> bool:
+    """Whether a host that takes nothing new has nothing left; only a report after that can say."""
+    report = host.report
+    if report is None or not host.connected or host.due:
+        return False
+    return report.empty and report.draining is not None
 
 
 def _plain(quota: Quota) -> dict[str, Any]:

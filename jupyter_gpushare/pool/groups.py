@@ -54,11 +54,14 @@ def available(state: State, group: Group) -> int:
     return max(0, room)
 
 
-def shares(state: State) -> dict[GroupName, float]:
+def size(state: State) -> tuple[int, int]:
+    """How many GPUs and bytes of memory the pool has, and at least one of each."""
+    gpus = [g.memory for host in state.hosts.values() if host.report for g in host.report.gpus]
+    return max(1, len(gpus)), max(1, sum(gpus))
+
+
+def shares(state: State, count: int, memory: int) -> dict[GroupName, float]:
     """Each group's dominant share of the pool (GPUs, memory), for one nominal GPU."""
-    gpus = [g for host in state.hosts.values() if host.report for g in host.report.gpus]
-    memory = max(1, sum(gpu.memory for gpu in gpus))
-    count = max(1, len(gpus))
     found = {}
     for name, group in state.groups.items():
         used = state.used.get(name, NOT_USED)
@@ -69,12 +72,15 @@ def shares(state: State) -> dict[GroupName, float]:
 
 def breathe(draft: Draft, members: dict[Environment, GroupName]) -> None:
     """Plan members of groups: those that changed, and those that wait or give back."""
-    reclaimed = {one for one in draft.state.wanting if _gives_back(draft.state, one)}
-    waiting = {**draft.state.wanting, **members}
+    state = draft.state
+    reclaimed = {one for one in state.wanting if _gives_back(state, one)}
+    # Who waits for a group that can have no more, and knows it, is looked at when that changes.
+    open_ = {n for n, group in state.groups.items() if own(state, n) or available(state, group)}
+    waiting = {one: name for one, name in state.wanting.items() if name in open_} | members
     owed = _serve(draft, {one: of for one, of in waiting.items() if one not in reclaimed}, members)
     taken = _victims(draft.state, owed)
     for one in sorted({*reclaimed, *taken}):
-        name = waiting.get(one) or member_of(draft.state, one)
+        name = member_of(draft.state, one)
         if name is not None:
             back = texts.given_back(draft.state.groups[name])
             plan(draft, one, group=name, taken=taken.get(one), give_back=back)
@@ -117,10 +123,13 @@ def _in_turn(
     queues: dict[GroupName, list[Environment]] = {}
     for one in sorted(waiting, key=lambda one: (-_oldest(draft.state, one), one)):
         queues.setdefault(waiting[one], []).append(one)
-    used, share = draft.state.used, shares(draft.state)
+    if not queues:
+        return
+    pool = size(draft.state)
+    used, share = draft.state.used, shares(draft.state, *pool)
     while queues:
         if used is not draft.state.used:
-            used, share = draft.state.used, shares(draft.state)
+            used, share = draft.state.used, shares(draft.state, *pool)
         name = min(queues, key=lambda name: (share[name], name))
         yield queues[name].pop(), name
         if not queues[name]:
@@ -136,14 +145,8 @@ def _lend(
     def why(gpus: int) -> str:
         return _why(state, name, gpus)
 
-    if told and room == 0:
-        return [
-            want.gpus
-            for host in state.at(one)
-            if host.serves
-            for want in host.here.get(one, NOTHING).wants
-            if host.out.get(one, NOT_LENT).why == why(want.gpus)
-        ]
+    if told and not own(state, name):
+        return [1]  # it can only borrow, and is planned when there is something to borrow
     return plan(draft, one, group=name, room=room, why=why)
 
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from . import texts
 from .draft import Draft
 from .state import NOT_LENT, NOTHING, Host, Out, State
 from .words.hosts import Environment, GroupName
+
+_FIRST: Final = float("-inf")
 
 
 @dataclass(slots=True)
@@ -115,15 +118,23 @@ def _needs(state: State, environment: Environment, places: list[Place]) -> list[
             if here.wants:
                 place.why = texts.out_of_service(host.name, host.out_of_service)
             continue
-        if (short := place.loaned - place.held) > 0:
-            needs.append(Need(float("-inf"), place, short))
-        for want in here.wants:
-            needs.append(Need(host.since(want), place, want.gpus))
+        loaned = max(0, place.loaned - place.held)
+        if loaned:
+            needs.append(Need(_FIRST, place, loaned))
+        covered = place.counts - place.held
         # Others wait for a GPU, with a sub-budget that suffices for them.
-        if here.waiting > len(here.wants):
-            kept = min(place.counts, here.lent) - place.held
-            if kept > 0:
-                needs.append(Need(float("-inf"), place, kept))
+        kept = min(place.counts, here.lent) - place.held
+        if here.waiting > len(here.wants) and kept > 0:
+            needs.append(Need(_FIRST, place, kept))
+            covered -= kept
+        for want in here.wants:
+            if want.gpus <= loaned:
+                loaned -= want.gpus
+                continue
+            # What was lent for a request stays for it: else two would take it from each other.
+            is_lent = want.gpus <= covered
+            needs.append(Need(_FIRST if is_lent else host.since(want), place, want.gpus))
+            covered -= want.gpus if is_lent else 0
     return needs
 
 

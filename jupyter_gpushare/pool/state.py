@@ -108,7 +108,8 @@ class Host:
     @property
     def serves(self) -> bool:
         """Whether new leases can be granted there."""
-        return self.connected and not self.out_of_service
+        draining = self.report is not None and self.report.draining is not None
+        return self.connected and self.drain is None and not draining
 
     @property
     def everybody(self) -> set[Environment]:

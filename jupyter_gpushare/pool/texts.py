@@ -60,8 +60,8 @@ def group_full(group: Group, used: int) -> str:
             f"{group.borrowing} that it may borrow."
         )
     return (
-        f"Group {group.name} has {gpus(group.nominal)} of its own and uses {used}. No other group "
-        "has one to lend now."
+        f"Group {group.name} has none of its own {gpus(group.nominal)} left for this, and no other "
+        "group has one to lend now."
     )
 
 

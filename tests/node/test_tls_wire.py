@@ -16,13 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from support.pool import CLIENT, join
+from support.tinyhub import OWN, TinyHub
 
-from jupyter_gpushare.node.people.identity import PeerIdentity, Principal
+from jupyter_gpushare.node.people.hubapi import HubApi
+from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust
+from jupyter_gpushare.node.people.identity import Identity, PeerIdentity, Principal
 from jupyter_gpushare.node.wire.tls import TlsPort
 from jupyter_gpushare.node.wire.transport import Connection, Limits, Transport
 from jupyter_gpushare.pool.pki import DAY, Authority
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Answer, ErrorAnswer, Method
 from jupyter_gpushare.protocol.secured import client_context
 
@@ -108,7 +112,12 @@ class Client:
 
 @asynccontextmanager
 async def house(
-    folder: Path, *, wall: float | None = None, within: float = 5.0, **limits: Any
+    folder: Path,
+    *,
+    wall: float | None = None,
+    within: float = 5.0,
+    identity: Identity | None = None,
+    **limits: Any,
 ) -> AsyncIterator[House]:
     authority = Authority.create(folder / "authority", "lab", time.time())
     member = join(authority, folder / "member", "b")
@@ -116,7 +125,7 @@ async def house(
     transport = Transport(
         folder / "s",
         limits=Limits(**limits),
-        identity=PeerIdentity(),
+        identity=identity or PeerIdentity(),
         handler=handler,
         identify_process=lambda peer: None,
         wall=time.time if wall is None else lambda: wall,
@@ -209,6 +218,34 @@ def test_who_may_come_in_is_charged_to_the_address_until_it_is_known(tmp_path: P
             assert there.handler.principals == [Principal("alice", ("g",))]
             (connection,) = [one for one in there.transport._connections if one.principal]
             assert connection.owner == "alice"
+
+    asyncio.run(whole())
+
+
+def test_the_hub_says_whose_a_token_is_and_when_it_is_not_any_more(tmp_path: Path) -> None:
+    async def whole() -> None:
+        hub = TinyHub(tokens={"a": "alice", "b": "bob"}, users={"alice": ["g"], "bob": []})
+        async with hub.served():
+            trust = HubTrust(believed=1.0, host_admins=True)
+            identity = HubIdentity(HubApi(hub.url), OWN, trust, now=time.monotonic)
+            async with house(tmp_path, identity=identity) as there:
+                alice = await (await there.dial(pool=False)).hello(token="a")
+                assert there.handler.principals == [Principal("alice", ("g",))]
+                for token in ("wrong", None):
+                    client = await there.dial(pool=False)
+                    client.send(Method.HELLO, protocol=1, client=CLIENT, token=token)
+                    (answer,) = await client.next()
+                    assert isinstance(answer, ErrorAnswer), answer
+                    assert answer.error.reason is Reason.NOT_ALLOWED
+                # A viewer may not be a service, nor anybody without the pool's certificate.
+                client = await there.dial()
+                client.send(
+                    Method.HELLO, protocol=1, client=CLIENT, viewer={"name": "service:gpushare"}
+                )
+                (answer,) = await client.next()
+                assert isinstance(answer, ErrorAnswer), answer
+                del hub.tokens["a"]
+                await alice.ended()
 
     asyncio.run(whole())
 

@@ -34,12 +34,14 @@ class Person:
     groups: tuple[str, ...] = ()
     admin: bool = False
     all_servers: bool = False
+    pool: bool = False
 
 
 class Reader:
     """A connection that reads all, and remembers it."""
 
     process = ProcessId("boot", 1, 1)
+    is_remote = False
 
     def __init__(self, number: int) -> None:
         self.id = number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
+from support.policy_moving import HOST, Host
 from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config, process
 
 from jupyter_gpushare.policy import core
@@ -161,6 +163,10 @@ def test_now_or_never_says_why_not(world: Lent) -> None:
     assert isinstance(refused, core.Refuse)
     assert refused.reason is RefusalReason.NO_RESOURCES
     assert "pool" in refused.message
+    world.lend(alice=1, whole=2)
+    refused = world.request("alice", 1, Request(2), wait=False)
+    assert isinstance(refused, core.Refuse)
+    assert "lends you 1 on this host" in refused.message
 
 
 def test_nothing_begins_by_a_loan_that_is_over_and_what_runs_goes_on(world: Lent) -> None:
@@ -255,6 +261,30 @@ def test_a_reclaim_stops_a_batch_program_and_asks_no_one_that_cannot_give() -> N
     stop = world.state.recall(LeaseId("L2"), Give.STOP)
     assert stop is not None
     assert stop.phase is RecallPhase.TOLD
+
+
+def test_a_task_that_computes_is_asked_at_its_gate_a_while_after_the_pool_asked() -> None:
+    host = Host(dataclasses.replace(HOST, reclaim_after=30.0))
+    world, alice = host.world, EnvironmentName("alice")
+
+    def lend(gpus: int, *, reclaim: bool = False) -> None:
+        loan = Loan(alice, Quota(gpus), 2, reclaim=reclaim)
+        world.run(cmd.LendQuotas(world.at, BOOT, world.at, 10000.0, (loan,)))
+
+    world.run(cmd.BelongTo(world.at, "uni"))
+    lend(2)
+    first, second = host.come("alice", 1), host.come("alice", 2)
+    assert host.where(first) != host.where(second)
+    host.seconds(100)
+    lend(1, reclaim=True)
+    host.seconds(20)
+    lend(1, reclaim=True)  # renewed: the time goes on
+    assert host.told == []
+    host.seconds(11)
+    assert host.told == [("alice", Why.RECLAIMED_AT_WORK)]
+    assert host.where(second) == host.where(first), "it goes on beside the other one"
+    host.seconds(100)
+    assert len(host.told) == 1
 
 
 def test_gpu_hours_that_are_lent_count_from_what_was_spent_here(world: Lent) -> None:

@@ -7,10 +7,12 @@ import ssl
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from support.pool import join
 
@@ -107,6 +109,25 @@ def test_only_the_key_of_a_request_counts(authority: Authority) -> None:
     for wrong in ("", "no request", ask().csr.replace("MI", "MJ")):
         with pytest.raises(BadRequest):
             authority.sign(wrong, "b", NOW)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP256K1()),
+        ed25519.Ed25519PrivateKey.generate(),
+        rsa.generate_private_key(65537, 1024),
+        dsa.generate_private_key(1024),
+    ],
+    ids=lambda key: type(key).__name__,
+)
+def test_a_key_of_another_kind_is_not_signed(authority: Authority, key: Any) -> None:
+    algorithm = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    csr = request.sign(key, algorithm).public_bytes(serialization.Encoding.PEM).decode()
+    with pytest.raises(BadRequest):
+        authority.sign(csr, "b", NOW)
 
 
 def test_a_request_names_nobody(authority: Authority, tmp_path: Path) -> None:

@@ -325,8 +325,8 @@ class Reads(ABC):
 
         Raises :class:`LedgerFailed` where one of them is damaged.
         """
-        # Turns come and go every few seconds and would hide everything else.
-        condition = "WHERE kind NOT IN ('TurnGiven', 'TurnLocked')"
+        # Turns come and go every few seconds, loans every minute: they would hide all the rest.
+        condition = "WHERE kind NOT IN ('TurnGiven', 'TurnLocked', 'QuotasLent')"
         condition += "" if environment is None else " AND environment = :environment"
         with self._reading() as connection:
             rows = connection.execute(

@@ -156,6 +156,7 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     ),
     "NodePutBack": ("node serves again", lambda d: f"The node serves again; {d['by']} did it"),
     "PoolJoined": ("host joined a pool", lambda d: f"This host belongs to the pool {d['pool']}"),
+    "QuotasLent": ("pool lent quotas", lambda d: f"The pool lent {len(d['loans'])} anew"),
     "PoolLeft": ("host left its pool", lambda d: "This host belongs to no pool any more"),
     "GpuTakenOut": (
         "GPU taken out of service",

@@ -205,7 +205,7 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
     ev.PoolJoined: (_INFO, "pool.joined", lambda e: {"pool": e.pool}),
     ev.PoolLeft: (_INFO, "pool.left", lambda e: {}),
     ev.QuotasLent: (
-        _INFO,
+        _DEBUG,
         "pool.lent",
         lambda e: {"until": e.until, "changed": len(e.loans), "ended": len(e.ended)},
     ),

@@ -119,20 +119,18 @@ def _lends(book: QuotaBook, name: EnvironmentName) -> bool:
 
 
 def _wants(state: State) -> list[doc.HostWant]:
+    held = Counter(environment for environment, _gpu in state.reservations)
     waits = (state.leases[name] for name in state.queue.waiting)
-    wanting = [lease for lease in waits if _gains(state, lease)]
+    wanting = [lease for lease in waits if _gains(state, lease, held[lease.environment])]
     return list(_rows(state, sorted(wanting, key=lambda lease: (lease.requested_at, lease.order))))
 
 
-def _gains(state: State, lease: Lease) -> bool:
+def _gains(state: State, lease: Lease, held: int) -> bool:
     """Whether a request could go on by a larger loan, at least if a GPU is free."""
-    if state.lacks_loan(lease):
-        return True
-    book, who = state.quotas, lease.environment
-    if book.pool is None or book.most(who).gpus <= state.quota_of(lease).gpus:
-        return False
-    held = sum(who == environment for environment, _gpu in state.reservations)
-    return held >= state.quota_of(lease).gpus
+    if lease.id in state.queue.held_up:
+        return state.lacks_loan(lease)
+    book, lent = state.quotas, state.quota_of(lease).gpus
+    return book.pool is not None and lent <= held and lent < book.most(lease.environment).gpus
 
 
 def _rows(state: State, leases: list[Lease]) -> Iterator[doc.HostWant]:

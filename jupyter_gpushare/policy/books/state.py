@@ -436,8 +436,10 @@ class State:
         if asked > lent or (is_new and not book.lends(who, asked)):
             return True
         # It could share the GPUs that its environment has; the pool is asked for others first.
-        asks = who in book.lent and who not in book.stale and lent < book.lent[who].whole
-        if not asks or book.answered[who] >= lease.requested_at:
+        loan = book.lent.get(who)
+        if loan is None or who in book.stale or loan.reclaim or lent >= loan.whole:
+            return False
+        if book.answered[who] >= lease.requested_at:
             return False
         return sum(who == name for name, _gpu in self.reservations) + asked > lent
 
