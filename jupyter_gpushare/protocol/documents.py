@@ -119,6 +119,7 @@ class PoolQuota(TypedDict):
 
     pool: Annotated[str, "its name"]
     whole: Annotated[int | None, "GPUs on all hosts together; null: it has not said so yet"]
+    lent: Annotated[Count, "GPUs of it lent on this host now"]
     borrowed: Annotated[Count, "of the GPUs lent here those that belong to others"]
     reclaimed: Annotated[bool, "what is held beyond the loan is asked back"]
     valid: Annotated[bool, "false: nothing new begins until the pool answers"]
@@ -144,7 +145,9 @@ class HeldQuota(QuotaNumbers):
     burst_memory: NotRequired[Burst]
     reserve: NotRequired[OwnReserve]
     budget: GpuHours
-    pool: NotRequired[Annotated[PoolQuota, "where its source is 'pool'; `gpus` are lent here"]]
+    pool: NotRequired[
+        Annotated[PoolQuota, "where its source is 'pool'; then `gpus` are on all hosts together"]
+    ]
 
 
 class ServerQuota(HeldQuota):

@@ -405,11 +405,11 @@ def test_a_quota_of_nothing_and_a_full_one_say_what_to_do() -> None:
 
 
 def test_what_a_pool_lends_is_told_as_own_lent_and_borrowed() -> None:
-    pool = {"pool": "lab", "whole": 4, "borrowed": 1, "reclaimed": False, "valid": True}
+    pool = {"pool": "lab", "whole": 2, "lent": 1, "borrowed": 1, "reclaimed": False, "valid": True}
     quota = {**status()["quota"], "source": "pool", "pool": {**pool, "why": None}}
     text = render.quota_text(status(quota=quota))
-    assert "(lent to you on this host)" in text
-    assert "The pool lab gives you 4 GPUs on all hosts together, and lends you 2 here now." in text
+    assert "Quota: 2 GPUs, 8 GiB on each (on all hosts of the pool together)" in text
+    assert "The pool lab lends you 1 GPU on this host now." in text
     assert "1 GPU of those you borrow from others: they may take it back." in text
     worse = {"reclaimed": True, "valid": False, "why": "Your other GPUs are in use on host c."}
     text = render.quota_text(status(quota={**quota, "pool": {**pool, **worse}}))
@@ -418,6 +418,7 @@ def test_what_a_pool_lends_is_told_as_own_lent_and_borrowed() -> None:
     assert "in use on host c." in text
     none = {**quota, "gpus": 0, "pool": {**pool, "whole": None, "valid": False}}
     text = render.quota_text(status(quota=none))
+    assert "Your quota is that of the pool lab." in text
     assert "has lent you nothing here yet" in text
     assert "Ask the administrator" not in text
 

@@ -47,6 +47,7 @@ def test_who_asks_is_wanted_and_a_loan_serves_her_at_once(node: PoolNode, pool: 
     assert [gpu["exclusive_free"] for gpu in pool.seen["gpus"]] == [True, True]
     assert (pool.seen["name"], pool.seen["seconds"], pool.seen["empty"]) == ("b", 0.0, True)
     with node.client("alice") as alice:
+        assert alice.hello["quota"]["gpus"] == 1, "a program takes 0 for never, and asks for none"
         asked = alice.ask(name="training", memory=4 * GIB)
         queued = alice.wait_notice(Notice.QUEUED)
         assert "not lent you a GPU on this host yet" in queued["message"]
@@ -59,9 +60,9 @@ def test_who_asks_is_wanted_and_a_loan_serves_her_at_once(node: PoolNode, pool: 
         row = {row["environment"]: row for row in now["environments"]}["alice"]
         assert (row["held"], row["lent"], row["waiting"]) == (1, 1, 0)
         quota = alice.call(Method.STATUS)["quota"]
-        assert (quota["gpus"], quota["source"]) == (1, "pool")
+        assert (quota["gpus"], quota["source"]) == (2, "pool")
         assert quota["pool"] == {
-            **{"pool": "lab", "whole": 2, "borrowed": 0},
+            **{"pool": "lab", "whole": 2, "lent": 1, "borrowed": 0},
             **{"reclaimed": False, "valid": True, "why": None},
         }
         assert pool.lend(alice=0) == {"alice": {"environment": "alice", "gpus": 1, "held": 1}}

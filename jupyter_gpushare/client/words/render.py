@@ -715,7 +715,7 @@ _SOURCES: Final = {
     "group": "from your group",
     "user": "set for you",
     "override": "set for you by an administrator",
-    "pool": "lent to you on this host",
+    "pool": "on all hosts of the pool together",
 }
 
 
@@ -723,6 +723,9 @@ def quota_line(quota: Document | None) -> str:
     """A quota in a sentence."""
     if quota is None:
         return "Your quota is not known."
+    pool = quota.get("pool")
+    if isinstance(pool, Mapping) and pool.get("whole") is None:
+        return f"Your quota is that of the pool {plain(pool.get('pool'), 80)}."
     source = _SOURCES.get(str(quota.get("source")), plain(quota.get("source"), 20))
     left = f", left: {plain(remaining)}" if (remaining := remaining_text(quota)) else ""
     return (
@@ -736,14 +739,12 @@ def pool_line(quota: Document) -> str | None:
     pool = quota.get("pool")
     if not isinstance(pool, Mapping):
         return None
-    gpus, whole = _number(quota.get("gpus")), pool.get("whole")
+    whole = pool.get("whole")
     name = plain(pool.get("pool"), 80)
     if not isinstance(whole, int):
         return f"The pool {name} has lent you nothing here yet. Your first request asks it."
-    parts = [
-        f"The pool {name} gives you {count(whole, 'GPU')} on all hosts together, and lends you "
-        f"{gpus} here now."
-    ]
+    lent = count(pool.get("lent"), "GPU")
+    parts = [f"The pool {name} lends you {lent} on this host now."]
     if borrowed := _number(pool.get("borrowed")):
         parts.append(
             f"{count(borrowed, 'GPU')} of those you borrow from others: they may take "

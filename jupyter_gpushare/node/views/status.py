@@ -486,7 +486,9 @@ def quota_document(
         "budget": _budget(state, environment, quota, config),
     }
     if source is QuotaSource.POOL:
-        document["pool"] = _of_pool(state.quotas, environment)
+        pool = document["pool"] = _of_pool(state.quotas, environment)
+        # Programs take this for what they may ask for: of whom nothing is known may ask for one.
+        document["gpus"] = 1 if pool["whole"] is None else pool["whole"]
     return document
 
 
@@ -496,6 +498,7 @@ def _of_pool(book: QuotaBook, environment: EnvironmentName) -> doc.PoolQuota:
     return {
         "pool": book.pool or "",
         "whole": None if loan is None else loan.whole,
+        "lent": 0 if loan is None else loan.quota.gpus,
         "borrowed": 0 if loan is None else loan.borrowed,
         "reclaimed": loan is not None and loan.reclaim,
         "valid": loan is not None and environment not in book.stale,

@@ -143,7 +143,7 @@ def of_newcomer(
     if state.problem is not None or state.rebuild is not None:
         return Start.UNAVAILABLE, None
     back = unlifted(state)
-    quota, _source = state.quotas.resolve(environment)
+    quota = state.quotas.most(environment)
     elsewhere = sum(who == environment and gpu not in gpus for who, gpu in state.reservations)
     own = replace(quota, gpus=max(1, quota.gpus - elsewhere)) if quota.gpus else quota
 
@@ -159,6 +159,8 @@ def of_newcomer(
     if budget.level is BudgetLevel.SPENT:
         wait = None if budget.free_at is None else max(0.0, budget.free_at - at)
         return Start.WAITS, None if wait is None else Estimate(wait, wait, Basis.BUDGET)
+    if not state.quotas.lends(environment, 1):
+        return Start.WAITS, None
     may_pass = state.queue.first_urgent(state.grants) is None
     if may_pass and isinstance(first, placement.Granted) and elsewhere < quota.gpus:
         return Start.NOW, None

@@ -80,15 +80,22 @@ describe('QuotaView', () => {
 
   it('says what a pool lends here, and what of it is borrowed', () => {
     const pool = {
-      ...{ pool: 'lab', whole: 4, borrowed: 1, reclaimed: false, valid: false },
+      ...{
+        pool: 'lab',
+        whole: 4,
+        lent: 2,
+        borrowed: 1,
+        reclaimed: false,
+        valid: false
+      },
       why: 'Your other GPUs are in use on host c.'
     };
     show(
       QuotaView,
-      aStatus({ quota: aQuota({ gpus: 2, source: 'pool', pool }) })
+      aStatus({ quota: aQuota({ gpus: 4, source: 'pool', pool }) })
     );
     expect(
-      screen.getByText(/gives you 4 GPUs on all hosts together/).textContent
+      screen.getByText(/lends you 2 GPUs on this host now/).textContent
     ).toMatch(/1 GPU of those you borrow.*does not answer now.*on host c\./);
     expect(screen.getByText('the pool')).toBeTruthy();
   });

@@ -442,10 +442,12 @@ export interface components {
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
-            /** @description where its source is 'pool'; `gpus` are lent here */
+            /** @description where its source is 'pool'; then `gpus` are on all hosts together */
             pool?: {
                 /** @description of the GPUs lent here those that belong to others */
                 borrowed: number;
+                /** @description GPUs of it lent on this host now */
+                lent: number;
                 /** @description its name */
                 pool: string;
                 /** @description what is held beyond the loan is asked back */
@@ -773,10 +775,12 @@ export interface components {
             own_burst_memory?: number | null;
             /** @description the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's */
             pin_turn_limit?: number | null;
-            /** @description where its source is 'pool'; `gpus` are lent here */
+            /** @description where its source is 'pool'; then `gpus` are on all hosts together */
             pool?: {
                 /** @description of the GPUs lent here those that belong to others */
                 borrowed: number;
+                /** @description GPUs of it lent on this host now */
+                lent: number;
                 /** @description its name */
                 pool: string;
                 /** @description what is held beyond the loan is asked back */
@@ -1017,10 +1021,12 @@ export interface components {
                 memory: number | null;
                 /** @description bytes reserved for it, by GPU */
                 mine: number[];
-                /** @description where its source is 'pool'; `gpus` are lent here */
+                /** @description where its source is 'pool'; then `gpus` are on all hosts together */
                 pool?: {
                     /** @description of the GPUs lent here those that belong to others */
                     borrowed: number;
+                    /** @description GPUs of it lent on this host now */
+                    lent: number;
                     /** @description its name */
                     pool: string;
                     /** @description what is held beyond the loan is asked back */

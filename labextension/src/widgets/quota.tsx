@@ -40,9 +40,7 @@ export function QuotaView(): JSX.Element {
         text={gpuText(gpus, trans)}
         use={gpus}
         advice={
-          quota.pool
-            ? poolText(quota.pool, quota.gpus, trans)
-            : gpuAdvice(gpus, trans)
+          quota.pool ? poolText(quota.pool, trans) : gpuAdvice(gpus, trans)
         }
       />
       {memory.map(({ gpu, use }) => (
@@ -193,7 +191,6 @@ function gpuAdvice(use: IUse, trans: TranslationBundle): string | null {
 /** What the pool lends here of a quota that holds for all its hosts. */
 function poolText(
   pool: NonNullable<Quota['pool']>,
-  lent: number,
   trans: TranslationBundle
 ): string {
   if (pool.whole === null) {
@@ -204,10 +201,9 @@ function poolText(
   }
   return [
     trans.__(
-      'The pool %1 gives you %2 on all hosts together, and lends you %3 here now.',
+      'That is on all hosts of the pool %1 together; it lends you %2 on this host now.',
       pool.pool,
-      formatGpus(pool.whole, trans),
-      lent
+      formatGpus(pool.lent, trans)
     ),
     pool.borrowed &&
       trans.__(
