@@ -377,7 +377,7 @@ def _notes(host: Host) -> tuple[str, ...]:
     if host.problem:
         return (host.problem,)
     if host.drained:
-        return (f"Out of service: {host.drained}",)
+        return (host.drained,)
     reasons: dict[str, list[int]] = {}
     for gpu in host.gpus:
         if gpu.out:

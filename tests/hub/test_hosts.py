@@ -82,7 +82,7 @@ def test_rows_say_what_is_free_and_why_a_host_takes_nothing() -> None:
         *("none", "about 1 to 5 min", "unknown", "", "")
     ]
     assert rows["c"].notes == ("GPU 0: its fan",)
-    assert rows["d"].notes == ("Out of service: new driver",)
+    assert rows["d"].notes == ("new driver",)
     assert rows["d"].free == "none"
     assert rows["e"].notes == ("no answer",)
     assert (rows["e"].free, rows["e"].waiting) == ("unknown", "unknown")
