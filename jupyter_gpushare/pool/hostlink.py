@@ -242,6 +242,7 @@ def _budget(budget: Budget) -> dict[str, Any]:
         "gpu_hours": budget.gpu_hours,
         "reclaim": budget.reclaim,
         "why": budget.why or None,
+        "borrowed": budget.borrowed,
     }
 
 
