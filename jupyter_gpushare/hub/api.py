@@ -18,6 +18,7 @@ from jupyter_gpushare.link import openapi, rest
 from jupyter_gpushare.link.errors import NodeProblem
 
 from .handlers import JsonHandler, Refusal
+from .hosts import HostState
 
 
 @contextmanager
@@ -33,6 +34,13 @@ class NodesHandler(JsonHandler):
     """The node managers, and whether they answer this viewer."""
 
     async def get(self) -> None:
+        if self.site.hosts is not None:
+            # The pool knows; a link to each of a hundred hosts would be too many.
+            told = self.site.hosts.hosts(self.viewer)
+            rows = [(one.name, one.state is not HostState.AWAY, one.problem) for one in told]
+            keys = ("name", "connected", "message")
+            self.answer({"nodes": [dict(zip(keys, row, strict=True)) for row in rows]})
+            return
         names = list(self.site.pool.nodes)
         self.answer({"nodes": await asyncio.gather(*(self._look(name) for name in names))})
 

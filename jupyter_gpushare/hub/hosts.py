@@ -188,9 +188,13 @@ class Reach(Enum):
 
 
 def reach(name: str, hosts: Sequence[Host]) -> Reach:
-    """Whether the viewer's notebooks get GPUs of the host ``name``; of one host they always do."""
+    """Whether the viewer's notebooks get GPUs of the host ``name``.
+
+    Of the only one they always do; a pool of one host may be beside the Hub's own host.
+    """
     own = own_hosts(hosts)
-    if len(hosts) == 1 or name in own:
+    is_alone = len(hosts) == 1 and hosts[0].own.lent is None
+    if is_alone or name in own:
         return Reach.HERE
     return Reach.ELSEWHERE if own else Reach.UNKNOWN
 
@@ -373,7 +377,7 @@ def _notes(host: Host) -> tuple[str, ...]:
     if host.problem:
         return (host.problem,)
     if host.drained:
-        return (f"Out of service: {host.drained}",)
+        return (host.drained,)
     reasons: dict[str, list[int]] = {}
     for gpu in host.gpus:
         if gpu.out:

@@ -28,7 +28,7 @@ def host_of(host: PoolHost, problem: str) -> Host:
     drained = "" if report is None else report.draining or ""
     if host.drain is not None:
         drained = host.drain.reason
-    base = replace(hosts.away(host.name, problem), gpus=gpus, drained=drained)
+    base = replace(hosts.away(host.name, problem), gpus=gpus, drained=drained, own=Own(lent=0))
     if not host.connected or report is None:
         return base
     wait = report.expected_wait

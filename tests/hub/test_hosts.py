@@ -82,7 +82,7 @@ def test_rows_say_what_is_free_and_why_a_host_takes_nothing() -> None:
         *("none", "about 1 to 5 min", "unknown", "", "")
     ]
     assert rows["c"].notes == ("GPU 0: its fan",)
-    assert rows["d"].notes == ("Out of service: new driver",)
+    assert rows["d"].notes == ("new driver",)
     assert rows["d"].free == "none"
     assert rows["e"].notes == ("no answer",)
     assert (rows["e"].free, rows["e"].waiting) == ("unknown", "unknown")
@@ -115,6 +115,8 @@ def test_a_page_says_gets_one_only_of_a_host_that_the_viewers_server_reaches() -
     assert "is not known" in hosts.where_text([FREE, LOST])
     # Of the only host nothing has to be said.
     assert hosts.where_text([FREE]) == hosts.nothing_text("a", [FREE]) == ""
+    of_a_pool = [replace(FREE, own=Own(lent=0))]
+    assert "if its server runs there" in hosts.nothing_text("a", of_a_pool)
 
 
 @pytest.mark.parametrize("own", [Own(held=1), Own(parked=1), Own(waiting=1), Own(talks=True)])

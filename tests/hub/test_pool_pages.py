@@ -169,7 +169,7 @@ def test_a_host_is_out_of_service_also_if_it_was_away(
     out = carols.post(f"{PREFIX}admin/drain", data=form(carols, node="b", reason="new fans"))
     assert "All GPUs of b are out of service" in out.text
     node.start()
-    until(lambda: "Out of service: new fans" in row_of(alices.get(PREFIX), "b"), "b is drained")
+    until(lambda: "Out of service new fans" in row_of(alices.get(PREFIX), "b"), "b is drained")
     until(lambda: pool.host("b")["report"]["draining"] == "new fans", "b knows it")
     refused = alices.post(f"{PREFIX}admin/drain", data=form(carols, node="b", reason="mine"))
     assert refused.status_code == 403
@@ -224,3 +224,15 @@ def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
         assert told("In service") - back < 5.0
     finally:
         live.close()
+
+
+def test_whoever_starts_a_server_asks_where(hub: RunningHub, hosts: dict[str, PoolHost]) -> None:
+    url, token = f"{hub.url}{PREFIX}api/where?gpus=1", hub.person("alice").token
+    headers = {"Authorization": f"token {token}"}
+    told = httpx.get(url, headers=headers, timeout=30, trust_env=False)
+    assert told.status_code == 200, told.text
+    assert {one["host"] for one in told.json()["hosts"]} == {*hosts}
+    known = httpx.get(f"{hub.url}{PREFIX}api/nodes", headers=headers, timeout=30, trust_env=False)
+    assert {one["name"]: one["connected"] for one in known.json()["nodes"]} == {
+        name: True for name in hosts
+    }

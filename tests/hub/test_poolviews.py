@@ -42,7 +42,7 @@ def test_a_host_is_as_its_report_says() -> None:
     shown = poolviews.host_of(HOST, "")
     assert (shown.state, shown.waiting, shown.expected) == (HostState.PARTLY, 2, (90.0, 90.0))
     assert shown.free == (1, 80)
-    assert shown.own == Own(), "what is one person's is told to that person only"
+    assert shown.own == Own(lent=0), "what is one person's is told to that person only"
 
 
 def test_a_host_that_is_away_keeps_its_kind_and_says_why() -> None:
