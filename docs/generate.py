@@ -132,6 +132,7 @@ def configuration() -> str:
     from jupyter_gpushare.client.cell.magics import GpuShare
     from jupyter_gpushare.hub.app import GpuShareHub
     from jupyter_gpushare.node.app import NodeManagerApp
+    from jupyter_gpushare.pool.configuration import Pool
     from jupyter_gpushare.node.configuration import Connections, Hub, Policy, Quotas
     from jupyter_gpushare.server.extension import GpuShareExtension
 
@@ -143,6 +144,11 @@ def configuration() -> str:
         ("Jupyter server: `jupyter_gpushare_config.py`", (GpuShareExtension,)),
         ("Kernels: `ipython_kernel_config.py`", (GpuShare,)),
         ("JupyterHub's pages: `jupyter_gpushare_hub_config.py`", (GpuShareHub,)),
+        (
+            "The pool of hosts: `jupyter_gpushare_pool_config.py`; where the Hub runs it, the file of "
+            "the pages",
+            (Pool,),
+        ),
     )
     text = "# Configuration\n"
     for title, kinds in parts:

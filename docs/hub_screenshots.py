@@ -15,14 +15,16 @@ IMAGES = ROOT / "docs" / "images"
 CHROMIUM = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.hub import CLASS, RunningHub  # noqa: E402 - it is the tests'
+from support.hub import CLASS, HOSTS, RunningHub  # noqa: E402 - it is the tests'
 from support.node import GIB, NodeClient  # noqa: E402
 
 from jupyter_gpushare.protocol.messages import Method  # noqa: E402
 
 
-def shoot(browser: Browser, hub: RunningHub, who: str, path: str, target: str) -> None:
-    """Log in as ``who`` and take a picture of the whole page."""
+def shoot(
+    browser: Browser, hub: RunningHub, who: str, path: str, target: str, height: int | None = None
+) -> None:
+    """Log in as ``who`` and take a picture of the whole page, or of its first ``height``."""
     page = browser.new_page(viewport={"width": 1200, "height": 700})
     page.goto(f"{hub.url}/hub/login?next=/services/gpushare/")
     page.fill("#username_input", who)
@@ -32,7 +34,8 @@ def shoot(browser: Browser, hub: RunningHub, who: str, path: str, target: str) -
     if path:
         page.goto(f"{hub.url}/services/gpushare/{path}")
     page.wait_for_load_state("networkidle")
-    page.screenshot(path=IMAGES / target, full_page=True)
+    clip = None if height is None else {"x": 0, "y": 0, "width": 1200, "height": height}
+    page.screenshot(path=IMAGES / target, full_page=True, clip=clip)
     page.close()
 
 
@@ -41,6 +44,30 @@ def ask(client: NodeClient, path: str, **wish: object) -> int | str:
     name = path.rpartition("/")[2]
     task = {"name": name, "kind": "kernel", "kernel_id": name, "path": path}
     return client.send(Method.REQUEST, task=task, gpus=1, **wish)
+
+
+def several_hosts(browser: Browser, patient: list[str]) -> None:
+    """Five hosts: one full, one out of service, one that cannot be reached."""
+    more = HOSTS.format(names=("middle", "old", "right", "upstairs"))
+    with RunningHub.make(
+        pages=True, external=True, more=more, simulate="2x24GiB", node_arguments=patient
+    ) as hub:
+        right = hub.start_other("right", "4x80GiB")
+        middle, old = hub.start_other("middle", "1x80GiB"), hub.start_other("old", "2x16GiB")
+        alice, bob, carol = (hub.person(name).token for name in ("alice", "bob", "carol"))
+        with (
+            NodeClient(right, alice) as hers,
+            NodeClient(middle, bob) as his,
+            NodeClient(middle, carol) as waits,
+            NodeClient(old, carol) as admin,
+        ):
+            hers.wait(ask(hers, "course/week3.ipynb", memory=8 * GIB))
+            waits.call(Method.QUOTA_SET, environment="bob", gpus=1, memory=None)
+            his.wait(ask(his, "experiments.ipynb", memory=80 * GIB))
+            ask(waits, "report.ipynb", memory=80 * GIB)
+            for gpu in admin.call(Method.STATUS)["gpus"]:
+                admin.call(Method.GPU_DRAIN, gpu=gpu["uuid"], reason="its fans are replaced")
+            shoot(browser, hub, "alice", "", "hub-hosts.png", height=1290)
 
 
 def main() -> None:
@@ -66,6 +93,7 @@ def main() -> None:
             shoot(browser, hub, "carol", "admin?rows=8", "hub-admin.png")
             query = f"node={socket.gethostname()}&environment=s01&environment=s02&environment=s04"
             shoot(browser, hub, "carol", f"admin/quota?{query}", "hub-quota.png")
+            several_hosts(browser, patient)
             browser.close()
         for client in clients.values():
             client.close()

@@ -11,7 +11,7 @@ from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import parse_size
 from ..protocol.times import format_duration
 from . import quota as quotas
-from .node import Node
+from .node import Node, NodeSilent
 from .table import clean, table
 from .verb import Refused, UsageError, Verb, flag, option
 
@@ -36,7 +36,14 @@ class AtPool(Verb):
 
     def connect(self) -> PoolNode:
         """Raises `NodeSilent` and `NodeRefused`."""
-        return PoolNode(self.socket or _socket(), None)
+        path = self.socket or _socket()
+        if not os.path.exists(path):
+            raise NodeSilent(
+                f"There is no pool at {path} on this host. Start it (`jupyter gpushare pool serve`,"
+                " or setup(c, pool=True) with JupyterHub), or say where its socket is:"
+                " --socket=FOLDER/pool.sock."
+            )
+        return PoolNode(path, None)
 
     def ask(self, method: PoolMethod, **params: Any) -> dict[str, Any]:
         """One call. Raises `NodeSilent` and `NodeRefused`."""
@@ -221,6 +228,23 @@ class ForgetApp(AtPool):
         return 0
 
 
+class RotateApp(AtPool):
+    """Change the authority."""
+
+    name = "pool rotate"
+    description = """Have a new authority sign the pool's certificates. Hosts that can be reached
+    know it in a moment, others when they are back; within 30 days nobody has to join again."""
+
+    def run(self, arguments: list[str]) -> int:
+        self.no_arguments(arguments)
+        answer = self.ask(PoolMethod.ROTATE)
+        if self.json:
+            self.print_json(answer)
+        else:
+            print("A new authority signs from now on; hosts get new certificates by themselves.")
+        return 0
+
+
 class HistoryApp(AtPool):
     """Who did what."""
 
@@ -397,6 +421,7 @@ class PoolApp(HostsApp):
     subcommands: ClassVar[Any] = {
         "serve": ("pool.app.PoolApp", "Run the pool alone, without a Hub."),
         "token": ("cli.pool.TokenApp", "Make a token by which a host joins."),
+        "join": ("cli.pooljoin.JoinApp", "Make this host one of a pool."),
         "hosts": ("cli.pool.HostsApp", "List hosts."),
         "where": ("cli.pool.WhereApp", "Rank the hosts for somebody."),
         "drain": ("cli.pool.DrainApp", "Take a host out of service."),
@@ -405,6 +430,11 @@ class PoolApp(HostsApp):
         "quota": ("cli.pool.QuotaApp", "Quotas over all hosts: list, set, unset."),
         "group": ("cli.pool.GroupApp", "Groups with GPUs of their own: list, set, unset."),
         "history": ("cli.pool.HistoryApp", "Who did what."),
+        "kernelspec": (
+            "cli.poolkernel.KernelspecApp",
+            "Put a kernel for any host into the launcher.",
+        ),
+        "rotate": ("cli.pool.RotateApp", "Have a new authority sign certificates."),
     }
 
     def run(self, arguments: list[str]) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +77,15 @@ class JoinApp(Verb):
         name = self.as_name or _own_name()
         try:
             token = joining.Token.read(arguments[0])
-            _become_owner(folder)
-            _prepare(folder, Membership.open(folder), name)
+            with _as_owner(folder):
+                _prepare(folder, Membership.open(folder), name)
             asked = ask()
             said = {"name": name, "port": self.port, "csr": asked.csr, "version": __version__}
             if self.address:
                 said["address"] = self.address
             told = asyncio.run(joining.ask(token, said, time.time()))
-            Membership.keep(folder, asked, told)
+            with _as_owner(folder):
+                Membership.keep(folder, asked, told)
         except (joining.NotJoined, BadMembership) as error:
             raise Refused(str(error)) from error
         except OSError as error:
@@ -129,7 +132,8 @@ def _own_name() -> str:
     return name
 
 
-def _become_owner(folder: Path) -> None:
+@contextlib.contextmanager
+def _as_owner(folder: Path) -> Iterator[None]:
     """Root writes as the node manager's own user: in that user's directory nothing else is safe.
 
     Raises `Refused`, `OSError`.
@@ -140,10 +144,19 @@ def _become_owner(folder: Path) -> None:
             "or say another with --directory."
         )
     owner = folder.parent.stat()
-    if os.geteuid() == 0 != owner.st_uid:
-        os.setgroups([])
-        os.setegid(owner.st_gid)
-        os.seteuid(owner.st_uid)
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups([])
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
 
 
 def _prepare(folder: Path, member: Any, name: str) -> None:

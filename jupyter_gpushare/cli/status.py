@@ -58,7 +58,7 @@ def left_out(status: doc.Status) -> list[str]:
 
 def heading(status: doc.Status) -> str:
     """The node, the viewer, the quota, and the problems."""
-    from ..client.words.render import budget_warning, host_memory_line
+    from ..client.words.render import budget_warning, host_memory_line, pool_line
 
     node, quota = status["node"], status["quota"]
     kind = " (simulated GPUs)" if node["simulated"] else ""
@@ -72,6 +72,11 @@ def heading(status: doc.Status) -> str:
         f"You are {status['environment']}{role}. Quota: {allowed}{each}"
         f" ({quota['source']}), {quota['used_gpus']} held{left}.",
     ]
+    if lent := pool_line(quota):
+        lines[1:] = [
+            f"This is host {node['name']} of a pool: GPUs, leases and queue are those of this host.",
+            f"You are {status['environment']}{role}, and hold {quota['used_gpus']} here. {lent}",
+        ]
     if memory := host_memory_line(node):
         lines.append(memory)
     if warning := budget_warning(status):

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
 from . import views
 from .api import refusals
@@ -29,8 +30,12 @@ from .pages import (
 )
 from .words import duration
 
+if TYPE_CHECKING:
+    from .poolviews import Deed
+
 EVENTS: Final = 200
 _MOST_LEASES: Final = 100  # rows of everybody's leases
+ONLY_ADMINS: Final = "Only administrators may do this."
 _PARTS: Final = {
     "hosts": "hosts.html",
     "live": "admin_live.html",
@@ -65,6 +70,16 @@ class AdminPage(PageHandler):
         )
         raise Refusal(NodeProblem("not_allowed", message))
 
+    async def check_admin(self, node: str) -> None:
+        """Raises :class:`Refusal` for others than administrators: of the node, or of the pool.
+
+        The pool's quotas and hosts can be changed also while a host is away.
+        """
+        if self.site.hosts is None:
+            await self.admin_status(node)
+        elif not self.viewer.admin:
+            raise Refusal(NodeProblem("not_allowed", ONLY_ADMINS))
+
     async def admin_status(self, node: str, *, whole: bool = False) -> Mapping[str, Any]:
         """The status of one node, ``whole`` with all its pages.
 
@@ -74,7 +89,7 @@ class AdminPage(PageHandler):
             asked = self.whole_status(node) if whole else self.ask(node, Method.STATUS)
             status = await asked
         if not status["admin"]:
-            raise Refusal(NodeProblem("not_allowed", "Only administrators may do this."))
+            raise Refusal(NodeProblem("not_allowed", ONLY_ADMINS))
         return status
 
 
@@ -86,11 +101,10 @@ class AdminHandler(AdminPage):
             wanted = listing(lambda name: self.get_argument(name, ""))
         looked = await self.look()
         part = self.get_argument("part", "")
-        if part == "hosts":
-            self.page("hosts.html", admin=True, **looked.view)
-            return
         view: dict[str, Any] = {**looked.view, "wanted": wanted}
-        if part != "events":
+        if part in ("", "hosts"):
+            view["pool_groups"] = None if self.site.hosts is None else self.site.hosts.groups()
+        if part in ("", "live"):
             node = await self._node(looked.shown, wanted)
             groups = sorted(node.known_groups)
             view |= {
@@ -100,7 +114,7 @@ class AdminHandler(AdminPage):
                 "sorts": {name: words for name, (words, _key) in SORTS.items()},
                 "groups": {"": "all groups", **dict(zip(groups, groups, strict=True))},
             }
-        if part != "live":
+        if part in ("", "events"):
             view |= await self._events(looked.shown, views.EventFilter(**wanted.events))
         self.page(part_of(part, _PARTS) if part else "admin.html", admin=True, **view)
 
@@ -171,7 +185,17 @@ class AdminHandler(AdminPage):
             "kinds": sorted(kinds.items(), key=lambda kind: kind[1].casefold()),
             "sought": wanted,
             "events_problem": told.problem,
+            "deeds": await self._deeds(),
         }
+
+    async def _deeds(self) -> Sequence[Deed]:
+        """What people did to the pool; a pool that cannot read its ledger says so in its log."""
+        if self.site.hosts is None:
+            return ()
+        try:
+            return await self.site.hosts.deeds(self.viewer)
+        except NodeProblem:
+            return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +271,10 @@ class DrainFormHandler(AdminPage):
         with refusals():
             node = self.node_named(self.typed("node") or None)
             gpu = wishes.checked_gpu(self.typed("gpu")) if self.typed("gpu") else None
-        await self.admin_status(node)
+        if gpu is None:
+            await self.check_admin(node)
+        else:
+            await self.admin_status(node)
         reason = None
         if self.typed("action") != "resume":
             typed = self.typed("reason").strip()
@@ -274,6 +301,11 @@ class DrainFormHandler(AdminPage):
 
     async def _change(self, node: str, gpu: str | None, reason: str | None) -> bool:
         """Take it out of service for ``reason``, or put it back without one; whether it changed."""
+        pool = self.site.hosts
+        if gpu is None and pool is not None:
+            asked = PoolMethod.RESUME if reason is None else PoolMethod.DRAIN
+            await pool.ask(asked, self.viewer, host=node, reason=reason)
+            return True
         if gpu is None:
             method = Method.NODE_RESUME if reason is None else Method.NODE_DRAIN
             return bool((await self.ask(node, method, reason=reason))["count"])
@@ -281,8 +313,13 @@ class DrainFormHandler(AdminPage):
         return bool((await self.ask(node, method, gpu=gpu, reason=reason))["changed"])
 
     async def _form(self, node: str, gpu: str | None, reason: str, mistake: str) -> None:
-        status = await self.admin_status(node)
-        every = views.gpu_views(status)
+        drained, every = "", list[views.GpuView]()
+        if gpu is None and self.site.hosts is not None:
+            await self.check_admin(node)
+            known = {host.name: host for host in self.site.hosts.hosts(self.viewer)}
+            drained = known[node].drained
+        else:
+            every = views.gpu_views(await self.admin_status(node))
         found = [view for view in every if gpu in (None, view.key)]
         if gpu is not None and not found:
             raise Refusal(NodeProblem("unknown_gpu", "There is no such GPU in this node any more."))
@@ -293,7 +330,8 @@ class DrainFormHandler(AdminPage):
             gpu=gpu,
             gpus=found,
             what=found[0].title if gpu else node,
-            is_out=bool(found) and all(view.out for view in found),
+            drained=drained,
+            is_out=bool(drained) or (bool(found) and all(view.out for view in found)),
             reason=reason,
             mistake=mistake,
         )

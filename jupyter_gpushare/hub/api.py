@@ -43,6 +43,27 @@ class NodesHandler(JsonHandler):
                 return {"name": name, "connected": state.connected, "message": state.message}
 
 
+class WhereHandler(JsonHandler):
+    """The pool's hosts, ranked for what the viewer wishes for."""
+
+    async def get(self) -> None:
+        with refusals():
+            if self.site.hosts is None:
+                raise NodeProblem("not_found", "This Hub has no pool of hosts.")
+            wish = {
+                "gpus": self._count("gpus"),
+                "memory": self._count("memory"),
+                "kind": self.query("kind"),
+            }
+            self.answer(await self.site.hosts.where(self.viewer, **wish))
+
+    def _count(self, name: str) -> int | None:
+        text = self.query(name)
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 20):
+            raise NodeProblem("bad_request", f"{name!r} must be a whole number.")
+        return None if text is None else int(text)
+
+
 def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
     async def method(self: JsonHandler, *path: str) -> None:
         came = rest.Request(path, self.request.query_arguments, self.request.body)
@@ -76,6 +97,7 @@ class NothingHandler(JsonHandler):
 
 ROUTES: tuple[tuple[str, type[JsonHandler]], ...] = (
     (r"api/nodes", NodesHandler),
+    (r"api/where", WhereHandler),
     *((f"api/{pattern}", handler(operations)) for pattern, operations in rest.resources()),
     (r"api/openapi\.json", OpenApiHandler),
     (r"api/.*", NothingHandler),

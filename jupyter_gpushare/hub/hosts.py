@@ -55,7 +55,8 @@ class HostGpu:
 class Own:
     """What the viewer has on a host. ``lent`` are GPUs that the pool lends there, in a pool.
 
-    ``talks``: a server or task of theirs is connected to that host's node manager.
+    ``talks``: a server or task of theirs is connected to that host's node manager. ``why`` says
+    why the pool lends no more for what waits there.
     """
 
     held: int = 0
@@ -63,6 +64,7 @@ class Own:
     waiting: int = 0
     lent: int | None = None
     talks: bool = False
+    why: str = ""
 
     @property
     def is_there(self) -> bool:
@@ -353,9 +355,9 @@ def kinds_text(gpus: Iterable[HostGpu]) -> str:
 
 def _free_text(host: Host) -> str:
     empty, most = host.free
-    if not host.in_service:
+    if not most:
         return "none"
-    return f"{words.gpus(empty)}; at most {words.size(most)} on one"
+    return f"{words.gpus(empty) if empty else 'no GPU'}; up to {words.size(most)} on one"
 
 
 def _expected_text(host: Host) -> str:
@@ -409,11 +411,14 @@ class OwnRow:
 
     name: str
     text: str
+    why: str
 
 
 def own_rows(hosts: Iterable[Host]) -> tuple[OwnRow, ...]:
     """The hosts on which the viewer holds GPUs, has parked tasks, waits, or is lent GPUs."""
-    return tuple(OwnRow(host.name, text) for host in hosts if (text := _own_text(host.own)))
+    return tuple(
+        OwnRow(host.name, text, host.own.why) for host in hosts if (text := _own_text(host.own))
+    )
 
 
 def _own_text(own: Own) -> str:

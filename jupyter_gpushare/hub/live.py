@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jupyterhub.services.auth import UserNotAllowed
 from tornado import web
@@ -21,8 +21,12 @@ from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 
 from .handlers import NOT_LOGGED_IN, Refusal, ServiceHandler
+from .hosts import Host
 from .site import Site
 from .views import fingerprint
+
+if TYPE_CHECKING:
+    from .pooling import HubPool
 
 #: The messages to a page.
 CHANGED: Final = '{"type": "changed"}'
@@ -31,6 +35,7 @@ LOGGED_OUT: Final = 1008
 #: Nodes that one page listens to at once.
 MOST_HEARD: Final = 8
 _AT_MOST_EVERY: Final = 1.0  # seconds between two messages
+_FIGURES_EVERY: Final = 5.0  # seconds between two messages about figures of a pool's hosts
 _WRITE_WITHIN: Final = 30.0  # seconds a message may take to leave; then the listener is dropped
 _LARGEST_INCOMING: Final = 1024  # bytes; listeners need not send anything
 
@@ -66,6 +71,18 @@ class Audience:
         """Say goodbye to everybody (1001, going away)."""
         for listener in tuple(self.listeners):
             listener.close(1001, "The service stops.")
+
+
+def _is_urgent(before: Sequence[Host], now: Sequence[Host]) -> bool:
+    """Whether a person must see at once what changed: not only figures."""
+    if len(before) != len(now):
+        return True
+    pairs = ((old, new) for old, new in zip(before, now, strict=True) if old is not new)
+    return any(_lasts(old) != _lasts(new) for old, new in pairs)
+
+
+def _lasts(host: Host) -> tuple[object, ...]:
+    return host.name, host.state, host.problem, host.drained, host.own
 
 
 class LiveHandler(ServiceHandler, WebSocketHandler):
@@ -108,7 +125,9 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
             return
         self.audience.add(self)
         loop = asyncio.get_running_loop()
-        hearing = (self._hear(node) for node in self._heard())
+        hearing = [self._hear(node) for node in self._heard()]
+        if self.site.hosts is not None:
+            hearing.append(self._follow_pool(self.site.hosts))
         self._tasks = [
             loop.create_task(one) for one in (*hearing, self._tell(), self._look_again())
         ]
@@ -140,7 +159,23 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
         The page learns of changes on the rest when it asks by itself.
         """
         shown = self.get_argument("host", "")
-        return sorted(self.site.pool.nodes, key=lambda name: name != shown)[:MOST_HEARD]
+        # A pool hears all hosts itself.
+        most = MOST_HEARD if self.site.hosts is None else 1
+        return sorted(self.site.pool.nodes, key=lambda name: name != shown)[:most]
+
+    async def _follow_pool(self, pool: HubPool) -> None:
+        """Tell at once of hosts that come, go or change state; of figures, which change all the
+        time, every few seconds.
+        """
+        loop, told = asyncio.get_running_loop(), 0.0
+        before: list[Host] = []
+        while True:
+            now = pool.hosts(self.viewer)
+            due = loop.time() - told >= _FIGURES_EVERY
+            if now != before and (due or _is_urgent(before, now)):
+                before, told = now, loop.time()
+                self._changed.set()
+            await asyncio.sleep(_AT_MOST_EVERY)
 
     def _hearing(self, link: NodeLink) -> Callable[[], None]:
         """Told of each new status of ``link``; measurements alone are no news."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 from tornado import web
@@ -28,14 +28,22 @@ from . import hosts, plots, views
 from .api import refusals
 from .csvfile import hours, to_csv
 from .handlers import Refusal, ServiceHandler, attachment, said_by, write_page
+from .links import Viewer
 from .listing import ROWS, HostListing, host_listing
 from .words import duration
+
+if TYPE_CHECKING:
+    from .pooling import HubPool
 
 DAYS: Final = 30
 _AT_ONCE: Final = 8  # hosts that one request of a page asks at the same time
 _PLOTTED: Final = 150  # steps in the width of a plot
 _NOTE_COOKIE: Final = "gpushare-note"
 _LONGEST_NOTE: Final = 600
+NO_HOST: Final = (
+    "No host has joined the pool yet. `jupyter gpushare pool token` on this host makes a token, "
+    "and `jupyter gpushare pool join TOKEN` on another one joins it."
+)
 _PARTS: Final = {"hosts": "hosts.html", "live": "user_live.html"}
 _TITLES: Final = {
     400: "That could not be understood",
@@ -56,6 +64,18 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnPool:
+    """What a person has of the whole pool: their quotas, and how their groups stand."""
+
+    quotas: Sequence[views.QuotaView]
+    groups: str
+
+    @classmethod
+    def of(cls, pool: HubPool, viewer: Viewer) -> OwnPool:
+        return cls(pool.quotas(viewer), pool.group_text(viewer))
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """What a page knows of all hosts, and the answer of the one whose details it shows."""
 
@@ -63,6 +83,7 @@ class Looked:
     hosts: Sequence[hosts.Host]
     shown: Answered
     is_admin: bool
+    pool: OwnPool | None = None
 
     @property
     def view(self) -> dict[str, Any]:
@@ -75,6 +96,7 @@ class Looked:
             "host_states": {"": "all", **{one.value: hosts.STATES[one] for one in hosts.HostState}},
             "row_counts": {count: f"{count} a page" for count in ROWS},
             "shown": self.shown.node,
+            "pool": self.pool,
         }
 
 
@@ -183,6 +205,9 @@ class PageHandler(ServiceHandler):
             )
             if wanted.chosen:
                 self.node_named(wanted.chosen)
+        pool = self.site.hosts
+        if pool is not None:
+            return await self._look_at_pool(pool, wanted)
         answers = await self.every_node(Method.STATUS)
         known = [
             hosts.away(answer.node, answer.problem)
@@ -193,6 +218,16 @@ class PageHandler(ServiceHandler):
         name = hosts.chosen(known, wanted.chosen)
         shown = next(answer for answer in answers if answer.node == name)
         return Looked(wanted, known, shown, is_admin(answers))
+
+    async def _look_at_pool(self, pool: HubPool, wanted: HostListing) -> Looked:
+        """The pool knows all hosts; only the shown one is asked."""
+        known = pool.hosts(self.viewer)
+        if not known:
+            raise Refusal(NodeProblem("unavailable", NO_HOST))
+        name = hosts.chosen(known, wanted.chosen)
+        shown = await self.answered(name, Method.STATUS)
+        admin = self.viewer.admin or is_admin([shown])
+        return Looked(wanted, known, shown, admin, pool=OwnPool.of(pool, self.viewer))
 
     async def every_node(self, method: Method, **params: Any) -> list[Answered]:
         """Ask all nodes, some at the same time: each takes a link of the viewer's."""
@@ -205,7 +240,13 @@ class PageHandler(ServiceHandler):
         return list(await asyncio.gather(*(one(node) for node in self.site.pool.nodes)))
 
     async def answered(self, node: str, method: Method, **params: Any) -> Answered:
-        """Ask one node; the answer says why there is none."""
+        """Ask one node; the answer says why there is none.
+
+        A host that the pool cannot reach is not waited for.
+        """
+        problem = "" if self.site.hosts is None else self.site.hosts.problem(node)
+        if problem:
+            return Answered(node, None, problem)
         return await self.told(node, self.ask(node, method, **params))
 
     async def told(self, node: str, asked: Awaitable[dict[str, Any]]) -> Answered:
@@ -272,10 +313,14 @@ class UserHandler(PageHandler):
             return
         looked = await self.look()
         if part == "plots":
-            self.page("gpu_plots.html", admin=False, **await self.plots(looked.shown))
+            view = {**looked.view, **await self.plots(looked.shown)}
+            self.page("gpu_plots.html", admin=False, **view)
             return
         admin = looked.is_admin
-        view: dict[str, Any] = {**looked.view, "node": own_view(looked.shown, looked.hosts)}
+        view = {
+            **looked.view,
+            "node": own_view(looked.shown, looked.hosts, in_pool=looked.pool is not None),
+        }
         if part:
             self.page(part_of(part, _PARTS), admin=admin, **view)
             return
@@ -321,8 +366,11 @@ class OwnView:
     gpus: Sequence[views.GpuView] = ()
 
 
-def own_view(answer: Answered, known: Sequence[hosts.Host]) -> OwnView:
-    """A person's view of a node, whether or not the node has answered."""
+def own_view(answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = False) -> OwnView:
+    """A person's view of a node, whether or not the node has answered.
+
+    ``in_pool``: quotas are the pool's, and the node's say only what was lent there.
+    """
     status = answer.document
     if status is None:
         return OwnView(answer.node, answer.problem)
@@ -333,7 +381,7 @@ def own_view(answer: Answered, known: Sequence[hosts.Host]) -> OwnView:
         simulated=status["node"]["simulated"],
         is_own=answer.node in hosts.own_hosts(known),
         nothing=hosts.nothing_text(answer.node, known),
-        quotas=views.quota_views(status),
+        quotas=() if in_pool else views.quota_views(status),
         leases=views.lease_views(status),
         queue=views.queue_view(status),
         gpus=views.gpu_views(status),

@@ -27,7 +27,9 @@ from traitlets.config import Config
 
 from ..protocol import heldport, names
 from ..protocol.address import SYSTEM_SOCKET
+from ..protocol.poolcalls import POOL_SOCKET
 from .configuration import SpawnerKind, spawner_kind, spawner_sections, value
+from .placing import place_servers
 
 #: The node manager's rights at the Hub: to read a token's owner, the owner's groups and roles, and
 #: the groups' properties. It can change nothing.
@@ -40,7 +42,7 @@ NODE_SCOPES: Final = (
 )
 #: The rights of the service that runs a pool: it reads the groups' properties and members.
 POOL_SCOPES: Final = ("list:groups", "read:groups")
-SYSTEM_POOL: Final = "/var/lib/jupyter-gpushare/pool"
+SYSTEM_POOL: Final = "/var/lib/jupyter-gpushare-pool"
 #: Runs a module, and starts it again at once when it is killed: the Hub looks only every 30 s.
 _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 #: The pages' port: one at which only root can listen, or where the Hub is not root's another.
@@ -98,6 +100,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     #: What the service that runs the pool may ask the Hub.
     pool_role: Mapping[str, Any] | None = None
+    #: Where that service is asked on which host a server starts.
+    pool_socket: str = ""
 
     def lines(self) -> list[str]:
         """The plan for a terminal; without tokens."""
@@ -110,6 +114,8 @@ class Plan:
             told.append(f"role {role['name']}: {', '.join(role['scopes'])}")
         told.append(f"every user and every server's token may: {self.access}")
         told += [f"every server gets {name}={what}" for name, what in self.environment.items()]
+        if self.pool_socket:
+            told.append(f"the pool at {self.pool_socket} says on which host a server starts")
         if self.mount is not None:
             told.append(f"every container sees {self.mount.path} ({self.mount.setting})")
         return told
@@ -157,7 +163,7 @@ def setup(
     whoever listens there. ``url=None``: no pages.
 
     ``pool``: several hosts as one. The pages' service runs the pool, which keeps what it knows in
-    this folder, or (``True``) in ``/var/lib/jupyter-gpushare/pool``; ``quotas`` then hold on all
+    this folder, or (``True``) in ``/var/lib/jupyter-gpushare-pool``; ``quotas`` then hold on all
     hosts together. Each host runs a node manager of its own and joins
     (``jupyter gpushare pool token``).
 
@@ -201,10 +207,19 @@ def setup(
             "oauth_no_confirm": True,
             "environment": {names.SOCKET: socket},
         }
+    pool_socket = ""
     if pool:
-        folder = pool if isinstance(pool, str) else SYSTEM_POOL
+        folder = os.path.abspath(pool) if isinstance(pool, str) else SYSTEM_POOL
         if here and pool is True:
             folder = str(here / "jupyter-gpushare-pool")
+        as_system = folder == SYSTEM_POOL and os.geteuid() == 0
+        pool_socket = POOL_SOCKET if as_system else f"{folder}/pool.sock"
+        pages["command"].append(f"--Pool.socket={pool_socket}")
+        base = str(value(c, "JupyterHub", "base_url", "/")).strip("/")
+        environment[names.POOL_URL] = (
+            "/".join(filter(None, [str(pages["url"]).rstrip("/"), base, "services", name, ""]))
+            + "/"
+        )
         pages["command"] += ["--GpuShareHub.pool=True", f"--Pool.folder={folder}"]
         if quotas:
             pages["environment"][names.QUOTAS] = quotas_as_text(quotas)
@@ -250,6 +265,7 @@ def setup(
         pool_role={"name": f"{name}-pool", "services": [name], "scopes": [*POOL_SCOPES]}
         if pool
         else None,
+        pool_socket=pool_socket,
         warnings=tuple(warnings),
     )
     apply(c, plan, hub_major())
@@ -399,6 +415,8 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         c[section].environment = {**plan.environment, **value(c, section, "environment", {})}
     if plan.mount is not None:
         _add_mount(c, plan.mount)
+    if plan.pool_socket:
+        place_servers(c, plan.pool_socket)
 
 
 def _let_users_in(c: Config, roles: list[dict[str, Any]], access: str, major: int) -> None:

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 from jupyter_gpushare.protocol import expecting, holding
+from jupyter_gpushare.protocol.periods import MONTH, WEEK
 
 from . import forms, words
 from .listing import Member
@@ -85,7 +86,8 @@ def _lasting(value: Any) -> Any:
         return {k: _lasting(part) for k, part in value.items() if k not in _VOLATILE}
     if isinstance(value, list):
         return [_lasting(part) for part in value]
-    return value
+    # A moment is worked out anew in each document, and differs by less than a microsecond.
+    return round(value, 1) if isinstance(value, float) else value
 
 
 # -- one's own -----------------------------------------------------------------------------------
@@ -122,6 +124,11 @@ def quota_view(status: Json) -> QuotaView:
     return _quota_view(quota, [gpu["mine"] for gpu in status["gpus"]], status["gpus"])
 
 
+def quota_of(quota: Json) -> QuotaView:
+    """A quota that holds on several hosts, without the memory on each GPU."""
+    return _quota_view(quota, (), ())
+
+
 def _quota_view(
     quota: Json, mine: Sequence[int], gpus: Sequence[Json], server: str = ""
 ) -> QuotaView:
@@ -153,7 +160,12 @@ def budget_text(budget: Json) -> str:
 
 def budget_when(budget: Json) -> str:
     """The period of a budget: ``in the last 7 days``, ``this month``."""
-    return budget.get("when") or f"in the last {words.duration(budget['window'])}"
+    if budget.get("when"):
+        return str(budget["when"])
+    if "window" in budget:
+        return f"in the last {words.duration(budget['window'])}"
+    per = budget.get("per")  # a pool's: each host has its window
+    return f"this {per}" if per in (WEEK, MONTH) else f"since {per}" if per else "lately"
 
 
 def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
@@ -170,7 +182,9 @@ def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
     if budget and budget["level"] == "spent" and not budget.get("per"):
         return (
             "Your GPU-hours are spent. You get a GPU again when the hours that you held long "
-            f"ago are no longer in the last {words.duration(budget['window'])}."
+            f"ago are no longer {budget_when(budget)}."
+            if "window" in budget
+            else "Your GPU-hours are spent. You get a GPU again when the oldest count no more."
         )
     if budget and budget["level"] == "spent":
         when = {"week": "the next week begins", "month": "the next month begins"}

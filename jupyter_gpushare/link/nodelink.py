@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,7 +31,7 @@ from jupyter_gpushare.protocol.messages import (
     Notice,
     Notification,
 )
-from jupyter_gpushare.protocol.secured import NotOfThePool
+from jupyter_gpushare.protocol.secured import NotOfThePool, in_words
 
 from .dial import Host, open_streams
 from .errors import NodeProblem, NodeTimedOut, NodeUnavailable
@@ -203,7 +204,7 @@ class NodeLink:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 reader, writer = await open_streams(path)
         except (TimeoutError, OSError, NotOfThePool) as error:
-            said = getattr(error, "strerror", None) or str(error) or "no answer"
+            said = in_words(error)
             self._lost(
                 self._why()
                 or f"The node manager at {path} cannot be reached ({said}). It is tried again."
@@ -225,7 +226,8 @@ class NodeLink:
             self._lost(problem.message)
         except (OSError, ProtocolError) as error:
             self._log.debug("gpushare: the connection to %s failed", path, exc_info=True)
-            self._lost(f"The connection to the node manager at {path} failed ({error}).")
+            said = in_words(error) if isinstance(error, ssl.SSLError) else str(error)
+            self._lost(f"The connection to the node manager at {path} failed ({said}).")
         finally:
             # All of it before the next await: close() may cancel us there.
             self._writer = None

@@ -16,6 +16,7 @@ from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol import calls
 from jupyter_gpushare.protocol import documents as doc
 from jupyter_gpushare.protocol.messages import MOST_MEMORY, Method
+from jupyter_gpushare.protocol.secured import HOST_NAME
 
 from . import rest, wishes
 from .schema import Json, components, fields, reference
@@ -218,23 +219,65 @@ def _paths(host: Host) -> Json:
                 "responses": _answers("Nodes", host.forbidden),
             }
         }
+        paths["/where"] = {
+            "get": {
+                "operationId": "getWhere",
+                "summary": "The pool's hosts, ranked for what a server or a kernel of yours needs.",
+                "parameters": [
+                    _query("gpus", {"type": "integer", "minimum": 0}, "GPUs on one host; 1"),
+                    _query("memory", {"type": "integer", "minimum": 1}, "bytes on each GPU"),
+                    _query("kind", _NAME, "the GPUs' name"),
+                ],
+                "responses": _answers("Ranking", host.forbidden, 404),
+            }
+        }
     if host.kernels:
         paths["/kernels"] = {
             "get": {
                 "operationId": "getKernels",
-                "summary": "The kernels whose Python lacks the import hook, and what mends it.",
+                "summary": "The kernels whose Python lacks the import hook, and what mends it; "
+                "and those whose host the pool chose.",
                 "responses": _answers("Kernels", host.forbidden),
             }
         }
+        paths["/kernels/{kernel}/host"] = {
+            "parameters": [
+                {
+                    "name": "kernel",
+                    "in": "path",
+                    "required": True,
+                    "schema": {"type": "string", "pattern": r"^[A-Za-z0-9_-]+$"},
+                    "description": "its id",
+                }
+            ],
+            "post": {
+                "operationId": "postKernelHost",
+                "summary": "Restart a kernel on another host of the pool; its variables are lost.",
+                "requestBody": _body("KernelHost"),
+                "responses": _answers("MovedKernel", host.forbidden, 404, 409, 503),
+            },
+        }
     return {host.prefix + path: operations for path, operations in paths.items()}
+
+
+_KERNEL_HOST: Final = _closed(
+    {
+        "host": {
+            "type": "string",
+            "pattern": f"^{HOST_NAME}$",
+            "description": "its name in the pool",
+        }
+    },
+    ("host",),
+)
 
 
 def document(base_url: str = "/", host: Host = SERVER) -> Json:
     """Return the OpenAPI document of a ``host`` whose base URL is ``base_url``."""
     answers = {
         **_ANSWERS,
-        **({"Nodes": doc.Nodes} if host.many_nodes else {}),
-        **({"Kernels": doc.Kernels} if host.kernels else {}),
+        **({"Nodes": doc.Nodes, "Ranking": doc.Ranking} if host.many_nodes else {}),
+        **({"Kernels": doc.Kernels, "MovedKernel": doc.MovedKernel} if host.kernels else {}),
     }
     return {
         "openapi": "3.1.0",
@@ -248,7 +291,11 @@ def document(base_url: str = "/", host: Host = SERVER) -> Json:
         "security": [{"token": []}],
         "paths": _paths(host),
         "components": {
-            "schemas": {**components(answers), **_bodies()},
+            "schemas": {
+                **components(answers),
+                **_bodies(),
+                **({"KernelHost": _KERNEL_HOST} if host.kernels else {}),
+            },
             "securitySchemes": {
                 "token": {"type": "apiKey", "in": "header", "name": "Authorization"}
             },

@@ -22,6 +22,7 @@ from .draft import Refuse
 from .joining import NotJoined
 from .ledger import LedgerProblem
 from .manager import PoolManager
+from .pki import BadRequest
 from .socket import PoolRefused
 from .state import Host
 from .where import rank
@@ -51,6 +52,7 @@ class PoolAnswers:
             PoolMethod.LEND_GPUS: self._lend,
             PoolMethod.RETURN_GPUS: self._return,
             PoolMethod.HISTORY: self._history,
+            PoolMethod.ROTATE: self._rotate,
         }
 
     async def answer(self, call: Call, by: str) -> Any:
@@ -95,7 +97,7 @@ class PoolAnswers:
             "problem": "" if host.connected else self._manager.problem(host.name),
             "until": None if host.connected else self._manager.unix(host.until),
             "drain": None if host.drain is None else asdict(host.drain),
-            "empty": bool(host.connected and host.report and host.report.empty),
+            "empty": _is_empty(host),
             "report": told,
             "lent": {
                 name: {"gpus": out.gpus, "reclaim": out.reclaim, "why": out.why}
@@ -140,6 +142,13 @@ class PoolAnswers:
         await self._manager.forget(params.host, by)
         return {"host": params.host}
 
+    async def _rotate(self, _params: Any, by: str) -> Any:
+        try:
+            await self._manager.rotate(by)
+        except BadRequest as error:
+            raise PoolRefused(Reason.BAD_REQUEST, str(error)) from error
+        return {}
+
     # -- quotas and groups -------------------------------------------------------------------------
 
     async def _quotas(self, _params: Any, _by: str) -> Any:
@@ -149,7 +158,7 @@ class PoolAnswers:
         return {
             "default": _group_quota(state, None),
             "groups": [_group_quota(state, name) for name in sorted(book.of_groups)],
-            "quotas": [_quota(state, name) for name in sorted(names)],
+            "quotas": [quota_row(state, name) for name in sorted(names)],
             "warnings": [],
         }
 
@@ -179,7 +188,7 @@ class PoolAnswers:
         state = self._manager.state
         if whose.environment is None:
             return {**_group_quota(state, whose.group), "warnings": []}
-        return {**_quota(state, EnvironmentName(whose.environment)), "warnings": []}
+        return {**quota_row(state, EnvironmentName(whose.environment)), "warnings": []}
 
     async def _groups(self, _params: Any, _by: str) -> Any:
         state = self._manager.state
@@ -218,12 +227,20 @@ class PoolAnswers:
 # -- documents -------------------------------------------------------------------------------------
 
 
+def _is_empty(host: Host) -> bool:
+    """Whether a host that takes nothing new has nothing left; only a report after that can say."""
+    report = host.report
+    if report is None or not host.connected or host.due:
+        return False
+    return report.empty and report.draining is not None
+
+
 def _plain(quota: Quota) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(quota)
     return plain | {"own_burst_memory": plain["burst_memory"]}
 
 
-def _quota(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
+def quota_row(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
     """A row of the list of quotas, as a node manager has it; what is held is held on all hosts."""
     book = state.quotas
     quota, source = book.resolve(environment)

@@ -17,7 +17,8 @@ from ..protocol.poolcalls import POOL_SOCKET
 from ..protocol.secured import JOIN_PORT
 from .words.config import PoolConfig
 
-SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare/pool"
+# Not in the node manager's: its user could replace the folder, and be the pool.
+SYSTEM_FOLDER: Final = "/var/lib/jupyter-gpushare-pool"
 _RULES: Final = PoolConfig()
 NEEDS_CRYPTOGRAPHY: Final = (
     "The pool needs the package cryptography: install jupyter_gpushare[pool] where the pool runs."

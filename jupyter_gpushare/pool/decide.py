@@ -71,7 +71,7 @@ def _plan(draft: Draft) -> None:
             plan(draft, one)
         else:
             members[one] = group
-    if members:
+    if members or draft.state.used is not draft.used:
         breathe(draft, members)
 
 
@@ -129,17 +129,30 @@ def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
     draft.emit(spoke)
     now = draft.state.hosts[command.host]
     draft.plan |= {*changed(host, dict(now.here)), *_unsettled(now)}
+    if host.serves != now.serves:
+        draft.plan |= now.everybody
     for want in report.wants:
         known_groups = draft.state.quotas.groups_of.get(want.environment)
         told = draft.state.hosts[command.host].told.get(want.environment, ())
         if known_groups is None and told != want.groups:
             groups = (command.host, want.environment, want.groups)
             draft.emit(ev.GroupsTold(command.at, *groups))
-    if not host.connected or command.at >= host.renewed + draft.config.validity / 2:
+    if not host.connected or _is_due(draft, now, report):
         draft.plan |= now.everybody
         draft.renew(command.host)
     _see_drain(draft, now, report)
     return _DONE
+
+
+def _is_due(draft: Draft, host: Host, report: HostReport) -> bool:
+    """Whether all is to be sent again: at half of the validity, or because little of it is left.
+
+    A message that came late, or was made from an old report, is over sooner.
+    """
+    config = draft.config
+    is_short = bool(host.out) and report.seconds < config.validity / 4
+    after = config.interval if is_short else config.validity / 2
+    return draft.at >= host.renewed + after
 
 
 def _is_older(report: HostReport, known: HostReport) -> bool:

@@ -36,6 +36,8 @@ class Draft:
         self.config = config
         self.at = at
         self.number = state.number + 1
+        #: What counted for groups before.
+        self.used = state.used
         self.events: list[ev.Event] = []
         self.renewed: set[str] = set()
         #: Environments to plan anew; those in ``resend`` are told even what stays as it is.

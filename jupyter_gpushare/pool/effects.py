@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .state import Host, State
+from .state import NOT_USED, Host, State
 from .words import effects as eff
 from .words import events as ev
 from .words.config import PoolConfig
@@ -61,4 +61,13 @@ def _budget(state: State, host: Host, environment: Environment) -> eff.Budget:
     if hours is not None:
         hours = max(0.0, hours - (0.0 if here is None else here.spent))
     quota = state.quota(host, environment)
-    return eff.Budget(environment, out.asked, quota, hours, out.reclaim, out.why)
+    borrowed = min(out.asked, _over(state, host, environment))
+    return eff.Budget(environment, out.asked, quota, hours, out.reclaim, out.why, borrowed)
+
+
+def _over(state: State, host: Host, environment: Environment) -> int:
+    """What the environment's group uses beyond its own."""
+    name = state.group(host, environment)
+    if name is None:
+        return 0
+    return max(0, state.used.get(name, NOT_USED).gpus - state.groups[name].nominal)

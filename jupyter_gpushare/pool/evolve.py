@@ -93,6 +93,11 @@ def reindexed(state: State) -> State:
 # -- hosts -------------------------------------------------------------------------------------
 
 
+@_evolves(ev.AuthorityRotated)
+def _rotated(state: State, _event: ev.AuthorityRotated) -> State:
+    return state
+
+
 @_evolves(ev.PoolStarted)
 def _started(state: State, event: ev.PoolStarted) -> State:
     hosts = {
@@ -259,15 +264,23 @@ def _gpus_returned(state: State, event: ev.GpusReturned) -> State:
 # -- quotas and groups -------------------------------------------------------------------------
 
 
-def _requoted(state: State, **parts: Any) -> State:
+def _requoted(state: State, whose: Environment | None, **parts: Any) -> State:
+    """The state after these parts of the quotas changed, for one environment or for many."""
     after = replace(state, quotas=replace(state.quotas, **parts))
-    return reindexed(after) if state.groups else after
+    if not state.groups:
+        return after
+    if whose is None:
+        return reindexed(after)
+    for host in state.at(whose):
+        after = _regroup(state, after, host, host, (whose,))
+    return after
 
 
 @_evolves(ev.QuotasConfigured)
 def _configured(state: State, event: ev.QuotasConfigured) -> State:
     return _requoted(
         state,
+        None,
         default=event.default,
         groups=Map(dict(event.groups)),
         users=Map(dict(event.users)),
@@ -278,29 +291,30 @@ def _configured(state: State, event: ev.QuotasConfigured) -> State:
 @_evolves(ev.QuotaSet)
 def _set(state: State, event: ev.QuotaSet) -> State:
     overrides = state.quotas.overrides.set(event.environment, event.quota)
-    return _requoted(state, overrides=overrides)
+    return _requoted(state, event.environment, overrides=overrides)
 
 
 @_evolves(ev.QuotaUnset)
 def _unset(state: State, event: ev.QuotaUnset) -> State:
-    return _requoted(state, overrides=_drop(state.quotas.overrides, event.environment))
+    overrides = _drop(state.quotas.overrides, event.environment)
+    return _requoted(state, event.environment, overrides=overrides)
 
 
 @_evolves(ev.GroupQuotaSet)
 def _group_quota_set(state: State, event: ev.GroupQuotaSet) -> State:
     overrides = state.quotas.group_overrides.set(event.group, event.quota)
-    return _requoted(state, group_overrides=overrides)
+    return _requoted(state, None, group_overrides=overrides)
 
 
 @_evolves(ev.GroupQuotaUnset)
 def _group_quota_unset(state: State, event: ev.GroupQuotaUnset) -> State:
-    return _requoted(state, group_overrides=_drop(state.quotas.group_overrides, event.group))
+    return _requoted(state, None, group_overrides=_drop(state.quotas.group_overrides, event.group))
 
 
 @_evolves(ev.Introduced)
 def _introduced(state: State, event: ev.Introduced) -> State:
     groups_of = state.quotas.groups_of.set(event.environment, event.groups)
-    return _requoted(state, groups_of=groups_of)
+    return _requoted(state, event.environment, groups_of=groups_of)
 
 
 @_evolves(ev.GroupsTold)

@@ -13,6 +13,8 @@ and the time in which borrowers give back (``reclaim_after`` of their hosts), wh
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from . import texts
 from .draft import Draft
 from .plan import plan
@@ -30,24 +32,36 @@ def common(state: State) -> int:
     free = 0
     for name, group in state.groups.items():
         lent = lends(group)
-        free += lent - max(0, state.used.get(name, NOT_USED).gpus - (group.nominal - lent))
+        free += lent - max(0, _used(state, name) - (group.nominal - lent))
     return free
+
+
+def _used(state: State, name: GroupName) -> int:
+    return state.used.get(name, NOT_USED).gpus
+
+
+def own(state: State, name: GroupName) -> int:
+    """How much of its nominal a group does not use."""
+    return max(0, state.groups[name].nominal - _used(state, name))
 
 
 def available(state: State, group: Group) -> int:
     """How many GPUs more may count for a group."""
-    used = state.used.get(group.name, NOT_USED).gpus
+    used = _used(state, group.name)
     room = max(0, group.nominal - lends(group) - used) + max(0, common(state))
     if group.borrowing is not None:
         room = min(room, group.nominal + group.borrowing - used)
     return max(0, room)
 
 
-def shares(state: State) -> dict[GroupName, float]:
+def size(state: State) -> tuple[int, int]:
+    """How many GPUs and bytes of memory the pool has, and at least one of each."""
+    gpus = [g.memory for host in state.hosts.values() if host.report for g in host.report.gpus]
+    return max(1, len(gpus)), max(1, sum(gpus))
+
+
+def shares(state: State, count: int, memory: int) -> dict[GroupName, float]:
     """Each group's dominant share of the pool (GPUs, memory), for one nominal GPU."""
-    gpus = [g for host in state.hosts.values() if host.report for g in host.report.gpus]
-    memory = max(1, sum(gpu.memory for gpu in gpus))
-    count = max(1, len(gpus))
     found = {}
     for name, group in state.groups.items():
         used = state.used.get(name, NOT_USED)
@@ -58,16 +72,18 @@ def shares(state: State) -> dict[GroupName, float]:
 
 def breathe(draft: Draft, members: dict[Environment, GroupName]) -> None:
     """Plan members of groups: those that changed, and those that wait or give back."""
-    reclaimed = {one for one in draft.state.wanting if _gives_back(draft.state, one)}
-    waiting = {**draft.state.wanting, **members}
+    state = draft.state
+    reclaimed = {one for one in state.wanting if _gives_back(state, one)}
+    # Who waits for a group that can have no more, and knows it, is looked at when that changes.
+    open_ = {n for n, group in state.groups.items() if own(state, n) or available(state, group)}
+    waiting = {one: name for one, name in state.wanting.items() if name in open_} | members
     owed = _serve(draft, {one: of for one, of in waiting.items() if one not in reclaimed}, members)
     taken = _victims(draft.state, owed)
     for one in sorted({*reclaimed, *taken}):
-        name = waiting.get(one) or member_of(draft.state, one)
+        name = member_of(draft.state, one)
         if name is not None:
-            group = draft.state.groups[name]
-            why, back = _why(draft.state, group), texts.given_back(group)
-            plan(draft, one, group=name, taken=taken.get(one), why=why, give_back=back)
+            back = texts.given_back(draft.state.groups[name])
+            plan(draft, one, group=name, taken=taken.get(one), give_back=back)
 
 
 def member_of(state: State, environment: Environment) -> GroupName | None:
@@ -83,39 +99,55 @@ def _gives_back(state: State, environment: Environment) -> bool:
 def _serve(
     draft: Draft, waiting: dict[Environment, GroupName], members: dict[Environment, GroupName]
 ) -> dict[GroupName, int]:
-    """Lend in order; what groups lack of their own nominal is the result."""
-    queues: dict[GroupName, list[Environment]] = {}
-    for one in sorted(waiting, key=lambda one: (-_oldest(draft.state, one), one)):
-        queues.setdefault(waiting[one], []).append(one)
+    """Lend what is groups' own, then what they borrow. What they lack of their own is owed."""
     owed: dict[GroupName, int] = {}
-    share = shares(draft.state) if len(queues) > 1 else {}
-    while queues:
-        state = draft.state
-        name = min(queues, key=lambda name: (_borrows(state, name), share.get(name, 0.0), name))
-        one = queues[name].pop()
-        if not queues[name]:
-            del queues[name]
-        group = state.groups[name]
-        own = group.nominal - state.used.get(name, NOT_USED).gpus
-        room = available(state, group)
-        # What others lack of their own is not lent once more.
-        others = sum(lack for other, lack in owed.items() if other != name)
-        room = max(min(room, own), room - others, 0)
-        why = _why(state, group)
-        if room == 0 and one not in members:
-            lack = _told(state, one, why)
-        else:
-            lack = sum(unmet.gpus for unmet in plan(draft, one, group=name, room=room, why=why))
-            if queues and draft.state.used is not state.used:
-                share = shares(draft.state)
-        own -= owed.get(name, 0)
-        if lack and own > 0:
-            owed[name] = owed.get(name, 0) + min(lack, own)
+    lacking: dict[Environment, GroupName] = {}
+    for one, name in _in_turn(draft, waiting):
+        room = min(own(draft.state, name), available(draft.state, draft.state.groups[name]))
+        for gpus in _lend(draft, one, name, room, told=one not in members):
+            lacking[one] = name
+            if owed.get(name, 0) + gpus <= own(draft.state, name):
+                owed[name] = owed.get(name, 0) + gpus
+    for one, name in _in_turn(draft, lacking):
+        # What groups lack of their own is not lent once more.
+        room = available(draft.state, draft.state.groups[name]) - sum(owed.values())
+        if room > 0:
+            _lend(draft, one, name, room)
     return owed
 
 
-def _borrows(state: State, name: GroupName) -> bool:
-    return state.used.get(name, NOT_USED).gpus >= state.groups[name].nominal
+def _in_turn(
+    draft: Draft, waiting: dict[Environment, GroupName]
+) -> Iterator[tuple[Environment, GroupName]]:
+    """The oldest of the group that has the smallest dominant share by then, again and again."""
+    queues: dict[GroupName, list[Environment]] = {}
+    for one in sorted(waiting, key=lambda one: (-_oldest(draft.state, one), one)):
+        queues.setdefault(waiting[one], []).append(one)
+    if not queues:
+        return
+    pool = size(draft.state)
+    used, share = draft.state.used, shares(draft.state, *pool)
+    while queues:
+        if used is not draft.state.used:
+            used, share = draft.state.used, shares(draft.state, *pool)
+        name = min(queues, key=lambda name: (share[name], name))
+        yield queues[name].pop(), name
+        if not queues[name]:
+            del queues[name]
+
+
+def _lend(
+    draft: Draft, one: Environment, name: GroupName, room: int, *, told: bool = False
+) -> list[int]:
+    """Plan a member. What it lacks for its requests is the result; ``told``: it knows that."""
+    state = draft.state
+
+    def why(gpus: int) -> str:
+        return _why(state, name, gpus)
+
+    if told and not own(state, name):
+        return [1]  # it can only borrow, and is planned when there is something to borrow
+    return plan(draft, one, group=name, room=room, why=why)
 
 
 def _oldest(state: State, environment: Environment) -> float:
@@ -127,19 +159,11 @@ def _oldest(state: State, environment: Environment) -> float:
     return found
 
 
-def _told(state: State, environment: Environment, why: str) -> int:
-    """What it lacked when it was planned last, and told ``why``."""
-    return sum(
-        want.gpus
-        for host in state.at(environment)
-        if host.serves and host.out.get(environment, NOT_LENT).why == why
-        for want in host.here.get(environment, NOTHING).wants
-    )
-
-
-def _why(state: State, group: Group) -> str:
-    used = state.used.get(group.name, NOT_USED).gpus
-    return texts.taken_back(group) if used < group.nominal else texts.group_full(group, used)
+def _why(state: State, name: GroupName, gpus: int) -> str:
+    group = state.groups[name]
+    if gpus <= own(state, name):
+        return texts.taken_back(group)
+    return texts.group_full(group, _used(state, name))
 
 
 def _victims(state: State, owed: dict[GroupName, int]) -> dict[Environment, dict[str, int]]:
@@ -147,8 +171,8 @@ def _victims(state: State, owed: dict[GroupName, int]) -> dict[Environment, dict
     missing = -max(0, common(state))
     for name, lack in owed.items():
         group = state.groups[name]
-        own = group.nominal - lends(group) - state.used.get(name, NOT_USED).gpus
-        missing += max(0, lack - max(0, own))
+        kept = group.nominal - lends(group) - _used(state, name)
+        missing += max(0, lack - max(0, kept))
     if not owed or missing <= 0:
         return {}
     over = {

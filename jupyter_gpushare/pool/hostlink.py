@@ -18,12 +18,15 @@ from ..policy.words.model import Quota
 from ..protocol.framing import MAX_LINE, encode
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.reading import BadParameter
+from .ledger import LedgerProblem
 from .words import commands as cmd
 from .words.effects import Budget, DrainHost, Effect, Follow, Hint, Lend, ResumeHost
 from .words.hosts import Accepted, Host, HostReport, read_answer, read_report
 
 #: What the pool's control line calls itself in ``hello``.
 CLIENT: Final = "jupyter-gpushare-pool"
+#: Seconds until a host is asked anew, after its message could not be worked on.
+_PAUSE: Final = 1.0
 #: Bytes of a line that are left for what is around the budgets or hints.
 _AROUND: Final = 1024
 _NO_QUOTA: Final = Quota(gpus=0)
@@ -53,7 +56,7 @@ class HostLink:
     """Keeps one host's commands and effects in order.
 
     Reports may come faster than they are worked on; then only the newest counts. ``patience``:
-    seconds a host may take for an answer; ``silence``: seconds after which it is asked for a report.
+    seconds for a host to answer; ``silence``: seconds after which it is asked for a report.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class HostLink:
             state = self.link.state
             if connected and (not state.connected or state.generation != generation):
                 connected = False
-                await self._submit(lambda at: cmd.HostLost(at, self.host))
+                await self._have(lambda at: cmd.HostLost(at, self.host))
             if state.status is None:
                 self.problem = state.message
                 continue
@@ -116,7 +119,19 @@ class HostLink:
             if report is not None:
                 self.problem = ""
                 connected, generation = True, state.generation
-                await self._submit(partial(cmd.HostReported, host=self.host, report=report))
+                await self._have(partial(cmd.HostReported, host=self.host, report=report))
+
+    async def _have(self, make: Callable[[float], cmd.Command]) -> None:
+        """Have a command worked on. If that fails, all is told anew on a new connection."""
+        try:
+            await self._submit(make)
+            return
+        except LedgerProblem as problem:
+            self._log.error("%s", problem)
+        except Exception:  # noqa: BLE001 - our bug must not end the line to this host; it is logged
+            self._log.exception("What %s said could not be worked on", self.host)
+        await asyncio.sleep(_PAUSE)
+        self.link.drop()
 
     def _read(self, document: Any) -> HostReport | None:
         """A report that is well-formed; a host that was taken over may send anything."""
@@ -147,7 +162,7 @@ class HostLink:
             return
         report = self._read(document)
         if report is not None:
-            await self._submit(partial(cmd.HostReported, host=self.host, report=report))
+            await self._have(partial(cmd.HostReported, host=self.host, report=report))
 
     # -- out ---------------------------------------------------------------------------------------
 
@@ -199,7 +214,7 @@ class HostLink:
             self.link.drop()
             return
         told = tuple(accepted.values())
-        await self._submit(lambda at: cmd.LendAnswered(at, self.host, effect.number, told))
+        await self._have(lambda at: cmd.LendAnswered(at, self.host, effect.number, told))
 
     def _failed(self, what: str, problem: NodeProblem) -> None:
         if not self.link.state.connected:
@@ -227,6 +242,7 @@ def _budget(budget: Budget) -> dict[str, Any]:
         "gpu_hours": budget.gpu_hours,
         "reclaim": budget.reclaim,
         "why": budget.why or None,
+        "borrowed": budget.borrowed,
     }
 
 

@@ -258,8 +258,7 @@ class JoinEndpoint:
         protocol = asyncio.StreamReaderProtocol(reader)
         loop = asyncio.get_running_loop()
         try:
-            # The certificate is renewed: it is read for each.
-            context = self._authority.join_context()
+            context = self._authority.join_context()  # the present one: it is renewed
             async with asyncio.timeout(_WITHIN):
                 transport, _ = await loop.connect_accepted_socket(
                     lambda: protocol, sock, ssl=context, ssl_handshake_timeout=_HANDSHAKE

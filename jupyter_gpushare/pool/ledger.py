@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -50,6 +50,14 @@ class Audited:
     by: str
     kind: str
     data: dict[str, Any]
+
+
+class _Row(NamedTuple):
+    """What was lent to an environment on a host, or (``is_answer``) what the host accepted."""
+
+    seq: int
+    is_answer: bool
+    gpus: int
 
 
 class PoolLedger:
@@ -153,12 +161,14 @@ class PoolLedger:
         What people did stays.
         """
         marks = ", ".join("?" * len(_LENDING))
-        lent: dict[tuple[str, str], list[tuple[int, str]]] = {}
-        for seq, kind, host, environment in self._db.execute(
-            f"SELECT seq, kind, host, environment FROM events WHERE kind IN ({marks}) ORDER BY seq",
+        lent: dict[tuple[str, str], list[_Row]] = {}
+        for seq, kind, host, environment, gpus in self._db.execute(
+            "SELECT seq, kind, host, environment, json_extract(data, '$.gpus') FROM events "
+            f"WHERE kind IN ({marks}) ORDER BY seq",
             _LENDING,
         ):
-            lent.setdefault((host, environment), []).append((seq, kind))
+            row = _Row(seq, kind == BudgetAccepted.__name__, gpus)
+            lent.setdefault((host, environment), []).append(row)
         old = [seq for rows in lent.values() for seq in _superseded(rows)]
         with self._transaction():
             self._db.executemany("DELETE FROM events WHERE seq = ?", [(seq,) for seq in old])
@@ -215,8 +225,20 @@ def _locked(file: int, until: float) -> bool:
             return True
 
 
-def _superseded(rows: Sequence[tuple[int, str]]) -> list[int]:
-    """Of one environment on one host: what is older than the last answer and its question."""
-    answers = [place for place, (_, kind) in enumerate(rows) if kind == BudgetAccepted.__name__]
-    # Without an answer any of them may be what the host has.
-    return [seq for seq, _ in rows[: max(answers[-1] - 1, 0)]] if answers else []
+def _superseded(rows: Sequence[_Row]) -> list[int]:
+    """Of one environment on one host: what is older than the last answer and its question.
+
+    Without an answer any of them may be what the host has. What grew last stays, too: the newest
+    borrower is asked first.
+    """
+    answers = [place for place, row in enumerate(rows) if row.is_answer]
+    if not answers:
+        return []
+    kept, now = 0, 0
+    for place, row in enumerate(rows):
+        if not row.is_answer and row.gpus > now:
+            kept = place
+        now = row.gpus if row.is_answer else max(now, row.gpus)
+    stays = {kept, kept + 1} if kept + 1 in answers else {kept}
+    older = enumerate(rows[: max(answers[-1] - 1, 0)])
+    return [row.seq for place, row in older if place not in stays]

@@ -28,7 +28,7 @@ from .pki import Authority, BadRequest, NoAuthority
 from .quotas import PoolQuotas
 from .renewing import renew
 from .words import commands as cmd
-from .words.events import Event
+from .words.events import AuthorityRotated, Event
 from .words.hosts import Host
 
 LEDGER: Final = "ledger.sqlite"
@@ -157,24 +157,24 @@ class PoolManager:
         async with self._turn:
             command = make(self._clock.now())
             step = core.step(self.state, command, self.config)
+            host = self.state.hosts.get(getattr(command, "host", ""))
+            had_report = host is not None and host.connected
             durable = [event for event in step.events if event.DURABLE]
             if durable:
                 await self._append(durable)
             self.state = step.state
+        # No waiting from here on: effects leave in the order of their commands.
         self._follow_hosts()
-        if isinstance(command, cmd.HostReported):
-            await self._count_gpus()
         for effect in step.effects:
             if (link := self.links.get(effect.host)) is not None:
                 link.carry_out(effect)
-        return step
-
-    async def _count_gpus(self) -> None:
-        reports = (host.report for host in self.state.hosts.values())
-        if self.quotas.grows(report for report in reports if report is not None):
+        if isinstance(command, cmd.HostReported) and not had_report:
+            self._due.set()  # it may have been away while its certificate was due
+        if isinstance(command, cmd.HostReported) and self.quotas.grows(command.report):
             size = (("size", self.quotas.told()),)
             await self._on_disk(lambda: self._ledger.remember(size))
             await self.quotas.apply()
+        return step
 
     async def _append(self, events: list[Event]) -> None:
         wall = self._clock.wall()
@@ -192,12 +192,17 @@ class PoolManager:
                 await self.submit(cmd.Tick)
             except LedgerProblem as problem:
                 self.log.error("%s", problem)
+            except Exception:
+                self.log.exception("A look at the time failed")
 
     async def _renew(self) -> None:
         """Keep certificates valid: the pool's own, and those of the hosts that can be reached."""
         while True:
             self._due.clear()
-            await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            try:
+                await self._on_disk(lambda: self._authority.renew(self._clock.wall()))
+            except OSError as error:
+                self.log.error("The pool's certificate could not be renewed: %s", error)
             for host, link in tuple(self.links.items()):
                 try:
                     renewed = await renew(link.link, self._authority, host, self._clock.wall())
@@ -210,9 +215,11 @@ class PoolManager:
                 async with asyncio.timeout(_RENEW_EVERY):
                     await self._due.wait()
 
-    async def rotate(self) -> None:
+    async def rotate(self, by: str) -> None:
         """Have a new authority sign from now on. Raises :class:`.pki.BadRequest`."""
         await self._on_disk(lambda: self._authority.rotate(self._clock.wall()))
+        async with self._turn:
+            await self._append([AuthorityRotated(self._clock.now(), by)])
         self._due.set()
 
     async def _on_disk(self, work: Callable[[], T]) -> T:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -64,6 +64,9 @@ class Authority:
         self.pool: Final = pool
         self._folder = folder
         self._signer = signer
+        # Made once for many connections, until a certificate changes.
+        self._joins: ssl.SSLContext | None = None
+        self._calls: ssl.SSLContext | None = None
 
     @classmethod
     def create(cls, folder: Path, pool: str, now: float) -> Authority:
@@ -111,11 +114,15 @@ class Authority:
 
     def join_context(self) -> ssl.SSLContext:
         """For hosts that join: they know us, and have no certificate yet. Raises `OSError`."""
-        return server_context(str(self._folder / _OWN), None)
+        if self._joins is None:
+            self._joins = server_context(str(self._folder / _OWN), None)
+        return self._joins
 
     def call_context(self) -> ssl.SSLContext:
         """For calls to hosts. Raises :class:`OSError`."""
-        return client_context(self.authorities, str(self._folder / _OWN))
+        if self._calls is None:
+            self._calls = client_context(self.authorities, str(self._folder / _OWN))
+        return self._calls
 
     # -- signing --------------------------------------------------------------------------------
 
@@ -129,7 +136,7 @@ class Authority:
             request = x509.load_pem_x509_csr(csr.encode())
             right = request.is_signature_valid
             key = request.public_key()
-        except (ValueError, TypeError, InvalidSignature) as error:
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
             raise BadRequest(f"The request cannot be read: {error}.") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
             raise BadRequest("The request must have a key on the curve P-256.")
@@ -150,6 +157,7 @@ class Authority:
                 return False
         key = new_key()
         replace_private(own, key_pem(key) + self._leaf(key.public_key(), POOL, now).encode())
+        self._joins = self._calls = None
         return True
 
     def is_current(self, certificate: bytes, now: float) -> bool:
@@ -210,6 +218,7 @@ class Authority:
         told = (signer.certificate, signer.crossed, signer.before)
         text = key_pem(signer.key) + _pem(one for one in told if one is not None).encode()
         replace_private(self._folder / _AUTHORITY, text)
+        self._joins = self._calls = None
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -6,12 +6,16 @@ that host has answered: in between it counts for neither. What is in use stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from . import texts
 from .draft import Draft
 from .state import NOT_LENT, NOTHING, Host, Out, State
 from .words.hosts import Environment, GroupName
+
+_FIRST: Final = float("-inf")
 
 
 @dataclass(slots=True)
@@ -37,14 +41,6 @@ class Need:
     gpus: int = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Unmet:
-    """What a group lacks for a request that its member's own quota allows."""
-
-    host: str
-    gpus: int
-
-
 def plan(
     draft: Draft,
     environment: Environment,
@@ -52,26 +48,25 @@ def plan(
     group: GroupName | None = None,
     room: int = 0,
     taken: dict[str, int] | None = None,
-    why: str = "",
+    why: Callable[[int], str] | None = None,
     give_back: str = "",
-) -> list[Unmet]:
+) -> list[int]:
     """Lend what follows from an environment's quota, requests and use.
 
     A member of a ``group`` that breathes gets no spare sub-budget, and not more than ``room`` GPUs
     beyond those that count for it; ``taken`` is what it has to give back on hosts. ``why`` and
-    ``give_back`` say so. Returns what only the lack of room prevented.
+    ``give_back`` say so. Returns the GPUs of each request that only the lack of room prevented.
     """
     state = draft.state
     places = [_place(state, host, environment) for host in state.at(environment)]
     needs = sorted(_needs(state, environment, places), key=lambda need: need.since)
-    met = _targets(state, places, needs)
+    total = sum(place.counts for place in places)
+    met, lacking = _targets(state, places, needs, None if group is None else total + room)
+    for need in lacking:
+        need.place.why = need.place.why or (why(need.gpus) if why else need.place.out.why)
     spare = group is None
     _spread(places, [need.place for need in met], spare=spare)
     taken = taken or {}
-    lacking: list[Unmet] = []
-    total = sum(place.counts for place in places)
-    # What it gives up elsewhere in this round counts for the group until it is answered.
-    coming = sum(max(0, place.counts - place.target) for place in places if place.host.connected)
     reach = {id(place): place.held for place in places}
     levels: dict[int, int] = {}
     for need in met:
@@ -81,10 +76,7 @@ def plan(
         more = reach[key] - level
         if more <= 0:
             continue
-        if group is not None and more > room + coming:
-            lacking.append(Unmet(place.host.name, more))
-            place.why = place.why or why
-        elif total + more <= place.limit and (group is None or more <= room):
+        if total + more <= place.limit and (group is None or more <= room):
             levels[key], total, room = reach[key], total + more, room - more
         # Else another host is to give it up first: its answer comes in one round trip.
     for place in places:
@@ -102,7 +94,7 @@ def plan(
             gpus, text = max(0, min(gpus, place.held) - back), give_back
         hours = _hours(state, environment, place, places)
         draft.lend(place.host, environment, gpus, hours, text, reclaim=bool(back))
-    return lacking
+    return [need.gpus for need in lacking]
 
 
 def _place(state: State, host: Host, environment: Environment) -> Place:
@@ -121,33 +113,50 @@ def _needs(state: State, environment: Environment, places: list[Place]) -> list[
     needs = []
     for place in places:
         host = place.host
-        if not host.serves:
-            continue
         here = host.here.get(environment, NOTHING)
-        if (short := place.loaned - place.held) > 0:
-            needs.append(Need(float("-inf"), place, short))
-        for want in here.wants:
-            needs.append(Need(host.since(want), place, want.gpus))
+        if not host.serves:
+            if here.wants:
+                place.why = texts.out_of_service(host.name, host.out_of_service)
+            continue
+        loaned = max(0, place.loaned - place.held)
+        if loaned:
+            needs.append(Need(_FIRST, place, loaned))
+        covered = place.counts - place.held
         # Others wait for a GPU, with a sub-budget that suffices for them.
-        if here.waiting > len(here.wants):
-            kept = min(place.counts, here.lent) - place.held
-            if kept > 0:
-                needs.append(Need(float("-inf"), place, kept))
+        kept = min(place.counts, here.lent) - place.held
+        if here.waiting > len(here.wants) and kept > 0:
+            needs.append(Need(_FIRST, place, kept))
+            covered -= kept
+        for want in here.wants:
+            if want.gpus <= loaned:
+                loaned -= want.gpus
+                continue
+            # What was lent for a request stays for it: else two would take it from each other.
+            is_lent = want.gpus <= covered
+            needs.append(Need(_FIRST if is_lent else host.since(want), place, want.gpus))
+            covered -= want.gpus if is_lent else 0
     return needs
 
 
-def _targets(state: State, places: list[Place], needs: list[Need]) -> list[Need]:
-    """The requests that the quota allows; it says of the others why not."""
-    met = []
+def _targets(
+    state: State, places: list[Place], needs: list[Need], most: int | None
+) -> tuple[list[Need], list[Need]]:
+    """The requests that can be met, and those that only their group prevents (``most`` in all).
+
+    It says of the others why the quota does not allow them.
+    """
+    met, lacking = [], []
     total = sum(place.target for place in places)
     for need in needs:
-        if total + need.gpus <= need.place.limit:
+        if total + need.gpus > need.place.limit:
+            need.place.why = need.place.why or _why(state, need, places)
+        elif most is not None and total + need.gpus > most:
+            lacking.append(need)
+        else:
             need.place.target += need.gpus
             total += need.gpus
             met.append(need)
-        else:
-            need.place.why = need.place.why or _why(state, need, places)
-    return met
+    return met, lacking
 
 
 def _why(state: State, need: Need, places: list[Place]) -> str:
@@ -158,7 +167,7 @@ def _why(state: State, need: Need, places: list[Place]) -> str:
         if not place.host.connected and place.counts:
             return texts.lost(place.host.name, place.counts, place.host.until + state.unix)
     used = [(place.host.name, place.held) for place in places if place.held]
-    return texts.in_use(limit, used) if used else texts.too_many(need.gpus, limit)
+    return texts.in_use(limit, used) if used else texts.others_first(limit)
 
 
 def _spread(places: list[Place], wanting: list[Place], *, spare: bool) -> None:

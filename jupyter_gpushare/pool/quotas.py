@@ -7,13 +7,13 @@ They stay when a host goes: one that cannot be reached for a minute must not cau
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 # Quotas are written for a pool as they are for one host.
 from ..node.quotas.config import NodeSize, configure
 from .words import commands as cmd
-from .words.hosts import HostReport
+from .words.hosts import Host, HostReport
 
 Submit = Callable[[Callable[[float], cmd.Command]], Awaitable[object]]
 
@@ -26,6 +26,7 @@ class PoolQuotas:
         self._hub: Mapping[str, Any] = {}
         self._submit = submit
         self.size = NodeSize(0, 1)
+        self._hosts: dict[Host, tuple[int, int]] = {}  # GPUs, bytes of the smallest
 
     def told(self) -> str:
         """The pool's size in words of the ledger; :meth:`recall` reads it."""
@@ -46,12 +47,18 @@ class PoolQuotas:
             self._hub = hub
         await self._submit(self._command)
 
-    def grows(self, reports: Iterable[HostReport]) -> bool:
-        """Whether there are more GPUs than the quotas were made for; then apply them again."""
-        memories = [gpu.memory for report in reports for gpu in report.gpus]
-        if len(memories) <= self.size.gpus:
+    def grows(self, report: HostReport) -> bool:
+        """Whether there are more GPUs now than the quotas were made for; then apply them again."""
+        memories = [gpu.memory for gpu in report.gpus]
+        size = (len(memories), min(memories, default=0))
+        if self._hosts.get(report.name) == size:
+            return False  # as nearly always
+        self._hosts[report.name] = size
+        count = sum(gpus for gpus, _smallest in self._hosts.values())
+        if count <= self.size.gpus:
             return False
-        self.size = NodeSize(len(memories), min(memories))
+        smallest = min(least for gpus, least in self._hosts.values() if gpus)
+        self.size = NodeSize(count, smallest)
         return True
 
     def _command(self, at: float) -> cmd.ConfigureQuotas:

@@ -99,6 +99,13 @@ class Host:
         )
 
     @property
+    def out_of_service(self) -> str:
+        """Why an administrator of it, or of the pool, has drained it; empty: nobody has."""
+        if self.drain is not None:
+            return self.drain.reason
+        return (self.report.draining or "") if self.report is not None else ""
+
+    @property
     def serves(self) -> bool:
         """Whether new leases can be granted there."""
         draining = self.report is not None and self.report.draining is not None

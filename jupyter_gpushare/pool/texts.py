@@ -34,9 +34,19 @@ def lost(host: str, count: int, until: float) -> str:
     )
 
 
+def out_of_service(host: str, reason: str) -> str:
+    """An administrator has drained the host; a lost one is spoken of elsewhere."""
+    return f"Host {host} is out of service: {reason}." if reason else ""
+
+
 def too_many(asked: int, quota: int) -> str:
     """The request is larger than the whole quota."""
     return f"You asked for {gpus(asked)}; your quota in the whole pool is {gpus(quota)}."
+
+
+def others_first(quota: int) -> str:
+    """Earlier requests of the same person take it."""
+    return f"Your requests that have waited longer are to have your {gpus(quota)} first."
 
 
 def group_full(group: Group, used: int) -> str:
@@ -50,8 +60,8 @@ def group_full(group: Group, used: int) -> str:
             f"{group.borrowing} that it may borrow."
         )
     return (
-        f"Group {group.name} has {gpus(group.nominal)} of its own and uses {used}. No other group "
-        "has one to lend now."
+        f"Group {group.name} has none of its own {gpus(group.nominal)} left for this, and no other "
+        "group has one to lend now."
     )
 
 

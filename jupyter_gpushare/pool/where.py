@@ -34,7 +34,7 @@ def _judge(host: Host, wish: Wish, share: dict[str, int]) -> tuple[tuple[object,
         return _last(host, f"it is out of service: {drain}")
     could = [gpu for gpu in report.gpus if gpu.out is None and _could(gpu, wish)]
     if len(could) < wish.gpus:
-        return _last(host, f"it has {_count(len(could))} {_wished(wish)}")
+        return _last(host, f"it has {_count(len(could))}{_wished(wish)}")
     free = [gpu for gpu in could if _fits(gpu, wish, share)]
     best = max((gpu.free_share for gpu in free), default=0)
     parked_bytes = sum(one.parked_bytes for one in report.environments)
@@ -44,11 +44,11 @@ def _judge(host: Host, wish: Wish, share: dict[str, int]) -> tuple[tuple[object,
     reasons = []
     if fits:
         kind = max(free, key=lambda gpu: gpu.free_share).kind
-        reasons.append(f"Host {host.name} has {_count(len(free))} {_wished(wish)} free now.")
+        reasons.append(f"Host {host.name} has {_count(len(free))}{_wished(wish)} free now.")
         reasons.append(f"{best} % of the compute of its best one ({kind}) is left.")
     else:
         reasons.append(
-            f"Host {host.name} has {_count(len(could))} {_wished(wish)}, of which "
+            f"Host {host.name} has {_count(len(could))}{_wished(wish)}, of which "
             f"{len(free)} are free now."
         )
     if report.queue:
@@ -85,9 +85,5 @@ def _count(count: int) -> str:
 
 
 def _wished(wish: Wish) -> str:
-    parts = []
-    if wish.kind is not None:
-        parts.append(f"of the kind {wish.kind}")
-    if wish.memory is not None:
-        parts.append(f"with {wish.memory / _GIB:.3g} GiB")
-    return " ".join(parts) or "at all"
+    kind = "" if wish.kind is None else f" of the kind {wish.kind}"
+    return kind if wish.memory is None else f"{kind} with at least {wish.memory / _GIB:.3g} GiB"

@@ -1028,6 +1028,22 @@ class Nodes(TypedDict):
     nodes: list[ConnectedNode]
 
 
+class RankedHost(TypedDict):
+    """A host of the pool, in the order in which servers and kernels start there."""
+
+    host: str
+    fits_now: bool
+    possible: Annotated[bool, "whether it may fit there at some time"]
+    reasons: Annotated[list[str], "sentences"]
+    wait: Annotated[float | None, "expected seconds; null: nobody knows"]
+
+
+class Ranking(TypedDict):
+    """All hosts of the pool, the best first."""
+
+    hosts: list[RankedHost]
+
+
 class KernelWithoutHook(TypedDict):
     """A kernelspec whose Python lacks the import hook, so that its code gets no GPU."""
 
@@ -1037,10 +1053,28 @@ class KernelWithoutHook(TypedDict):
     fix: Annotated[str, "the command that installs the light client there"]
 
 
+class KernelElsewhere(TypedDict):
+    """A kernel whose host the pool chose."""
+
+    kernel: Annotated[str, "its id"]
+    host: str
+    why: Annotated[str, "sentences; empty: nobody knows"]
+
+
+class MovedKernel(TypedDict):
+    """A kernel that was started again on the host that a person chose."""
+
+    kernel: Annotated[str, "its id, which may be another than before"]
+    host: str
+
+
 class Kernels(TypedDict):
-    """The kernels that a Jupyter server can start and that get no GPU."""
+    """The kernels that a Jupyter server can start and that get no GPU; and those elsewhere."""
 
     lacking: list[KernelWithoutHook]
+    elsewhere: NotRequired[
+        Annotated[list[KernelElsewhere], "those that run, and whose host the pool chose"]
+    ]
 
 
 class NodeName(TypedDict):
@@ -1193,6 +1227,7 @@ class HostReport(TypedDict):
     empty: Annotated[bool, "no lease has anything on a GPU"]
     gpus: list[HostGpu]
     environments: Annotated[list[HostEnvironment], "with a lease, a request or a loan"]
+    talking: Annotated[list[str], "environments of which a server or task is connected now"]
     wants: Annotated[list[HostWant], "the longest waiting first"]
     queue: Annotated[Count, "requests that wait"]
     expected_wait: Annotated[

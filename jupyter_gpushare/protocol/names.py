@@ -34,6 +34,9 @@ ANSWER_TIMEOUT: Final = "JUPYTER_GPUSHARE_ANSWER_TIMEOUT"
 OUTAGE_TIMEOUT: Final = "JUPYTER_GPUSHARE_OUTAGE_TIMEOUT"
 FRAMEWORKS: Final = "JUPYTER_GPUSHARE_FRAMEWORKS"
 HIDDEN: Final = "JUPYTER_GPUSHARE_HIDDEN"
+KERNEL_HOST: Final = "JUPYTER_GPUSHARE_KERNEL_HOST"
+POOL_URL: Final = "JUPYTER_GPUSHARE_POOL_URL"
+STARTED_FROM: Final = "JUPYTER_GPUSHARE_STARTED_FROM"
 
 #: How much is reserved for a request that names no memory.
 RESERVES: Final = ("whole", "quota", "estimate")
@@ -109,6 +112,12 @@ MEANING: Final = {
     "kernel started, as JSON; for when the server does not answer.",
     NOTEBOOK_SOCKET: "Set by the Jupyter server: where its kernels ask for that metadata "
     "as it is saved now.",
+    KERNEL_HOST: "Set by the Jupyter server: the host of the pool that a person chose for a "
+    "kernel.",
+    POOL_URL: "Where a Jupyter server asks the pool for a host with a free GPU: the address of the "
+    "Hub's GPU pages, as servers reach it.",
+    STARTED_FROM: "Set by us for a kernel that may run on another host than its Jupyter server: "
+    "the server's host.",
     HIDDEN: "Set by us: the GPUs are hidden until this process has a lease.",
     FRAMEWORKS: "More frameworks (top-level modules) to watch, by commas. The "
     "Jupyter server sets it to those that installed packages have adapters for, if it is "

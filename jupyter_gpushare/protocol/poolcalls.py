@@ -38,6 +38,7 @@ class PoolMethod(Enum):
     LEND_GPUS = "pool.lend_gpus"
     RETURN_GPUS = "pool.return_gpus"
     HISTORY = "pool.history"
+    ROTATE = "pool.rotate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ PARAMS: Final[dict[Enum, type]] = {
     PoolMethod.LEND_GPUS: LoanParams,
     PoolMethod.RETURN_GPUS: ReturnParams,
     PoolMethod.HISTORY: AuditParams,
+    PoolMethod.ROTATE: NoParams,
 }
 _METHODS: Final = methods(PARAMS)
 

@@ -118,6 +118,25 @@ def expect(wire: ssl.SSLObject | ssl.SSLSocket, holder: Holder) -> None:
         raise NotOfThePool(f"{who[0].upper()}{who[1:]} answers there instead of {holder}.")
 
 
+#: The other end's alerts that people can do something about, by the end of their names.
+_ALERTS: Final = {
+    "UNKNOWN_CA": "it knows another pool; let it join this one",
+    "CERTIFICATE_EXPIRED": "it says that the pool's certificate has expired; compare the clocks",
+    "BAD_CERTIFICATE": "it does not take the pool's certificate; compare the clocks",
+}
+
+
+def in_words(error: OSError | TimeoutError | NotOfThePool) -> str:
+    """Why there is no connection, for people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why: str = error.verify_message
+        return f"its certificate does not count: {why}; let it join the pool again"
+    if isinstance(error, ssl.SSLError):
+        name = error.reason or ""
+        return next((said for end, said in _ALERTS.items() if name.endswith(end)), str(error))
+    return getattr(error, "strerror", None) or str(error) or "no answer"
+
+
 def _plain(kind: int, authorities: str | None) -> ssl.SSLContext:
     context = ssl.SSLContext(kind)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

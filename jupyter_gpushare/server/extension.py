@@ -30,6 +30,7 @@ from jupyter_gpushare.protocol.address import (
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.traits import Duration, task_traits
 
+from .elsewhere import Elsewhere
 from .embed import EmbeddedNode, gpu_driver_present
 from .handlers import kernel_routes, rest_routes
 from .kernelenv import KernelEnvironment
@@ -212,6 +213,9 @@ class GpuShareExtension(ExtensionApp):
         self.door = NotebookDoor(self.kernel_environment.notebook_of, self.log)
         self.kernel_environment.install()
         self.pythons = OtherPythons()
+        self.elsewhere = Elsewhere(
+            server.kernel_manager, server.session_manager, server.kernel_spec_manager
+        )
         self.lifecycle = KernelLifecycle(
             kernel_manager=server.kernel_manager,
             event_logger=bus,
@@ -223,7 +227,7 @@ class GpuShareExtension(ExtensionApp):
     def initialize_handlers(self) -> None:
         """Add the REST and WebSocket routes."""
         self.handlers.extend(rest_routes(self.link))
-        self.handlers.extend(kernel_routes(self.pythons))
+        self.handlers.extend(kernel_routes(self.pythons, self.elsewhere))
         self.handlers.extend(live_routes(self.feed))
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:

@@ -10,6 +10,7 @@ server.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +22,9 @@ from tornado import web
 from jupyter_gpushare.link import openapi, rest, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.protocol.secured import HOST_NAME
 
+from .elsewhere import Elsewhere
 from .otherpythons import OtherPythons
 
 if TYPE_CHECKING:
@@ -124,17 +127,39 @@ def handler(operations: Sequence[rest.Operation]) -> type[NodeHandler]:
 
 
 class KernelsHandler(GpuShareHandler):
-    """The kernels whose Python lacks the import hook."""
+    """The kernels whose Python lacks the import hook, and those that run on other hosts."""
 
-    def initialize(self, pythons: OtherPythons) -> None:
+    def initialize(self, pythons: OtherPythons, elsewhere: Elsewhere) -> None:
         self.pythons = pythons
+        self.elsewhere = elsewhere
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
         specs = await ensure_async(self.kernel_spec_manager.get_all_specs())
-        document: Kernels = {"lacking": await self.pythons.kernels(specs)}
+        lacking = await self.pythons.kernels(specs)
+        document: Kernels = {"lacking": lacking, "elsewhere": self.elsewhere.running()}
         self.answer(document)
+
+
+class KernelHostHandler(GpuShareHandler):
+    """Restarts a kernel on another host."""
+
+    _track_activity = True
+
+    def initialize(self, elsewhere: Elsewhere) -> None:
+        self.elsewhere = elsewhere
+
+    @web.authenticated
+    @authorized
+    async def post(self, kernel_id: str) -> None:
+        try:
+            host = wishes.json_object(self.request.body, "host").get("host")
+            if not isinstance(host, str) or not re.fullmatch(HOST_NAME, host):
+                raise wishes.bad_request("'host' must be the name of a host of the pool.")
+            self.answer(await self.elsewhere.move(kernel_id, host))
+        except NodeProblem as problem:
+            raise ApiError(problem) from problem
 
 
 class OpenApiHandler(NodeHandler):
@@ -158,6 +183,9 @@ def rest_routes(link: NodeLink) -> list[Route]:
     return [(f"gpushare/api/{pattern}", served, {"link": link}) for pattern, served in routes]
 
 
-def kernel_routes(pythons: OtherPythons) -> list[Route]:
+def kernel_routes(pythons: OtherPythons, elsewhere: Elsewhere) -> list[Route]:
     """Return the routes that this server answers by itself."""
-    return [("gpushare/api/kernels", KernelsHandler, {"pythons": pythons})]
+    return [
+        ("gpushare/api/kernels", KernelsHandler, {"pythons": pythons, "elsewhere": elsewhere}),
+        (r"gpushare/api/kernels/([^/]+)/host", KernelHostHandler, {"elsewhere": elsewhere}),
+    ]

@@ -20,6 +20,8 @@ export const CommandIDs = {
   open: 'gpushare:open',
   /** Restart the kernel of `{lease}`, or the current notebook's. */
   restartKernel: 'gpushare:restart-kernel',
+  /** Start the kernel of `{lease}` again on `{host}` of the pool; its variables are lost. */
+  startElsewhere: 'gpushare:start-elsewhere',
   /** Take `{lease}` away from its owner (administrators). */
   revoke: 'gpushare:revoke',
   /** Take the GPU `{gpu}` out of service, or put it back (administrators). */

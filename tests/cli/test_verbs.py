@@ -22,10 +22,13 @@ from jupyter_gpushare.cli.table import clean, duration, table
 GIB = 2**30
 VERBS = [
     *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
-    *("gpu", "systemd", "ledger", "request", "advise"),
+    *("gpu", "systemd", "ledger", "request", "advise", "pool"),
     *("predictor retrain", "predictor card"),
     *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
+    *("pool token", "pool join", "pool hosts", "pool where", "pool drain", "pool resume"),
+    *("pool forget", "pool rotate", "pool history", "pool quota set", "pool group set"),
     *("ledger backup", "ledger check", "ledger vacuum", "ledger restore"),
+    "pool kernelspec",
 ]
 
 
@@ -67,7 +70,7 @@ def test_help_explains_the_verb(verb: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["", "quota", "gpu", "ledger"])
+@pytest.mark.parametrize("verb", ["", "quota", "gpu", "ledger", "pool", "pool quota", "pool group"])
 def test_help_lists_the_verbs_below(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     app, _ = find(verb.split())
     app.parser().print_help()

@@ -73,8 +73,11 @@ def test_rows_say_what_is_free_and_why_a_host_takes_nothing() -> None:
     rows = {row.name: row for row in hosts.hosts_view(ALL, HostListing(), "b").rows}
     assert [row.name for row in rows.values() if row.is_chosen] == ["b"]
     assert rows["a"].kinds == "2 of A100, 80 GiB"
-    assert rows["a"].free == "1 GPU; at most 80 GiB on one"
-    assert rows["b"].free == "0 GPUs; at most 0 B on one"
+    assert rows["a"].free == "1 GPU; up to 80 GiB on one"
+    assert rows["b"].free == "none"
+    shared = replace(FREE, gpus=(gpu(free=10),))
+    (row,) = hosts.hosts_view([shared], HostListing(), "a").rows
+    assert row.free == "no GPU; up to 10 GiB on one"
     assert [row.expected for row in rows.values()] == [
         *("none", "about 1 to 5 min", "unknown", "", "")
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import html
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 import websocket
-from support.hub import RunningHub, Spawning, why_not
+from support.hub import HOSTS, RunningHub, Spawning, why_not
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 
@@ -24,54 +23,20 @@ pytestmark = [
     ),
 ]
 PREFIX = "/services/gpushare/"
-NODES = """
-nodes = {name: HOME + f"/{name}/node.sock" for name in ("node", "right", "nobody")}
-nodes["left"] = nodes.pop("node")
-c.JupyterHub.services.append({"name": "gpushare", "command": [
-    sys.executable, "-m", "jupyter_gpushare.hub", f"--GpuShareHub.nodes={nodes!r}"]})
-"""
-
-
-class Right:
-    """A second host's node manager, which asks the same Hub."""
-
-    def __init__(self, hub: RunningHub) -> None:
-        self._hub = hub
-        self.socket: Path = hub.home / "right" / "node.sock"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        given = [one for one in self._hub.node_arguments or () if not one.startswith("--ledger")]
-        self._process = self._hub._launch(
-            *("jupyter_gpushare.cli", "node", f"--socket={self.socket}"),
-            *(*given, f"--ledger={self._hub.home}/right.sqlite"),
-        )
-        wait_for(self._answers, 60, "the node manager of right")
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError), NodeClient(self.socket, self._hub.person("bob").token):
-            return True
-        return False
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+NAMES = ("right", "nobody")
 
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[RunningHub]:
-    with RunningHub.make(pages=True, external=True, more=NODES) as running:
+    with RunningHub.make(pages=True, external=True, more=HOSTS.format(names=NAMES)) as running:
         wait_for(lambda: _is_up(running), 30, "the service")
         yield running
 
 
 @pytest.fixture(scope="module")
-def right(hub: RunningHub) -> Iterator[Right]:
-    node = Right(hub)
-    node.start()
-    yield node
-    node.kill()
+def right(hub: RunningHub) -> Path:
+    """The socket of a second host's node manager."""
+    return hub.start_other("right")
 
 
 def _is_up(hub: RunningHub) -> bool:
@@ -88,7 +53,7 @@ def row_of(page: httpx.Response, name: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", match[0])).split())
 
 
-def test_one_node_that_is_away_hides_no_other(hub: RunningHub, right: Right) -> None:
+def test_one_node_that_is_away_hides_no_other(hub: RunningHub, right: Path) -> None:
     alice = hub.person("alice")
     with (
         NodeClient(hub.socket, alice.token) as client,
@@ -110,7 +75,6 @@ def test_one_node_that_is_away_hides_no_other(hub: RunningHub, right: Right) -> 
         assert "The node manager of nobody cannot be asked" in away.text
         assert hers.get(f"{PREFIX}?host=middle").status_code == 404
         admins = carols.get(f"{PREFIX}admin?host=left")
-        assert admins.status_code == 200, hub.tail()
         assert admins.status_code == 200
         assert "here.ipynb" in admins.text
         assert "here.ipynb" not in carols.get(f"{PREFIX}admin?host=right").text
@@ -124,7 +88,7 @@ def test_one_node_that_is_away_hides_no_other(hub: RunningHub, right: Right) -> 
 
 
 def test_gets_one_is_said_only_of_a_host_that_the_viewer_reaches(
-    hub: RunningHub, right: Right
+    hub: RunningHub, right: Path
 ) -> None:
     says = "and you get one"
     with contextlib.closing(hub.person("bob").browser()) as bobs:
@@ -133,7 +97,7 @@ def test_gets_one_is_said_only_of_a_host_that_the_viewer_reaches(
             page = bobs.get(PREFIX + query)
             assert says not in page.text
             assert "if its server runs there" in page.text
-        with NodeClient(right.socket, hub.person("bob").token):
+        with NodeClient(right, hub.person("bob").token):
             own, other = bobs.get(PREFIX), bobs.get(f"{PREFIX}?host=left")
             assert says in own.text, "his own host is the one that is shown"
             assert "your server runs here" in row_of(own, "right")
@@ -142,7 +106,7 @@ def test_gets_one_is_said_only_of_a_host_that_the_viewer_reaches(
             assert "They do not get GPUs of left." in html.unescape(other.text)
 
 
-def test_a_host_is_taken_out_of_service_and_put_back(hub: RunningHub, right: Right) -> None:
+def test_a_host_is_taken_out_of_service_and_put_back(hub: RunningHub, right: Path) -> None:
     with (
         contextlib.closing(hub.person("alice").browser()) as hers,
         contextlib.closing(hub.person("carol").browser()) as carols,
@@ -176,7 +140,7 @@ def row_label(page: httpx.Response) -> str:
 
 
 def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
-    hub: RunningHub, right: Right
+    hub: RunningHub, right: Path
 ) -> None:
     alice = hub.person("alice")
     with contextlib.closing(alice.browser()) as hers:
@@ -194,16 +158,16 @@ def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
                     if state in row_of(hers.get(f"{PREFIX}?part=hosts"), "right"):
                         return time.monotonic()
 
-            right.kill()
+            hub.kill_other("right")
             told("Cannot be reached")
-            right.start()
-            back = time.monotonic()
+            hub.start_other("right")
+            back = time.monotonic()  # it listens now
             assert told("In service") - back < 5.0
         finally:
             live.close()
 
 
-def test_rest_asks_which_node(hub: RunningHub, right: Right) -> None:
+def test_rest_asks_which_node(hub: RunningHub, right: Path) -> None:
     with httpx.Client(
         base_url=f"{hub.url}{PREFIX}api/",
         headers={"Authorization": f"token {hub.person('bob').token}"},

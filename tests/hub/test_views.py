@@ -121,6 +121,14 @@ def test_what_was_promised_and_whether_promises_were_kept() -> None:
     ), "a page does not fetch for each step"
 
 
+def test_a_page_does_not_fetch_for_the_clocks_last_digits() -> None:
+    before, now = lease(requested=1795637244.2025392), lease(requested=1795637244.2025387)
+    later = lease(requested=1795637246.0)
+    first = views.fingerprint(status(leases=[before]))
+    assert views.fingerprint(status(leases=[now])) == first
+    assert views.fingerprint(status(leases=[later])) != first
+
+
 def test_what_is_done_next_about_a_stalled_task() -> None:
     stall = {"next": "interrupt", "after": 1800.0, "at": None}
     text = shown_lease(stall=stall).sharing

@@ -89,6 +89,26 @@ def test_who_administers_is_a_setting(trust: HubTrust, token: str, admin: bool) 
     asking(work, trust)
 
 
+def test_whom_the_pool_names_has_what_their_token_gives() -> None:
+    for trust in (
+        HubTrust(),
+        HubTrust(hub_admins=False),
+        HubTrust(admin_groups=frozenset({"students"})),
+        HubTrust(per_server=True),
+    ):
+
+        async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
+            for token, admin in (("a", False), ("c", True)):
+                person = await identity.identify(PEER, token)
+                again = identity.vouched(person.environment, person.groups, admin)
+                assert again == person
+            assert not identity.vouched("alice/gpu", (), False).all_servers
+            with pytest.raises(IdentityRefused, match="no person's"):
+                identity.vouched("service:gpushare", (), True)
+
+        asking(work, trust)
+
+
 @pytest.mark.parametrize("uid", [0, 9999, 4711])
 def test_nobody_comes_in_without_a_token(uid: int) -> None:
     async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:

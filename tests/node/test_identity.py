@@ -28,6 +28,8 @@ from jupyter_gpushare.node.people.identity import (
     PeerIdentity,
     Principal,
     TokenFileIdentity,
+    elsewhere,
+    network_of,
 )
 from jupyter_gpushare.node.people.osusers import SubordinateIds
 from jupyter_gpushare.node.people.peers import identify_peer
@@ -470,3 +472,18 @@ def test_a_missing_file_lets_nobody_in(tmp_path: Path) -> None:
 def test_only_true_makes_an_administrator(tmp_path: Path, admin: object) -> None:
     identity = write(tmp_path / "tokens", tokens({**ALICE, "admin": admin}))
     assert not who(identity, PEER, "a-secret").admin
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("10.0.0.5", "10.0.0.5"),
+        ("::ffff:10.0.0.5", "10.0.0.5"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+    ],
+)
+def test_an_address_is_charged_by_who_may_have_it(address: str, network: str) -> None:
+    assert network_of(address) == network
+    assert elsewhere(address).charged == f"address {network}"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from support.livenode import CLI
-from support.node import GIB, RemoteError, token_file, until
+from support.node import GIB, NodeClient, RemoteError, token_file, until
 from support.pool import Pool, PoolNode
 
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import PAGES, Method, Notice
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True
@@ -207,3 +207,18 @@ def test_programs_wait_for_the_pool_and_are_told_where_they_would_not(
             program.communicate()
             errors.close()
         pool.client.close()
+
+
+def test_a_report_names_those_who_talk_to_the_host_and_not_those_who_look(
+    node: PoolNode, pool: Pool, authority: Authority
+) -> None:
+    assert pool.fresh()["talking"] == []
+    with (
+        node.client("alice"),
+        NodeClient(connected=node.dial(authority.call_context()), hello=False) as page,
+    ):
+        viewer = {"name": "bob", "groups": [], "admin": False}
+        client = {"name": PAGES, "version": "0"}
+        page.call(Method.HELLO, protocol=1, client=client, viewer=viewer)
+        assert pool.fresh()["talking"] == ["alice"]
+    until(lambda: pool.fresh()["talking"] == [], "she is gone")

@@ -224,7 +224,7 @@ def test_there_is_no_plain_tcp(node: PoolNode) -> None:
 
 
 def test_there_is_nothing_below_tls_1_3(node: PoolNode, authority: Authority) -> None:
-    context = authority.call_context()
+    context = client_context(authority.authorities, str(node.directory / "authority" / "pool.pem"))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
@@ -303,3 +303,12 @@ def test_a_certificate_is_renewed_over_the_link(node: PoolNode, authority: Autho
     assert _shown(node, authority) != before
     assert (node.directory / "pool" / "host.pem").read_bytes() != key
     assert (node.directory / "pool" / "host.pem").stat().st_mode & 0o077 == 0
+
+
+def test_many_people_open_the_pool_s_pages_at_once(node: PoolNode, authority: Authority) -> None:
+    """They come from one address, which is no flood where the pool's certificate was shown."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(node.from_pool(authority))
+        for number in range(100):
+            viewer = {"name": f"student-{number}"}
+            stack.enter_context(node.from_pool(authority, viewer))

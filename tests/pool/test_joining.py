@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import socket
 import ssl
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import RunningNode
+from support.node import RunningNode, needs_root, open_directory
 from support.pool import PoolNode
 
 from jupyter_gpushare.link.dial import Host
@@ -235,6 +236,34 @@ def _join(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
+@needs_root
+def test_root_writes_as_the_node_manager_s_user(tmp_path: Path) -> None:
+    """That user could have put a link where root would write."""
+
+    async def whole() -> None:
+        async with pool_in(tmp_path / "lab") as pool:
+            with open_directory() as home, open_directory() as roots:
+                os.chown(home, 54321, 54321)
+                ran = await asyncio.to_thread(
+                    _join, str(pool.token()), "--name=b", f"--directory={home / 'pool'}"
+                )
+                assert ran.returncode == 0, ran.stderr
+                for file in (home / "pool", *(home / "pool").iterdir()):
+                    assert file.stat().st_uid == 54321, file
+                (home / "other").symlink_to(roots)
+                ran = await asyncio.to_thread(
+                    _join, str(pool.token()), "--name=c", f"--directory={home / 'other'}"
+                )
+                assert "cannot be written" in ran.stderr
+                assert not list(roots.iterdir())
+                assert roots.stat().st_uid == 0
+                # Nothing was asked for that could not be kept.
+                assert list(pool.hosts) == ["b"]
+
+    (tmp_path / "lab").mkdir()
+    asyncio.run(whole())
+
+
 async def connected(link: NodeLink) -> None:
     changed = asyncio.Event()
     link.subscribe(changed.set)
@@ -268,6 +297,20 @@ def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
+def _mixed(trusts: Authority, shows: Authority) -> ssl.SSLContext:
+    return client_context(trusts.authorities, str(shows._folder / "pool.pem"))
+
+
+async def _fails(link: NodeLink, said: str) -> None:
+    told = asyncio.Event()
+    link.subscribe(told.set)
+    link.start()
+    async with asyncio.timeout(WITHIN):
+        await told.wait()
+    assert said in link.state.message
+    await link.close()
+
+
 async def _links(pool: Pool, port: int, member: Path) -> None:
     def link(name: str, viewer: dict[str, Any] | None = None) -> NodeLink:
         host = Host(name, "127.0.0.1", pool.authority.call_context, port)
@@ -282,6 +325,17 @@ async def _links(pool: Pool, port: int, member: Path) -> None:
     assert not wrong.state.connected
     assert "The host b answers there instead of the host c" in wrong.state.message
     await wrong.close()
+
+    # Of another pool, or with a certificate that does not count any more: words, and no number.
+    other = Authority.create(pool.folder / "stranger", "lab", time.time())
+    late = Authority.create(pool.folder / "late", "lab", time.time() - 31 * DAY)
+    for context, said in (
+        (other.call_context(), "its certificate does not count"),
+        (_mixed(pool.authority, other), "it knows another pool; let it join this one"),
+        (_mixed(pool.authority, late), "it knows another pool; let it join this one"),
+    ):
+        host = Host("b", "127.0.0.1", lambda told=context: told, port)
+        await _fails(NodeLink(find=lambda there=host: there, why=lambda: None, log=LOG), said)
 
     control, alice = link("b"), link("b", {"name": "alice", "groups": ["g"]})
     await asyncio.gather(connected(control), connected(alice))

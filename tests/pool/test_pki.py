@@ -7,8 +7,13 @@ import ssl
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
+from cryptography.x509.oid import NameOID
 from support.pool import join
 
 from jupyter_gpushare.node.host.membership import BadMembership, Membership, ask
@@ -75,9 +80,6 @@ def test_a_host_s_certificate_does_not_call(authority: Authority, tmp_path: Path
 def test_a_host_s_certificate_signs_nothing(authority: Authority, tmp_path: Path) -> None:
     """The chain ends where an authority's certificate ends."""
     host(authority, tmp_path, "a")
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-
     text = (tmp_path / "a" / "host.pem").read_bytes()
     key = serialization.load_pem_private_key(text, None)
     own = x509.load_pem_x509_certificates(text)[0]
@@ -107,6 +109,48 @@ def test_only_the_key_of_a_request_counts(authority: Authority) -> None:
     for wrong in ("", "no request", ask().csr.replace("MI", "MJ")):
         with pytest.raises(BadRequest):
             authority.sign(wrong, "b", NOW)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP256K1()),
+        ed25519.Ed25519PrivateKey.generate(),
+        rsa.generate_private_key(65537, 1024),
+        dsa.generate_private_key(1024),
+    ],
+    ids=lambda key: type(key).__name__,
+)
+def test_a_key_of_another_kind_is_not_signed(authority: Authority, key: Any) -> None:
+    algorithm = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    csr = request.sign(key, algorithm).public_bytes(serialization.Encoding.PEM).decode()
+    with pytest.raises(BadRequest):
+        authority.sign(csr, "b", NOW)
+
+
+def test_a_request_names_nobody(authority: Authority, tmp_path: Path) -> None:
+    """A host that was taken over may write what it likes into its request."""
+    asked = ask()
+    names = [x509.UniformResourceIdentifier(one) for one in (POOL.uri, Holder("a").uri)]
+    request = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a")]))
+        .add_extension(x509.SubjectAlternativeName(names), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(asked.key, hashes.SHA256())
+    )
+    csr = request.public_bytes(serialization.Encoding.PEM).decode()
+    told = {
+        **{"pool": "lab", "name": "b", "address": "127.0.0.1"},
+        **{"certificates": authority.sign(csr, "b", NOW), "authorities": authority.authorities},
+    }
+    member = Membership.keep(tmp_path / "b", asked, told)
+    assert shake(member.context(), authority.call_context()) == (POOL, Holder("b"))
+    text = (tmp_path / "b" / "host.pem").read_bytes()
+    shown = x509.load_pem_x509_certificates(text)[0]
+    assert not shown.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
 def test_certificates_expire_and_are_due_before(authority: Authority, tmp_path: Path) -> None:

@@ -243,6 +243,9 @@ async def test_authenticated_reaches_the_node_manager(jp_serverapp: Any) -> None
             if path.endswith(("openapi.json", "kernels")):  # the server's own
                 assert answer.code == 200
                 continue
+            if path.endswith("/host"):  # the server's own, too, and this names no host
+                assert answer.code == 400
+                continue
             # There is none in this test, and the answer says so.
             assert answer.code == 503, (verb, path, answer.code)
             body = json.loads(answer.body)
@@ -263,7 +266,8 @@ async def test_a_forged_request_of_a_browser_is_refused(jp_serverapp: Any) -> No
             wrong = await asker.send(path, verb, X_XSRFToken="2|0|forged|0", **cookie)
             assert wrong.code == 403, (verb, path)
             right = await asker.send(path, verb, X_XSRFToken=xsrf[1], **cookie)
-            assert right.code == 503, (verb, path, right.body)
+            reached = 400 if path.endswith("/host") else 503  # which the server itself answers
+            assert right.code == reached, (verb, path, right.body)
 
 
 async def test_errors_are_json_with_a_reason(jp_serverapp: Any) -> None:

@@ -55,6 +55,15 @@ c.JupyterHub.load_groups["class"] = {"users": class_of, "properties": {
 """
 
 
+#: With ``more``, the pages show these hosts: the Hub's own node manager is that of ``left``.
+HOSTS = """
+nodes = {{name: HOME + f"/{{name}}/node.sock" for name in {names!r}}}
+nodes["left"] = HOME + "/node/node.sock"
+c.JupyterHub.services.append({{"name": "gpushare", "command": [
+    sys.executable, "-m", "jupyter_gpushare.hub", f"--GpuShareHub.nodes={{nodes!r}}"]}})
+"""
+
+
 class Spawning(Enum):
     """How servers are told apart on the host."""
 
@@ -259,6 +268,8 @@ class RunningHub:
     node: subprocess.Popen[bytes] | None = None
     pages_url: str | None = None
     clients: list[httpx.Client] = field(default_factory=list)
+    #: Other hosts' node managers, by name.
+    others: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @classmethod
     @contextlib.contextmanager
@@ -366,9 +377,26 @@ class RunningHub:
         self.node = self._launch(*module, *self.node_arguments)
         wait_for(self._listens, 60, "the node manager")
 
-    def _listens(self) -> bool:
+    def start_other(self, name: str, simulate: str = "2x24GiB") -> Path:
+        """Start the node manager of another host, which asks this Hub; its socket."""
+        assert self.node_arguments is not None
+        own = [one for one in self.node_arguments if not one.startswith(("--ledger", "--simulate"))]
+        path = self.home / name / "node.sock"
+        self.others[name] = self._launch(
+            *("jupyter_gpushare.cli", "node", f"--socket={path}", f"--simulate={simulate}"),
+            *(*own, f"--ledger={self.home}/{name}.sqlite"),
+        )
+        wait_for(lambda: self._listens(path), 60, f"the node manager of {name}")
+        return path
+
+    def kill_other(self, name: str) -> None:
+        """``kill -9`` of another host's node manager."""
+        self.others[name].kill()
+        self.others[name].wait()
+
+    def _listens(self, path: Path | None = None) -> bool:
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(str(self.socket)) == 0
+            return probe.connect_ex(str(path or self.socket)) == 0
 
     def _launch(self, *module: str) -> subprocess.Popen[bytes]:
         environ = {
@@ -442,7 +470,7 @@ class RunningHub:
         self.clients.clear()
         # Servers first: the Hub would wait for those in namespaces, which hear no SIGTERM.
         self._kill_those_of(self.home / "homes")
-        for process in (self.process, self.node):
+        for process in (self.process, self.node, *self.others.values()):
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:

@@ -61,6 +61,8 @@ class PoolNode(RunningNode):
         plain = socket.create_connection(
             ("127.0.0.1", self.port), timeout=WITHIN, source_address=(source, 0)
         )
+        # As asyncio has it; else hello waits for the acknowledgement of the handshake.
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             return context.wrap_socket(plain)
         except BaseException:

@@ -26,7 +26,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, output_can
 from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
-from ...protocol.names import RESERVES
+from ...protocol.names import RESERVES, STARTED_FROM
 from ...traits import Size, Told, task_traits, word
 from ..acquire import broker, use_traits
 from ..words.tracebacks import stopped_waiting
@@ -193,7 +193,9 @@ class GpuShareMagics(Magics):
 
         status = broker().status()
         here = broker().lease
-        self._show(render.status_text(status, here), render.status_html(status, here))
+        server = os.environ.get(STARTED_FROM)
+        place = render.place_line(server, os.uname().nodename) if server else ""
+        self._show(render.status_text(status, here, place), render.status_html(status, here, place))
 
     def _quota(self, words: list[str]) -> None:
         _nothing_more("quota", words)

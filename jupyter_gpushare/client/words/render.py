@@ -372,9 +372,23 @@ def _marked(state: _State) -> str:
 # -- status ------------------------------------------------------------------------------------
 
 
-def status_text(status: Document, here: str | None = None) -> str:
-    """The status document for a terminal. ``here`` is this process's own lease."""
-    parts = ["\n".join(_heading(status)), *(f"PROBLEM: {line}" for line in _problems(status))]
+def place_line(server: str, here: str) -> str:
+    """Where a kernel runs whose host the pool chose; ``server`` is its Jupyter server's host."""
+    if server == here:
+        return f"This kernel runs on host {plain(here, 80)}, as its Jupyter server does."
+    return (
+        f"This kernel runs on host {plain(here, 80)}, and its Jupyter server on "
+        f"{plain(server, 80)}: these are the GPUs of {plain(here, 80)}."
+    )
+
+
+def status_text(status: Document, here: str | None = None, place: str = "") -> str:
+    """The status document for a terminal.
+
+    ``here`` is this process's own lease, ``place`` a line on where it runs.
+    """
+    heading = [*_heading(status), *filter(None, [place])]
+    parts = ["\n".join(heading), *(f"PROBLEM: {line}" for line in _problems(status))]
     gpus = [
         (
             f"{_index(gpu)}",
@@ -410,9 +424,9 @@ def status_text(status: Document, here: str | None = None) -> str:
     return "\n\n".join(parts)
 
 
-def status_html(status: Document, here: str | None = None) -> str:
-    """The status document for a notebook. ``here`` is this process's own lease."""
-    first, *more = _heading(status)
+def status_html(status: Document, here: str | None = None, place: str = "") -> str:
+    """The same for a notebook."""
+    first, *more = [*_heading(status), *filter(None, [place])]
     parts = [f"<div><strong>{escape(first)}</strong></div>"]
     parts += [f"<div>{escape(line)}</div>" for line in more]
     parts += [notice_html(problem, good=False) for problem in _problems(status)]

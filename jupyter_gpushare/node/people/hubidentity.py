@@ -343,7 +343,8 @@ class HubIdentity:
         """A user of the Hub, with all that is theirs."""
         admin = self._trust.hub_admins and is_hub_admin
         admin = admin or not self._trust.admin_groups.isdisjoint(groups)
-        return Principal(name, tuple(sorted(groups)), admin, self._trust.per_server)
+        is_whole = self._trust.per_server and "/" not in name  # else it is one server of theirs
+        return Principal(name, tuple(sorted(groups)), admin, is_whole)
 
     async def _look_up(
         self, name: str, owner: Hashable

@@ -6,6 +6,7 @@ import asyncio
 import grp
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import pwd
@@ -45,9 +46,19 @@ class Peer:
         return self.uid if self.owner is None else self.owner
 
 
+def network_of(address: str) -> str:
+    """Whose an IP address is, as far as it tells: anybody may have a whole /64 of IPv6."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, 64), strict=False))
+
+
 def elsewhere(address: str) -> Peer:
     """A peer on another host: no user of this one, and no process here."""
-    return Peer(0, -1, -1, owner=f"address {address}")
+    return Peer(0, -1, -1, owner=f"address {network_of(address)}")
 
 
 @dataclass(frozen=True, slots=True)

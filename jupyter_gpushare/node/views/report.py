@@ -6,7 +6,7 @@ O(leases + GPUs): it is made again when something changes, at most five times a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...policy.books.quotas import QuotaBook
 from ...policy.books.state import GpuState, Lease, State
@@ -18,9 +18,18 @@ from ...protocol import documents as doc
 
 
 def report(
-    state: State, config: PolicyConfig, name: str, version: str, at: float, recent: Recent
+    state: State,
+    config: PolicyConfig,
+    name: str,
+    version: str,
+    at: float,
+    recent: Recent,
+    talking: Iterable[EnvironmentName],
 ) -> doc.HostReport:
-    """The host at boot time ``at``; ``recent`` are the waits of requests granted lately."""
+    """The host at boot time ``at``; ``recent`` are the waits of requests granted lately.
+
+    ``talking``: the environments of which a server or task is connected.
+    """
     claimed = Counter(gpu for _lease, gpu in state.claims)
     left = _shares_left(state)
     gpus = [
@@ -37,6 +46,7 @@ def report(
         "empty": not state.claims,
         "gpus": sorted(gpus, key=lambda row: row["index"]),
         "environments": _environments(state),
+        "talking": sorted({*talking}),
         "wants": _wants(state),
         "queue": len(state.queue.waiting),
         "expected_wait": _expected_wait(state, gpus, recent),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -36,7 +36,10 @@ LATEST: Final = 5.0
 
 
 class PoolCalls:
-    """Answers them. ``ask`` has a command decided, ``refused`` answers what was decided instead."""
+    """Answers them. ``ask`` has a command decided, ``refused`` answers what was decided instead.
+
+    ``talking`` are the environments of which a server or task is connected.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class PoolCalls:
         name: str,
         version: str,
         recent: Callable[[], Recent],
+        talking: Callable[[], Iterable[EnvironmentName]],
         ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
         refused: Callable[[Guest, Call, core.Decision], None],
         news: Callable[[], None],
@@ -55,6 +59,7 @@ class PoolCalls:
         self._name = name
         self._version = version
         self._recent = recent
+        self._talking = talking
         self._ask = ask
         self._refused = refused
         self._news = news
@@ -100,7 +105,8 @@ class PoolCalls:
 
     def _report(self) -> doc.HostReport:
         manager, at = self._manager, self._clock.boot()
-        return report(manager.state, manager.config, self._name, self._version, at, self._recent())
+        about = (self._name, self._version, at, self._recent(), self._talking())
+        return report(manager.state, manager.config, *about)
 
     # -- calls ---------------------------------------------------------------
 

@@ -178,6 +178,7 @@ class Service:
             name=name,
             version=version,
             recent=lambda: self._waits.waited(clock.wall()),
+            talking=self.statuses.talking,
             ask=self._ask,
             refused=self._answer,
             news=self._hints_changed,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from ...policy.recall.outlook import Outlook
-from ...policy.words.model import LeaseId
+from ...policy.words.model import EnvironmentName, LeaseId
 from ...protocol import documents as doc
 from ...protocol.calls import Call
 from ...protocol.framing import Encoded, encoded
@@ -78,6 +78,13 @@ class Statuses:
         """Somebody asks for a status, or wants to hear of each change from now on."""
         self._lookers.put(guest.who.environment, (guest, call))
         self._wanted.set()
+
+    def talking(self) -> set[EnvironmentName]:
+        """The environments of which a server or task is connected; who only looks does not count,
+        nor does the pool.
+        """
+        guests = self._guests.values()
+        return {one.who.environment for one in guests if not (one.only_looks or one.who.pool)}
 
     def news(self) -> None:
         """Something changed that a person sees."""
@@ -182,7 +189,7 @@ class Statuses:
             manager.config,
             manager.readings.by_gpu,
             self._waits.document(facts.now),
-            (guest.who.environment for guest in self._guests.values() if not guest.only_looks),
+            self.talking(),
             self._outlooks,
             self._pauses.document,
             self._pauses.cells,

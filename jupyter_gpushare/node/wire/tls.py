@@ -15,17 +15,23 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from ...protocol import secured
 from ..host.troubles import Trouble
 from ..people.fairness import Purse, Purses
+from ..people.identity import network_of
 from .admission import Admission, Places
 
 #: Handshakes at once. When there are more, the oldest of the address with most of them ends.
 _HANDSHAKES: Final = 64
 #: Seconds for a handshake.
 WITHIN: Final = 5.0
-#: Handshakes a second and at once: of all, and of one address. One takes about 1 ms.
-_ALL: Final = (50.0, 50.0)
+#: Handshakes a second and at once: of all strangers, and of one strange address. One takes some
+#: milliseconds.
+_ALL: Final = (50.0, 100.0)
 _EACH: Final = (10.0, 20.0)
+#: The same of an address from which the pool came already: many people may open its pages at once.
+_POOLS: Final = (200.0, 400.0)
+_MOST_POOLS: Final = 4
 #: Bytes of a client that are taken before the handshake is over: certificates are shorter.
 _MOST_BEFORE: Final = 64 * 1024
 #: Seconds after which it is tried again where no connection can be taken.
@@ -42,11 +48,14 @@ class SecuredWire(asyncio.Protocol):
 
     def __init__(
         self,
+        peer: str,
         context: ssl.SSLContext,
         inside: Callable[[], asyncio.BufferedProtocol],
         arrived: Callable[[SecuredWire], None],
         shaken: Callable[[SecuredWire], None],
     ) -> None:
+        #: The address at the other end, which may be gone by the time that it is asked for.
+        self.peer: Final = peer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls: Final = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._make_inside = inside
@@ -95,8 +104,10 @@ class SecuredWire(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         """Encrypt and send; nothing is kept here."""
+        left = memoryview(data)
         try:
-            self.tls.write(data)
+            while left:  # OpenSSL may take a part at a time
+                left = left[self.tls.write(left) :]
         except ssl.SSLError:  # it has ended its side already
             self.abort()
         else:
@@ -109,7 +120,12 @@ class SecuredWire(asyncio.Protocol):
         self.wire.set_write_buffer_limits(high, low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self.tls if name == "ssl_object" else self.wire.get_extra_info(name, default)
+        match name:
+            case "ssl_object":
+                return self.tls
+            case "peername":
+                return (self.peer,)
+        return self.wire.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
         return self.wire.is_closing()
@@ -137,6 +153,14 @@ class SecuredWire(asyncio.Protocol):
         self.wire.abort()
 
     # -- inside ---------------------------------------------------------------------------------
+
+    @property
+    def is_pools(self) -> bool:
+        """Whether the pool's certificate was shown."""
+        try:
+            return self.tls.version() is not None and secured.holder_of(self.tls) == secured.POOL
+        except (secured.NotOfThePool, ValueError):  # before the handshake is over
+            return False
 
     @property
     def wire(self) -> asyncio.Transport:
@@ -202,6 +226,7 @@ class TlsPort:
         self._within = within
         self._log = log
         self._admission: Admission[SecuredWire] = Admission(Places(_HANDSHAKES, 0, 0))
+        self._pools: dict[str, Purse] = {}
         self._deadlines: dict[SecuredWire, tuple[str, asyncio.TimerHandle]] = {}
         self._accepting: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
@@ -242,36 +267,41 @@ class TlsPort:
         each = Purses(*_EACH)
         trouble = Trouble(self._log, loop.time, "The pool's port takes connections again")
         while True:
-            # The others wait in the kernel, and cost nothing there.
-            await asyncio.sleep(everybody.wait(1.0, loop.time()))
+            # Between any two the loop does everything else.
+            await asyncio.sleep(0)
             try:
                 sock, where = await loop.sock_accept(listener)
-                if not each.of(where[0], loop.time()).pays(1.0, loop.time()):
+                now, network = loop.time(), network_of(where[0])
+                if (pools := self._pools.get(network)) is not None:
+                    may = pools.pays(1.0, now)
+                else:
+                    may = each.of(network, now).pays(1.0, now) and everybody.pays(1.0, now)
+                if not may:
                     sock.close()
                     continue
-                everybody.spend(1.0, loop.time())
-                await self._begin(sock)
+                await self._begin(sock, where[0])
                 trouble.is_over()
             except OSError as error:
                 # Out of descriptors, say, or the certificates cannot be read.
                 trouble.came(f"The pool's port takes no connection: {error}")
                 await asyncio.sleep(_PAUSE)
 
-    async def _begin(self, sock: socket.socket) -> None:
+    async def _begin(self, sock: socket.socket, peer: str) -> None:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep = (socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in keep:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
-            wire = SecuredWire(self._context(), self._inside, self._arrived, self._shaken)
+            hear = self._arrived, self._shaken
+            wire = SecuredWire(peer, self._context(), self._inside, *hear)
         except OSError:
             sock.close()
             raise
         await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, sock)
 
     def _arrived(self, wire: SecuredWire) -> None:
-        address = str(wire.get_extra_info("peername")[0])
+        address = network_of(wire.peer)
         deadline = asyncio.get_running_loop().call_later(self._within, wire.abort)
         self._deadlines[wire] = address, deadline
         goes = self._admission.arrive(wire, address)
@@ -284,3 +314,7 @@ class TlsPort:
         if address is not None and deadline is not None:
             deadline.cancel()
             self._admission.leave(wire, address, None)
+            if wire.is_pools and address not in self._pools:
+                if len(self._pools) >= _MOST_POOLS:
+                    del self._pools[next(iter(self._pools))]
+                self._pools[address] = Purse(*_POOLS, asyncio.get_running_loop().time())

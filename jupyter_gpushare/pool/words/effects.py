@@ -13,7 +13,8 @@ from .hosts import Environment, Host
 class Budget:
     """One environment's sub-budget on a host: the parameters of ``pool.lend``.
 
-    ``gpu_hours`` are those that may still be spent there.
+    ``gpu_hours`` are those that may still be spent there. ``borrowed``: so many of the GPUs may be
+    taken back by other groups.
     """
 
     environment: Environment
@@ -22,6 +23,7 @@ class Budget:
     gpu_hours: float | None
     reclaim: bool
     why: str
+    borrowed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

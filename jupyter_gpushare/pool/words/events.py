@@ -49,6 +49,13 @@ class HostForgotten(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class AuthorityRotated(Event):
+    """Another authority signs certificates; the state does not know of them."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostSpoke(Event):
     """A report came."""
 

@@ -86,6 +86,8 @@ class HostReport:
     wants: tuple[Want, ...]
     queue: _Count
     expected_wait: _Seconds | None
+    #: The environments of which a server or task is connected there.
+    talking: Annotated[tuple[str, ...], Text(NAME)] = ()
 
 
 #: Reads a HostReport document; raises :class:`..protocol.reading.BadParameter`, a sentence.

@@ -3,8 +3,11 @@ import { Clipboard } from '@jupyterlab/apputils';
 import React from 'react';
 
 import type { LackingKernel } from '../api/types';
+import { CommandIDs } from '../commands';
 import { byPython, LackingKernels } from '../model/kernels';
 import { KernelsView } from '../widgets/kernels';
+import { QueueView } from '../widgets/queue';
+import { aStatus, aWaiting } from './support/builders';
 import { FakeServer } from './support/server';
 import { show } from './support/views';
 
@@ -103,6 +106,59 @@ describe('the notice', () => {
     tell([]);
     fireEvent.click(screen.getByRole('button', { name: 'Check again' }));
     await waitFor(() => expect(screen.queryByText('Check again')).toBeNull());
+  });
+});
+
+describe('kernels on other hosts', () => {
+  it('are told of by host, and are looked for again when kernels change', async () => {
+    const { server, kernels } = await shown([], []);
+    const on = (...hosts: string[]): void =>
+      server.on('GET', 'kernels', 200, {
+        lacking: [],
+        elsewhere: hosts.map((host, n) => ({ kernel: `k${n}`, host, why: '' }))
+      });
+    on('b', 'b');
+    await act(() => kernels.refresh());
+    expect(screen.getByRole('status').textContent).toContain(
+      '2 kernels of yours run on host b;'
+    );
+    on('c');
+    await act(async () => {
+      const changed = new Promise<void>(resolve => {
+        kernels.changed.connect(() => resolve());
+      });
+      kernels.observe();
+      await changed;
+    });
+    expect(screen.getByRole('status').textContent).toContain(
+      'A kernel of yours runs on host c;'
+    );
+  });
+});
+
+describe('a request that waits', () => {
+  const waits = aWaiting(1, {
+    mine: true,
+    lease: 'w',
+    hints: [{ host: 'b', gpus: 1, kind: 'H100', text: 'b has a free GPU now.' }]
+  });
+
+  it('is started where a GPU is free by one click', () => {
+    const { ran } = show(QueueView, aStatus({ queue: [waits] }), [
+      CommandIDs.startElsewhere
+    ]);
+    fireEvent.click(screen.getByRole('button', { name: 'Start on b…' }));
+    expect(ran).toEqual([
+      {
+        command: CommandIDs.startElsewhere,
+        args: { lease: 'w', host: 'b' }
+      }
+    ]);
+  });
+
+  it('of a program, or of somebody else, is left where it is', () => {
+    show(QueueView, aStatus({ queue: [waits] }));
+    expect(screen.queryByRole('button')).toBeNull();
   });
 });
 

@@ -8,6 +8,7 @@ import type {
   History,
   Kernels,
   LeaseAnswer,
+  MovedKernel,
   Quotas,
   QuotaWish,
   Readings,
@@ -63,6 +64,14 @@ export class GpuShareApi {
   /** The kernels of this server that get no GPU. */
   async kernels(): Promise<Kernels> {
     return validated('Kernels', await this._ask('GET', 'kernels'));
+  }
+
+  /** Start a kernel again on another host of the pool; its variables are lost. */
+  async startOn(kernel: string, host: string): Promise<MovedKernel> {
+    return validated(
+      'MovedKernel',
+      await this._ask('POST', ['kernels', kernel, 'host'], {}, { host })
+    );
   }
 
   /** One GPU's memory, turns and sensors over the last `since` seconds, as finely as is kept. */

@@ -64,10 +64,30 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The kernels whose Python lacks the import hook, and what mends it. */
+        /** The kernels whose Python lacks the import hook, and what mends it; and those whose host the pool chose. */
         get: operations["getKernels"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/gpushare/api/kernels/{kernel}/host": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description its id */
+                kernel: string;
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Restart a kernel on another host of the pool; its variables are lost. */
+        post: operations["postKernelHost"];
         delete?: never;
         options?: never;
         head?: never;
@@ -477,7 +497,19 @@ export interface components {
                 what?: string;
             }[];
         };
+        KernelHost: {
+            /** @description its name in the pool */
+            host: string;
+        };
         Kernels: {
+            /** @description those that run, and whose host the pool chose */
+            elsewhere?: {
+                host: string;
+                /** @description its id */
+                kernel: string;
+                /** @description sentences; empty: nobody knows */
+                why: string;
+            }[];
             lacking: {
                 /** @description the command that installs the light client there */
                 fix: string;
@@ -697,6 +729,11 @@ export interface components {
             reason: string;
             /** @enum {unknown} */
             type: "unavailable";
+        };
+        MovedKernel: {
+            host: string;
+            /** @description its id, which may be another than before */
+            kernel: string;
         };
         OutOfService: {
             /** @description who did it; null: not yours to know */
@@ -1444,6 +1481,105 @@ export interface operations {
             };
             /** @description Not logged in, not authorized by the server's Authorizer, or not an admin. */
             403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests; try again in a second. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager's answer cannot be read, or it speaks another protocol. */
+            502: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description No node manager can be reached. */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The node manager did not answer in time. */
+            504: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    postKernelHost: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description its id */
+                kernel: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["KernelHost"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MovedKernel"];
+                };
+            };
+            /** @description The request is not valid; nothing was changed. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Not logged in, not authorized by the server's Authorizer, or not an admin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description There is no such thing, or it is not yours. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description It cannot be done in the present state. */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };

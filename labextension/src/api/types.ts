@@ -30,5 +30,8 @@ export type QuotaWish = Schemas['QuotaWish'];
 export type LeaseAnswer = Schemas['LeaseState'];
 export type GpuService = Schemas['GpuService'];
 export type Kernels = Schemas['Kernels'];
+/** A kernel whose host the pool chose. */
+export type KernelElsewhere = NonNullable<Kernels['elsewhere']>[number];
+export type MovedKernel = Schemas['MovedKernel'];
 /** A kernelspec whose Python lacks the import hook. */
 export type LackingKernel = Kernels['lacking'][number];

@@ -1,7 +1,7 @@
 import { type ISignal, Signal } from '@lumino/signaling';
 
 import type { GpuShareApi } from '../api/rest';
-import type { LackingKernel } from '../api/types';
+import type { KernelElsewhere, LackingKernel } from '../api/types';
 
 /** A Python without the import hook, and the kernels that run it. */
 export interface ILackingPython {
@@ -46,7 +46,12 @@ export class LackingKernels {
     return this._shown;
   }
 
-  /** Emitted after each change of `shown`. */
+  /** The kernels whose host the pool chose; another list after each change. */
+  get elsewhere(): readonly KernelElsewhere[] {
+    return this._elsewhere;
+  }
+
+  /** Emitted after each change of `shown` or `elsewhere`. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
@@ -66,11 +71,15 @@ export class LackingKernels {
     const turn = ++this._turn;
     const names = new Set(this._running());
     try {
-      const { lacking } = await this._api.kernels();
+      const { lacking, elsewhere = [] } = await this._api.kernels();
       if (turn !== this._turn) {
         return; // asked again meanwhile
       }
       this._lacking = lacking;
+      if (JSON.stringify(elsewhere) !== JSON.stringify(this._elsewhere)) {
+        this._elsewhere = elsewhere;
+        this._changed.emit();
+      }
       this._asked = names;
     } catch {
       return; // the banner says it where the server does not answer
@@ -81,7 +90,8 @@ export class LackingKernels {
   /** Ask anew if a kernel of another kernelspec has started; else only see which run. */
   observe(): void {
     const names = [...this._running()];
-    if (names.some(name => !this._asked.has(name))) {
+    const moves = this._elsewhere.length > 0; // they may be on another host now
+    if (moves || names.some(name => !this._asked.has(name))) {
       void this.refresh();
     } else {
       this._show();
@@ -112,6 +122,7 @@ export class LackingKernels {
   }
 
   private _turn = 0;
+  private _elsewhere: readonly KernelElsewhere[] = [];
   private _lacking: readonly LackingKernel[] = [];
   private _asked: ReadonlySet<string> = new Set();
   private _shown: readonly ILackingPython[] = [];

@@ -317,6 +317,55 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       }
     });
 
+    commands.addCommand(CommandIDs.startElsewhere, {
+      label: args => trans.__('Start on %1…', String(args.host ?? '')),
+      caption: trans.__(
+        'Start this kernel again on a host of the pool that has a free GPU; its variables are lost'
+      ),
+      icon: refreshIcon,
+      describedBy: {
+        args: {
+          type: 'object',
+          required: ['host'],
+          properties: {
+            ...leaseArgs.args.properties,
+            host: {
+              type: 'string',
+              description: trans.__("The host's name in the pool.")
+            }
+          }
+        }
+      },
+      isEnabled: args =>
+        typeof args.host === 'string' && Boolean(chosen(args)?.kernel_id),
+      execute: async args => {
+        const lease = chosen(args);
+        const id = lease?.kernel_id;
+        const { host } = args;
+        if (!lease || !id || typeof host !== 'string') {
+          return;
+        }
+        const answer = await showDialog({
+          title: trans.__('Start %1 on %2?', taskName(lease, trans), host),
+          body: trans.__(
+            'Its kernel ends here and starts again on %1. All its variables will be lost; the notebook stays open.',
+            host
+          ),
+          buttons: [
+            Dialog.cancelButton(),
+            Dialog.warnButton({ label: trans.__('Start on %1', host) })
+          ]
+        });
+        if (answer.button.accept) {
+          await attempt(trans.__('Starting on %1', host), async () => {
+            await model.api.startOn(id, host);
+            // Its session may have another kernel now.
+            await app.serviceManager.sessions.refreshRunning();
+          });
+        }
+      }
+    });
+
     commands.addCommand(CommandIDs.revoke, {
       label: trans.__('Revoke Lease…'),
       caption: trans.__('Take a lease away from its owner'),

@@ -18,10 +18,25 @@ export function KernelsView(props: { kernels: LackingKernels }): JSX.Element {
     [kernels]
   );
   const shown = React.useSyncExternalStore(subscribe, () => kernels.shown);
+  const elsewhere = React.useSyncExternalStore(
+    subscribe,
+    () => kernels.elsewhere
+  );
+  const hosts = [...new Set(elsewhere.map(({ host }) => host))].sort();
   const running = shown.filter(one => one.running);
   const others = shown.filter(one => !one.running);
   return (
     <div role="status" aria-live="polite" className="jp-gpushare-banner-region">
+      {hosts.map(host => (
+        <div key={host} className="jp-gpushare-banner" data-kind="elsewhere">
+          {trans._n(
+            'A kernel of yours runs on host %2; this panel shows the GPUs of the host where the Jupyter server runs.',
+            '%1 kernels of yours run on host %2; this panel shows the GPUs of the host where the Jupyter server runs.',
+            elsewhere.filter(one => one.host === host).length,
+            host
+          )}
+        </div>
+      ))}
       {shown.length > 0 && (
         <div className="jp-gpushare-banner" data-kind="kernels">
           <IconButton

@@ -1,7 +1,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { Button } from '@jupyterlab/ui-components';
 import React from 'react';
 
 import type { Status, Waiting } from '../api/types';
+import { CommandIDs } from '../commands';
 import { queueSummary } from '../model/derive';
 import { waitsForBudget } from '../model/waiting';
 import {
@@ -44,6 +46,10 @@ export function QueueView(): JSX.Element {
           {entry.message && (
             <div className="jp-gpushare-why">{entry.message}</div>
           )}
+          {entry.lease !== null &&
+            (entry.hints ?? []).map(({ host }) => (
+              <StartOn key={host} lease={entry.lease ?? ''} host={host} />
+            ))}
           {expectationText(entry, trans) && (
             <div className="jp-gpushare-why">
               {expectationText(entry, trans)}
@@ -86,6 +92,24 @@ export function QueueView(): JSX.Element {
       />
     </div>
   );
+}
+
+/** One click starts the kernel that waits on a host where it would get a GPU now. */
+function StartOn(props: { lease: string; host: string }): JSX.Element | null {
+  const { commands, trans } = useView();
+  const { host } = props;
+  const args = { lease: props.lease, host };
+  // A program has no kernel to start again.
+  return commands.isEnabled(CommandIDs.startElsewhere, args) ? (
+    <Button
+      type="button"
+      className="jp-mod-styled"
+      title={trans.__('Its variables are lost.')}
+      onClick={() => void commands.execute(CommandIDs.startElsewhere, args)}
+    >
+      {trans.__('Start on %1…', host)}
+    </Button>
+  ) : null;
 }
 
 /** The place of a request; a request that waits for GPU-hours has none. */

@@ -1,0 +1,170 @@
+"""What the pages show of a pool: its hosts, a person's quota over them, its groups. Pure.
+
+Only what this person may know leaves here: of others, how many wait.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from jupyter_gpushare.pool import groups
+from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, State
+from jupyter_gpushare.pool.state import Host as PoolHost
+from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
+
+from . import hosts, views, words
+from .hosts import Host, Own
+
+Json = Mapping[str, Any]
+
+
+def host_of(host: PoolHost, problem: str) -> Host:
+    """A host as the pool knows it, without what is one person's. ``problem``: why it is lost."""
+    report = host.report
+    gpus = () if report is None else tuple(_gpu(gpu) for gpu in report.gpus)
+    drained = "" if report is None else report.draining or ""
+    if host.drain is not None:
+        drained = host.drain.reason
+    base = replace(hosts.away(host.name, problem), gpus=gpus, drained=drained)
+    if not host.connected or report is None:
+        return base
+    wait = report.expected_wait
+    expected = None if wait is None else (wait, wait)
+    return replace(base, problem="", waiting=report.queue, expected=expected)
+
+
+def _gpu(gpu: HostGpu) -> hosts.HostGpu:
+    return hosts.HostGpu(
+        gpu.index, gpu.kind, gpu.memory, gpu.free_memory, gpu.exclusive_free, gpu.out or ""
+    )
+
+
+def owners(host: PoolHost) -> dict[str, Own]:
+    """What each person has on a host, with all their servers."""
+    talking = () if host.report is None or not host.connected else host.report.talking
+    talks, found = frozenset(map(Environment, talking)), dict[str, Own]()
+    for name in sorted({*host.here, *host.out, *talks}):
+        here, out = host.here.get(name, NOTHING), host.out.get(name, NOT_LENT)
+        person = name.partition("/")[0]
+        own = found.get(person, Own(lent=0))
+        why = out.why if here.waiting else ""
+        found[person] = Own(
+            held=own.held + here.held,
+            parked=own.parked + here.parked,
+            waiting=own.waiting + here.waiting,
+            lent=(own.lent or 0) + out.gpus,
+            talks=own.talks or name in talks,
+            why=own.why if why in own.why else f"{own.why} {why}".strip(),
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGroup:
+    """A group whose GPUs breathe, in words."""
+
+    name: str
+    own: int
+    used: int
+    borrowed: int
+    may_borrow: str
+    unused: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGroups:
+    """All groups that breathe, and how many GPUs are lent between them."""
+
+    rows: tuple[PoolGroup, ...]
+    text: str
+
+
+def pool_groups(state: State) -> PoolGroups:
+    """What each group has, uses, borrows and leaves to others."""
+    rows = []
+    for name, group in sorted(state.groups.items()):
+        used = state.used.get(name, NOT_USED).gpus
+        bound = group.borrowing
+        rows.append(
+            PoolGroup(
+                name=name,
+                own=group.nominal,
+                used=used,
+                borrowed=max(0, used - group.nominal),
+                may_borrow="what others lend" if bound is None else f"up to {bound}",
+                unused=min(groups.lends(group), max(0, group.nominal - used)),
+            )
+        )
+    lent = sum(row.borrowed for row in rows)
+    unused = max(0, sum(row.unused for row in rows) - lent)
+    text = f"{words.gpus(lent)} of groups' own {'is' if lent == 1 else 'are'} lent to other groups."
+    return PoolGroups(tuple(rows), f"{text} {words.gpus(unused)} more may be lent.")
+
+
+def group_text(rows: Iterable[PoolGroup], own: Iterable[str]) -> str:
+    """How a person's groups stand; empty if none of them breathes."""
+    return " ".join(_group_text(row) for row in rows if row.name in {*own})
+
+
+def _group_text(row: PoolGroup) -> str:
+    text = f"Your group {row.name} has {words.gpus(row.own)} of its own and uses {row.used}"
+    if row.borrowed:
+        return f"{text}: {row.borrowed} {'is' if row.borrowed == 1 else 'are'} borrowed."
+    return f"{text}."
+
+
+# -- what people did -------------------------------------------------------------------------------
+
+#: What each kind of an edit is in words; its fields fill it in.
+_DID: Final = {
+    "HostAdded": "let the host {host} join",
+    "HostForgotten": "said that the host {host} is gone",
+    "HostDrained": "took the host {host} out of service: {reason}",
+    "HostResumed": "put the host {host} back into service",
+    "QuotaSet": "set the quota of {environment}",
+    "QuotaUnset": "took back the quota of {environment}",
+    "GroupQuotaSet": "set the quota of the group {group}",
+    "GroupQuotaUnset": "took back the quota of the group {group}",
+    "GroupSet": "set the GPUs of the group {group[name]}: {group[nominal]} of its own",
+    "GpusLent": "lent {loan[gpus]} GPUs on {loan[host]} to {loan[environment]}",
+    "GpusReturned": "took back the loan {loan}",
+    "GroupRemoved": "removed the GPUs of the group {group}",
+    "AuthorityRotated": "made a new authority for certificates",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Something that an administrator did to the pool."""
+
+    at: float
+    by: str
+    text: str
+
+
+def deeds(events: Iterable[Json]) -> Iterator[Deed]:
+    """What people did, as the pool's history has it."""
+    for event in events:
+        text = _DID.get(event["kind"])
+        try:
+            said = event["kind"] if text is None else text.format_map(event["data"])
+        except (KeyError, TypeError):
+            said = event["kind"]
+        if text is None:
+            said += f" {json.dumps(event['data'])}"
+        yield Deed(event["wall"], event["by"], said)
+
+
+# -- one's own quota -------------------------------------------------------------------------------
+
+
+def own_quotas(rows: Iterable[Json], environment: str) -> tuple[views.QuotaView, ...]:
+    """A person's quota over all hosts, and those of servers with their own."""
+    own = sorted((row["environment"], row) for row in rows)
+    return tuple(
+        replace(views.quota_of(row), server=name.removeprefix(environment).lstrip("/"))
+        for name, row in own
+    )

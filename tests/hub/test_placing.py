@@ -1,0 +1,258 @@
+"""The hook by which the pool chooses a host for any spawner, with the spawners' real classes."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from jupyterhub.objects import Hub, Server
+from jupyterhub.spawner import Spawner
+from support.poolwhere import Ranking
+from traitlets.config import Config
+
+from jupyter_gpushare.hub import setup
+from jupyter_gpushare.hub.placing import (
+    NoHost,
+    Placed,
+    choose_host,
+    on_kubernetes,
+    on_slurm,
+    options_form,
+    options_from_form,
+    place_servers,
+)
+from jupyter_gpushare.hub.spawner import PoolSpawner
+from jupyter_gpushare.starts.wishes import PoolAway, Wish
+
+T = Callable[..., Awaitable[None]]
+
+
+def in_a_loop(test: T) -> Callable[..., None]:
+    """Run an asynchronous test to its end."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **fixtures: Any) -> None:
+        async def whole() -> None:
+            await test(*args, **fixtures)
+
+        asyncio.run(whole())
+
+    return run
+
+
+LABEL = "kubernetes.io/hostname"
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[tuple[Ranking, str]]:
+    ranking = Ranking("b", "a")
+    with ranking.served(tmp_path / "pool.sock"):
+        yield ranking, str(tmp_path / "pool.sock")
+
+
+def _made(kind: type[Spawner], **given: Any) -> Any:
+    """A spawner of alice's, as the Hub makes one."""
+    user = SimpleNamespace(
+        name="alice", escaped_name="alice", id=1, url="/user/alice", server=Server(), settings={}
+    )
+    orm = SimpleNamespace(name="", server=None, state=None, oauth_client_id="jupyterhub-user-alice")
+    spawner = kind(user=user, hub=Hub(), orm_spawner=orm, **given)
+    spawner.user_options = {}
+    return spawner
+
+
+def test_a_wish_is_read_as_people_write_it() -> None:
+    given = {"gpus": "2", "gpu_memory": "24GiB", "gpu_kind": "Any", "profile": "large"}
+    assert Wish.read(given) == Wish(2, 24 * 2**30, None)
+    assert Wish.read({}) == Wish(1, None, None)
+    assert Wish.read({"gpus": "", "gpu_memory": " ", "gpu_kind": "H100"}) == Wish(1, None, "H100")
+    assert str(Wish(2, 24 * 2**30)) == "2 GPUs, 24 GiB, any kind"
+    for wrong in ({"gpus": "-1"}, {"gpus": "٣"}, {"gpus": 5000}, {"gpu_memory": "much"}):
+        with pytest.raises(ValueError, match="write"):
+            Wish.read(wrong)
+
+
+def test_the_form_gives_what_is_read() -> None:
+    form = options_form(('A "quoted" kind',))
+    assert "A &quot;quoted&quot; kind" in form
+    for name in ("gpus", "gpu_memory", "gpu_kind"):
+        assert f'name="{name}"' in form
+    given = {"gpus": ["2"], "gpu_memory": [""], "gpu_kind": ["H100"], "memory": ["1T"]}
+    assert options_from_form(given) == {"gpus": "2", "gpu_memory": "", "gpu_kind": "H100"}
+    with pytest.raises(ValueError, match="no memory size"):
+        options_from_form({"gpu_memory": ["much"]})
+
+
+@in_a_loop
+async def test_the_hook_says_which_hosts(pool: tuple[Ranking, str]) -> None:
+    ranking, socket = pool
+    spawner = _made(Spawner)
+    spawner.user_options = {"gpus": 2, "gpu_kind": "H100"}
+    ranking.rank({"host": "c", "possible": False}, "b", {"host": "a", "fits_now": False})
+    assert [choice.host for choice in await choose_host(spawner, socket)] == ["b", "a"]
+    assert ranking.asked == [{"environment": "alice", "gpus": 2, "memory": None, "kind": "H100"}]
+    ranking.rank({"host": "c", "possible": False, "reasons": ["It has no H100."]})
+    with pytest.raises(NoHost, match=r"\(2 GPUs, H100\).*c: It has no H100\. Choose") as failed:
+        await choose_host(spawner, socket)
+    assert failed.value.jupyterhub_message == str(failed.value)
+    with pytest.raises(PoolAway, match="did not answer"):
+        await choose_host(spawner, socket + "-gone")
+
+
+@in_a_loop
+async def test_a_hook_that_was_there_is_kept(pool: tuple[Ranking, str]) -> None:
+    _ranking, socket = pool
+    told: list[str] = []
+
+    async def before(spawner: Any) -> None:
+        told.append(f"before {spawner.user.name}")
+
+    hook = Placed(lambda _spawner, host: told.append(host), socket=socket, before=before)
+    await hook(_made(Spawner))
+    assert told == ["before alice", "b"]
+    # Its own scheduler chooses, and nothing of an earlier choice is left.
+    await Placed(lambda _spawner, host: told.append(host), socket=socket + "-gone")(_made(Spawner))
+    assert told[2:] == [""]
+
+
+@pytest.fixture
+def kube(monkeypatch: pytest.MonkeyPatch) -> type[Spawner]:
+    """KubeSpawner itself; only a cluster is not looked for."""
+    module = pytest.importorskip("kubespawner.spawner")
+    monkeypatch.setattr(module, "load_config", lambda **_given: None)
+    found: type[Spawner] = module.KubeSpawner
+    return found
+
+
+async def _nodes(spawner: Any) -> list[list[tuple[str, list[str]]]]:
+    """What the pod's manifest requires of a node, as it is sent."""
+    made = await spawner.get_pod_manifest()
+    manifest = spawner.api.api_client.sanitize_for_serialization(made)
+    node = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
+    required = node.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    return [
+        [(part["key"], part["values"]) for part in term["matchExpressions"]]
+        for term in required.get("nodeSelectorTerms", ())
+    ]
+
+
+@in_a_loop
+async def test_kubespawners_pod_goes_to_the_host(
+    pool: tuple[Ranking, str], kube: type[Spawner]
+) -> None:
+    ranking, socket = pool
+    spawner = _made(kube, _mock=True)
+    hook = Placed(on_kubernetes, socket=socket)
+    await hook(spawner)
+    assert await _nodes(spawner) == [[(LABEL, ["b"])]]
+    # The next start of the same server, with another answer.
+    ranking.rank("a", "b")
+    await hook(spawner)
+    assert await _nodes(spawner) == [[(LABEL, ["a"])]]
+    await Placed(on_kubernetes, socket=socket + "-gone")(spawner)
+    assert await _nodes(spawner) == []
+
+
+@in_a_loop
+async def test_what_kubespawner_required_before_stays_required(
+    pool: tuple[Ranking, str], kube: type[Spawner]
+) -> None:
+    _ranking, socket = pool
+    spawner = _made(kube, _mock=True)
+    spawner.node_affinity_required = [
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
+        for zone in ("east", "west")
+    ]
+    for _start in range(2):
+        await Placed(on_kubernetes, socket=socket)(spawner)
+        assert await _nodes(spawner) == [
+            [("zone", ["east"]), (LABEL, ["b"])],
+            [("zone", ["west"]), (LABEL, ["b"])],
+        ]
+
+
+@in_a_loop
+async def test_batchspawners_job_goes_to_the_host(pool: tuple[Ranking, str]) -> None:
+    batchspawner = pytest.importorskip("batchspawner")
+    ranking, socket = pool
+
+    class Slurm(batchspawner.SlurmSpawner):  # type: ignore[misc, name-defined]
+        """Hands the script to nobody."""
+
+        script = ""
+
+        async def run_command(self, cmd: str, input: str | None = None, env: Any = None) -> str:
+            self.script = input or ""
+            return "209"
+
+        def get_env(self) -> dict[str, str]:
+            return {}
+
+    spawner = _made(Slurm, req_options="--exclusive", req_homedir="/home/alice")
+    spawner.cmd = ["jupyterhub-singleuser"]
+    spawner.user_options = {"gpus": 1, "gpu_memory": "24GiB"}
+    hook = Placed(on_slurm, socket=socket)
+    for host in ("b", "a"):
+        ranking.rank(host)
+        await hook(spawner)
+        await spawner.submit_batch_script()
+        assert f"#SBATCH --exclusive --nodelist={host}\n" in spawner.script
+        assert "--mem" not in spawner.script
+    await Placed(on_slurm, socket=socket + "-gone")(spawner)
+    assert spawner.req_options == "--exclusive"
+
+
+def _plain(c: Config, section: str, name: str) -> Any:
+    return c[section][name] if section in c and name in c[section] else None
+
+
+def test_setup_lets_the_pool_choose_for_the_spawner_in_use(tmp_path: Path) -> None:
+    def other(spawner: Any) -> None:
+        raise AssertionError
+
+    for spawner, place in (
+        ("kubespawner.KubeSpawner", on_kubernetes),
+        ("batchspawner.SlurmSpawner", on_slurm),
+    ):
+        c = Config()
+        c.JupyterHub.spawner_class = spawner
+        c.JupyterHub.base_url = "/people/"
+        c.Spawner.pre_spawn_hook = other
+        for _twice in range(2):
+            setup(
+                c,
+                node="external",
+                token_file=str(tmp_path / "token"),
+                pool=str(tmp_path),
+                url="http://10.0.0.1:10999",
+            )
+        hook = c.Spawner.pre_spawn_hook
+        assert isinstance(hook, Placed)
+        assert (hook._place, hook._before) == (place, other)
+        assert hook._socket == f"{tmp_path}/pool.sock"
+        assert 'name="gpu_memory"' in c.Spawner.options_form
+        told = c.Spawner.environment["JUPYTER_GPUSHARE_POOL_URL"]
+        assert told == "http://10.0.0.1:10999/people/services/gpushare/"
+
+
+def test_setup_keeps_an_administrators_form_and_spawner(tmp_path: Path) -> None:
+    c = Config()
+    c.JupyterHub.spawner_class = PoolSpawner
+    c.Spawner.options_form = "mine"
+    place_servers(c, "/run/pool.sock")
+    assert c.PoolSpawner.pool_socket == "/run/pool.sock"
+    assert c.Spawner.options_form == "mine"
+    assert _plain(c, "Spawner", "pre_spawn_hook") is None
+    c = Config()
+    c.JupyterHub.spawner_class = "kubespawner.KubeSpawner"
+    c.KubeSpawner.profile_list = [{"display_name": "large"}]
+    place_servers(c, "/run/pool.sock")
+    assert _plain(c, "Spawner", "options_form") is None
+    c = Config()
+    assert "use PoolSpawner" in place_servers(c, "/run/pool.sock")
+    assert _plain(c, "Spawner", "pre_spawn_hook") is None

@@ -1,0 +1,106 @@
+"""What the pages say of a pool, from its state: no Hub, no hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jupyter_gpushare.hub import poolviews
+from jupyter_gpushare.hub.hosts import HostState, Own
+from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.pool.state import Drained, Here, Host, Out, State, Used
+from jupyter_gpushare.pool.words.hosts import Environment, Group, HostGpu, HostReport
+
+ALICE, GPU_SERVER, BOB = (Environment(name) for name in ("alice", "alice/gpu", "bob"))
+REPORT = HostReport(
+    name="a",
+    boot_id="boot",
+    at=1.0,
+    version="1",
+    seconds=60.0,
+    draining=None,
+    empty=False,
+    gpus=(
+        HostGpu("GPU-0", 0, "A100", 80, 80, 100, None, exclusive_free=True),
+        HostGpu("GPU-1", 1, "A100", 80, 0, 0, "its fan", exclusive_free=False),
+    ),
+    environments=(),
+    wants=(),
+    queue=2,
+    expected_wait=90.0,
+    talking=("alice/gpu", "bob"),
+)
+HOST = Host(
+    name="a",
+    connected=True,
+    report=REPORT,
+    here={ALICE: Here(held=1), GPU_SERVER: Here(waiting=1)},
+    out=Map({ALICE: Out(gpus=1, why="not said: nothing waits"), GPU_SERVER: Out(why="a has it")}),
+)
+
+
+def test_a_host_is_as_its_report_says() -> None:
+    shown = poolviews.host_of(HOST, "")
+    assert (shown.state, shown.waiting, shown.expected) == (HostState.PARTLY, 2, (90.0, 90.0))
+    assert shown.free == (1, 80)
+    assert shown.own == Own(), "what is one person's is told to that person only"
+
+
+def test_a_host_that_is_away_keeps_its_kind_and_says_why() -> None:
+    away = poolviews.host_of(replace(HOST, connected=False), "no answer")
+    assert (away.state, away.problem, away.waiting) == (HostState.AWAY, "no answer", 0)
+    assert away.kinds == {"A100"}
+    assert poolviews.host_of(Host("a"), "").problem, "also without a reason it is away"
+
+
+def test_a_drain_of_the_pool_counts_before_the_host_has_heard_of_it() -> None:
+    drained = replace(HOST, drain=Drained("new fans", "carol"))
+    assert poolviews.host_of(drained, "").state is HostState.OUT
+    assert poolviews.host_of(drained, "").drained == "new fans"
+    told = replace(HOST, report=replace(REPORT, draining="old driver"))
+    assert poolviews.host_of(told, "").drained == "old driver"
+
+
+def test_a_person_has_what_all_their_servers_have() -> None:
+    found = poolviews.owners(HOST)
+    assert found["alice"] == Own(held=1, waiting=1, lent=1, talks=True, why="a has it")
+    assert found["bob"] == Own(lent=0, talks=True)
+    away = poolviews.owners(replace(HOST, connected=False))
+    assert "bob" not in away, "nobody knows who talks to a host that is away"
+    assert not away["alice"].talks
+
+
+def test_groups_say_what_they_own_use_borrow_and_leave() -> None:
+    state = State(
+        groups=Map(
+            {
+                "a": Group("a", nominal=4, lending=2),
+                "b": Group("b", nominal=1, borrowing=3),
+                "c": Group("c", nominal=2),
+            }
+        ),
+        used=Map({"a": Used(1), "b": Used(2)}),
+    )
+    shown = poolviews.pool_groups(state)
+    rows = [(one.name, one.own, one.used, one.borrowed, one.unused) for one in shown.rows]
+    assert rows == [("a", 4, 1, 0, 2), ("b", 1, 2, 1, 0), ("c", 2, 0, 0, 2)]
+    assert shown.text == ("1 GPU of groups' own is lent to other groups. 3 GPUs more may be lent.")
+    assert [one.may_borrow for one in shown.rows[:2]] == ["what others lend", "up to 3"]
+    said = poolviews.group_text(shown.rows, ("b", "nobody"))
+    assert said == "Your group b has 1 GPU of its own and uses 2: 1 is borrowed."
+    assert poolviews.group_text(shown.rows, ()) == ""
+
+
+def test_what_people_did_is_a_sentence_also_of_a_kind_that_is_new() -> None:
+    group = {"name": "staff", "nominal": 2, "borrowing": None, "lending": None}
+    events = [
+        {"wall": 1.0, "by": "carol", "kind": "HostDrained", "data": {"host": "a", "reason": "x"}},
+        {"wall": 2.0, "by": "carol", "kind": "GpusPainted", "data": {"colour": "blue"}},
+        {"wall": 3.0, "by": "carol", "kind": "QuotaSet", "data": {}},
+        {"wall": 4.0, "by": "root", "kind": "GroupSet", "data": {"group": group}},
+    ]
+    assert [(one.at, one.by, one.text) for one in poolviews.deeds(events)] == [
+        (1.0, "carol", "took the host a out of service: x"),
+        (2.0, "carol", 'GpusPainted {"colour": "blue"}'),
+        (3.0, "carol", "QuotaSet"),
+        (4.0, "root", "set the GPUs of the group staff: 2 of its own"),
+    ]

@@ -1,0 +1,120 @@
+"""Groups that breathe: they borrow what others leave unused, and give it back."""
+
+from __future__ import annotations
+
+from support.pool_world import World
+
+from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.pool.draft import Refuse
+from jupyter_gpushare.pool.words import commands as cmd
+from jupyter_gpushare.pool.words.hosts import Group
+
+
+def world(*groups: Group, quota: int = 4, **members: str) -> World:
+    found = World("a", "b", quota=Quota(gpus=quota))
+    for group in groups:
+        found.do(cmd.SetGroup(found.time, group, "root"))
+    for who, group in members.items():
+        found.do(cmd.Introduce(found.time, EnvironmentName(who), (group,)))
+    return found
+
+
+def ask(found: World, host: str, who: str, gpus: int = 1) -> None:
+    found.time += 1.0
+    found.request(host, who, gpus)
+    found.settle()
+
+
+def test_group_borrows_what_others_do_not_use() -> None:
+    found = world(Group("x", 1), Group("y", 2), ada="x")
+    ask(found, "a", "ada", 3)
+    assert found.held("ada") == 3
+
+
+def test_borrowing_has_a_limit() -> None:
+    found = world(Group("x", 1, borrowing=1), Group("y", 2), ada="x")
+    ask(found, "a", "ada", 2)
+    ask(found, "b", "ada")
+    assert found.held("ada") == 2
+    assert found.nodes["b"].whys["ada"] == (
+        "Group x uses all of its 1 GPU and the 1 that it may borrow."
+    )
+
+
+def test_lending_has_a_limit() -> None:
+    found = world(Group("x", 1), Group("y", 2, lending=1), ada="x")
+    ask(found, "a", "ada", 2)
+    ask(found, "b", "ada")
+    assert found.held("ada") == 2
+    assert found.nodes["b"].whys["ada"] == (
+        "Group x has none of its own 1 GPU left for this, and no other group has one to lend now."
+    )
+
+
+def test_newest_borrower_gives_back_first() -> None:
+    found = world(Group("x", 0), Group("y", 2), ada="x", bob="x", eve="y")
+    ask(found, "a", "ada")
+    ask(found, "b", "bob")
+    found.request("a", "eve")
+    while found.deliver_up("a") or found.deliver_down("a"):
+        pass
+    assert found.nodes["a"].whys["eve"] == (
+        "Other groups have borrowed GPUs of group y. They are asked to give them back."
+    )
+    found.settle()
+    assert (found.held("ada"), found.held("bob"), found.held("eve")) == (1, 0, 1)
+    ask(found, "b", "eve")
+    assert (found.held("ada"), found.held("eve")) == (0, 2)
+
+
+def test_what_is_owed_is_not_lent_again() -> None:
+    """A request for two GPUs gets both, though others ask for each that becomes free."""
+    found = world(Group("x", 0), Group("y", 2), ada="x", bob="x", eve="y")
+    ask(found, "a", "ada")
+    ask(found, "b", "bob")
+    found.request("a", "eve", 2)
+    found.request("b", "ada")
+    found.request("a", "bob")
+    found.settle()
+    assert found.held("eve") == 2
+
+
+def test_smaller_share_borrows_first() -> None:
+    found = world(Group("x", 1), Group("y", 1), Group("z", 3), ada="x", bob="y", eve="z")
+    ask(found, "a", "eve", 3)
+    ask(found, "a", "ada", 1)
+    ask(found, "b", "ada", 1)  # waits: nothing is left to borrow but y's own
+    assert found.held("ada") == 2
+    ask(found, "a", "bob", 1)  # takes back its own
+    assert (found.held("ada"), found.held("bob")) == (1, 1)
+    found.request("a", "ada")
+    found.request("b", "bob")
+    found.settle()
+    found.release("a", "eve")
+    found.settle()
+    held = found.held("ada"), found.held("bob")
+    assert sorted(held) == [1, 2]
+    found.release("a", "eve")
+    found.settle()
+    assert (found.held("ada"), found.held("bob")) == (2, 2)
+
+
+def test_people_are_told_what_they_borrow() -> None:
+    found = world(Group("x", 1), Group("y", 2), ada="x")
+    found.request("a", "ada", 3)
+    found.deliver_up("a")
+    (lend,) = found.nodes["a"].down
+    assert [(one.gpus, one.borrowed) for one in lend.budgets] == [(3, 2)]
+
+
+def test_other_members_pass_a_request_that_cannot_be_met() -> None:
+    found = world(Group("x", 1, borrowing=0), ada="x")
+    found.request("a", "ada", 2)
+    ask(found, "b", "ada", 1)
+    assert found.held("ada") == 1
+
+
+def test_negative_numbers_are_refused() -> None:
+    found = world()
+    assert isinstance(found.do(cmd.SetGroup(found.time, Group("x", -1), "root")), Refuse)
+    assert isinstance(found.do(cmd.RemoveGroup(found.time, "x", "root")), Refuse)

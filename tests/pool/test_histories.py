@@ -1,0 +1,193 @@
+"""Random histories: cuts, lost, late and doubled messages, kills of the pool and hosts, drift."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.examples import examples
+from support.pool_world import CONFIG, World
+
+from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.pool.words import commands as cmd
+from jupyter_gpushare.pool.words.hosts import Group
+
+pytestmark = pytest.mark.timeout(900)
+
+HOSTS = st.sampled_from("abc")
+PEOPLE = st.sampled_from(("ada", "bob", "cy", "dee"))
+GROUPS = {"ada": ("x",), "bob": ("x",), "cy": ("y",), "dee": ("z",)}
+
+
+class Histories(RuleBasedStateMachine):
+    """One person's quota over three hosts is never exceeded by more than the stated bound."""
+
+    quota = Quota(gpus=2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World("a", "b", "c", quota=self.quota)
+        drift = CONFIG.drift
+        for name, rate in zip("abc", (1 - drift, 1.0, 1 + drift), strict=True):
+            self.world.nodes[name].rate = rate
+        self.world.rate = 1 + drift
+
+    @rule(host=HOSTS, who=PEOPLE, gpus=st.integers(1, 2))
+    def request(self, host: str, who: str, gpus: int) -> None:
+        if len(self.world.nodes[host].wants) < 4:
+            self.world.request(host, who, gpus)
+
+    @rule(host=HOSTS, who=PEOPLE)
+    def release(self, host: str, who: str) -> None:
+        self.world.release(host, who)
+
+    @rule(host=HOSTS)
+    def give_up_waiting(self, host: str) -> None:
+        self.world.nodes[host].wants.clear()
+        self.world.nodes[host].say()
+
+    @rule(host=HOSTS, twice=st.booleans())
+    def to_pool(self, host: str, twice: bool) -> None:
+        self.world.deliver_up(host, twice=twice)
+
+    @rule(host=HOSTS, twice=st.booleans())
+    def to_host(self, host: str, twice: bool) -> None:
+        self.world.deliver_down(host, twice=twice)
+
+    @rule(host=HOSTS)
+    def late(self, host: str) -> None:
+        """A host reads what was sent over a link that has ended."""
+        node = self.world.nodes[host]
+        if node.late:
+            node.hear(node.late.pop(0))
+
+    @rule(host=HOSTS)
+    def cut(self, host: str) -> None:
+        self.world.cut(host)
+
+    @rule(host=HOSTS)
+    def heal(self, host: str) -> None:
+        self.world.heal(host)
+
+    @rule()
+    def settle(self) -> None:
+        self.world.settle()
+
+    @rule()
+    def pool_is_killed(self) -> None:
+        self.world.kill()
+
+    @rule(host=HOSTS)
+    def pool_is_killed_before_it_sends(self, host: str) -> None:
+        node = self.world.nodes[host]
+        if node.up:
+            message = node.up.popleft()
+            if not isinstance(message, tuple):
+                self.world.do(cmd.HostReported(self.world.time, host, message), sent=False)
+            self.world.kill()
+
+    @rule(host=HOSTS)
+    def host_reboots(self, host: str) -> None:
+        self.world.reboot(host)
+
+    @rule(seconds=st.sampled_from((0.5, 20.0, 61.0, 125.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.world.passes(seconds)
+
+    @invariant()
+    def within_the_bound(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        """Once all is reachable, nobody waits in vain, and each who waits knows why."""
+        for name in self.world.nodes:
+            self.world.heal(name)
+        self.world.settle()
+        # What came late is over: the renewal has it again.
+        self.world.passes(CONFIG.validity / 2 + 1.0)
+        self.world.settle()
+        self.world.check()
+        state = self.world.state
+        for name, node in self.world.nodes.items():
+            for who, gpus, _since in node.wants:
+                assert node.whys.get(who), (name, who, self.world.story())
+                self.in_vain(who, gpus, name)
+        for host in state.hosts.values():
+            for who, out in host.out.items():
+                held = self.world.nodes[host.name].held.get(who, 0)
+                assert out.answered
+                assert out.gpus == out.asked, (host.name, who, out, held)
+
+    def in_vain(self, who: str, gpus: int, host: str) -> None:
+        assert self.world.held(who) + gpus > self.quota.gpus, (host, who)
+
+
+class Indivisible(Histories):
+    """A quota of one GPU."""
+
+    quota = Quota(gpus=1)
+
+
+class Hours(Histories):
+    """GPU-hours are bounded without any excess."""
+
+    quota = Quota(gpus=2, gpu_hours=0.1)
+
+    def in_vain(self, who: str, gpus: int, host: str) -> None:
+        pass
+
+    def teardown(self) -> None:
+        self.world.check()
+
+
+class Breathing(Histories):
+    """Groups: each gets its nominal GPUs once those who borrowed have given back."""
+
+    quota = Quota(gpus=2)
+    groups = (Group("x", 2, 1, None), Group("y", 1, None, 0), Group("z", 1, 0, None))
+
+    def __init__(self) -> None:
+        super().__init__()
+        for group in self.groups:
+            self.world.do(cmd.SetGroup(self.world.time, group, "root"))
+        for who, groups in GROUPS.items():
+            name = EnvironmentName(who)
+            self.world.do(cmd.Introduce(self.world.time, name, groups))
+
+    @rule(host=HOSTS)
+    def gives_back(self, host: str) -> None:
+        self.world.nodes[host].give_back()
+
+    def used(self, group: str) -> int:
+        return sum(self.world.held(who) for who, groups in GROUPS.items() if group in groups)
+
+    @invariant()
+    def groups_within_their_bound(self) -> None:
+        excess = sum(self.world.given_up.values())
+        for group in self.groups:
+            if group.borrowing is not None:
+                most = group.nominal + group.borrowing
+                assert self.used(group.name) <= most + excess, group
+        assert sum(self.used(group.name) for group in self.groups) <= 4 + excess
+
+    def in_vain(self, who: str, gpus: int, host: str) -> None:
+        (group,) = (group for group in self.groups if group.name in GROUPS[who])
+        used = self.used(group.name)
+        own = self.world.held(who) + gpus <= self.quota.gpus
+        assert not own or used + gpus > group.nominal, (who, used, group, self.world.story())
+
+
+SETTINGS = {
+    "stateful_step_count": 50,
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=examples(150), **SETTINGS)
+TestIndivisible = Indivisible.TestCase
+TestIndivisible.settings = settings(max_examples=examples(150), **SETTINGS)
+TestHours = Hours.TestCase
+TestHours.settings = settings(max_examples=examples(60), **SETTINGS)
+TestBreathing = Breathing.TestCase
+TestBreathing.settings = settings(max_examples=examples(200), **SETTINGS)

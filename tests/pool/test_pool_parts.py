@@ -1,0 +1,151 @@
+"""The parts of the pool's process, each alone: its ledger, clock and lines, and the Hub's links."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.hub.links import Limits, LinkPool, Viewer
+from jupyter_gpushare.link import nodelink
+from jupyter_gpushare.link.dial import Host
+from jupyter_gpushare.policy.words.model import Quota
+from jupyter_gpushare.pool import core, ledger
+from jupyter_gpushare.pool.clock import PoolClock
+from jupyter_gpushare.pool.configuration import Pool
+from jupyter_gpushare.pool.hostlink import _budget, _lines
+from jupyter_gpushare.pool.ledger import LedgerProblem, PoolLedger
+from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words.effects import Budget
+from jupyter_gpushare.protocol.framing import MAX_LINE, encode
+
+LENT = ev.BudgetLent(0.0, "a", "alice", 1, 1, 120.0)
+
+
+def replayed(events: list[ev.Event]) -> core.State:
+    state = core.State()
+    for event in events:
+        state = core.evolve(state, event)
+    return state
+
+
+def test_what_is_forgotten_of_the_ledger_changes_no_state(tmp_path: Path) -> None:
+    book = PoolLedger(tmp_path / "ledger.sqlite")
+    told: list[ev.Event] = [ev.HostAdded(1.0, "a", "root"), ev.HostAdded(1.0, "b", "root")]
+    told.append(ev.QuotaSet(2.0, "alice", Quota(gpus=3), "carol"))
+    for number in range(1, 40):
+        at, host = 2.0 + number, "ab"[number % 2]
+        told.append(ev.BudgetLent(at, host, "alice", number % 3, number, at + 120, 5.0, why="x"))
+        if number % 4:
+            told.append(ev.BudgetAccepted(at, host, "alice", number % 3))
+    # Sent, and not answered when the pool was killed.
+    told.append(ev.BudgetLent(50.0, "a", "alice", 0, 50, 170.0))
+    book.append(told, 1e9)
+    whole = replayed(book.load())
+    assert book.prune() > 40
+    left = book.load()
+    assert replayed(left) == whole == replayed(told)
+    assert [(one.by, one.kind) for one in book.audit(9)] == [
+        *(("carol", "QuotaSet"), ("root", "HostAdded"), ("root", "HostAdded"))
+    ]
+    book.close()
+
+
+def test_events_are_written_all_or_none(tmp_path: Path) -> None:
+    book = PoolLedger(tmp_path / "ledger.sqlite")
+    broken = ev.BudgetLent(1.0, "a", "\ud800", 1, 1, 2.0)  # half a letter cannot be written
+    with pytest.raises((LedgerProblem, UnicodeEncodeError)):
+        book.append([LENT, broken, object()], 1e9)  # type: ignore[list-item]
+    assert book.load() == []
+    book.append([LENT], 1e9)
+    assert book.load() == [LENT]
+    book.close()
+
+
+def test_two_pools_never_share_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_OTHER_ENDS", 0.0)
+    first = PoolLedger(tmp_path / "ledger.sqlite")
+    with pytest.raises(LedgerProblem, match="Another pool"):
+        PoolLedger(tmp_path / "ledger.sqlite")
+    first.close()
+    PoolLedger(tmp_path / "ledger.sqlite").close()
+
+
+def test_a_ledger_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"not a database at all, and long enough to be looked at" * 40)
+    before = path.read_bytes()
+    with pytest.raises(LedgerProblem):
+        PoolLedger(path)
+    assert path.read_bytes() == before
+
+
+def test_the_pools_clock_never_goes_back(tmp_path: Path) -> None:
+    book = PoolLedger(tmp_path / "ledger.sqlite")
+    first = PoolClock(book)
+    # Of a boot that lasted for longer than this one has so far.
+    far = first.now() + 1e6
+    book.append([ev.HostAdded(far, "a", "root")], 1e9)
+    book.remember((("boot_id", "another boot"),))
+    clock = PoolClock(book)
+    now = clock.now()
+    assert far <= now < far + 60
+    assert now <= PoolClock(book).now() < now + 60
+    book.close()
+
+
+def test_what_is_lent_to_many_fits_into_lines() -> None:
+    quota = Quota(gpus=2, memory=8 * 2**30)
+    budgets = [Budget(f"person-{n:04}", 1, quota, 1.5, False, "é" * 200) for n in range(900)]
+    whole = [_budget(one) for one in budgets]
+    parts = list(_lines(whole))
+    assert len(parts) > 1
+    assert [one for part in parts for one in part] == whole
+    assert all(len(encode(part)) < MAX_LINE - 512 for part in parts)
+    assert list(_lines([])) == [[]]
+
+
+def test_a_quota_travels_without_what_it_does_not_say() -> None:
+    told = _budget(Budget("alice", 1, Quota(gpus=2, memory=2**30), None, False, ""))
+    assert told["quota"] == {"gpus": 2, "memory": 2**30}
+    assert told["why"] is None
+
+
+def test_no_persons_token_leaves_for_a_host_of_the_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    path = str(tmp_path / "host.sock")
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(json.loads(await reader.readline())["params"])
+        writer.close()
+
+    async def dial(_place: object, *_: Any) -> Any:
+        return await asyncio.open_unix_connection(path)
+
+    async def scenario() -> None:
+        server = await asyncio.start_unix_server(listen, path)
+        places = {"b": Host("b", "10.0.0.2", ssl.create_default_context)}
+        pool = LinkPool(places, Limits(), log=logging.getLogger("test"))
+        viewer = Viewer("user:alice", "secret", "alice", ("students",), admin=False)
+        async with pool.borrow("b", viewer):
+            pass
+        await pool.close()
+        server.close()
+
+    monkeypatch.setattr(nodelink, "open_streams", dial)
+    asyncio.run(scenario())
+    assert heard[0]["viewer"] == {"name": "alice", "groups": ["students"], "admin": False}
+    assert "secret" not in json.dumps(heard)
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", "host:", ":99", "1.2.3.4:99999"])
+def test_a_place_to_listen_needs_a_port(wrong: str) -> None:
+    with pytest.raises(Exception, match="no address with a port"):
+        Pool(listen=wrong)

@@ -1,0 +1,203 @@
+"""A real pool and real node managers, over TLS: what one may hold on all hosts together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RemoteError, until
+from support.runningpool import PoolHost, RunningPool
+
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.poolcalls import PoolMethod
+
+pytestmark = pytest.mark.slow
+ONE = {"default": {"gpus": 1}}
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[RunningPool]:
+    with RunningPool(tmp_path / "lab", ONE) as running:
+        yield running
+        assert "Traceback" not in running.story()
+
+
+@pytest.fixture
+def host(tmp_path: Path, pool: RunningPool) -> Iterator[Callable[..., PoolHost]]:
+    """Starts node managers of the pool."""
+    started: list[PoolHost] = []
+
+    def start(name: str, simulate: str = "1x24GiB") -> PoolHost:
+        node = PoolHost(tmp_path / name, pool, name, simulate)
+        started.append(node)
+        node.start()
+        pool.sees(name)
+        return node
+
+    yield start
+    for node in started:
+        node.close()
+        assert "Traceback" not in node.story()
+
+
+def reason(node: PoolHost, who: str) -> str:
+    """Why somebody's first request waits there."""
+    with node.client(who) as client:
+        queue = client.call(Method.STATUS)["queue"]
+    return str(queue[0]["message"]) if queue else ""
+
+
+def test_a_quota_of_one_gpu_moves_to_where_it_is_wanted_within_a_second(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    a, b = host("a"), host("b")
+    with a.client("alice") as here, b.client("alice") as there:
+        lease = here.request(gpus=1)
+        waits = there.ask(gpus=1)
+        until(lambda: "on host a" in reason(b, "alice"), "it is told that a has it")
+        assert not there.answered(waits)
+        here.call(Method.RELEASE, lease=lease["lease"])
+        begun = time.monotonic()
+        granted = there.wait(waits)
+        assert time.monotonic() - begun < 1.0
+        # And back again.
+        waits = here.ask(gpus=1)
+        there.call(Method.RELEASE, lease=granted["lease"])
+        begun = time.monotonic()
+        here.wait(waits)
+        assert time.monotonic() - begun < 1.0
+
+
+def test_a_killed_pool_is_missed_by_nobody_and_knows_all_when_it_comes_back(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    a, b = host("a"), host("b")
+    pool.verb("quota", "set", "bob", "--gpus", "2")
+    with a.client("alice") as alice, b.client("alice") as elsewhere, a.client("bob") as bob:
+        lease = alice.request(gpus=1)
+        pool.kill9()
+        # What a host was lent goes on without the pool.
+        alice.call(Method.RELEASE, lease=lease["lease"])
+        lease = alice.request(gpus=1)
+        waits = elsewhere.ask(gpus=1)
+        pool.start()
+        pool.sees("a", "b")
+        until(lambda: "on host a" in reason(b, "alice"), "the pool knows that a has it")
+        assert not elsewhere.answered(waits)
+        rows = pool.verb("quota")["quotas"]
+        assert {row["environment"]: row["gpus"] for row in rows}["bob"] == 2
+        told = [(one["kind"], one["by"]) for one in pool.verb("history")["events"]]
+        who = pool.verb("history")["events"][0]["by"]
+        assert {("QuotaSet", who), ("HostAdded", who)} <= {*told}
+        alice.call(Method.RELEASE, lease=lease["lease"])
+        elsewhere.wait(waits)
+        assert not bob.notices
+
+
+def test_a_host_that_is_cut_off_is_named_with_the_time(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    a, b = host("a"), host("b")
+    with a.client("alice") as here, b.client("alice") as there:
+        here.request(gpus=1)
+        os.kill(a.pid, signal.SIGSTOP)
+        try:
+            waits = there.ask(gpus=1)
+            said = until(
+                lambda: (text := reason(b, "alice")) and "cannot be reached" in text and text,
+                "b says that a cannot be reached",
+            )
+            assert " a " in said
+            assert any(word.count(":") >= 1 and word[0].isdigit() for word in said.split())
+            lost = pool.host("a")
+            assert not lost["connected"]
+            assert time.time() < lost["until"] < time.time() + 130
+            assert not there.answered(waits)
+        finally:
+            os.kill(a.pid, signal.SIGCONT)
+        pool.sees("a")
+        until(lambda: "cannot be reached" not in reason(b, "alice"), "a is back")
+        assert not there.answered(waits)
+
+
+def test_an_administrator_who_says_that_a_host_is_gone_frees_what_it_was_lent(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    a, b = host("a"), host("b")
+    with a.client("alice") as here, b.client("alice") as there:
+        here.request(gpus=1)
+        waits = there.ask(gpus=1)
+        a.kill9()
+        until(lambda: not pool.host("a")["connected"], "the pool misses it")
+        assert not there.answered(waits)
+        pool.verb("forget", "a")
+        there.wait(waits, within=10)
+        assert not pool.host("a")
+
+
+def test_a_drained_host_says_when_it_is_empty(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    a = host("a")
+    with a.client("alice") as alice:
+        lease = alice.request(gpus=1)
+        drained = pool.verb("drain", "a", "--reason", "a new driver")
+        assert not drained["empty"]
+        until(lambda: pool.host("a")["report"]["draining"], "the host drains")
+        with a.client("bob") as bob:
+            waits = bob.ask(gpus=1)
+            until(lambda: "a new driver" in reason(a, "bob"), "who waits reads the reason")
+            alice.call(Method.RELEASE, lease=lease["lease"])
+            assert pool.verb("drain", "a", "--reason", "a new driver", "--wait")["empty"]
+            assert not bob.answered(waits)
+            pool.kill9()
+            pool.start()
+            pool.sees("a")
+            assert pool.host("a")["drain"]["reason"] == "a new driver"
+            pool.verb("resume", "a")
+            bob.wait(waits, within=10)
+
+
+def test_the_pool_ranks_hosts_and_says_why(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    host("a"), host("b", "2x40GiB")
+    ranked = pool.verb("where", "alice", "--memory", "30GiB")["hosts"]
+    assert [one["host"] for one in ranked] == ["b", "a"]
+    assert [one["fits_now"] for one in ranked] == [True, False]
+    assert all(one["reasons"] for one in ranked)
+    # Whoever starts servers says no hello.
+    with NodeClient(pool.socket, hello=False) as client:
+        assert client.call(PoolMethod.WHERE, environment="alice", gpus=1)["hosts"]
+
+
+def refused(pool: RunningPool, method: Any, **params: Any) -> str:
+    with pytest.raises(RemoteError) as caught:
+        pool.ask(method, **params)
+    assert caught.value.reason is Reason.BAD_REQUEST
+    return str(caught.value)
+
+
+def test_a_refusal_says_what_would_be_right(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    host("a")
+    assert "its hosts: a" in refused(pool, PoolMethod.DRAIN, host="x", reason="why")
+    assert "`gpus`" in refused(pool, PoolMethod.WHERE, environment="alice", gpus=-1)
+    assert "no method" in refused(pool, Method.REQUEST)
+
+
+def test_groups_breathe_by_the_administrators_word(pool: RunningPool) -> None:
+    pool.verb("group", "set", "physics", "--nominal", "3", "--borrowing", "1")
+    pool.kill9()
+    pool.start()
+    (group,) = pool.verb("group")["groups"]
+    assert (group["name"], group["nominal"], group["borrowing"]) == ("physics", 3, 1)
+    pool.verb("group", "unset", "physics")
+    assert pool.verb("group")["groups"] == []

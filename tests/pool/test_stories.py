@@ -1,0 +1,154 @@
+"""Short stories of sub-budgets: what hosts are told, and what people read."""
+
+from __future__ import annotations
+
+from support.pool_world import CONFIG, World
+
+from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+
+
+def test_first_request_gets_its_budget() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    assert world.nodes["a"].held["ada"] == 1
+
+
+def test_one_gpu_unused_elsewhere_moves() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    world.release("a", "ada")
+    world.settle()
+    assert world.nodes["a"].lent["ada"][0] == 1
+    world.request("b", "ada")
+    world.settle()
+    assert world.nodes["b"].held["ada"] == 1
+    assert world.nodes["a"].lent["ada"][0] == 0
+
+
+def test_one_gpu_in_use_elsewhere_is_named() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    world.request("b", "ada")
+    world.settle()
+    assert world.nodes["b"].whys["ada"] == "Your 1 GPU in the pool is in use on host a."
+    world.release("a", "ada")
+    world.settle()
+    assert world.nodes["b"].held["ada"] == 1
+    assert world.nodes["b"].whys["ada"] == ""
+
+
+def test_lost_host_is_named_with_the_time() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    world.cut("a")
+    world.request("b", "ada")
+    world.settle()
+    why = world.nodes["b"].whys["ada"]
+    assert why == (
+        "Host a cannot be reached. It may still give you 1 GPU of your quota, which you can have "
+        "on another host from 22:15:22 UTC on."
+    )
+    world.passes(CONFIG.validity * 1.02)
+    world.settle()
+    assert world.nodes["b"].held["ada"] == 1
+    # The host comes back with what runs: nobody's work is touched, and nothing new starts.
+    world.heal("a")
+    world.settle()
+    assert world.held("ada") == 2
+    world.release("b", "ada")
+    world.settle()
+    world.request("b", "ada")
+    world.settle()
+    assert world.nodes["b"].held["ada"] == 0
+
+
+def test_larger_quota_serves_all_hosts() -> None:
+    world = World("a", "b", "c", quota=Quota(gpus=4))
+    world.request("a", "ada", 2)
+    world.settle()
+    assert world.nodes["a"].lent["ada"][0] == 4  # what is left goes where it was wanted
+    world.request("b", "ada")
+    world.request("c", "ada")
+    world.settle()
+    assert [world.nodes[name].held["ada"] for name in "abc"] == [2, 1, 1]
+    world.request("c", "ada", 5)
+    world.settle()
+    assert world.nodes["c"].whys["ada"] == (
+        "You asked for 5 GPUs; your quota in the whole pool is 4 GPUs."
+    )
+
+
+def test_pool_away_hosts_go_on_until_the_loan_ends() -> None:
+    world = World("a", quota=Quota(gpus=2))
+    world.request("a", "ada")
+    world.settle()
+    world.cut("a")
+    world.request("a", "ada")
+    assert world.nodes["a"].held["ada"] == 2
+    world.release("a", "ada")
+    world.passes(200.0)
+    world.request("a", "ada")
+    assert world.nodes["a"].held["ada"] == 1
+    world.heal("a")
+    world.settle()
+    assert world.nodes["a"].held["ada"] == 2
+
+
+def test_renewal_keeps_what_is_lent() -> None:
+    world = World("a", quota=Quota(gpus=2))
+    world.request("a", "ada")
+    world.settle()
+    for _ in range(40):
+        world.passes(20.0)
+        world.settle()
+    world.request("a", "ada")
+    assert world.nodes["a"].held["ada"] == 2
+
+
+def test_restart_knows_what_is_out() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    world.kill()
+    world.heal("b")
+    world.request("b", "ada")
+    world.settle()
+    assert "Host a cannot be reached" in world.nodes["b"].whys["ada"]
+    world.heal("a")
+    world.settle()
+    assert world.nodes["b"].whys["ada"] == "Your 1 GPU in the pool is in use on host a."
+
+
+def test_hours_are_divided_and_never_exceeded() -> None:
+    world = World("a", "b", quota=Quota(gpus=4, gpu_hours=1.0))
+    world.request("a", "ada", 2)
+    world.request("b", "ada", 2)
+    world.settle()
+    assert world.nodes["a"].held["ada"] == world.nodes["b"].held["ada"] == 2
+    for _ in range(120):
+        world.passes(20.0)
+        world.settle()
+        world.check()
+    spent = sum(node.spent["ada"] for node in world.nodes.values())
+    assert 0.97 < spent <= 1.0
+
+
+def test_lowered_quota_leaves_what_runs() -> None:
+    from jupyter_gpushare.pool.words import commands as cmd
+
+    world = World("a", quota=Quota(gpus=2))
+    world.request("a", "ada", 2)
+    world.settle()
+    edit = cmd.SetQuota(world.time, EnvironmentName("ada"), Quota(gpus=1), "root")
+    world.do(edit)
+    world.settle()
+    assert world.nodes["a"].held["ada"] == 2
+    world.release("a", "ada")
+    world.settle()
+    world.request("a", "ada")
+    world.settle()
+    assert world.nodes["a"].held["ada"] == 1

@@ -1,0 +1,197 @@
+"""A host that was taken over has its key and certificate, and says to the pool what it likes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.node import NodeClient, RemoteError, until
+from support.pool import hello
+from support.runningpool import PoolHost, RunningPool
+
+from jupyter_gpushare.node.host.membership import Membership, ask
+from jupyter_gpushare.pool import joining
+from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.secured import client_context
+
+pytestmark = pytest.mark.slow
+QUOTAS = {"default": {"gpus": 1}, "groups": {"rich": {"gpus": 8}}}
+GPU = {
+    **{"kind": "H100", "memory": 2**36, "free_memory": 2**36},
+    **{"free_share": 100, "out": None, "exclusive_free": True},
+}
+WANTS = [
+    {
+        **{"environment": "alice", "gpus": 8, "memory": None},
+        **{"priority_class": "interactive", "since": 1.0, "groups": ["rich"]},
+    }
+]
+REPORT = {
+    **{"name": "evil", "boot_id": "evil", "at": 100.0, "version": "1", "seconds": 0.0},
+    **{"draining": None, "empty": True, "queue": 1, "expected_wait": 0.0, "wants": WANTS},
+    "environments": [],
+    "gpus": [{"uuid": f"GPU-{n}", "index": n, **GPU} for n in range(8)],
+}
+#: What it asks of the pool, over the line on which the pool asks it.
+TRIES = [
+    ("quota.set", {"environment": "alice", "gpus": 8}),
+    ("pool.lend", {"budgets": [{"environment": "alice", "gpus": 8}]}),
+    ("pool.token", {}),
+    ("pool.hosts", {}),
+    ("status", {}),
+]
+
+
+class Evil:
+    """Answers the pool as the host ``evil``, and keeps what it hears."""
+
+    def __init__(self, folder: Path, pool: RunningPool) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        port = self._listener.getsockname()[1]
+        asked = ask()
+        said = {"name": "evil", "port": port, "csr": asked.csr, "version": "1"}
+        token = joining.Token.read(pool.verb("token")["token"])
+        told = asyncio.run(joining.ask(token, said, time.time()))
+        self.folder = folder
+        self._member = Membership.keep(folder, asked, told)
+        self.heard: list[dict[str, Any]] = []
+        self.answered = 0
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                plain, _where = self._listener.accept()
+            except OSError:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                self._talk(self._member.context().wrap_socket(plain, server_side=True))
+
+    def _talk(self, wire: ssl.SSLSocket) -> None:
+        with wire, wire.makefile("rwb", buffering=0) as lines:
+            while line := lines.readline():
+                call = json.loads(line)
+                self.heard.append(call)
+                if "method" in call:
+                    lines.write(self._line(id=call["id"], result=self._result(call)))
+                    if call["method"] == "pool.follow":
+                        for number, (method, params) in enumerate(TRIES):
+                            lines.write(self._line(id=9000 + number, method=method, params=params))
+                        lines.write(self._line(method="report", params={**REPORT, "at": 101.0}))
+
+    def _line(self, **message: Any) -> bytes:
+        return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+    def _result(self, call: dict[str, Any]) -> dict[str, Any]:
+        match call["method"]:
+            case "hello":
+                return {"protocol": 1, "node": {"name": "evil", "version": "1"}, "features": []}
+            case "pool.follow":
+                return REPORT
+            case "pool.lend":
+                budgets = call["params"]["budgets"]
+                rows = [{"environment": one["environment"], "gpus": 4096} for one in budgets]
+                return {"environments": [{**row, "held": 0} for row in rows]}
+        return {}
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(30)
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[RunningPool]:
+    with RunningPool(tmp_path / "lab", QUOTAS) as running:
+        yield running
+
+
+@pytest.fixture
+def b(tmp_path: Path, pool: RunningPool) -> Iterator[PoolHost]:
+    with PoolHost(tmp_path / "b", pool, "b", "2x24GiB") as running:
+        pool.sees("b")
+        yield running
+
+
+@contextlib.contextmanager
+def taken_over(folder: Path, pool: RunningPool) -> Iterator[Evil]:
+    one = Evil(folder, pool)
+    try:
+        yield one
+    finally:
+        pool.close()
+        one.close()
+
+
+def test_it_raises_no_quota_and_reads_nobody_s_names(
+    tmp_path: Path, pool: RunningPool, b: PoolHost
+) -> None:
+    with b.client("alice") as alice, b.client("bob") as bob:
+        alice.request(name="alices-secret-notebook")
+        bob.request(name="bobs-secret-notebook")
+        with taken_over(tmp_path / "evil", pool) as evil:
+            until(lambda: _told_of(evil, "alice"), "it is told what alice may have there")
+            # Its word that alice is rich counts for nobody but itself.
+            second = alice.ask(name="another", gpus=2)
+            pool.sees("b", "evil")
+            assert pool.host("b")["lent"]["alice"]["gpus"] == 1
+            with contextlib.suppress(RemoteError):  # refused, or it waits; but not granted
+                assert not (alice.answered(second) and alice.wait(second))
+            assert len(_gpus(alice)) == 1
+            quotas = {one["environment"]: one["gpus"] for one in pool.verb("quota")["quotas"]}
+            assert quotas.get("alice", 1) == 1
+    heard = json.dumps(evil.heard)
+    assert "secret-notebook" not in heard
+    # It never named bob, so it heard of nobody of that name.
+    assert "bob" not in heard
+    assert all("token" not in one.get("params", {}) for one in evil.heard)
+    # The pool answers no call: it is the one that asks.
+    assert not [one for one in evil.heard if "result" in one or "error" in one]
+
+
+def _told_of(evil: Evil, name: str) -> bool:
+    lent = [one["params"]["budgets"] for one in evil.heard if one.get("method") == "pool.lend"]
+    return any(budget["environment"] == name for budgets in lent for budget in budgets)
+
+
+def _gpus(client: NodeClient) -> set[str]:
+    leases = client.call(Method.STATUS)["leases"]
+    return {gpu["uuid"] for lease in leases if lease.get("mine", True) for gpu in lease["gpus"]}
+
+
+def test_its_certificate_opens_neither_another_host_nor_the_pool(
+    tmp_path: Path, pool: RunningPool, b: PoolHost
+) -> None:
+    with taken_over(tmp_path / "evil", pool) as evil:
+        _knock(evil, pool, b)
+
+
+def _knock(evil: Evil, pool: RunningPool, b: PoolHost) -> None:
+    trusted = (evil.folder / "ca.pem").read_text()
+    own = client_context(trusted, str(evil.folder / "host.pem"))
+
+    def dial(port: int) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+        try:
+            return own.wrap_socket(plain)
+        except BaseException:
+            plain.close()
+            raise
+
+    with pytest.raises((OSError, RemoteError)):
+        hello(NodeClient(connected=dial(b.port), hello=False), viewer={"name": "root"})
+    for method in ("status", "quota.set", "pool.token", "pool.hosts"):
+        with dial(pool.join_port) as wire:
+            call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}
+            wire.sendall(json.dumps(call).encode() + b"\n")
+            assert b"there is no other call" in wire.recv(4096)

@@ -1,0 +1,133 @@
+"""The program on the other host, and how it is reached; here the other host is this one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.protocol.processes import start_time
+from jupyter_gpushare.starts.reach import HostAway, NotStarted, Reached, Started, ask
+
+LOOP = [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(100)"]
+
+
+async def _started(output: Path, **more: Any) -> Started:
+    told = await ask(
+        "here", [], "start", command=LOOP, environ=dict(os.environ), output=str(output), **more
+    )
+    return Started.read(told)
+
+
+def _end(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def _until_gone(pid: int) -> None:
+    deadline = time.monotonic() + 20
+    while start_time(pid) is not None:
+        assert time.monotonic() < deadline, f"{pid} does not end"
+        time.sleep(0.01)
+
+
+def test_what_is_started_outlives_the_connection_and_is_looked_at_and_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        output = tmp_path / "new" / "server.log"
+        process = await _started(output)
+        assert (await ask("here", [], "poll", **process.words()))["alive"]
+        assert output.stat().st_mode & 0o077 == 0
+        await ask("here", [], "signal", number=int(signal.SIGTERM), **process.words())
+        _until_gone(process.pid)
+        assert not (await ask("here", [], "poll", **process.words()))["alive"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("other", [{"started": 1}, {"boot": "of-yesterday"}])
+def test_no_other_process_is_signalled(tmp_path: Path, other: dict[str, Any]) -> None:
+    """The same process id, given to somebody else meanwhile, or on another boot."""
+
+    async def story() -> None:
+        process = await _started(tmp_path / "log")
+        told = process.words() | other
+        try:
+            answer = await ask("here", [], "signal", number=int(signal.SIGKILL), **told)
+            assert not answer["alive"]
+            assert start_time(process.pid) == process.started
+        finally:
+            _end(process.pid)
+
+    asyncio.run(story())
+
+
+def test_what_is_attached_and_the_connection_end_together(tmp_path: Path) -> None:
+    async def story() -> None:
+        folder = tmp_path / "private"
+        for first in ("process", "connection"):
+            reached = await Reached.open("here", [])
+            told = await reached.call(
+                "start",
+                command=LOOP,
+                environ=dict(os.environ),
+                attached=True,
+                folder=str(folder),
+                files={"key": "secret"},
+            )
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert (folder / "key").stat().st_mode & 0o777 == 0o600
+            if first == "process":
+                reached.tell("signal", number=int(signal.SIGKILL), **Started.read(told).words())
+                async with asyncio.timeout(20):
+                    while reached.gone is None:
+                        await asyncio.sleep(0.01)
+                assert reached.gone == 128 + signal.SIGKILL
+            await reached.close()
+            _until_gone(told["pid"])
+            assert not folder.exists()
+
+    asyncio.run(story())
+
+
+def test_a_folder_that_was_there_before_is_not_used(tmp_path: Path) -> None:
+    async def story() -> None:
+        (tmp_path / "made").mkdir(mode=0o777)
+        given = {"command": LOOP, "environ": {}, "attached": True}
+        with pytest.raises(NotStarted, match=r"here: .*made: File exists"):
+            await ask("here", [], "start", folder=str(tmp_path / "made"), **given)
+        assert (tmp_path / "made").is_dir()
+
+    asyncio.run(story())
+
+
+def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
+    async def story() -> None:
+        with pytest.raises(NotStarted, match=r"here: .*no-such-program: No such file"):
+            await ask("here", [], "start", command=[str(tmp_path / "no-such-program")], environ={})
+        with pytest.raises(HostAway, match=r"b cannot be reached: .*no-ssh: No such file"):
+            await ask("b", [str(tmp_path / "no-ssh")], "port", address="127.0.0.1")
+        line = [sys.executable, "-c", "import sys; sys.exit('Permission denied (publickey).')"]
+        with pytest.raises(HostAway, match=r"b cannot be reached: Permission denied"):
+            await ask("b", line, "port", address="127.0.0.1")
+        silent = await Reached.open("b", [sys.executable, "-c", "import time; time.sleep(100)"])
+        with pytest.raises(HostAway, match=r"b did not answer within 0\.2 s"):
+            await silent.call("port", address="127.0.0.1", patience=0.2)
+        assert silent.gone is not None
+
+    asyncio.run(story())
+
+
+def test_it_loads_little() -> None:
+    """It is started for each look at each server."""
+    code = "import sys, jupyter_gpushare.starts.there; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    for name in ("asyncio", "jupyter_client", "tornado", "traitlets", "zmq"):
+        assert name not in loaded
