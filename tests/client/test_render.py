@@ -448,6 +448,16 @@ def test_waiting_says_place_and_who_is_ahead() -> None:
     assert "ahead: 1 interactive and 3 batch" in render.waiting_line(both, 0)
 
 
+def test_who_waits_is_told_on_a_terminal_too_where_she_would_not() -> None:
+    text = "Host c has a free GPU now: start your kernel there."
+    waits = {"position": 1, "ahead": {}, "hints": [{"host": "c", "text": text}]}
+    assert render.waiting_line(waits, 5).endswith(f"5 s so far; {text[:-1]}")
+    narrow = render.waiting_line_within(waits, 5, "Ctrl-C leaves", 80)
+    assert narrow == f"{text[:-1]}; 5 s so far"
+    for wrong in (None, "c", [], [None], [{}]):
+        assert render.waiting_line({**waits, "hints": wrong}, 5).endswith("5 s so far")
+
+
 def test_who_waits_is_told_why_how_long_and_what_will_happen() -> None:
     notice = {
         "position": 2,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.livenode import CLI
 from support.node import GIB, NodeClient, RemoteError, token_file, until
 from support.pool import Pool, PoolNode
 
@@ -172,6 +176,37 @@ def test_quotas_are_edited_in_the_pool_only(node: PoolNode, pool: Pool) -> None:
 def test_reports_come_without_a_change_too_because_loans_count_from_them(pool: Pool) -> None:
     before = pool.fresh()["at"]
     assert pool.report()["at"] > before
+
+
+def test_programs_wait_for_the_pool_and_are_told_where_they_would_not(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """The real command line: it asks, waits, says the hint, and runs when it is lent a GPU."""
+    with PoolNode(tmp_path, authority, "b", simulate="1x24GiB") as node:
+        pool = Pool(node, authority)
+        environ = {**os.environ, "JUPYTER_GPUSHARE_SOCKET": str(node.socket)}
+        code = "import os; print('on', os.environ['CUDA_VISIBLE_DEVICES'])"
+        command = [*CLI, "run", "--", sys.executable, "-c", code]
+        errors = (tmp_path / "said").open("w+")
+        program = subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+        try:
+            who = pool.report(lambda report: report["wants"])["wants"][0]["environment"]
+            text = "Host c has a free GPU now: start it there."
+            hint = {"environment": who, "host": "c", "gpus": 1, "kind": "A100", "text": text}
+            pool.client.call(Method.POOL_HINT, hints=[hint])
+            until(lambda: text[:-1] in (tmp_path / "said").read_text(), "it says the hint")
+            pool.fresh()
+            pool.lend(**{who: 1})
+            said, _none = program.communicate(timeout=60)
+            assert program.returncode == 0
+            assert said.startswith("on ")
+        finally:
+            program.kill()
+            program.communicate()
+            errors.close()
+        pool.client.close()
 
 
 def test_a_report_names_those_who_talk_to_the_host_and_not_those_who_look(

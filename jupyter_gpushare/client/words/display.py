@@ -162,7 +162,7 @@ _AWAY: Final = "away"  # what is shown then, as content
 
 def _content(notice: Mapping[str, Any]) -> object:
     """The content by which people tell notifications apart."""
-    return notice.get("position"), repr(notice.get("ahead"))
+    return notice.get("position"), repr(notice.get("ahead")), repr(notice.get("hints"))
 
 
 class NotebookDisplay:

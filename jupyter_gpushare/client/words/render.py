@@ -255,7 +255,7 @@ def host_memory_line(node: Document) -> str | None:
 def waiting_line(notice: Document, seconds: float) -> str:
     """The place of a request in the queue, in one line."""
     about = short_estimate(notice)
-    parts = [_place(notice), _ahead(notice), about, f"{duration(seconds)} so far"]
+    parts = [_place(notice), _ahead(notice), about, f"{duration(seconds)} so far", _hint(notice)]
     return "; ".join(part for part in parts if part)
 
 
@@ -263,8 +263,17 @@ def waiting_line_within(notice: Document, seconds: float, advice: str, width: in
     """The same in at most ``width`` characters, with as much of the rest as fits."""
     line = waiting_line(notice, seconds)
     short = f"{_place(notice)}; {duration(seconds)} so far"
-    fitting = (one for one in (f"{line} ({advice})", line, short) if len(one) <= width)
+    hinted = "; ".join(filter(None, (_hint(notice), f"{duration(seconds)} so far")))
+    some = (f"{line} ({advice})", line, *([hinted] if _hint(notice) else []), short)
+    fitting = (one for one in some if len(one) <= width)
     return next(fitting, short[:width])
+
+
+def _hint(notice: Document) -> str:
+    """Where in the pool it would not wait; empty: nobody knows such a host."""
+    hints = notice.get("hints")
+    first = hints[0] if isinstance(hints, list) and hints else None
+    return plain(first.get("text", "")).removesuffix(".") if isinstance(first, Mapping) else ""
 
 
 def _place(notice: Document) -> str:

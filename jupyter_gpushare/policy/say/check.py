@@ -25,6 +25,7 @@ def check(state: State) -> None:
     _budgets(state)
     _turns(state)
     _promises(state)
+    _loans(state)
 
 
 def _require(holds: bool, story: str) -> None:
@@ -234,3 +235,15 @@ def _promises(state: State) -> None:
         _require(floors <= MOST_FLOORS, f"promises claim {floors} hundredths of {uuid}")
     told = {*state.progress, *state.seen_use}
     _require(told <= set(state.leases), "progress of a task that is gone")
+
+
+def _loans(state: State) -> None:
+    """Every loan has its time, and nothing is lent to a host without a pool."""
+    book = state.quotas
+    _require(book.pool is not None or not book.lent, "something is lent, and there is no pool")
+    for other, what in ((book.until, "ends"), (book.answered, "was answered")):
+        _require(set(other) == set(book.lent), f"nobody knows when a loan {what}")
+    _require(set(book.stale) <= set(book.lent), "a loan is over that there is not")
+    for name, loan in book.lent.items():
+        _require(loan.environment == name, f"the loan of {name} is another's")
+        _require(loan.quota.gpus <= loan.whole, f"{name} is lent more than its whole quota")
