@@ -25,10 +25,10 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 #: Steps, of which the second half take four times as long: 37.5 s of computing.
 STEPS: Final = 300
 QUICK: Final = 0.05
-#: With a half of the time, which is what it has without more, it takes 75 s.
-DEADLINE: Final = 60
+#: With the share that is predicted, and a half of the rest, it takes longer.
+DEADLINE: Final = 50
 #: Hundredths of the GPU that are predicted. The predicted seconds need no more by the deadline.
-SHARE: Final = 30
+SHARE: Final = 20
 SECONDS: Final = 0.99 * DEADLINE * SHARE / 100
 PREDICTED: Final = PLANT.replace("kind.name, 50,", f"kind.name, {SHARE},").replace(
     "features.iterations * 0.5", f"features.iterations * {SECONDS / STEPS}"
