@@ -67,7 +67,7 @@ ROUNDS: Final = """
 import time
 from jupyter_gpushare import steps
 from jupyter_gpushare.client import request
-request(memory="8GiB", priority_class="interactive")
+request(memory="4GiB", priority_class="interactive")
 while True:
     for _ in steps(range(20)):
         began = time.monotonic()
