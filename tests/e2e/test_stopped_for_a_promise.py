@@ -203,4 +203,4 @@ def test_one_that_cannot_save_is_never_stopped_and_that_is_said(tmp_path: Path) 
         done = len(lines(batch.out, "step"))
         batch.has("step", done + 1)
         assert not records(node, "LeaseEnded", "bob"), "it has its GPU"
-        assert "stop" not in batch.err.read_text()
+        assert "save its state" not in batch.err.read_text()
