@@ -74,7 +74,7 @@ def heading(status: doc.Status) -> str:
     ]
     if lent := pool_line(quota):
         lines[1:] = [
-            f"This is host {node['name']} of a pool: GPUs, leases and queue are those of this host.",
+            f"This is host {node['name']} of a pool: its GPUs, leases and queue.",
             f"You are {status['environment']}{role}, and hold {quota['used_gpus']} here. {lent}",
         ]
     if memory := host_memory_line(node):
