@@ -41,5 +41,5 @@ def test_a_host_of_a_pool_is_named_as_one_of_several(status: dict[str, Any]) -> 
     named = {**status["node"], "name": "b"}
     said = heading({**status, "node": named, "quota": quota}).splitlines()
     assert said[0].startswith("b (simulated GPUs), node manager ")
-    assert said[1] == "This is host b of a pool: GPUs, leases and queue are those of this host."
+    assert said[1] == "This is host b of a pool: its GPUs, leases and queue."
     assert "and hold 1 here. The pool lab gives you 2 GPUs on all hosts together" in said[2]
