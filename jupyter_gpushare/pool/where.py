@@ -69,17 +69,15 @@ def _judge(host: Host, wish: Wish, share: dict[str, int]) -> tuple[tuple[object,
 
 def _last(host: Host, why: str) -> tuple[tuple[object, ...], Ranked]:
     reason = f"Host {host.name} is left out: {why}."
-    return (2.0, 0.0, 0, 0.0, 0, 0, host.name), Ranked(
-        host.name, False, (reason,), None, possible=False
-    )
+    key = (2.0, 0.0, 0, 0.0, 0, 0, host.name)
+    return key, Ranked(host.name, False, (reason,), None, possible=False)
 
 
 def _people(report: HostReport) -> set[str]:
     """Environments with a server, a task, or something of theirs on the host."""
-    there = (
-        one.environment for one in report.environments if one.held or one.parked or one.waiting
-    )
-    return len({*there, *report.talking})
+    every = report.environments
+    there = {one.environment for one in every if one.held or one.parked or one.waiting}
+    return {*there, *report.talking}
 
 
 def _could(gpu: HostGpu, wish: Wish) -> bool:
