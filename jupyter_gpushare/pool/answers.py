@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any, Final
 
@@ -27,7 +27,9 @@ from .socket import PoolRefused
 from .state import Host
 from .where import rank
 from .words import commands as cmd
-from .words.hosts import Group, Wish
+from .words.hosts import Group, Ranked, Wish
+
+_RANKED: Final = tuple(part.name for part in fields(Ranked))
 
 
 class PoolAnswers:
