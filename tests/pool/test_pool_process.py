@@ -201,3 +201,29 @@ def test_groups_breathe_by_the_administrators_word(pool: RunningPool) -> None:
     assert (group["name"], group["nominal"], group["borrowing"]) == ("physics", 3, 1)
     pool.verb("group", "unset", "physics")
     assert pool.verb("group")["groups"] == []
+
+
+def test_whole_gpus_are_lent_and_returned_by_the_administrators_word(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    a = host("a", "2x24GiB")
+    loan = pool.verb("lend", "alice", "--for", "1h")
+    assert (loan["host"], loan["gpus"], loan["environment"]) == ("a", 1, "alice")
+
+    def lent() -> bool:
+        there = pool.host("a")["report"]["environments"]
+        return any(one["environment"] == "alice" and one["lent"] == 1 for one in there)
+
+    until(lent, "the host was told")
+    pool.kill9()  # Only what was lent already can be granted now.
+    with a.client("alice") as alice:
+        alice.request(gpus=1)
+    pool.start()
+    pool.sees("a")
+    pool.verb("return", loan["id"])
+    assert "no such loan" in refused(pool, PoolMethod.RETURN_GPUS, loan=loan["id"])
+    kinds = [one["kind"] for one in pool.verb("history")["events"]]
+    assert kinds.index("GpusReturned") < kinds.index("GpusLent")  # newest first
+    assert "whole GPUs" in refused(
+        pool, PoolMethod.LEND_GPUS, environment="bob", gpus=9, seconds=60.0
+    )
