@@ -17,6 +17,7 @@
 #                    picture of it (1 min)
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
+#   make bench-hosts  people on several hosts, by where they start; docs/benchmarks-hosts.md (1 h)
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make hostile     one user does his worst: what does another one notice? (as root, 4 min)
@@ -69,7 +70,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium clean
+.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -186,8 +187,15 @@ chromium:
 	else sudo -n bash -c '$(INSTALL_CHROMIUM)'; fi; } >/dev/null 2>&1 && chromium --version >/dev/null 2>&1; } \
 	|| { echo "The tests in a browser need chromium: apt install chromium, or name it with CHROMIUM=/path/to/it" >&2; exit 1; }
 
+# Tests of several hosts use network namespaces (as root) and a real sshd; without them they are skipped.
+INSTALL_HOSTS := apt-get update -qq && apt-get install -qq -y --no-install-recommends iproute2 openssh-server
+hosts:
+	@if [ "$$(id -u)" = 0 ] && ! { command -v ip && [ -x /usr/sbin/sshd ]; } >/dev/null; then \
+	bash -c '$(INSTALL_HOSTS)' >/dev/null 2>&1 \
+	|| echo "Tests of several hosts are skipped: apt install iproute2 openssh-server failed." >&2; fi
+
 SUITES := $(BIN)/python scripts/suites.py --pytest="$(PYTEST)" --playwright="$(PLAYWRIGHT)"
-test: chromium
+test: chromium hosts
 	@$(MAKE) --no-print-directory -j2 -O lint $(UI)
 	@$(SUITES) pytest jest playwright
 
@@ -249,6 +257,9 @@ bench-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 
 bench-hub: $(VENV)/.dev
 	$(BIN)/python benchmarks/hub_load.py --json docs/benchmarks-hub.json --markdown docs/benchmarks-hub.md
+
+bench-hosts: $(VENV)/.dev
+	$(BIN)/python benchmarks/pool_hosts.py --json docs/pool-hosts.json --markdown docs/benchmarks-hosts.md $(ARGS)
 
 bench-ledger: $(VENV)/.dev
 	$(BIN)/python benchmarks/ledger_year.py --json build/ledger-year.json

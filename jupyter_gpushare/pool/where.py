@@ -2,8 +2,12 @@
 
 A host is eligible if enough of its GPUs have what is wished for. Of the eligible ones the
 host comes first whose best GPU has the largest share of its compute left: not the sum over the
-host, since the task runs on that GPU. Among equals it is the shorter queue, then fewer bytes of
-parked leases, then where the person's own kernels are parked.
+host, since the task runs on that GPU. Among equals it is the shorter queue, then fewer people for
+each GPU, then fewer bytes of parked leases, then where the person's own kernels are parked.
+
+People compute a quarter of the time, so at most moments some GPU of each host has all of its
+compute left. Without counting the people they would all start on the same host until the last of
+its GPUs is busy (docs/benchmarks-hosts.md).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Iterable
 
 from . import texts
 from .state import NOTHING, Host
-from .words.hosts import HostGpu, Ranked, Wish
+from .words.hosts import HostGpu, HostReport, Ranked, Wish
 
 _GIB = 2**30
 _NEVER = 1e12
@@ -58,13 +62,22 @@ def _judge(host: Host, wish: Wish, share: dict[str, int]) -> tuple[tuple[object,
         what = "kernel is" if parked == 1 else "kernels are"
         reasons.append(f"{parked} of your {what} parked there.")
     first = (0.0, float(-best)) if fits else (1.0, _NEVER if wait is None else wait)
-    key = (*first, report.queue, parked_bytes, -parked, host.name)
+    crowd = len(_people(report) - {wish.environment}) / len(could)
+    key = (*first, report.queue, crowd, parked_bytes, -parked, host.name)
     return key, Ranked(host.name, fits, tuple(reasons), wait)
 
 
 def _last(host: Host, why: str) -> tuple[tuple[object, ...], Ranked]:
     reason = f"Host {host.name} is left out: {why}."
-    return (2.0, 0.0, 0, 0, 0, host.name), Ranked(host.name, False, (reason,), None, possible=False)
+    key = (2.0, 0.0, 0, 0.0, 0, 0, host.name)
+    return key, Ranked(host.name, False, (reason,), None, possible=False)
+
+
+def _people(report: HostReport) -> set[str]:
+    """Environments with a server, a task, or something of theirs on the host."""
+    every = report.environments
+    there = {one.environment for one in every if one.held or one.parked or one.waiting}
+    return {*there, *report.talking}
 
 
 def _could(gpu: HostGpu, wish: Wish) -> bool:

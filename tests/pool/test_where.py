@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from support.pool_world import GIB, gpu, report
 
 from jupyter_gpushare.policy.words.model import EnvironmentName
@@ -53,6 +55,24 @@ def test_ties_queue_then_parked_bytes_then_own_kernels() -> None:
     assert order(wish, host("a", size=2 * GIB), host("b", size=GIB)) == "ba"
     assert order(wish, host("a"), host("b", parked=1, who="ada")) == "ba"
     assert order(wish, host("b"), host("a")) == "ab"
+
+
+def test_people_spread_while_gpus_of_every_host_are_free() -> None:
+    """Who has a server on a host, or anything there, counts for each GPU, whoever computes now."""
+
+    def host(name: str, gpus: int, talking: int, parked: int = 0) -> HostReport:
+        there = tuple(
+            HostEnvironment(EnvironmentName(f"p{n}"), 0, 1, 0, 0, 0.0, 0) for n in range(parked)
+        )
+        return replace(
+            report(name, gpus=tuple(gpu(name, n) for n in range(gpus)), environments=there),
+            talking=tuple(f"t{n}" for n in range(talking)),
+        )
+
+    wish = Wish(ADA)
+    assert order(wish, host("a", 1, talking=1), host("b", 1, talking=0)) == "ba"
+    assert order(wish, host("a", 1, talking=1), host("b", 4, talking=3)) == "ba"
+    assert order(wish, host("a", 2, talking=1, parked=1), host("b", 2, talking=1)) == "ba"
 
 
 def test_hosts_where_it_fits_later_come_by_their_wait() -> None:
