@@ -106,8 +106,9 @@ class Attempt:
         self._id = (number, attempt)
         self._tell = tell
         self._stopped = False
-        self._printed = tempfile.TemporaryFile()
-        reads, writes = os.pipe()
+        self._printed, path = tempfile.mkstemp(prefix="gpushare-model-")
+        os.unlink(path)
+        self._said, writes = os.pipe()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "jupyter_gpushare.jobs.worker", str(writes)],
@@ -121,13 +122,13 @@ class Attempt:
                 start_new_session=True,
             )
         except BaseException:
-            os.close(reads)
+            os.close(self._said)
+            os.close(self._printed)
             raise
         finally:
             os.close(writes)
         head = {key: value for key, value in asdict(job).items() if key not in ("train", "folder")}
         head |= {"number": number, "train": len(job.train), "candidate": len(candidate)}
-        self._said = open(reads, encoding="utf-8")
         self._sent = json.dumps(head).encode() + b"\n" + job.train + candidate
         threading.Thread(target=self._follow, name=f"gpushare-model-{number}", daemon=True).start()
 
@@ -159,8 +160,8 @@ class Attempt:
         with contextlib.suppress(BrokenPipeError):
             stdin.write(self._sent)
             stdin.flush()
-        with self._said:
-            for line in self._said:
+        with open(self._said, encoding="utf-8") as lines:
+            for line in lines:
                 said = self._heard(line) or said
         late = threading.Timer(GRACE, self.kill)
         late.daemon = True
@@ -170,10 +171,9 @@ class Attempt:
         with contextlib.suppress(BrokenPipeError):
             stdin.close()  # not before: its end is what tells the worker that nobody listens
         end, error = self._judged(said, code)
-        with self._printed:
-            size = self._printed.seek(0, os.SEEK_END)
-            self._printed.seek(max(0, size - _KEPT))
-            output = self._printed.read().decode(errors="replace")
+        with open(self._printed, "rb") as printed:
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - _KEPT))
+            output = printed.read().decode(errors="replace")
         self._tell(Ended(*self._id, end, said.get("result"), error, output))
 
     def _heard(self, line: str) -> dict[str, Any] | None:

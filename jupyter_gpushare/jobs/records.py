@@ -139,7 +139,8 @@ class Records:
                     "INSERT INTO sweep VALUES (?, ?, ?)", (_VERSION, pickle.dumps(job), words)
                 )
                 db.executemany(
-                    "INSERT INTO models VALUES (?, ?, 'queued', 0, '', '', NULL, NULL, NULL, '', '')",
+                    "INSERT INTO models VALUES"
+                    " (?, ?, 'queued', 0, '', '', NULL, NULL, NULL, '', '')",
                     ((number, pickle.dumps(given)) for number, given in enumerate(candidates)),
                 )
                 db.execute("COMMIT")
@@ -248,7 +249,8 @@ class Records:
                 )
             )
             found = db.execute(f"SELECT {columns}, output FROM models ORDER BY number").fetchall()
-        for number, given, phase, attempt, host, gpus, *times, result, error, output in found:
+        for row in found:
+            number, given, phase, attempt, host, gpus, started, ended, result, error, output = row
             yield Model(
                 number,
                 pickle.loads(given),
@@ -256,7 +258,8 @@ class Records:
                 attempt,
                 host,
                 tuple(gpus.split()),
-                *times,
+                started,
+                ended,
                 None if result is None else json.loads(result),
                 error,
                 output,

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Final
 
 from ..protocol.sizes import parse_size
@@ -112,10 +113,10 @@ class Sweep:
         """One row a model: a pandas ``DataFrame`` where pandas is installed, else a `Table`."""
         rows = [model.row for model in self.models()]
         try:
-            from pandas import DataFrame
+            pandas = import_module("pandas")
         except ImportError:
             return Table(rows)
-        return DataFrame(rows).set_index("model")
+        return pandas.DataFrame(rows).set_index("model")
 
     def models(self) -> list[Model]:
         """All that is recorded of each model, also its traceback and what it printed."""
@@ -275,21 +276,18 @@ class Sweeps:
 
 def _pickled(train: Callable[..., Any] | Code) -> bytes:
     """Raises `SweepError` where it cannot be sent to another process."""
-    pack: Callable[[Any], bytes] = pickle.dumps
+    pack: Callable[[Any], bytes] | None = None
     with contextlib.suppress(ImportError):
-        from cloudpickle import dumps as pack
+        pack = import_module("cloudpickle").dumps
+    if pack is None and getattr(train, "__module__", "") == "__main__":
+        raise SweepError(
+            "A function of a notebook can be sent to another process with cloudpickle only:"
+            " pip install cloudpickle. Or import it from a file."
+        )
     try:
-        sent = pack(train)
-        if getattr(train, "__module__", "") == "__main__" and pack is pickle.dumps:
-            raise SweepError(
-                "A function of a notebook can be sent to another process with cloudpickle only:"
-                " pip install cloudpickle. Or import it from a file."
-            )
-    except SweepError:
-        raise
+        return (pack or pickle.dumps)(train)
     except Exception as error:
         raise SweepError(f"The function cannot be sent to another process: {error}") from error
-    return sent
 
 
 sweep: Final = Sweeps()

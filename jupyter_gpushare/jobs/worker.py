@@ -47,18 +47,15 @@ class _Channel:
     """Where the worker says what happens. Any thread may say something."""
 
     def __init__(self, descriptor: int) -> None:
-        self._file = open(descriptor, "w", encoding="utf-8")
+        self._descriptor = descriptor
         self._lock = threading.Lock()
 
     def say(self, **words: Any) -> None:
-        line = json.dumps(words)
+        """Write it whole, however long it is. Raises `TypeError` where JSON has no such thing."""
+        left = json.dumps(words).encode() + b"\n"
         with self._lock:
-            self._file.write(line + "\n")
-            self._file.flush()
-
-    def close(self) -> None:
-        with self._lock:
-            self._file.close()
+            while left:
+                left = left[os.write(self._descriptor, left) :]
 
 
 _channel: _Channel | None = None

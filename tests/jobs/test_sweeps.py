@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,11 +49,6 @@ def test_each_model_has_one_result_though_a_worker_is_killed(
     folder = str(tmp_path)
 
     def train(x: int) -> dict[str, Any]:
-        import os
-        import signal
-
-        from jupyter_gpushare import sweep
-
         with open(f"{folder}/{x}", "a") as tried:
             tried.write("tried ")
             lives = tried.tell() > 6
@@ -84,3 +81,102 @@ def test_each_model_has_one_result_though_a_worker_is_killed(
     again = sweep.load("squares")
     assert again.wait(WITHIN)
     assert again.models() == models, "nothing is run twice"
+
+
+def test_a_sweep_whose_kernel_died_goes_on(node: RunningNode, tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    tried.mkdir()
+    code = f"""
+        import jupyter_gpushare, sys
+        def train(x):
+            import os, time
+            with open({str(tried)!r} + f"/{{x}}", "a") as file:
+                file.write(".")
+            while x > 2 and not os.path.exists({str(tmp_path / "go")!r}):
+                time.sleep(0.01)
+            return x
+        jupyter_gpushare.sweep(train, range(6), memory="8GiB", every=0.1, name="died").wait()
+    """
+    kernel = subprocess.Popen([sys.executable, "-c", inspect.cleandoc(code)])
+    until(lambda: len(list(tried.iterdir())) == 6, "three are done, three run")
+    with pytest.raises(SweepError, match="runs already"):
+        sweep.load("died")
+    kernel.send_signal(signal.SIGKILL)
+    kernel.wait()
+    (tmp_path / "go").touch()
+    running = sweep.load("died")
+    assert running.wait(WITHIN), running
+    assert [model.result for model in running.models()] == list(range(6))
+    assert {file.name: len(file.read_text()) for file in tried.iterdir()} == {
+        **dict.fromkeys("012", 1),
+        **dict.fromkeys("345", 2),
+    }
+    until(lambda: not node.status()["leases"], "the workers of the dead kernel have ended, too")
+
+
+def test_a_notebook_wins_a_card_back_and_the_model_runs_again(node: RunningNode) -> None:
+    def train(x: int) -> int:
+        import time
+
+        from jupyter_gpushare import sweep
+
+        for step in range(60):
+            time.sleep(0.05)
+            sweep.report(step=step)
+        return x
+
+    running = begin(train, 3, name="polite")
+    until(lambda: len(node.status()["leases"]) == 3, "all cards are taken")
+    with node.client() as notebook:
+        # The bound: the time that a model computes before it can be stopped, and the step under way
+        began = time.monotonic()
+        lease = notebook.request(memory=24 * 2**30, priority_class="interactive")
+        waited = time.monotonic() - began
+        assert lease["gpus"]
+        until(lambda: running.status().counts[Phase.QUEUED] == 1, "one model waits")
+    assert waited < 5, waited
+    assert running.wait(WITHIN), running
+    models = running.models()
+    assert [model.result for model in models] == [0, 1, 2]
+    assert sorted(model.attempt for model in models)[:2] == [1, 1]
+
+
+def test_stop_and_load(node: RunningNode, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+
+    def train(x: int) -> int:
+        import os
+        import time
+
+        from jupyter_gpushare import sweep
+
+        while not os.path.exists(go):
+            time.sleep(0.01)
+            sweep.report(x=x)
+        return x
+
+    running = begin(train, 5, name="stopped")
+    until(lambda: len(node.status()["leases"]) == 3, "three run")
+    running.stop()
+    counts = running.status().counts
+    assert (counts[Phase.QUEUED], counts[Phase.RUNNING], counts[Phase.DONE]) == (5, 0, 0)
+    Path(go).touch()
+    again = sweep.load("stopped")
+    assert again.wait(WITHIN), again
+    assert [model.result for model in again.models()] == list(range(5))
+
+
+def test_what_cannot_be_a_sweep() -> None:
+    def train() -> None: ...
+
+    with pytest.raises(SweepError, match="is no name"):
+        sweep(train, [{}], name="../up")
+    with pytest.raises(ValueError, match="one GPU at least"):
+        sweep(train, [{}], gpus=0)
+    with pytest.raises(ValueError, match="most"):
+        sweep(train, [{}], pick="most")
+    with pytest.raises(SweepError, match="There is no sweep 'none'"):
+        sweep.load("none")
+    lock = threading.Lock()
+    with pytest.raises(SweepError, match="cannot be sent"):
+        sweep(lambda: lock, [{}])
