@@ -59,9 +59,9 @@ class Engine(Protocol):
 class OneHost:
     """This host alone: its workers are processes of this one."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, name: str = "") -> None:
         self._job = job
-        self._name = os.uname().nodename
+        self._name = name or os.uname().nodename
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._attempts: dict[tuple[int, int], Attempt] = {}
 

@@ -33,13 +33,17 @@ _KEPT: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all models of a sweep have in common. ``train`` is pickled; see `worker.Code`."""
+    """What all models of a sweep have in common.
+
+    ``train`` is pickled; see `worker.Code`. ``path``: where it may import from, also.
+    """
 
     name: str
     train: bytes
     gpus: int = 1
     memory: int | None = None
     folder: str = ""
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

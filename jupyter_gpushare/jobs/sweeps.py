@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -51,12 +52,16 @@ class Status:
 class Sweep:
     """A sweep that runs, or has run. Its methods may be called from any thread."""
 
-    def __init__(self, records: Records, engine: Engine | None = None) -> None:
-        """Raises `SweepError` where another process runs it."""
+    def __init__(self, records: Records, engine: str | None = None) -> None:
+        """Raises `SweepError` where another process runs it, or the engine is not to be had."""
         records.lock()
         self._records = records
         self.name = records.name
-        self._engine = engine if engine is not None else OneHost(records.job)
+        try:
+            self._engine = _engine_named(engine)(records.job)
+        except BaseException:
+            records.close()
+            raise
         known = records.phases()
         final = [(number, phase) for number, phase, _ in known if phase in _FINAL]
         plan = records.plan
@@ -125,6 +130,10 @@ class Sweep:
             replace(model, phase=Phase.RUNNING) if model.number in running else model
             for model in self._records.models()
         ]
+
+    def reports(self) -> list[tuple[int, dict[str, Any]]]:
+        """What each model reported in its last attempt: its number, and what it said."""
+        return self._records.reports()
 
     def __repr__(self) -> str:
         return str(self.status())
@@ -223,7 +232,7 @@ class Sweeps:
 
     def __call__(
         self,
-        train: Callable[..., Any],
+        train: Callable[..., Any] | Code,
         candidates: Iterable[Any],
         *,
         gpus: int = 1,
@@ -233,6 +242,7 @@ class Sweeps:
         seed: int = 0,
         every: float = 1.0,
         answer_within: float = 5.0,
+        engine: str | None = None,
     ) -> Sweep:
         """Try ``train(**candidate)`` for each candidate, on GPUs that nobody uses.
 
@@ -241,7 +251,9 @@ class Sweeps:
         number, a text, or a dict of these, and may say how it does meanwhile:
         ``sweep.report(loss=0.3)``. ``pick`` is ``"random"`` or ``"most-free"``. Every ``every``
         seconds hosts are asked what idles there, and one that does not answer within
-        ``answer_within`` is left out of that round.
+        ``answer_within`` is left out of that round. ``engine``: ``"ray"`` for all hosts of a Ray
+        cluster, ``"here"`` for this host alone; left out it is Ray where this process has called
+        ``ray.init`` or ``RAY_ADDRESS`` is set.
 
         Returns at once. Raises :class:`SweepError`, :class:`ValueError`.
         """
@@ -253,16 +265,18 @@ class Sweeps:
             gpus,
             None if memory is None else parse_size(memory),
             os.getcwd(),
+            tuple(place for place in sys.path if place),
         )
         plan = Plan(Pick(pick), seed, every, answer_within)
-        return Sweep(Records.make(job, plan, candidates))
+        _engine_named(engine)
+        return _shown(Sweep(Records.make(job, plan, candidates), engine))
 
-    def load(self, name: str) -> Sweep:
+    def load(self, name: str, *, engine: str | None = None) -> Sweep:
         """Go on with a sweep whose kernel or machine died, or that was stopped.
 
         Models that have a result keep it. Raises :class:`SweepError`.
         """
-        return Sweep(Records(folder() / f"{name}.sqlite"))
+        return _shown(Sweep(Records(folder() / f"{name}.sqlite"), engine))
 
     def names(self) -> list[str]:
         """This user's sweeps, the newest first."""
@@ -272,6 +286,28 @@ class Sweeps:
 
     def __reduce__(self) -> str:
         return "sweep"  # a model's function may name it
+
+
+def _shown(begun: Sweep) -> Sweep:
+    from .show import follow
+
+    follow(begun)
+    return begun
+
+
+def _engine_named(name: str | None) -> Callable[[Job], Engine]:
+    """Raises :class:`ValueError`."""
+    if name is None:
+        ray = sys.modules.get("ray")
+        connected = ray is not None and ray.is_initialized()
+        name = "ray" if connected or os.environ.get("RAY_ADDRESS") else "here"
+    if name == "ray":
+        from .rayengine import RayHosts
+
+        return RayHosts
+    if name != "here":
+        raise ValueError(f"engine: {name!r} is none; say 'here' or 'ray'")
+    return OneHost
 
 
 def _pickled(train: Callable[..., Any] | Code) -> bytes:

@@ -103,10 +103,16 @@ def main(descriptor: int) -> int:
     except GpuShareError as error:
         channel.say(end=End.NO_ROOM.value, error=str(error))
         return 0
+    if any(gpu.shared_with for gpu in grant.gpus):
+        # The card was idle when it was listed. Now another task of this person has it, too.
+        broker().release()
+        channel.say(end=End.NO_ROOM.value, error="Another task of yours is on the card by now.")
+        return 0
     broker().wishes.set_ask(ask)
     channel.say(granted=[gpu.uuid for gpu in grant.gpus])
     # Without a function of its own a model has nothing to save: it begins anew.
     on_preempt(_nothing)
+    sys.path += [place for place in head["path"] if place not in sys.path]
     try:
         loaded = pickle.loads(train)
         function = loaded.load() if isinstance(loaded, Code) else loaded
