@@ -91,6 +91,8 @@ class RayHosts:
                 host.actor.stop.remote(number, attempt)
 
     def events(self, within: float) -> list[Event]:
+        if not self._ray.is_initialized():  # else Ray would start a cluster of its own
+            raise SweepError(f"Ray was shut down; sweep.load({self._job.name!r}) goes on.")
         found, self._lost = self._lost, []
         polls = {host.poll: host for host in self._hosts.values()}
         if not polls:
@@ -118,7 +120,7 @@ class RayHosts:
         return found
 
     def close(self) -> None:
-        for host in self._hosts.values():
+        for host in self._hosts.values() if self._ray.is_initialized() else ():
             self._ray.kill(host.actor)
         self._hosts.clear()
 

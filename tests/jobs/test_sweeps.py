@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import signal
 import subprocess
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.kernel import Kernel, Shown
 from support.node import RunningNode
 
 from jupyter_gpushare.jobs.core import Phase
 from jupyter_gpushare.jobs.records import SweepError
 from jupyter_gpushare.jobs.sweeps import Sweep, sweep
+from jupyter_gpushare.jobs.worker import Code, plain
 
 WITHIN = 60.0
 
@@ -180,3 +183,97 @@ def test_what_cannot_be_a_sweep() -> None:
     lock = threading.Lock()
     with pytest.raises(SweepError, match="cannot be sent"):
         sweep(lambda: lock, [{}])
+
+
+def test_a_notebook_sees_it_live(node: RunningNode, tmp_path: Path) -> None:
+    data = {"JUPYTER_DATA_DIR": str(tmp_path / "data")}
+    with Kernel(tmp_path, node.socket, **data) as kernel:
+        kernel.ok(
+            "from jupyter_gpushare import sweep\n"
+            "def train(lr, depth):\n"
+            "    for step in range(3):\n"
+            "        sweep.report(loss=lr * depth / (step + 1), step=step)\n"
+            "    if depth == 4: raise ValueError('<too deep>')\n"
+            "    return {'loss': lr * depth}\n"
+        )
+        shown = kernel.ok(
+            "running = sweep(train, [{'lr': 0.5, 'depth': d} for d in (2, 3, 4)], memory='8GiB',"
+            " every=0.1, name='seen')"
+        )
+        assert "3 queued" in shown.rich()[0]["text/plain"]
+        # An update belongs to the cell that runs by then.
+        waits = kernel.ok("running.wait(50)")
+        assert "True" in waits.plain()
+        until(lambda: "2 done, 1 failed" in _last(kernel, shown, waits), "the last update")
+        html = _last(kernel, shown, waits)
+        for words in ("<svg", "<title>model 0: 0.333333</title>", "ValueError: &lt;too deep&gt;"):
+            assert words in html
+        assert "<too deep>" not in html
+        assert "localeCompare" in html, "a click on a head sorts"
+        assert "ValueError" in kernel.ok("running.models()[2].error").plain()
+        kernel.ok("rows = running.results()")
+        assert "1.5" in kernel.ok("rows").plain()
+
+
+def _last(kernel: Kernel, *cells: Shown) -> str:
+    kernel.pump()
+    found = [data for shown in cells for data in shown.rich() if "text/html" in data]
+    return str(found[-1]["text/html"])
+
+
+def test_in_a_terminal(node: RunningNode, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("def train(lr, depth):\n    return {'loss': lr * depth}\n")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "jupyter_gpushare.cli", "sweep", *words]
+        return subprocess.run(line, capture_output=True, text=True, timeout=WITHIN)
+
+    over = ["--over", "lr=1e-2,0.5", "--over", "depth=2,4"]
+    done = run(str(file), *over, "--memory=8GiB", "--name=typed", "--json")
+    assert done.returncode == 0, done.stderr
+    losses = [row["loss"] for row in json.loads(done.stdout)["models"]]
+    assert losses == [0.02, 0.04, 1.0, 2.0]
+    file.unlink()
+    again = run("--resume", "typed")
+    assert again.returncode == 0
+    assert "0.02" in again.stdout
+    wrong = {
+        (str(file), *over): "No such file",
+        ("x.py",): "over what?",
+        tuple(over): "which file?",
+        ("x.py", "--over", "lr"): "say a name and values",
+        ("--resume", "other"): "There is no sweep 'other'",
+    }
+    for words, said in wrong.items():
+        assert said in run(*words).stderr
+    file.write_text("def tarin(): ...")
+    assert "defines no function train" in run(str(file), *over).stderr
+
+
+def test_a_model_may_be_a_function_of_a_file_with_its_own_imports(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    (tmp_path / "nearby.py").write_text("WIDTH = 7\n")
+    text = "import nearby\ndef fit(x): return x + nearby.WIDTH\n"
+    running = sweep(Code(str(tmp_path / "f.py"), text, "fit"), [1, 2], memory="8GiB", every=0.1)
+    assert running.wait(WITHIN)
+    assert [model.result for model in running.models()] == [8, 9]
+
+
+def test_results_are_plain() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert plain({"loss": numpy.float32(0.5), "sizes": (1, numpy.int64(2))}) == {
+        "loss": 0.5,
+        "sizes": [1, 2],
+    }
+    with pytest.raises(TypeError, match="save what is larger to a file"):
+        plain(object())
+
+
+def test_without_ray_it_says_what_to_install(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SweepError, match=r'pip install "jupyter_gpushare\[ray\]"'):
+        sweep(abs, [1], engine="ray", name="wide")
