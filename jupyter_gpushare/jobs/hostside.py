@@ -172,6 +172,8 @@ class Attempt:
         late.start()
         code = self._process.wait()
         late.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what it started, say a loader's workers
         with contextlib.suppress(BrokenPipeError):
             stdin.close()  # not before: its end is what tells the worker that nobody listens
         end, error = self._judged(said, code)

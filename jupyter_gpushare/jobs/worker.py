@@ -22,6 +22,7 @@ from typing import Any
 
 from ..client.acquire import before_call, broker, on_preempt
 from ..client.errors import GpuShareError, Preempted
+from ..client.memory.stopping import nothing_to_save
 from ..client.words.settings import Ask
 from .core import End
 
@@ -64,7 +65,7 @@ _channel: _Channel | None = None
 def report(**values: Any) -> None:
     """Tell the sweep how this model does, for example ``report(loss=0.3)`` after each epoch.
 
-    Outside of a sweep it does nothing. It is a place where the model may be stopped.
+    Outside of a sweep it does nothing. A model that saves its state (`on_preempt`) may stop here.
     """
     if _channel is not None:
         _channel.say(report=plain(values))
@@ -111,7 +112,7 @@ def main(descriptor: int) -> int:
     broker().wishes.set_ask(ask)
     channel.say(granted=[gpu.uuid for gpu in grant.gpus])
     # Without a function of its own a model has nothing to save: it begins anew.
-    on_preempt(_nothing)
+    on_preempt(nothing_to_save)
     sys.path += [place for place in head["path"] if place not in sys.path]
     try:
         loaded = pickle.loads(train)
@@ -137,10 +138,6 @@ def _told(text: str) -> str:
 def _end_with_input() -> None:
     os.read(sys.stdin.fileno(), 1)
     os.killpg(os.getpid(), signal.SIGKILL)
-
-
-def _nothing() -> None:
-    return
 
 
 if __name__ == "__main__":
