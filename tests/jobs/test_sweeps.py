@@ -276,3 +276,23 @@ def test_without_ray_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SweepError, match=r'pip install "jupyter_gpushare\[ray\]"'):
         sweep(abs, [1], engine="ray", name="wide")
+
+
+def test_ctrl_c_in_a_terminal_stops_it_and_says_how_it_goes_on(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        f"import os, time\ndef train(x):\n    open({str(tmp_path)!r} + f'/go-{{x}}', 'a')\n"
+        f"    while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
+    )
+    line = [sys.executable, "-m", "jupyter_gpushare.cli", "sweep"]
+    typed = subprocess.Popen(
+        [*line, str(file), "--over=x=1,2", "--name=cut"], stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: len(list(tmp_path.glob("go-*"))) == 2, "both run")
+    typed.send_signal(signal.SIGINT)
+    assert "Go on: jupyter gpushare sweep --resume cut" in typed.communicate(timeout=WITHIN)[1]
+    assert typed.returncode == 130
+    (tmp_path / "go").touch()
+    subprocess.run([*line, "--resume=cut"], check=True, capture_output=True, timeout=WITHIN)
