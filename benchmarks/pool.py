@@ -1,7 +1,7 @@
 """Placement by a real pool's process over many hosts that are pretended at their end of the wire.
 
 ``python benchmarks/pool.py`` prints JSON: how long ``pool.where`` takes while all hosts report, and
-what the pool costs. The hosts speak real TLS and the real protocol; they have no GPUs and no policy.
+what the pool costs. The hosts speak real TLS and the real protocol; they have no GPUs, no policy.
 """
 
 from __future__ import annotations
