@@ -18,6 +18,7 @@
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make bench-hosts  people on several hosts, by where they start; docs/benchmarks-hosts.md (1 h)
+#   make bench-pool  how long the pool takes to say where, with 100 hosts of 8 GPUs; JSON (15 s)
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make hostile     one user does his worst: what does another one notice? (as root, 4 min)
@@ -73,7 +74,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -274,6 +275,9 @@ bench-hub: $(VENV)/.dev
 
 bench-hosts: $(VENV)/.dev
 	$(BIN)/python benchmarks/pool_hosts.py --json docs/pool-hosts.json --markdown docs/benchmarks-hosts.md $(ARGS)
+
+bench-pool: $(VENV)/.dev
+	$(BIN)/python benchmarks/pool.py $(ARGS)
 
 bench-ledger: $(VENV)/.dev
 	$(BIN)/python benchmarks/ledger_year.py --json build/ledger-year.json
