@@ -148,8 +148,9 @@ class Records:
             os.link(made, path)
         except FileExistsError as error:
             raise SweepError(
-                f"There is a sweep {job.name!r} already: sweep.load({job.name!r}) goes on with it,"
-                " or take another name."
+                f"There is a sweep {job.name!r} already. Go on with it (in a notebook "
+                f"`sweep.load({job.name!r})`, in a terminal `jupyter gpushare sweep --resume "
+                f"{job.name}`), or take another name."
             ) from error
         finally:
             made.unlink(missing_ok=True)
