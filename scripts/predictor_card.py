@@ -33,6 +33,7 @@ def main() -> None:
             f"{where['cpu']}, {where['cores']} cores, {where['date']}, load average "
             f"{where['load average']:.1f}; two passes differ by {spread:.0%} (median)"
         ).replace("%", " %")
+        told = "; ".join([told, *where.get("gpus", [])])
         with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
             document = train(shipped(), told, pool.map)
         SHIPPED.write_text(json.dumps(document, separators=(",", ":")), encoding="utf-8")

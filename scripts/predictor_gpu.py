@@ -1,7 +1,7 @@
 """Measure the starter set's models on this machine's GPU: a line of JSON for each, at once.
 
     python scripts/predictor_gpu.py --out measured.jsonl    # needs a GPU and torch, nothing else
-    python scripts/predictor_gpu.py --join measured.jsonl --out gpu.jsonl    # adds the features
+    python scripts/predictor_gpu.py --join measured.jsonl    # anywhere: into the starter set
 
 Each model is measured with its own batch and with one 32 times as large, as small models mostly
 wait for the launch of their kernels. The order is random with a seed, so a run that ends early has
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import gzip
 import json
 import random
 import statistics
@@ -173,22 +174,21 @@ def run(seconds: float, out: Path, device: str) -> None:
 
 
 def join(measured: Path, out: Path) -> None:
-    """Records: what was measured, and the features, which need no GPU."""
+    """Into the starter set ``out``: what was measured, and the features, which need no GPU."""
     from jupyter_gpushare.predict.dryrun.torchtrace import trace
     from jupyter_gpushare.predict.dryrun.travel import pack
     from jupyter_gpushare.predict.features import Features
     from jupyter_gpushare.predict.kinds import hardware_of
-    from jupyter_gpushare.predict.records import Record
+    from jupyter_gpushare.predict.records import Record, shipped
 
-    lines = [json.loads(line) for line in measured.read_text(encoding="utf-8").splitlines()]
-    gpu = lines[0]["facts"]
+    rows = [json.loads(line) for line in measured.read_text(encoding="utf-8").splitlines()]
+    gpu = rows[0]["facts"]
     hardware = hardware_of(gpu["gpu"], gpu["memory"], gpu["capability"])
-    told = {line["name"]: line for line in lines[1:] if "error" not in line}
+    told = {row["name"]: row for row in rows[1:] if "error" not in row}
     torch.manual_seed(0)
-    with out.open("w", encoding="utf-8") as file:
-        for case in wanted():
-            if case.name not in told:
-                continue
+    lines = [one.line() for one in shipped() if one.hardware.name != hardware.name]
+    for case in wanted():
+        if case.name in told:
             training = case.optimizer is not None
             batch = case.batch() if training else case.batch()[:-1]
             model = case.make()
@@ -204,10 +204,11 @@ def join(measured: Path, out: Path) -> None:
                 features=Features.read(features),
                 hardware=hardware,
                 seconds=one["seconds"],
-                memory=one["memory"],
+                memory=one["used_of_gpu"],  # as a node manager measures it
                 utilisation=one["utilisation"],
             )
-            file.write(record.line() + "\n")
+            lines.append(record.line())
+    out.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
 
 
 def main() -> None:
@@ -215,12 +216,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=110.0, help="at most, for all of them")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--join", type=Path, help="what was measured, to add the features to")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="what is written; usually the starter set")
     options = parser.parse_args()
     if options.join:
-        join(options.join, options.out)
+        from jupyter_gpushare.predict.records import STARTER
+
+        join(options.join, options.out or STARTER)
     else:
-        run(options.seconds, options.out, options.device)
+        run(options.seconds, options.out or Path("measured.jsonl"), options.device)
 
 
 if __name__ == "__main__":

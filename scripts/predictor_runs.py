@@ -223,13 +223,14 @@ def everything(only: str, out: Path, work: Path) -> None:
     from machine import machine
 
     from jupyter_gpushare.predict.features import Features, Hardware
-    from jupyter_gpushare.predict.records import Record
+    from jupyter_gpushare.predict.records import Record, shipped
 
     families = f"--only={only}"
     of_case = {line["name"]: line for line in child("--describe", families, work=work)}
     memory = {line["name"]: line["memory"] for line in child("--peaks", families, work=work)}
     print(f"{len(of_case)} cases", file=sys.stderr)
-    lines: list[str] = []
+    # What scripts/predictor_gpu.py has measured stays.
+    lines = [one.line() for one in shipped() if one.hardware.capability > 0]
     loads: list[float] = []
     spreads: list[float] = []
     for threads in THREADS:
@@ -275,6 +276,8 @@ def everything(only: str, out: Path, work: Path) -> None:
         "load average": median(loads),
         "times of two passes differ by (median)": median(spreads),
     }
+    gpus = json.loads(WHERE.read_text(encoding="utf-8")).get("gpus", [])
+    told["gpus"] = gpus
     WHERE.write_text(json.dumps({**machine(), **told}, indent=2) + "\n", encoding="utf-8")
     text = "".join(f"{line}\n" for line in lines)
     out.write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -14,10 +14,13 @@ from .features import Features, Hardware, Node
 #: What a well-written kernel reaches of the maker's peaks.
 OF_FLOPS: Final = 0.5
 OF_BANDWIDTH: Final = 0.7
-#: Seconds to start an operation from Python.
+#: Seconds to start an operation from Python. With 2e-5 the times of an H200 are told better, and
+#: its utilisation worse, for operations are started while others run.
 START: Final = 1e-5
-#: Bytes that CUDA, its libraries and their work spaces take in a process beside the tensors.
-CONTEXT: Final = 512 * 2**20
+#: Bytes that CUDA, its libraries and their work spaces take in a process beside the tensors: 750 to
+#: 790 MiB with cuBLAS and cuDNN on an H200 (driver 580, torch 2.11), and what torch's allocator
+#: keeps beyond the tensors, 70 MiB or more (docs/hardware/README.md).
+CONTEXT: Final = 872 * 2**20
 #: A GPU of which nothing is known is as slow as a small one of 2018, so no promise is too bold.
 UNKNOWN_FLOPS: Final = 4e12
 UNKNOWN_BANDWIDTH: Final = 200e9

@@ -399,16 +399,19 @@ def train(records: Sequence[Record], measured_on: str, run: Run = map) -> dict[s
                 for family in card["families"]
             },
         }
-        if metric is Metric.UTILISATION:
-            larger = np.array([r.hardware.cores > 1 for r in data.records])
-            larger &= unseen["chosen"] > 0
-            if larger.any():
-                card["metrics"][metric.value]["larger kinds"] = {
-                    "median error": float(np.median(data.errors(unseen["chosen"])[larger])),
-                    "mean": float(
-                        np.median(np.abs(data.truth[larger] - data.truth[larger].mean()))
-                    ),
-                }
+        kinds = np.array([r.hardware.name for r in data.records])
+        card["metrics"][metric.value]["by kind"] = {
+            kind: {
+                way: figures(data, np.where(kinds == kind, unseen[way], 0.0))
+                for way in ("dry run", "chosen")
+            }
+            for kind in card["kinds"]
+            if (unseen["chosen"][kinds == kind] > 0).any()
+        }
+        # The dry run alone is used for GPUs without records: other GPUs tell how wrong it is.
+        gpus = np.array([r.hardware.capability > 0 for r in data.records])
+        alone = np.where(gpus, unseen["dry run"], 0.0)
+        dry = figures(data, alone if (alone > 0).any() else unseen["dry run"])
         of = card["metrics"][metric.value]["unseen families"]
         every = np.arange(len(data.records))
         better = chosen(data, every)
@@ -420,8 +423,8 @@ def train(records: Sequence[Record], measured_on: str, run: Run = map) -> dict[s
             else trees_of(data, every, STRENGTHS[better], bases(data, every, every)),
             "error": of["chosen"]["median error"],
             "p90": of["chosen"].get("p90", 1.0),
-            "dry_error": of["dry run"]["median error"],
-            "dry_p90": of["dry run"].get("p90", 1.0),
+            "dry_error": dry["median error"],
+            "dry_p90": dry.get("p90", 1.0),
         }
         if metric is Metric.TIME:
             for kind in card["kinds"]:
