@@ -54,7 +54,7 @@ def card_text(card: Mapping[str, Any]) -> str:
         "the same records. Second, the order of turns uses predicted times whose median error is "
         "up to 40 %. That limit was picked on the three seeds of the "
         "[replay](replay.md#deadlines-and-promises), which shows the same three. Third, the 872 "
-        "MiB that a dry run adds for CUDA, its libraries and torch's allocator: they are the H200's. "
+        "MiB that a dry run adds for CUDA, its libraries and torch's allocator are the H200's. "
         "With 512 MiB, as before there was a GPU, the reserve was too little for 96 of 100 models "
         "there.\n",
         "On a CPU other work ran beside the loops, so a step's time is the processor time of the "

@@ -26,7 +26,8 @@ def verb(*words: str) -> int:
 def test_the_page_has_the_figures_of_the_shipped_models() -> None:
     card = json.loads(SHIPPED.read_text())["card"]
     assert PAGE.read_text() == card_text(card)
-    assert "All figures are of processors (CPUs), not of GPUs" in PAGE.read_text()
+    assert "are processors (CPUs), which stand for kinds of GPU" in PAGE.read_text()
+    assert "“NVIDIA H200”: measured on the GPU itself" in PAGE.read_text()
     assert card["records"] == len(records.shipped())
 
 
