@@ -41,7 +41,7 @@ class RayHosts:
             self._ray = ray = import_module("ray")
         except ImportError as error:
             raise SweepError(
-                'Sweeps over many hosts need Ray: pip install "jupyter_gpushare[ray]"'
+                'Sweeps over many hosts need Ray: pip install "ray[default]"'
             ) from error
         if not ray.is_initialized():
             try:
