@@ -40,9 +40,7 @@ class RayHosts:
         try:
             self._ray = ray = import_module("ray")
         except ImportError as error:
-            raise SweepError(
-                'Sweeps over many hosts need Ray: pip install "jupyter_gpushare[ray]"'
-            ) from error
+            raise SweepError("Sweeps over many hosts need Ray: pip install ray") from error
         if not ray.is_initialized():
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="warning")
@@ -96,7 +94,8 @@ class RayHosts:
         found, self._lost = self._lost, []
         polls = {host.poll: host for host in self._hosts.values()}
         if not polls:
-            time.sleep(0.0 if found else within)
+            if not found:  # no host is there: nobody could say anything
+                time.sleep(within)
             return found
         ready, _ = self._ray.wait(list(polls), timeout=0.0 if found else within)
         for poll in ready:

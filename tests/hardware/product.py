@@ -276,7 +276,6 @@ def two_compute(bench: Bench) -> None:
         for kernel in (alice, bob):
             timed(kernel, "%gpushare request --memory 30GiB")
             timed(kernel, MODEL.format(gib=8))
-        # The same seed and the same steps must give the same bits, with and without others.
         steps = 300
         alone = float(timed(alice, TRAIN.format(steps=steps))[1])
         bench.note("alone", {"steps": steps, "seconds": alone})
