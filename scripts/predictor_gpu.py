@@ -28,7 +28,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from predictor_runs import stepper  # noqa: E402 - found by the line above
+from predictor_runs import features_of, stepper  # noqa: E402 - found by the line above
 from predictor_zoo import Case, cases  # noqa: E402
 
 #: How much larger the other batch is.
@@ -175,8 +175,6 @@ def run(seconds: float, out: Path, device: str) -> None:
 
 def join(measured: Path, out: Path) -> None:
     """Into the starter set ``out``: what was measured, and the features, which need no GPU."""
-    from jupyter_gpushare.predict.dryrun.torchtrace import trace
-    from jupyter_gpushare.predict.dryrun.travel import pack
     from jupyter_gpushare.predict.features import Features
     from jupyter_gpushare.predict.kinds import hardware_of
     from jupyter_gpushare.predict.records import Record, shipped
@@ -189,19 +187,11 @@ def join(measured: Path, out: Path) -> None:
     lines = [one.line() for one in shipped() if one.hardware.name != hardware.name]
     for case in wanted():
         if case.name in told:
-            training = case.optimizer is not None
-            batch = case.batch() if training else case.batch()[:-1]
-            model = case.make()
-            features = trace(
-                pack((model, batch, case.loss if training else None, case.optimizer_of(model))),
-                training,
-            )
-            features.update(framework="torch", training=training, iterations=1)
             one = told[case.name]
             record = Record(
                 family=case.family,
                 name=case.name,
-                features=Features.read(features),
+                features=Features.read(features_of(case)),
                 hardware=hardware,
                 seconds=one["seconds"],
                 memory=one["used_of_gpu"],  # as a node manager measures it

@@ -169,26 +169,30 @@ def peaks(only: str) -> None:
             print(json.dumps({"name": case.name, "memory": peak(case)}), flush=True)
 
 
+def features_of(case: Any) -> dict[str, Any]:
+    """The document of a case's features: a dry run, which needs no GPU."""
+    from jupyter_gpushare.predict.dryrun.torchtrace import trace
+    from jupyter_gpushare.predict.dryrun.travel import pack
+
+    model = case.make()
+    training = case.optimizer is not None
+    batch = case.batch() if training else case.batch()[:-1]
+    loss = case.loss if training else None
+    told = trace(pack((model, batch, loss, case.optimizer_of(model))), training)
+    told.update(framework="torch", training=training, iterations=1)
+    return dict(told)
+
+
 def describe(only: str) -> None:
     """The features of each case; a line for each on stdout."""
     import torch
     from predictor_zoo import cases
 
-    from jupyter_gpushare.predict.dryrun.torchtrace import trace
-    from jupyter_gpushare.predict.dryrun.travel import pack
-
     torch.manual_seed(0)
     for case in cases():
-        if not case.family.startswith(only):
-            continue
-        model = case.make()
-        training = case.optimizer is not None
-        batch = case.batch() if training else case.batch()[:-1]
-        loss = case.loss if training else None
-        told = trace(pack((model, batch, loss, case.optimizer_of(model))), training)
-        told.update(framework="torch", training=training, iterations=1)
-        line = {"name": case.name, "family": case.family, "features": told}
-        print(json.dumps(line), flush=True)
+        if case.family.startswith(only):
+            line = {"name": case.name, "family": case.family, "features": features_of(case)}
+            print(json.dumps(line), flush=True)
 
 
 def main() -> None:

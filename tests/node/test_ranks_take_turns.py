@@ -20,6 +20,8 @@ WITHIN = 120.0  # seconds; importing torch takes long on a busy machine
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\n"
+    # Bob is a plain client: he gives no sign of life while torch is imported.
+    "c.Policy.heartbeat_timeout = 300.0\n"
     'c.Policy.turn_bound = 60.0\nc.Quotas.default = {"gpus": 1, "memory": "20GiB"}\n'
 )
 
