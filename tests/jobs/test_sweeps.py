@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -190,7 +191,9 @@ def test_a_notebook_sees_it_live(node: RunningNode, tmp_path: Path) -> None:
             "running = sweep(train, [{'lr': 0.5, 'depth': d} for d in (2, 3, 4)], memory='8GiB',"
             " every=0.1, name='seen')"
         )
-        assert "3 queued" in shown.rich()[0]["text/plain"]
+        first = shown.rich()[0]["text/plain"].splitlines()[0]
+        assert first.startswith("Sweep seen: ")
+        assert sum(map(int, re.findall(r"\d+", first))) == 3, "where the models are by then"
         # An update belongs to the cell that runs by then.
         waits = kernel.ok("running.wait(50)")
         assert "True" in waits.plain()
