@@ -9,6 +9,7 @@ ledgers and from what people saw.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,48 @@ from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
 from .faults.observed import boot, read_log
 from .hosts import Host, Hosts
+from .kernel import Kernel
 from .node import RunningNode, token_file, until
 from .poolcrowd import ENDS, Spec
-from .poolverdict import Away, Story, Told, holds_of, judge
+from .poolverdict import Away, Story, Told, holds_of, judge, spans_of
 from .runningpool import CONFIG, RunningPool
 
 TESTS = Path(__file__).resolve().parents[1]
 PORT = 10205
 TRUE_WITHIN = 5.0  # seconds; the promise
 POOL = "the pool"
+#: Beside what the pool says of a host: what the Hub's page would show of it at that moment. And the
+#: pool writes down whom it gives up, and when it heard of them again.
+_WATCHED = """
+import json
+from jupyter_gpushare.pool import core
+step, words = core.step, ("HostExpired", "HostSpoke", "PoolStarted")
+lost = {{}}
+def noted(state, command, config):
+    done = step(state, command, config)
+    with open({file!r}, "a") as file:
+        for event in done.events:
+            kind, host = type(event).__name__, getattr(event, "host", "")
+            if kind in words and (kind != "HostSpoke" or lost.pop(host, None)):
+                file.write(json.dumps([kind, host, event.at]) + "\\n")
+            if kind == "HostExpired":
+                lost[host] = True
+    return done
+core.step = noted
+"""
+_PAGES = """
+from jupyter_gpushare.hub.pooling import HubPool
+from jupyter_gpushare.pool.answers import PoolAnswers
+plain, hubs = PoolAnswers._host, {}
+def with_page(self, host):
+    hub = hubs.setdefault(self._manager, None) or HubPool(self._manager)
+    hubs[self._manager] = hub
+    told = hub._look(host)
+    held = {who: own.held for who, own in told.owners.items() if own.held}
+    page = {"problem": told.host.problem, "waiting": told.host.waiting, "held": held}
+    return plain(self, host) | {"page": page}
+PoolAnswers._host = with_page
+"""
 
 
 @dataclass(frozen=True)
@@ -58,6 +92,8 @@ class Plan:
     names: tuple[str, ...] = ("a", "b", "c", "d", "e")
     gpus: int = 16
     people: int = 200
+    #: Notebooks, each of one more person, on the first hosts: they hold a GPU all the time.
+    kernels: int = 2
     think: float = 30.0
     hold: tuple[float, float] = (0.5, 6.0)
     validity: float = 4.0
@@ -81,11 +117,16 @@ class Report:
     true_after: list[float] = field(default_factory=list)
 
 
+def _crowding() -> float:
+    """How many want each processor: then all takes so much longer."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def _planted(code: str, module: str, line: list[str]) -> list[str]:
     """``python -m module …``, after ``code``."""
     if not code:
         return line
-    run = f"import runpy, sys\n{code}\nrunpy.run_module({module!r}, run_name='__main__')"
+    run = f"import runpy\n{code}\nrunpy.run_module({module!r}, run_name='__main__')"
     return [sys.executable, "-c", run, *line[3:]]
 
 
@@ -96,7 +137,9 @@ class StormPool(RunningPool):
         users = {who: {"gpus": gpus} for who, gpus in quotas.items()}
         told = {"default": {"gpus": 1}, "users": users}
         super().__init__(directory, told, f"--Pool.validity={plan.validity}")
-        self._at, self._code = at, plan.in_pool
+        self.watched = directory / "given-up.jsonl"
+        watched = _WATCHED.format(file=str(self.watched))
+        self._at, self._code = at, watched + _PAGES + plan.in_pool
 
     def command(self) -> list[str]:
         line = [one.replace("127.0.0.1", self._at) for one in super().command()]
@@ -106,7 +149,7 @@ class StormPool(RunningPool):
 class StormHost(RunningNode):
     """A host's node manager, which has joined the pool."""
 
-    def __init__(self, directory: Path, plan: Plan, host: Host, people: Mapping[str, int]) -> None:
+    def __init__(self, directory: Path, plan: Plan, host: Host, people: Sequence[str]) -> None:
         directory.mkdir()
         listen = f"--NodeManagerApp.pool_listen=0.0.0.0:{PORT}"
         known = token_file(directory, *people, "root")
@@ -139,6 +182,8 @@ class Storm:
         self.rng = random.Random(plan.seed)
         people = [f"p{number}" for number in range(plan.people)]
         self.quotas = {who: 2 if number % 4 == 0 else 1 for number, who in enumerate(people)}
+        self.users = [f"k{number}" for number in range(plan.kernels)]
+        self.kernels: list[Kernel] = []
         self.report = Report(plan.seed)
         self.nodes: dict[str, StormHost] = {}
         self.crowds: dict[str, subprocess.Popen[str]] = {}
@@ -149,8 +194,9 @@ class Storm:
         with Hosts(self.plan.names, real=True) as hosts:
             self.pool = StormPool(self.directory / "pool", self.plan, self.quotas, hosts.address)
             try:
-                with self.pool:
+                with self.pool, contextlib.ExitStack() as notebooks:
                     self._start(hosts)
+                    self._open(hosts, notebooks)
                     self._blow()
                     self._end()
             finally:
@@ -165,13 +211,30 @@ class Storm:
 
     def _start(self, hosts: Hosts) -> None:
         for name, host in hosts.items():
-            self.nodes[name] = StormHost(self.directory / name, self.plan, host, self.quotas)
+            known = [*self.quotas, *self.users]
+            self.nodes[name] = StormHost(self.directory / name, self.plan, host, known)
             self.nodes[name].join(self.pool)
             self.nodes[name].launch()
         for name, node in self.nodes.items():
             self._serves(node)
             self.crowds[name] = self._crowd(name, node)
         self.pool.sees(*self.nodes)
+
+    def _open(self, hosts: Hosts, notebooks: contextlib.ExitStack) -> None:
+        """Real kernels on the hosts, which work through it all."""
+        for who, name in zip(self.users, self.plan.names, strict=False):
+            home = self.directory / who
+            home.mkdir()
+            kernel = Kernel(home, self.nodes[name].socket, JUPYTER_GPUSHARE_TOKEN=who)
+            # Over Unix sockets: a host has a network of its own.
+            kernel.manager.transport = "ipc"
+            kernel.manager.ip = str(hosts.folder / who)
+            spec = kernel.manager.kernel_spec
+            assert spec is not None
+            spec.argv[:1] = [*hosts[name].prefix, sys.executable]
+            self.kernels.append(notebooks.enter_context(kernel))
+            kernel.ok(f"import os; assert os.uname().nodename == {name!r}")
+            kernel.ok("%gpushare request\ncells = 0")
 
     @staticmethod
     def _serves(node: RunningNode) -> None:
@@ -233,6 +296,8 @@ class Storm:
             healed = boot()
             self._look(healed)
             self.report.rounds += 1
+            for kernel in self.kernels:
+                kernel.ok("cells += 1")
             time.sleep(self.rng.uniform(0.2, 1.5))  # a rest; nothing is awaited
 
     def _round(self) -> tuple[Fault, ...]:
@@ -296,7 +361,7 @@ class Storm:
             return len(reports) == len(self.nodes) and all(one["at"] > healed for one in reports)
 
         try:
-            until(is_fresh, "the pool sees its hosts", TRUE_WITHIN)
+            until(is_fresh, "the pool sees its hosts", TRUE_WITHIN * _crowding())
             self.report.true_after.append(round(boot() - healed, 2))
         except AssertionError:
             stale = {
@@ -307,12 +372,19 @@ class Storm:
             self.report.wrong.append(f"{TRUE_WITHIN:g} s after healing ({healed:.1f}): {stale}")
         for one in rows:
             if one["connected"]:
-                held = {row["environment"]: row["held"] for row in one["report"]["environments"]}
-                self.told.append(Told(one["host"], one["report"]["at"], held))
+                report, page = one["report"], one["page"]
+                held = {row["environment"]: row["held"] for row in report["environments"]}
+                self.told.append(Told(one["host"], report["at"], held))
+                self.told.append(Told(one["host"], report["at"], page["held"]))
+                if page["problem"] or page["waiting"] != report["queue"]:
+                    self.report.wrong.append(f"the page says {page}, {one['host']} says {report}")
 
     def _end(self) -> None:
         """All is well again: work ends, everybody gets their quota, and quotas are whole."""
         wrong = self.report.wrong
+        for kernel in self.kernels:
+            kernel.ok(f"assert cells == {self.report.rounds}")
+            kernel.ok("%gpushare release")
         for name, late in self._say(dict.fromkeys(self.crowds, "stop")).items():
             if late:
                 wrong.append(f"{ENDS:g} s after all others stopped, on {name} still wait: {late}")
@@ -323,7 +395,7 @@ class Storm:
             if late:
                 wrong.append(f"within {ENDS:g} s nothing was granted on {name} to {late}")
         try:
-            until(lambda: not self._used(), "quotas are whole", TRUE_WITHIN)
+            until(lambda: not self._used(), "quotas are whole", TRUE_WITHIN * _crowding())
         except AssertionError:
             wrong.append(f"nobody holds anything, and of quotas are used: {self._used()}")
         for who, lent in self._lent().items():
@@ -345,7 +417,11 @@ class Storm:
     def _judge(self) -> None:
         holds = [hold for name in self.nodes for hold in holds_of(name, self._records(name))]
         seen = {name: read_log(self.directory / f"{name}.log") for name in self.nodes}
-        story = Story(self.plan.validity, self.quotas, holds, seen, self.aways, self.told)
+        quotas = self.quotas | dict.fromkeys(self.users, 1)
+        if len([hold for hold in holds if hold.who in self.users]) != len(self.users):
+            self.report.wrong.append("a kernel did not hold one lease from its begin to its end")
+        given_up = spans_of(map(json.loads, self.pool.watched.read_text().splitlines()))
+        story = Story(self.plan.validity, quotas, holds, seen, self.aways, given_up, self.told)
         self.report.wrong += judge(story)
         self.report.leases = len(holds)
         last: dict[str, str] = {}

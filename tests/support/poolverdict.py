@@ -57,6 +57,7 @@ class Story:
     ledgers: Sequence[Hold] = ()
     seen: Mapping[str, Sequence[Seen]] = field(default_factory=dict)
     aways: Sequence[Away] = ()
+    given_up: Sequence[Away] = ()
     told: Sequence[Told] = ()
 
 
@@ -128,28 +129,26 @@ def twice(holds: Iterable[Hold], how: str) -> Iterator[str]:
             last[hold.host, gpu] = hold
 
 
-def given_up(story: Story, host: str) -> list[Away]:
-    """When the pool may have taken a host for one that starts nothing new.
-
-    What was lent counts for the validity, from its last renewal, which was half of a validity ago
-    at most. A pool that was started meanwhile counts anew from then.
-    """
+def spans_of(lines: Iterable[Sequence[Any]]) -> list[Away]:
+    """When which host was given up, from what the pool wrote: word, host, time."""
+    since: dict[str, float] = {}
     spans = []
-    for away in story.aways:
-        if away.host != host:
+    for word, host, at in lines:
+        if word == "HostExpired":
+            since.setdefault(host, at)
             continue
-        begun = [one.end for one in story.aways if not one.host and away.start < one.end]
-        restarts = [end + story.validity for end in begun if end < away.end]
-        # The pool's start counts, and it writes that before it serves.
-        start = max([away.start + story.validity / 2, *restarts]) - SLACK
-        if start < away.end:
-            spans.append(Away(host, start, away.end))
-    return spans
+        # A pool that is started gives nobody up: all counts as lent just now.
+        for name in [host] if host else list(since):
+            if name in since:
+                spans.append(Away(name, since.pop(name), at))
+    return [*spans, *(Away(host, at, inf) for host, at in since.items())]
 
 
 def beyond(story: Story, holds: Sequence[Hold], how: str) -> Iterator[str]:
     """People who had more than their quota, and more than what was out at hosts given up."""
-    spans = {host: given_up(story, host) for host in {hold.host for hold in holds}}
+    spans: dict[str, list[Away]] = defaultdict(list)
+    for span in story.given_up:
+        spans[span.host].append(span)
     of: dict[str, list[Hold]] = defaultdict(list)
     for hold in holds:
         of[hold.who].append(hold)
@@ -168,7 +167,11 @@ def _excused(hold: Hold, at: float, spans: Iterable[Away]) -> bool:
 
 
 def granted_too_late(story: Story) -> Iterator[str]:
-    """What began on a host after all that it was lent had to be over."""
+    """What began on a host after all that it was lent had to be over, or was taken for over."""
+    for span in story.given_up:
+        for hold in story.ledgers:
+            if hold.host == span.host and span.start < hold.start < span.end:
+                yield f"the pool had given {hold.host} up since {span.start:.2f}: {hold}"
     for away in story.aways:
         over = away.start + story.validity
         for hold in story.ledgers:
