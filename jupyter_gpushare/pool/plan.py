@@ -2,6 +2,10 @@
 
 What it wants on one host and leaves unused on another is lowered there first, and lent here when
 that host has answered: in between it counts for neither. What is in use stays.
+
+More than the quota counts after a host came back that had been given up, or the quota was lowered.
+Then what is not in use is lowered on all hosts, and the next loan follows from their answers. To
+renew it anywhere would let something new begin there, while another host may have begun already.
 """
 
 from __future__ import annotations
@@ -61,6 +65,7 @@ def plan(
     places = [_place(state, host, environment) for host in state.at(environment)]
     needs = sorted(_needs(state, environment, places), key=lambda need: need.since)
     total = sum(place.counts for place in places)
+    is_beyond = total > max((place.limit for place in places), default=0)
     met, lacking = _targets(state, places, needs, None if group is None else total + room)
     for need in lacking:
         need.place.why = need.place.why or (why(need.gpus) if why else need.place.out.why)
@@ -88,6 +93,8 @@ def plan(
             more = min(place.target - level, place.limit - total)
             level, total = level + more, total + more
         gpus = min(place.target, level) if place.target < place.counts else level
+        if is_beyond:
+            gpus = min(gpus, place.held)
         back = taken.get(place.host.name, 0)
         text = place.why
         if back:

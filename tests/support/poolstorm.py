@@ -42,17 +42,19 @@ POOL = "the pool"
 #: Beside what the pool says of a host: what the Hub's page would show of it at that moment. And the
 #: pool writes down whom it gives up, and when it heard of them again.
 _WATCHED = """
-import json
+import json, time
 from jupyter_gpushare.pool import core
 step, words = core.step, ("HostExpired", "HostSpoke", "PoolStarted")
 lost = {{}}
 def noted(state, command, config):
+    # Of the hosts' clock, not of the pool's own; before anything is sent.
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
     done = step(state, command, config)
     with open({file!r}, "a") as file:
         for event in done.events:
             kind, host = type(event).__name__, getattr(event, "host", "")
             if kind in words and (kind != "HostSpoke" or lost.pop(host, None)):
-                file.write(json.dumps([kind, host, event.at]) + "\\n")
+                file.write(json.dumps([kind, host, now]) + "\\n")
             if kind == "HostExpired":
                 lost[host] = True
     return done
