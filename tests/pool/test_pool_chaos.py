@@ -77,7 +77,7 @@ def test_a_host_whose_loans_are_never_over_is_found_out(tmp_path: Path) -> None:
 
 # -- the verdict, on stories that are made up --------------------------------------------------
 
-HELD = Hold("a", "alice", "l1", ("G0",), 10.0, 20.0, "released")
+HELD = Hold("a", "alice", "l1", ("G0",), 10.0, 20.0, "released", 20.5)
 WELL = Story(
     validity=4.0,
     quotas={"alice": 1, "bob": 1},
@@ -167,11 +167,11 @@ def test_nothing_begins_where_all_that_was_lent_is_over() -> None:
         assert "2.0 s after what a was lent was over" in said
 
 
-def test_what_the_pool_said_is_compared_with_the_ledger() -> None:
+def test_what_the_pool_said_is_compared_with_what_was_so() -> None:
     for told in (Told("a", 15.0, {}), Told("a", 25.0, {"alice": 1}), Told("a", 15.0, {"bob": 1})):
-        assert any("it said" in one for one in judge(replace(WELL, told=[told])))
-    # A report may be on its way while something ends.
-    for at in (19.98, 20.2):
+        assert any("it said that" in one for one in judge(replace(WELL, told=[told])))
+    # Until there is an answer, and until the GPU was seen to be free, either may be so.
+    for at in (10.05, 19.98, 20.4):
         assert judge(replace(WELL, told=[Told("a", at, {"alice": 1})])) == []
         assert judge(replace(WELL, told=[Told("a", at, {})])) == []
 
@@ -181,6 +181,10 @@ def test_holds_are_read_from_a_ledger() -> None:
         return SimpleNamespace(kind=kind, at=at, lease="l1", environment="alice", data=data)
 
     granted = record("LeaseGranted", 10.0, gpus=[{"gpu": "G0", "memory": 1}])
-    assert holds_of("a", [granted, record("LeaseEnded", 20.0, reason="released")]) == [HELD]
+    ended = [
+        record("LeaseEnded", 20.0, reason="released"),
+        record("ClaimMoved", 20.5, phase="gone"),
+    ]
+    assert holds_of("a", [granted, *ended]) == [HELD]
     assert [one.why for one in holds_of("a", [granted, record("LeaseParked", 20.0)])] == ["parked"]
     assert [one.end for one in holds_of("a", [granted])] == [float("inf")]

@@ -5,9 +5,9 @@ All times are of one boot clock: the hosts of a storm are namespaces of one mach
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
@@ -15,11 +15,16 @@ from .faults.observed import Saw, Seen
 
 #: Seconds: between what happened and when the harness wrote it down.
 SLACK = 0.5
+#: Seconds: what a node manager does is dated before its ledger has it, and reported after that.
+COMMITS = 2.0
 
 
 @dataclass(frozen=True)
 class Hold:
-    """GPUs that somebody had on a host; ``why`` says how it ended."""
+    """GPUs that somebody had on a host; ``why`` says how it ended.
+
+    Reports count a GPU as held until it is seen that no memory is used there: it is ``gone``.
+    """
 
     host: str
     who: str
@@ -28,6 +33,7 @@ class Hold:
     start: float
     end: float
     why: str = ""
+    gone: float = inf
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,14 @@ def judge(story: Story) -> list[str]:
         *beyond(story, watched, "by what people saw"),
         *granted_too_late(story),
         *touched,
-        *untrue(story),
+        *untrue(story, watched),
     ]
 
 
 def holds_of(host: str, records: Iterable[Any]) -> list[Hold]:
     """What a node manager's ledger says that was held."""
     begun: dict[str, Hold] = {}
+    gone: dict[str, float] = {}
     holds = []
     for record in records:
         lease = record.lease or ""
@@ -87,8 +94,10 @@ def holds_of(host: str, records: Iterable[Any]) -> list[Hold]:
         elif record.kind in ("LeaseEnded", "LeaseParked") and lease in begun:
             old = begun.pop(lease)
             why = str(record.data.get("reason", "parked"))
-            holds.append(Hold(host, old.who, lease, old.gpus, old.start, record.at, why))
-    return [*holds, *begun.values()]
+            holds.append(replace(old, end=record.at, why=why))
+        elif record.kind == "ClaimMoved" and record.data["phase"] == "gone":
+            gone[lease] = record.at
+    return [replace(hold, gone=gone.get(hold.lease, inf)) for hold in (*holds, *begun.values())]
 
 
 def observed(story: Story) -> tuple[list[Hold], list[str]]:
@@ -180,18 +189,27 @@ def granted_too_late(story: Story) -> Iterator[str]:
                 yield f"{late:.1f} s after what {hold.host} was lent was over: {hold}"
 
 
-def untrue(story: Story) -> Iterator[str]:
-    """What the pool said of hosts, and was not so."""
+def untrue(story: Story, watched: Sequence[Hold]) -> Iterator[str]:
+    """What the pool said of hosts, and was not so.
+
+    What people certainly held has to be there. What is there was granted before, by the ledger, and
+    its GPU was not free again for long.
+    """
+    granted = [replace(one, end=one.gone + COMMITS) for one in story.ledgers]
     for told in story.told:
-        here = [hold for hold in story.ledgers if hold.host == told.host]
-        # A node manager dates what it does before the ledger has it, and reports it after that.
-        begin, end = told.at - SLACK, told.at + 0.05
-        times = [at for one in here for at in (one.start, one.end) if begin < at <= end]
+        least, most = (_held(holds, told) for holds in (watched, granted))
         for who in story.quotas:
-            counts = {_held(here, who, at) for at in (begin, *times)}
-            if told.held.get(who, 0) not in counts:
-                yield f"of {told.host} at {told.at:.2f} it said {told.held.get(who, 0)} for {who}"
+            if not least[who] <= told.held.get(who, 0) <= most[who]:
+                yield (
+                    f"of {told.host} at {told.at:.2f} it said that {who} has "
+                    f"{told.held.get(who, 0)}, not {least[who]} to {most[who]}"
+                )
 
 
-def _held(holds: Iterable[Hold], who: str, at: float) -> int:
-    return sum(len(one.gpus) for one in holds if one.who == who and one.start <= at < one.end)
+def _held(holds: Iterable[Hold], told: Told) -> Counter[str]:
+    """What each had there at that time."""
+    counts: Counter[str] = Counter()
+    for one in holds:
+        if one.host == told.host and one.start <= told.at < one.end:
+            counts[one.who] += len(one.gpus)
+    return counts
