@@ -59,6 +59,9 @@ TORCH_CPU := --extra-index-url https://download.pytorch.org/whl/cpu
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Three quarters of an installation are the compilation of all modules, one by one. It is done once, on all
+# cores and without others' tests; what is left out is compiled when it is imported.
+COMPILE := $(BIN)/python -m compileall -q -q -j 0 -x '/(tests?|testing|sympy|tensorflow|keras)/' $(VENV)/lib
 INSTALLED_FROM := pyproject.toml client/pyproject.toml hatch_build.py jupyter_gpushare/_version.py \
 	labextension/install.json $(wildcard etc/*/* etc/*/*/*)
 
@@ -70,7 +73,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -86,8 +89,9 @@ $(VENV)/.made:
 # After .builder: two pips at once would write into one environment.
 $(VENV)/.torch: $(VENV)/.builder
 	@echo "Installing $(TORCH) (once) …"
-	@if [ -e /dev/nvidiactl ]; then $(PIP) install '$(TORCH)'; \
-	else $(PIP) install --no-deps $(TORCH_CPU) '$(TORCH)' && $(PIP) install '$(TORCH)'; fi
+	@if [ -e /dev/nvidiactl ]; then $(PIP) install --no-compile '$(TORCH)'; \
+	else $(PIP) install --no-compile --no-deps $(TORCH_CPU) '$(TORCH)' \
+		&& $(PIP) install --no-compile '$(TORCH)'; fi
 	@touch $@
 
 $(VENV)/.builder: $(VENV)/.made
@@ -131,7 +135,8 @@ COMMA := ,
 define install
 	@if [ -L $(VENV)/share/jupyter/labextensions/jupyter-gpushare ]; then \
 		rm $(VENV)/share/jupyter/labextensions/jupyter-gpushare; fi
-	@SKIP_JUPYTER_BUILDER=1 $(PIP) install --editable ./client --editable '.[$(1)]'
+	@SKIP_JUPYTER_BUILDER=1 $(PIP) install --no-compile --editable ./client --editable '.[$(1)]'
+	@$(COMPILE) || true  # a file that is no Python of this version is not imported either
 	@$(BIN)/jupyter-builder develop --overwrite . >/dev/null 2>&1 \
 	|| { echo "The built UI could not be linked: try $(BIN)/jupyter-builder develop --overwrite ." >&2; exit 1; }
 	@touch $@
@@ -173,7 +178,8 @@ lint-python: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-lint-ui: $(VENV)/.dev $(UI_MODULES) $(UI_TEST_MODULES)
+# With the UI built, which writes where eslint reads; without .dev, so that it is done while pip installs that.
+lint-ui: $(UI_MODULES) $(UI_TEST_MODULES) | $(UI)
 	cd labextension && $(JLPM) lint:check
 	cd labextension && $(JLPM) tsc -p tsconfig.test.json
 	cd labextension/ui-tests && $(JLPM) types
@@ -188,16 +194,24 @@ chromium:
 	|| { echo "The tests in a browser need chromium: apt install chromium, or name it with CHROMIUM=/path/to/it" >&2; exit 1; }
 
 # Tests of several hosts use network namespaces (as root) and a real sshd; without them they are skipped.
+# After chromium: two apts at once would wait for one lock.
 INSTALL_HOSTS := apt-get update -qq && apt-get install -qq -y --no-install-recommends iproute2 openssh-server
-hosts:
+hosts: | chromium
 	@if [ "$$(id -u)" = 0 ] && ! { command -v ip && [ -x /usr/sbin/sshd ]; } >/dev/null; then \
 	bash -c '$(INSTALL_HOSTS)' >/dev/null 2>&1 \
 	|| echo "Tests of several hosts are skipped: apt install iproute2 openssh-server failed." >&2; fi
 
 SUITES := $(BIN)/python scripts/suites.py --pytest="$(PYTEST)" --playwright="$(PLAYWRIGHT)"
-test: chromium hosts
-	@$(MAKE) --no-print-directory -j2 -O lint $(UI)
-	@$(SUITES) pytest jest playwright
+# What jest says is told with the rest, at the end.
+JEST_SAID := build/jest.json
+jest: $(UI_MODULES) | $(UI)
+	@mkdir -p $(dir $(JEST_SAID))
+	@$(SUITES) --later=$(JEST_SAID) jest
+
+# While pip installs, the other core has the UI (npm, build, lint, jest), and apt waits for the network.
+test:
+	@$(MAKE) --no-print-directory -j3 -O lint-python lint-ui jest hosts
+	@$(SUITES) --earlier=$(JEST_SAID) pytest playwright
 
 test-fast: $(VENV)/.dev $(UI)
 	@$(SUITES) --pytest='-m "not slow and not long"' pytest jest

@@ -15,6 +15,7 @@ __all__ = [
     "gpu",
     "on_preempt",
     "steps",
+    "sweep",
 ]
 
 TYPE_CHECKING = False  # as in typing, which is not imported here
@@ -25,11 +26,16 @@ if TYPE_CHECKING:
     from .client.decorator import gpu
     from .client.errors import Preempted
     from .client.gates import checkpoint, gated, on_preempt, steps
+    from .jobs.sweeps import sweep
 
 
 def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "sweep":
+        from .jobs.sweeps import sweep
+
+        return sweep
     from . import client
 
     return getattr(client, name)

@@ -1,12 +1,14 @@
 """Run test suites one after the other, and end with the summary lines of each.
 
 ``scripts/suites.py pytest jest playwright``. All of them run, whatever the first ones say; the
-exit status is 1 when any failed.
+exit status is 1 when any failed. With ``--later FILE`` what they said is kept for another call,
+which tells it with ``--earlier FILE`` as if it had run them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -20,9 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LABEXTENSION = ROOT / "labextension"
 BIN = Path(sys.executable).parent
-#: One more than processors: most tests wait for processes of their own. A file's tests stay
+#: Two more than processors: most tests wait for processes of their own. A file's tests stay
 #: together, since they share what is made once for them. Workers beyond a few would only contend.
-WORKERS = min(6, 1 + (os.cpu_count() or 1))
+WORKERS = min(6, 2 + (os.cpu_count() or 1))
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: With it each of the thousand processes that the tests start would compile the package anew.
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -40,7 +42,12 @@ class Suite:
 
 SUITES = {
     "pytest": Suite(
-        (sys.executable, "-m", "pytest", f"--numprocesses={WORKERS}", "--dist=loadfile"),
+        (
+            *(sys.executable, "-m", "pytest", f"--numprocesses={WORKERS}", "--dist=loadfile"),
+            # Else the files with most tests begin, and the longest stories wait for each other at
+            # the end, with an idle processor. tests/conftest.py says what begins.
+            "--no-loadscope-reorder",
+        ),
         ROOT,
         re.compile(r"(=+ )?(\d+ \w+|no tests ran).* in [\d.]+s.*"),
     ),
@@ -90,20 +97,21 @@ def main() -> int:
     parser.add_argument("suites", nargs="+", choices=SUITES)
     for name in SUITES:
         parser.add_argument(f"--{name}", action="append", default=[], help=f"arguments for {name}")
+    parser.add_argument("--later", type=Path, help="keep the outcome here, and end with 0")
+    parser.add_argument("--earlier", type=Path, help="an outcome that was kept")
     chosen = parser.parse_args()
-    failed = []
-    told = []
+    outcomes = json.loads(chosen.earlier.read_text("utf-8")) if chosen.earlier else {}
     for name in chosen.suites:
         print(f"\n{name} …", flush=True)
-        passed, lines = run(SUITES[name], shlex.split(" ".join(getattr(chosen, name))))
-        told.append((name, lines))
-        if not passed:
-            failed.append(name)
-    if failed:
+        outcomes[name] = run(SUITES[name], shlex.split(" ".join(getattr(chosen, name))))
+    if chosen.later:
+        chosen.later.write_text(json.dumps(outcomes), "utf-8")
+        return 0
+    if failed := [name for name, (passed, _) in outcomes.items() if not passed]:
         print(f"\nFailed: {', '.join(failed)}; what they said is above.")
-    for name, lines in told:
+    for name in (name for name in SUITES if name in outcomes):
         print(f"\n{name}:")
-        print("".join(lines) or "no summary: it did not get that far\n", end="")
+        print("".join(outcomes[name][1]) or "no summary: it did not get that far\n", end="")
     return 1 if failed else 0
 
 

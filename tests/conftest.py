@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,23 @@ from hypothesis import settings
 settings.register_profile("house", deadline=None, derandomize=True)
 settings.register_profile("searching", deadline=None)
 settings.load_profile("house")
+
+#: Folders whose tests mostly wait, for real servers, kernels and hosts, begin, the longest first.
+BEGIN = ("demo", "e2e", "hub", "faults")
+#: Those that compute are left for the end: short files, which keep all processors busy.
+END = ("packaging", "replay", "policy", "docs", "protocol", "boot")
+ORDER = {name: at for at, name in enumerate((*BEGIN, "", *END))}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Longest stories first, so that none of them is left to run alone at the end."""
+    here = Path(__file__).parent
+
+    def turn(item: pytest.Item) -> int:
+        parts = item.path.relative_to(here).parts if item.path.is_relative_to(here) else ("",)
+        return ORDER.get(parts[0], ORDER[""])
+
+    items.sort(key=turn)  # it keeps the order of files and of the tests in them
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -117,6 +117,7 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     yield pidfd()
     yield peer_pidfd()
     yield ledger_place(ledger) if node is None else ledger_in_use(node)
+    yield from pool(ledger if node is None else Path(node["ledger"] or ledger))
     yield from settings(environ)
     yield cuda_visible_devices(environ)
     yield from frameworks()
@@ -561,6 +562,13 @@ def ledger_place(ledger: Path) -> Check:
     if disk.f_bavail * disk.f_frsize < 2**20:
         return problem("ledger", f"The disk of {folder} is full.", "Free some space.")
     return _set_aside(ledger) or ok("ledger", f"{ledger} can be written")
+
+
+def pool(ledger: Path) -> Iterator[Check]:
+    """What a host of a pool has of it lies beside the ledger."""
+    from .poolchecks import membership
+
+    return membership(ledger.parent / "pool")
 
 
 # -- the environment -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import parse_size
-from ..protocol.times import format_duration
+from ..protocol.times import format_duration, parse_duration
 from . import quota as quotas
 from .node import Node, NodeSilent
 from .table import clean, table
@@ -245,6 +245,59 @@ class RotateApp(AtPool):
         return 0
 
 
+class LendApp(AtPool):
+    """Lend whole GPUs for a time."""
+
+    name = "pool lend"
+    arguments = "ENVIRONMENT"
+    description = """Keep whole GPUs of one host ready for somebody for a time, whether they ask
+    there or not. Prints the loan's id, with which `pool return` ends it early."""
+    examples = """
+    jupyter gpushare pool lend alice --gpus 2 --for 3h --host b
+    """
+
+    gpus = option(1, "How many GPUs, all on one host.", read=int)
+    seconds = option(
+        0.0,
+        "For how long: 30m, 12h, 7d, or seconds.",
+        lambda text: parse_duration(text, 1.0),
+        name="for",
+    )
+    host = option("", "The host. Left out: where most are free.")
+
+    def run(self, arguments: list[str]) -> int:
+        who = self.one(arguments, "environment")
+        if not self.seconds:
+            raise UsageError("say for how long: --for 3h")
+        wish = {"gpus": self.gpus, "seconds": self.seconds, "host": self.host or None}
+        answer = self.ask(PoolMethod.LEND_GPUS, environment=who, **wish)
+        if self.json:
+            self.print_json(answer)
+            return 0
+        lent = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+        print(
+            f"{clean(answer['host'])} keeps {lent} for {clean(who)} for"
+            f" {format_duration(self.seconds)}. The loan is {answer['id']}."
+        )
+        return 0
+
+
+class ReturnApp(AtPool):
+    """End a loan early."""
+
+    name = "pool return"
+    arguments = "LOAN"
+    description = """End a loan of `pool lend` before its time. What runs goes on."""
+
+    def run(self, arguments: list[str]) -> int:
+        answer = self.ask(PoolMethod.RETURN_GPUS, loan=self.one(arguments, "loan"))
+        if self.json:
+            self.print_json(answer)
+        else:
+            print(f"The loan {clean(answer['loan'])} has ended.")
+        return 0
+
+
 class HistoryApp(AtPool):
     """Who did what."""
 
@@ -426,6 +479,8 @@ class PoolApp(HostsApp):
         "where": ("cli.pool.WhereApp", "Rank the hosts for somebody."),
         "drain": ("cli.pool.DrainApp", "Take a host out of service."),
         "resume": ("cli.pool.ResumeApp", "Put a host back into service."),
+        "lend": ("cli.pool.LendApp", "Keep whole GPUs ready for somebody for a time."),
+        "return": ("cli.pool.ReturnApp", "End such a loan early."),
         "forget": ("cli.pool.ForgetApp", "Forget a host that will not come back."),
         "quota": ("cli.pool.QuotaApp", "Quotas over all hosts: list, set, unset."),
         "group": ("cli.pool.GroupApp", "Groups with GPUs of their own: list, set, unset."),

@@ -45,6 +45,10 @@ NOT_ALONE: Final = (
 )
 
 
+#: Addresses of the pages at which no other host reaches them.
+_HERE_ONLY: Final = (None, "localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
+
+
 class GpuShareHub(JupyterApp):
     """JupyterHub's pages about GPUs."""
 
@@ -124,6 +128,14 @@ class GpuShareHub(JupyterApp):
             hosts = await self._pool(stack) if self.pool else None
             await self._serve_pages(self.make_site(hosts), address.hostname, port, stop)
 
+    def pool_settings(self) -> Pool:
+        """The pool's; where no address is set, hosts join where they reach the pages."""
+        settings = Pool(parent=self)
+        told = urlsplit(self.url).hostname
+        if "address" not in self.config.get("Pool", {}) and told not in _HERE_ONLY:
+            settings.address = told
+        return settings
+
     async def _pool(self, stack: AsyncExitStack) -> HubPool:
         """The pool, until ``stack`` ends. Raises :class:`SystemExit` with a sentence."""
         try:
@@ -135,7 +147,7 @@ class GpuShareHub(JupyterApp):
                 raise
             raise SystemExit(NEEDS_CRYPTOGRAPHY) from error
         try:
-            return await stack.enter_async_context(running(Pool(parent=self), self.log))
+            return await stack.enter_async_context(running(self.pool_settings(), self.log))
         except CannotServe as error:
             raise SystemExit(str(error)) from error
 

@@ -462,7 +462,8 @@ class NodeManagerApp(JupyterApp):
             if not await _first(starting, ends):
                 return
             pool = None if membership is None else membership.pool
-            await manager.submit(BelongTo(clock.boot(), pool))
+            if pool != manager.state.quotas.pool:
+                await manager.submit(BelongTo(clock.boot(), pool))
             await service.recall()
             for warning in service.quotas.warnings():
                 self.log.warning("Quotas: %s", warning)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from enum import Enum
 from typing import Any, Final
 
@@ -27,7 +27,9 @@ from .socket import PoolRefused
 from .state import Host
 from .where import rank
 from .words import commands as cmd
-from .words.hosts import Group, Wish
+from .words.hosts import Group, Ranked, Wish
+
+_RANKED: Final = tuple(part.name for part in fields(Ranked))
 
 
 class PoolAnswers:
@@ -116,7 +118,9 @@ class PoolAnswers:
 
     async def _where(self, params: Any, _by: str) -> Any:
         wish = Wish(params.environment, params.gpus, params.memory, params.kind)
-        return {"hosts": [asdict(one) for one in rank(self._manager.state.hosts.values(), wish)]}
+        ranked = rank(self._manager.state.hosts.values(), wish)
+        # Not asdict(): it copies each sentence, which takes longer than the ranking.
+        return {"hosts": [{part: getattr(one, part) for part in _RANKED} for one in ranked]}
 
     async def _token(self, params: Any, by: str) -> Any:
         if not self._manager.join_port:

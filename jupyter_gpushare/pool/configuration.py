@@ -42,7 +42,7 @@ class Pool(Configurable):
     ).tag(config=True)
     address = Unicode(
         help="""The address by which hosts reach the place where they join: tokens contain it. Not
-        set: this host's name."""
+        set: with JupyterHub the host of the pages' url, else this host's name."""
     ).tag(config=True)
     validity = Float(
         _RULES.validity,

@@ -289,6 +289,10 @@ def _all(draft: Draft) -> None:
 @_decides(cmd.ConfigureQuotas)
 def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
     parts = (command.default, command.groups, command.users)
+    book = draft.state.quotas
+    known = (book.default, tuple(sorted(book.groups.items())), tuple(sorted(book.users.items())))
+    if book.is_configured and known == parts:
+        return _DONE  # as nearly always when hosts join: the quotas do not depend on GPUs
     draft.emit(ev.QuotasConfigured(command.at, *parts))
     _all(draft)
     return _DONE

@@ -36,10 +36,10 @@ def test_a_node_manager_that_does_not_tell_it_is_none_without_a_hub(
 
 def test_a_host_of_a_pool_is_named_as_one_of_several(status: dict[str, Any]) -> None:
     assert "pool" not in heading(status)
-    lent = {"pool": "lab", "whole": 2, "borrowed": 0, "reclaimed": False, "valid": True}
+    lent = {"pool": "lab", "whole": 2, "lent": 1, "borrowed": 0, "reclaimed": False, "valid": True}
     quota = {**status["quota"], "gpus": 1, "used_gpus": 1, "pool": {**lent, "why": None}}
     named = {**status["node"], "name": "b"}
     said = heading({**status, "node": named, "quota": quota}).splitlines()
     assert said[0].startswith("b (simulated GPUs), node manager ")
     assert said[1] == "This is host b of a pool: its GPUs, leases and queue."
-    assert "and hold 1 here. The pool lab gives you 2 GPUs on all hosts together" in said[2]
+    assert "and hold 1 here. The pool lab lends you 1 GPU on this host now." in said[2]

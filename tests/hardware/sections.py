@@ -41,6 +41,7 @@ from hardware.bench import (  # noqa: E402 - found by the lines above
     resume,
     told,
 )
+from hardware.product import notebooks, quota, shares, two_compute  # noqa: E402
 from hardware.targets import Target, Trouble, adamw_state, digest_of, tensors_of, train  # noqa: E402
 
 from jupyter_gpushare.client.memory.driver import helper_environ, resume_deadline  # noqa: E402
@@ -615,6 +616,9 @@ def _in_python(code: str, environ: dict[str, str]) -> Any:
 #: The sections, the most telling first and the most dangerous last, with the seconds of each.
 SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "versions": (versions, 60),
+    "notebooks": (notebooks, 120),
+    "two_compute": (two_compute, 150),
+    "quota": (quota, 60),
     "storage": (storage, 120),
     "driver": (driver, 190),
     "locks": (locks, 60),
@@ -624,6 +628,7 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "hook": (hook, 40),
     "limits": (limits, 70),
     "grant": (grant, 50),
+    "shares": (shares, 60),
     "roles": (roles, 100),
     "out_of_memory": (out_of_memory, 60),
 }

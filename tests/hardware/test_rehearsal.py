@@ -18,7 +18,7 @@ from support.cuda_fixtures import cuda_stubs, cuda_world
 __all__ = ["cuda_stubs", "cuda_world"]
 
 #: What only a framework on a real GPU can do.
-NOT_HERE = {"limits"}
+NOT_HERE = {"limits", "quota", "shares", "two_compute"}
 
 
 def rehearse(report: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -34,7 +34,7 @@ def rehearse(report: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 #: Quick, and what the others rest on.
-IN_CI = ("storage", "driver", "locks", "takeover")
+IN_CI = ("notebooks", "storage", "driver", "locks", "takeover")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -750,14 +751,20 @@ def test_a_hub_that_does_not_answer_is_explained(hub: RunningHub, tokens: dict[s
     assert hub.process is not None
     hub.process.send_signal(signal.SIGSTOP)
     try:
-        for path, kind in (("api/status", "application/json"), ("", "text/html")):
-            answer = wait_for(lambda p=path: _away(hub, p, tokens["carol"]), 30, "503")
+        asked = {"api/status": "application/json", "": "text/html"}
+        with ThreadPoolExecutor() as both:  # each takes as long as the Hub may take to answer
+            answers = both.map(lambda path: _told_away(hub, path, tokens["carol"]), asked)
+        for answer, kind in zip(answers, asked.values(), strict=True):
             assert "JupyterHub does not answer" in answer.text
             assert answer.headers["content-type"].startswith(kind)
             assert "127.0.0.1" not in answer.text
     finally:
         hub.process.send_signal(signal.SIGCONT)
     wait_for(lambda: get(hub, "api/status", tokens["carol"]).status_code == 200, what="the Hub")
+
+
+def _told_away(hub: RunningHub, path: str, token: str) -> httpx.Response:
+    return wait_for(lambda: _away(hub, path, token), 30, "503")
 
 
 def _away(hub: RunningHub, path: str, token: str) -> httpx.Response | None:

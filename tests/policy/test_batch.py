@@ -9,6 +9,7 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_moves import idle, resume
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, task
@@ -416,7 +417,7 @@ class Story:
         assert self.world.at - since <= bound, "a person waits for what could be stopped"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.integers(1, 40), st.booleans()), min_size=3, max_size=14

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_locks import UUID, Room, check_locks
 from support.policy_turns import Actor
 from support.policy_world import BOOT, GIB, gpu, process
@@ -136,7 +137,7 @@ QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
 WHAT = ("ends", "next", "agent", "restart", "second")
 
 
-@settings(max_examples=10, deadline=None, phases=QUICK)
+@settings(max_examples=examples(10), deadline=None, phases=QUICK)
 @given(
     lockers=st.lists(st.integers(0, 2), min_size=1, max_size=1),
     led=st.integers(1, 2),

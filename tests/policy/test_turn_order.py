@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu
 
@@ -211,7 +212,7 @@ def crowds(draw: st.DrawFn) -> list[tuple[str, PriorityClass]]:
     return draw(st.lists(st.tuples(people, kinds), min_size=2, max_size=5))
 
 
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=examples(10))
 @given(crowds(), st.integers(3, 200))
 def test_a_quantum_in_each_ten_for_everybody_under_overload(
     people: list[tuple[str, PriorityClass]], cell: int

@@ -13,6 +13,8 @@ import pytest
 from support.node import NodeClient, RemoteError, until
 from support.runningpool import PoolHost, RunningPool
 
+from jupyter_gpushare.cli import checks, poolchecks
+from jupyter_gpushare.cli.checks import Level
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
@@ -201,3 +203,61 @@ def test_groups_breathe_by_the_administrators_word(pool: RunningPool) -> None:
     assert (group["name"], group["nominal"], group["borrowing"]) == ("physics", 3, 1)
     pool.verb("group", "unset", "physics")
     assert pool.verb("group")["groups"] == []
+
+
+def test_whole_gpus_are_lent_and_returned_by_the_administrators_word(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    a = host("a", "2x24GiB")
+    loan = pool.verb("lend", "alice", "--for", "1h")
+    assert (loan["host"], loan["gpus"], loan["environment"]) == ("a", 1, "alice")
+
+    def lent() -> bool:
+        there = pool.host("a")["report"]["environments"]
+        return any(one["environment"] == "alice" and one["lent"] == 1 for one in there)
+
+    until(lent, "the host was told")
+    pool.kill9()  # Only what was lent already can be granted now.
+    with a.client("alice") as alice:
+        alice.request(gpus=1)
+    pool.start()
+    pool.sees("a")
+    pool.verb("return", loan["id"])
+    assert "no such loan" in refused(pool, PoolMethod.RETURN_GPUS, loan=loan["id"])
+    kinds = [one["kind"] for one in pool.verb("history")["events"]]
+    assert kinds.index("GpusReturned") < kinds.index("GpusLent")  # newest first
+    assert "whole GPUs" in refused(
+        pool, PoolMethod.LEND_GPUS, environment="bob", gpus=9, seconds=60.0
+    )
+
+
+def test_the_doctor_knows_a_host_of_a_pool_and_its_certificate(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    folder = host("a").directory / "pool"
+    (good,) = checks.pool(folder.parent / "ledger.sqlite")
+    assert good.level is Level.OK
+    assert "this host is a in its pool" in good.text
+    found = [
+        next(poolchecks.membership(folder, time.time() + days * 86400.0)).level
+        for days in (22, 24, 29, 31)
+    ]
+    assert found == [Level.OK, Level.WARNING, Level.WARNING, Level.PROBLEM]
+    (folder / "host.pem").unlink()
+    (broken,) = poolchecks.membership(folder)
+    assert broken.level is Level.PROBLEM
+    assert "join the pool again" in broken.text
+    assert not [*poolchecks.membership(folder / "none")]
+
+
+def test_a_host_of_a_pool_does_not_warn_about_quotas_that_do_not_count(
+    pool: RunningPool, tmp_path: Path
+) -> None:
+    node = PoolHost(tmp_path / "a", pool, "a", "1x24GiB")
+    more = 'c.Quotas.groups = {"staff": {"gpus": 9}}\n'
+    node.config.write_text(node.config.read_text() + more)
+    with node:
+        pool.sees("a")
+        with node.client("root") as root:
+            assert root.call(Method.QUOTA_LIST)["warnings"] == []
+        assert "Quotas:" not in node.story()

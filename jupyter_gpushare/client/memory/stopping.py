@@ -18,6 +18,7 @@ import _thread
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +28,7 @@ from typing import Any, Final
 
 from ...protocol import names
 from ...protocol.times import format_duration
-from ..errors import Preempted
+from ..errors import PREEMPTED, Preempted
 from ..words import display
 from .places import Place
 
@@ -102,6 +103,10 @@ class Stopping:
         """The node manager wants it to stop within so many seconds; on the session's thread."""
         if not self.can:
             self.kept("It did not say how its state is saved.")
+        elif self._save is nothing_to_save:
+            with contextlib.suppress(Exception):  # what was printed; the files may be anything
+                sys.stdout.flush()
+            os._exit(PREEMPTED)  # no thread of it has anything to finish
         elif Asker.NODE not in self._askers:
             self._asked_by(Asker.NODE)
             self._timer = threading.Timer(seconds, self._is_late)
@@ -236,7 +241,7 @@ class Stopping:
         if not self._is_run:
             # No `threading.Timer`: the signal may have come while this thread starts another.
             _thread.start_new_thread(self._ends_later, ())
-        if not self._names_gates and not self._steps:
+        if self._save is nothing_to_save or (not self._names_gates and not self._steps):
             self._stop()
 
     def _ends_later(self) -> None:
@@ -250,6 +255,10 @@ class Stopping:
         """As it would without us."""
         signal.signal(signal.SIGTERM, self._before)
         os.kill(os.getpid(), number)
+
+
+def nothing_to_save() -> None:
+    """How a program saves its state that has none, for it begins anew: it is stopped at once."""
 
 
 def is_run(environ: Mapping[str, str]) -> bool:

@@ -109,6 +109,18 @@ class Membership:
             self._context = secured.server_context(str(self._folder / _OWN), trusted)
         return self._context
 
+    def expires(self) -> float:
+        """When this host's certificate ends, Unix time. Raises as :meth:`open` does."""
+        try:
+            from cryptography import x509
+        except ImportError:
+            raise BadMembership(MISSING) from None
+        try:
+            leaf = x509.load_pem_x509_certificates((self._folder / _OWN).read_bytes())[0]
+        except ValueError as error:
+            raise BadMembership(f"{self._folder / _OWN} has no certificate: {error}.") from error
+        return leaf.not_valid_after_utc.timestamp()
+
     def request(self) -> str:
         """A request for the next certificate, PEM. Raises :class:`BadMembership`."""
         self._asked = ask()

@@ -84,6 +84,8 @@ class QuotaCalls:
     def warnings(self) -> list[str]:
         """Sentences about quotas in force that an administrator may not have meant."""
         state, book = self._manager.state, self._manager.state.quotas
+        if book.pool is not None:
+            return []  # The pool's quotas count, so nothing here has an effect to warn of.
         everybody = [
             (_NOBODYS, book.of_default),
             *((_MEMBER.format(name), quota) for name, quota in sorted(book.of_groups.items())),

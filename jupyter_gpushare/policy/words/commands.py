@@ -511,5 +511,9 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         SetGranting,
         ProcessGone,
         Tick,
+        TakeNodeOut,
+        PutNodeBack,
+        BelongTo,
+        LendQuotas,
     )
 }

@@ -1,0 +1,173 @@
+"""``jupyter gpushare sweep FILE --over lr=1e-4,1e-3``: many models on the GPUs that idle."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..protocol.sizes import parse_size
+from .table import table
+from .verb import COMMAND, Refused, UsageError, Verb, number, option, options
+
+if TYPE_CHECKING:
+    from ..jobs.sweeps import Sweep
+
+
+def read_over(text: str) -> tuple[str, list[Any]]:
+    """``lr=1e-4,1e-3``: a name and its values. Raises `UsageError`."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.isidentifier() or not values:
+        raise UsageError(f"--over={text} cannot be used: say a name and values, lr=1e-4,1e-3")
+    return name, [_value(value) for value in values.split(",")]
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        return text
+
+
+class SweepApp(Verb):
+    """Try many models on the GPUs that idle."""
+
+    name = "sweep"
+    arguments = "FILE"
+    description = """Try many models on the GPUs that nobody uses: call the function train of FILE
+    once for each combination of the values given by --over, each time in a process of its own under
+    a lease of the class batch. What each returns is written down at once. After Ctrl-C, or when
+    this program or the machine died, --resume goes on, and no model is run twice that has a result.
+    On one host this is all; on many it uses the Ray cluster that RAY_ADDRESS names."""
+    examples = """
+    jupyter gpushare sweep train.py --over lr=1e-4,1e-3 --over depth=2,4 --memory 8GiB
+    jupyter gpushare sweep --resume sweep-20260101-120000
+
+    The exit code is 0 where all models have a result, else 1; 130 after Ctrl-C.
+    """
+
+    over = options("A name of train's arguments and its values: lr=1e-4,1e-3.")
+    function = option("train", "The function of FILE to call. Default: train.")
+    sweep_name = option("", "What the sweep is called. Default: the time.", name="name")
+    resume = option("", "Go on with the sweep of this name; it has its FILE and settings.")
+    gpus = option(1, "GPUs for each model, of one host. Default: 1.", number(1, 1024))
+    memory = option(0, "Memory on each, such as 8GiB. Default: what the quota gives.", parse_size)
+    pick = option(
+        "random",
+        "Which idle GPU is next: random, or most-free. Default: random.",
+        choices=("random", "most-free"),
+    )
+    seed = option(0, "The seed of the random picks. Default: 0.", number(0, 2**62))
+    engine = option(
+        "",
+        "here: this host alone; ray: all hosts of a Ray cluster. Default: ray where RAY_ADDRESS is"
+        " set.",
+        choices=("here", "ray"),
+    )
+
+    def run(self, arguments: list[str]) -> int:
+        from ..client.errors import GpuShareError
+
+        try:
+            running = self._begun(arguments)
+        except GpuShareError as error:
+            raise Refused(str(error)) from error
+        try:
+            self._follow(running)
+        except KeyboardInterrupt:
+            print(f"\n{COMMAND}: stopping; models that can save do so.", file=sys.stderr)
+            running.stop()
+            print(f"Go on: {COMMAND} sweep --resume {running.name}", file=sys.stderr)
+            return 130
+        return self._told(running)
+
+    def _begun(self, arguments: list[str]) -> Sweep:
+        from ..jobs.sweeps import sweep
+        from ..jobs.worker import Code
+
+        engine = self.engine or None
+        if self.resume:
+            self.no_arguments(arguments)
+            return sweep.load(self.resume, engine=engine)
+        if len(arguments) != 1:
+            raise UsageError("which file? jupyter gpushare sweep train.py --over lr=1e-4,1e-3")
+        if not self.over:
+            raise UsageError("over what? --over lr=1e-4,1e-3")
+        (path,) = arguments
+        over = [read_over(text) for text in self.over]
+        names = [name for name, _ in over]
+        if len(set(names)) < len(names):
+            raise UsageError(f"--over names an argument twice: {', '.join(names)}")
+        return sweep(
+            Code(os.path.abspath(path), _text(path, self.function), self.function),
+            [
+                dict(zip(names, values, strict=True))
+                for values in itertools.product(*(values for _, values in over))
+            ],
+            gpus=self.gpus,
+            memory=self.memory or None,
+            name=self.sweep_name or None,
+            pick=self.pick,
+            seed=self.seed,
+            engine=engine,
+        )
+
+    def _follow(self, running: Sweep) -> None:
+        shown, live, over = "", sys.stderr.isatty(), False
+        while not over:
+            over = running.wait(0.5)
+            text = str(running.status())
+            if text != shown:
+                back = f"\x1b[{shown.count(chr(10)) + 1}F\x1b[J" if live and shown else ""
+                print(f"{back}{text}", file=sys.stderr, flush=True)
+                shown = text
+
+    def _told(self, running: Sweep) -> int:
+        status, rows = running.status(), [model.row for model in running.models()]
+        if self.json:
+            self.print_json({"name": running.name, "error": status.error, "models": rows})
+        else:
+            columns = list(dict.fromkeys(key for row in rows for key in row))
+            lines = [[_cell(key, row.get(key)) for key in columns] for row in rows]
+            print(table([key.upper() for key in columns], lines))
+        return 0 if all(row["phase"] == "done" for row in rows) else 1
+
+
+def _cell(key: str, value: Any) -> object:
+    if key == "error" and value:
+        return value.strip().rpartition("\n")[2]
+    # Two decimals would make all learning rates 0.00.
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _text(path: str, function: str) -> str:
+    """The file's text. Raises `Refused` where it cannot be what a sweep runs."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        tree = ast.parse(text, path)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}", "bad_request") from None
+    except (SyntaxError, ValueError) as error:
+        raise Refused(f"{path} is no Python: {error}", "bad_request") from None
+    if not any(function in _names(node) for node in tree.body):
+        raise Refused(
+            f"{path} defines no function {function}: write it, or name another one by --function.",
+            "bad_request",
+        )
+    return text
+
+
+def _names(node: ast.stmt) -> set[str]:
+    """What a statement at the top of a file may define."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name for alias in node.names}
+    return {
+        inner.id
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+    }

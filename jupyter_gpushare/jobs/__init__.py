@@ -1,0 +1,6 @@
+"""Jobs that take what is idle: sweeps over many models.
+
+``core`` decides, and is pure. ``hostside`` and ``worker`` run on the host whose GPU is used,
+``engine`` and ``rayengine`` reach hosts, ``records`` keeps results, ``sweeps`` is what people call,
+and ``show`` what they see. Nothing here decides about a GPU: each host's node manager does.
+"""

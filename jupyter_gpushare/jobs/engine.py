@@ -1,0 +1,107 @@
+"""How a sweep reaches hosts. This host alone needs no engine; for many hosts there is Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..cli.verb import Refused
+from .core import End, Row, Send
+from .hostside import Attempt, Ended, Job, Told, idle
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """A host named its idle cards."""
+
+    host: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A host cannot be asked, in a sentence."""
+
+    host: str
+    why: str
+
+
+Event = Idle | Silent | Told
+
+
+class Engine(Protocol):
+    """Reaches hosts. No method waits for a host; what a host says comes as an event."""
+
+    def hosts(self) -> Iterable[str]:
+        """The hosts there are now."""
+
+    def ask(self, host: str) -> None:
+        """Ask for the host's idle cards: `Idle` or `Silent` follows, or nothing."""
+
+    def start(self, send: Send, candidate: bytes) -> None:
+        """Start a worker: `Granted`, `Reported` and `Ended` follow. `Ended` comes always."""
+
+    def stop(self, number: int, attempt: int) -> None:
+        """Let a worker save its state and end."""
+
+    def events(self, within: float) -> list[Event]:
+        """What has come, after at most so many seconds."""
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+class OneHost:
+    """This host alone: its workers are processes of this one."""
+
+    def __init__(self, job: Job, name: str = "") -> None:
+        self._job = job
+        self._name = name or os.uname().nodename
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._attempts: dict[tuple[int, int], Attempt] = {}
+
+    def hosts(self) -> Iterable[str]:
+        return (self._name,)
+
+    def ask(self, host: str) -> None:
+        threading.Thread(target=self._ask, args=(host,), daemon=True).start()
+
+    def _ask(self, host: str) -> None:
+        try:
+            self._events.put(Idle(host, tuple(idle(host, self._job.memory))))
+        except Refused as refused:
+            self._events.put(Silent(host, str(refused)))
+
+    def start(self, send: Send, candidate: bytes) -> None:
+        known = (send.number, send.attempt)
+        try:
+            self._attempts[known] = Attempt(self._job, *known, candidate, self._told)
+        except OSError as error:
+            self._told(Ended(*known, End.HOST_FAULT, error=f"No worker could be started: {error}"))
+
+    def _told(self, told: Told) -> None:
+        if isinstance(told, Ended):
+            self._attempts.pop((told.number, told.attempt), None)
+        self._events.put(told)
+
+    def stop(self, number: int, attempt: int) -> None:
+        running = self._attempts.get((number, attempt))
+        if running is not None:
+            running.stop()
+
+    def events(self, within: float) -> list[Event]:
+        found: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._events.get(timeout=within))
+            while True:
+                found.append(self._events.get_nowait())
+        return found
+
+    def close(self) -> None:
+        for attempt in list(self._attempts.values()):
+            attempt.kill()

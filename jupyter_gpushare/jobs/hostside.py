@@ -1,0 +1,204 @@
+"""What a sweep does on a host: it asks the node manager there for idle cards, and runs workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from ..cli.node import connect
+from ..client.errors import PREEMPTED
+from ..protocol import names
+from ..protocol.messages import Method
+from .core import Card, End, Row
+
+#: What a worker must not have from whoever starts it: it asks for a lease of its own.
+_NOT_INHERITED: Final = (
+    *(names.LEASE, names.SECRET, names.RUN, names.RESTARTS, names.NOTEBOOK_SOCKET),
+    *("CUDA_VISIBLE_DEVICES", "JPY_PARENT_PID", "MPLBACKEND"),
+)
+#: Seconds that a worker has to end when it has said that it is ready, or was told to stop.
+GRACE: Final = 10.0
+#: Bytes of what a model printed that are kept.
+_KEPT: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all models of a sweep have in common.
+
+    ``train`` is pickled; see `worker.Code`. ``path``: where it may import from, also.
+    """
+
+    name: str
+    train: bytes
+    gpus: int = 1
+    memory: int | None = None
+    folder: str = ""
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The node manager granted an attempt these GPUs."""
+
+    number: int
+    attempt: int
+    gpus: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a model said of itself while it runs."""
+
+    number: int
+    attempt: int
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How an attempt ended. ``error`` is a traceback or a sentence, ``output`` what was printed."""
+
+    number: int
+    attempt: int
+    end: End
+    result: Any = None
+    error: str = ""
+    output: str = ""
+
+
+Told = Granted | Reported | Ended
+
+
+def idle(host: str, memory: int | None, environ: Mapping[str, str] = os.environ) -> list[Row]:
+    """The cards that nobody uses and that the quota allows. Raises `Refused`."""
+    with connect(environ) as node:
+        status = node.call(Method.STATUS)
+    allowed = max(0, status["quota"]["gpus"] - status["quota"]["used_gpus"])
+    rows = [
+        Row(Card(host, gpu["uuid"]), gpu["free"])
+        for gpu in status["gpus"]
+        if not gpu["tasks"]
+        and gpu["health"] == "ok"
+        and gpu["out_of_service"] is None
+        and gpu["free"] >= (gpu["memory"] if memory is None else memory)
+    ]
+    return sorted(rows, key=lambda row: (-row.free, row.card))[:allowed]
+
+
+class Attempt:
+    """One attempt at one model: a worker process, until it has ended. ``tell`` hears of it."""
+
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        attempt: int,
+        candidate: bytes,
+        tell: Callable[[Told], object],
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._id = (number, attempt)
+        self._tell = tell
+        self._stopped = False
+        self._printed, path = tempfile.mkstemp(prefix="gpushare-model-")
+        os.unlink(path)
+        self._said, writes = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "jupyter_gpushare.jobs.worker", str(writes)],
+                stdin=subprocess.PIPE,
+                stdout=self._printed,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writes,),
+                cwd=job.folder if os.path.isdir(job.folder) else None,
+                env={k: v for k, v in environ.items() if k not in _NOT_INHERITED},
+                # What it starts ends with it, and Ctrl-C in a terminal is for the sweep.
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._said)
+            os.close(self._printed)
+            raise
+        finally:
+            os.close(writes)
+        head = {key: value for key, value in asdict(job).items() if key not in ("train", "folder")}
+        head |= {"number": number, "train": len(job.train), "candidate": len(candidate)}
+        self._sent = json.dumps(head).encode() + b"\n" + job.train + candidate
+        threading.Thread(target=self._follow, name=f"gpushare-model-{number}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The worker's process."""
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Let it save its state at its next gate and end; after `GRACE` it is killed."""
+        self._stopped = True
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        timer = threading.Timer(GRACE, self.kill)
+        timer.daemon = True
+        timer.start()
+
+    def kill(self) -> None:
+        """End it, and what it started."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _follow(self) -> None:
+        said: dict[str, Any] = {}
+        stdin = self._process.stdin
+        assert stdin is not None
+        # It may end before it has read all.
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(self._sent)
+            stdin.flush()
+        with open(self._said, encoding="utf-8") as lines:
+            for line in lines:
+                said = self._heard(line) or said
+        late = threading.Timer(GRACE, self.kill)
+        late.daemon = True
+        late.start()
+        code = self._process.wait()
+        late.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # what it started, say a loader's workers
+        with contextlib.suppress(BrokenPipeError):
+            stdin.close()  # not before: its end is what tells the worker that nobody listens
+        end, error = self._judged(said, code)
+        with open(self._printed, "rb") as printed:
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - _KEPT))
+            output = printed.read().decode(errors="replace")
+        self._tell(Ended(*self._id, end, said.get("result"), error, output))
+
+    def _heard(self, line: str) -> dict[str, Any] | None:
+        """What a line says of the end; all else is told at once."""
+        try:
+            said: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return None  # the worker was killed while it wrote
+        if "granted" in said:
+            self._tell(Granted(*self._id, tuple(said["granted"])))
+        elif "report" in said:
+            self._tell(Reported(*self._id, said["report"]))
+        return said if "end" in said else None
+
+    def _judged(self, said: Mapping[str, Any], code: int) -> tuple[End, str]:
+        if said:
+            return End(said["end"]), said.get("error", "")
+        if code == PREEMPTED or self._stopped:
+            return End.PREEMPTED, ""
+        if code < 0:
+            return End.HOST_FAULT, f"The worker was killed by {signal.Signals(-code).name}."
+        return End.HOST_FAULT, f"The worker ended with the exit code {code}."

@@ -1,0 +1,280 @@
+"""A sweep on disk: what it tries, and what came of it. Each end is one transaction.
+
+One SQLite file for each sweep, in the user's own data folder; whoever runs the sweep holds a lock,
+so that no second process runs it, too. Anybody of the same user may read meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pickle
+import re
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_core.paths import jupyter_data_dir
+
+from ..client.errors import GpuShareError
+from .core import Phase, Pick
+from .hostside import Ended, Job
+
+_VERSION: Final = 1
+_TABLES: Final = """
+CREATE TABLE sweep (version INTEGER, job BLOB, plan TEXT);
+CREATE TABLE models (number INTEGER PRIMARY KEY, candidate BLOB, phase TEXT, attempt INTEGER,
+  host TEXT, gpus TEXT, started REAL, ended REAL, result TEXT, error TEXT, output TEXT);
+CREATE TABLE reports (number INTEGER, attempt INTEGER, at REAL, said TEXT);
+CREATE INDEX reports_of ON reports (number, attempt);
+"""
+
+
+class SweepError(GpuShareError):
+    """A sweep cannot begin or go on; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the models of a sweep get their cards. ``every``: seconds between two rounds."""
+
+    pick: Pick = Pick.RANDOM
+    seed: int = 0
+    every: float = 1.0
+    answer_within: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as it is recorded. ``said``: its reports, of its last attempt."""
+
+    number: int
+    candidate: Any
+    phase: Phase
+    attempt: int
+    host: str
+    gpus: tuple[str, ...]
+    started: float | None
+    ended: float | None
+    result: Any
+    error: str
+    output: str
+    last: Mapping[str, Any]
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The candidate's values, then the result's: a line of a table."""
+        given = self.candidate if isinstance(self.candidate, Mapping) else {"x": self.candidate}
+        came = self.result if isinstance(self.result, Mapping) else {}
+        if self.result is not None and not came:
+            came = {"result": self.result}
+        seconds = None
+        if self.started is not None and self.ended is not None:
+            seconds = round(self.ended - self.started, 3)
+        return {
+            "model": self.number,
+            **given,
+            **(came or self.last),
+            "phase": self.phase.value,
+            "host": self.host,
+            "gpus": ",".join(self.gpus),
+            "attempts": self.attempt,
+            "seconds": seconds,
+            "error": self.error,
+        }
+
+
+def folder() -> Path:
+    """Where this user's sweeps are."""
+    return Path(jupyter_data_dir()) / "gpushare" / "sweeps"
+
+
+def names() -> list[str]:
+    """The sweeps that there are, the newest first."""
+    found = sorted(folder().glob("*.sqlite"), key=lambda path: -path.stat().st_mtime)
+    return [path.stem for path in found]
+
+
+class Records:
+    """The records of one sweep. One thread writes, between `lock` and `close`; any may read."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `SweepError` where there is no such sweep, or one of a later release."""
+        self.path, self.name = path, path.stem
+        if not path.exists():
+            known = ", ".join(names()[:5]) or "none"
+            raise SweepError(f"There is no sweep {self.name!r} in {path.parent} (there: {known}).")
+        self._lock: int | None = None
+        with self._read() as db:
+            version, job, plan = db.execute("SELECT version, job, plan FROM sweep").fetchone()
+        if version != _VERSION:
+            raise SweepError(f"Sweep {self.name!r} is of another release of jupyter_gpushare.")
+        self.job: Job = pickle.loads(job)
+        words = json.loads(plan)
+        self.plan = Plan(**{**words, "pick": Pick(words["pick"])})
+
+    @classmethod
+    def make(cls, job: Job, plan: Plan, candidates: Iterable[Any]) -> Records:
+        """A new sweep. Raises `SweepError`."""
+        if not re.fullmatch(r"[\w.-]{1,100}", job.name):
+            raise SweepError(
+                f"{job.name!r} is no name for a sweep: use letters, digits, '-', '_' and '.'."
+            )
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        path, made = folder() / f"{job.name}.sqlite", folder() / f".{job.name}.{os.getpid()}"
+        made.unlink(missing_ok=True)
+        try:
+            with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as db:
+                os.chmod(made, 0o600)
+                db.execute("PRAGMA journal_mode=WAL")
+                db.executescript(_TABLES)
+                db.execute("BEGIN")
+                words = json.dumps({**asdict(plan), "pick": plan.pick.value})
+                db.execute(
+                    "INSERT INTO sweep VALUES (?, ?, ?)", (_VERSION, pickle.dumps(job), words)
+                )
+                db.executemany(
+                    "INSERT INTO models VALUES"
+                    " (?, ?, 'queued', 0, '', '', NULL, NULL, NULL, '', '')",
+                    ((number, pickle.dumps(given)) for number, given in enumerate(candidates)),
+                )
+                db.execute("COMMIT")
+            # Its whole content is there at once, and no other sweep's is ever replaced.
+            os.link(made, path)
+        except FileExistsError as error:
+            raise SweepError(
+                f"There is a sweep {job.name!r} already: sweep.load({job.name!r}) goes on with it,"
+                " or take another name."
+            ) from error
+        finally:
+            made.unlink(missing_ok=True)
+        return cls(path)
+
+    def lock(self) -> None:
+        """From now on this process runs it. Raises `SweepError` where another one does."""
+        held = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(held)
+            raise SweepError(
+                f"Sweep {self.name!r} runs already, in another kernel or program. Stop it there,"
+                " or wait for its end."
+            ) from error
+        self._lock = held
+        self._db = _opened(self.path)
+
+    def close(self) -> None:
+        """Somebody else may run it."""
+        held, self._lock = self._lock, None
+        if held is not None:
+            self._db.close()
+            os.close(held)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is written meanwhile is on the disk afterwards, or none of it."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(_opened(self.path)) as db:
+            yield db
+
+    def phases(self) -> list[tuple[int, Phase, int]]:
+        """Number, phase and last attempt of each model."""
+        with self._read() as db:
+            rows = db.execute("SELECT number, phase, attempt FROM models ORDER BY number")
+            return [(number, Phase(phase), attempt) for number, phase, attempt in rows]
+
+    def hosts(self) -> dict[int, str]:
+        """Where each model ran last; an empty text: nowhere yet."""
+        with self._read() as db:
+            return dict(db.execute("SELECT number, host FROM models"))
+
+    def candidate(self, number: int) -> bytes:
+        """The model's candidate, pickled."""
+        (given,) = self._db.execute(
+            "SELECT candidate FROM models WHERE number=?", (number,)
+        ).fetchone()
+        return bytes(given)
+
+    def started(self, number: int, attempt: int, host: str) -> None:
+        """An attempt begins."""
+        self._db.execute(
+            "UPDATE models SET attempt=?, host=?, gpus='', started=?, error='' WHERE number=?",
+            (attempt, host, time.time(), number),
+        )
+
+    def granted(self, number: int, gpus: Iterable[str]) -> None:
+        """The node manager granted these."""
+        self._db.execute("UPDATE models SET gpus=? WHERE number=?", (" ".join(gpus), number))
+
+    def reported(self, number: int, attempt: int, values: Mapping[str, Any]) -> None:
+        """A model said how it does."""
+        row = (number, attempt, time.time(), json.dumps(values))
+        self._db.execute("INSERT INTO reports VALUES (?, ?, ?, ?)", row)
+
+    def ended(self, told: Ended, phase: Phase | None) -> None:
+        """An attempt ended; ``phase`` is final, or ``None``. What is final is never changed."""
+        result = None if told.result is None else json.dumps(told.result)
+        self._db.execute(
+            "UPDATE models SET phase=?, ended=?, result=?, error=?, output=?"
+            " WHERE number=? AND phase NOT IN ('done', 'failed')",
+            (
+                *((phase or Phase.QUEUED).value, time.time(), result),
+                *(told.error, told.output, told.number),
+            ),
+        )
+
+    def models(self) -> Iterator[Model]:
+        """All of them, as they are recorded now."""
+        columns = "number, candidate, phase, attempt, host, gpus, started, ended, result, error"
+        with self._read() as db:
+            last = dict(
+                db.execute(
+                    "SELECT number, said FROM reports WHERE rowid IN"
+                    " (SELECT max(rowid) FROM reports GROUP BY number)"
+                )
+            )
+            found = db.execute(f"SELECT {columns}, output FROM models ORDER BY number").fetchall()
+        for row in found:
+            number, given, phase, attempt, host, gpus, started, ended, result, error, output = row
+            yield Model(
+                number,
+                pickle.loads(given),
+                Phase(phase),
+                attempt,
+                host,
+                tuple(gpus.split()),
+                started,
+                ended,
+                None if result is None else json.loads(result),
+                error,
+                output,
+                json.loads(last.get(number, "{}")),
+            )
+
+    def reports(self) -> list[tuple[int, dict[str, Any]]]:
+        """What each model reported in its last attempt, in order."""
+        with self._read() as db:
+            found = db.execute(
+                "SELECT number, said FROM reports JOIN models USING (number, attempt)"
+                " ORDER BY number, reports.rowid"
+            ).fetchall()
+        return [(number, json.loads(said)) for number, said in found]
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)

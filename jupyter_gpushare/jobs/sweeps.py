@@ -1,0 +1,329 @@
+"""``from jupyter_gpushare import sweep``: many models on the GPUs that nobody uses.
+
+A thread drives `core` with what hosts say, and writes each end down before it goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Final
+
+from ..protocol.sizes import parse_size
+from . import core
+from .core import End, Phase, Pick
+from .engine import Engine, Event, Idle, OneHost, Silent
+from .hostside import Ended, Granted, Job, Reported
+from .records import Model, Plan, Records, SweepError, folder, names
+from .worker import Code, report
+
+#: A round in which no card was granted doubles the time to the next one, so many times at most.
+_MOST_DOUBLED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a sweep stands. ``by_host``: phase → count; ``why``: of hosts that name no card."""
+
+    name: str
+    counts: Mapping[Phase, int]
+    by_host: Mapping[str, Mapping[Phase, int]]
+    why: Mapping[str, str]
+    is_over: bool
+    error: str = ""
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{self.counts[phase]} {phase.value}" for phase in Phase)
+        lines = [f"Sweep {self.name}: {told}."]
+        for host, counts in sorted(self.by_host.items()):
+            of = ", ".join(f"{count} {phase.value}" for phase, count in counts.items() if count)
+            lines.append(f"  {host}: {of}")
+        lines += [f"  {host} names no card: {why}" for host, why in sorted(self.why.items())]
+        return "\n".join([*lines, *([self.error] if self.error else [])])
+
+
+class Sweep:
+    """A sweep that runs, or has run. Its methods may be called from any thread."""
+
+    def __init__(self, records: Records, engine: str | None = None) -> None:
+        """Raises `SweepError` where another process runs it, or the engine is not to be had."""
+        records.lock()
+        self._records = records
+        self.name = records.name
+        try:
+            self._engine = _engine_named(engine)(records.job)
+        except BaseException:
+            records.close()
+            raise
+        known = records.phases()
+        final = [(number, phase) for number, phase, _ in known if phase in _FINAL]
+        plan = records.plan
+        state = core.begin(
+            len(known), gpus=records.job.gpus, pick=plan.pick, seed=plan.seed, ended=final
+        )
+        models = tuple(
+            replace(model, attempt=attempt)
+            for model, (_, _, attempt) in zip(state.models, known, strict=True)
+        )
+        self._state = replace(state, models=models)
+        self._lock = threading.Lock()  # of the state and the records
+        self._why: dict[str, str] = {}
+        self._next = self._deadline = 0.0
+        self._barren, self._granted = 0, False
+        self._error = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpushare-sweep", daemon=True)
+        self._thread.start()
+
+    # -- what people call ---------------------------------------------------------------
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over; whether it is. Ctrl-C ends the wait, not the sweep."""
+        return self._over.wait(timeout)
+
+    def stop(self) -> None:
+        """Start no model any more, let those that run save and end, and wait for that.
+
+        `sweep.load` goes on with it.
+        """
+        with self._lock:
+            self._state = core.stopped(self._state)
+            running = [self._state.models[number] for number in self._state.running]
+        for model in running:
+            self._engine.stop(model.number, model.attempt)
+        self._over.wait()
+
+    def status(self) -> Status:
+        """How it stands now."""
+        with self._lock:
+            state, why = self._state, dict(self._why)
+        hosts = self._records.hosts()
+        by_host: dict[str, dict[Phase, int]] = {}
+        for model in state.models:
+            host = model.cards[0].host if model.cards else hosts[model.number]
+            if host and model.phase is not Phase.QUEUED:
+                counts = by_host.setdefault(host, dict.fromkeys(Phase, 0))
+                counts[model.phase] += 1
+        counts = {phase: state.count(phase) for phase in Phase}
+        return Status(self.name, counts, by_host, why, self._over.is_set(), self._error)
+
+    def results(self) -> Any:
+        """One row a model: a pandas ``DataFrame`` where pandas is installed, else a `Table`."""
+        rows = [model.row for model in self.models()]
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            return Table(rows)
+        return pandas.DataFrame(rows).set_index("model")
+
+    def models(self) -> list[Model]:
+        """All that is recorded of each model, also its traceback and what it printed."""
+        running = self._state.running
+        return [
+            replace(model, phase=Phase.RUNNING) if model.number in running else model
+            for model in self._records.models()
+        ]
+
+    def reports(self) -> list[tuple[int, dict[str, Any]]]:
+        """What each model reported in its last attempt: its number, and what it said."""
+        return self._records.reports()
+
+    def __repr__(self) -> str:
+        return str(self.status())
+
+    # -- the thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._state.is_over:
+                self._begin_round()
+                within = min(self._next, self._deadline or self._next) - time.monotonic()
+                events = self._engine.events(min(1.0, max(0.01, within)))
+                with self._lock, self._records.transaction():
+                    for event in events:
+                        self._heard(event)
+                    self._send()
+        except Exception as error:  # noqa: BLE001 - it must be said where people look
+            self._error = f"The sweep has ended by an error: {type(error).__name__}: {error}"
+        finally:
+            self._engine.close()
+            self._records.close()
+            self._over.set()
+
+    def _begin_round(self) -> None:
+        now, plan = time.monotonic(), self._records.plan
+        with self._lock:
+            if self._state.unasked and now >= self._deadline:
+                for host in self._state.unasked:
+                    self._skip(host, f"It did not answer within {plan.answer_within:g} s.")
+            if not core.wants_round(self._state) or now < self._next:
+                return
+            self._barren = 0 if self._granted else min(self._barren + 1, _MOST_DOUBLED)
+            self._granted = False
+            self._next = now + plan.every * 2 ** max(0, self._barren - 1)
+            self._deadline = now + plan.answer_within
+            hosts = tuple(self._engine.hosts())
+            self._state = core.registered(self._state, hosts)
+            self._why = {host: why for host, why in self._why.items() if host in hosts}
+        for host in hosts:
+            self._engine.ask(host)
+
+    def _skip(self, host: str, why: str) -> None:
+        self._state = core.skipped(self._state, host, why)
+        self._why[host] = why
+
+    def _heard(self, event: Event) -> None:
+        records = self._records
+        match event:
+            case Idle(host, rows):
+                self._state = core.answered(self._state, host, rows)
+                if rows:
+                    self._why.pop(host, None)
+                else:
+                    self._why[host] = "No card is idle there, or your quota allows no more."
+            case Silent(host, why):
+                self._skip(host, why)
+            case Granted(number, attempt, gpus):
+                self._granted = True
+                self._state = core.granted(self._state, number, attempt, gpus)
+                records.granted(number, gpus)
+            case Reported(number, attempt, values):
+                records.reported(number, attempt, values)
+            case Ended(number, attempt, end):
+                model = self._state.models[number]
+                self._state, phase = core.ended(self._state, number, attempt, end)
+                if self._state.models[number] is not model:
+                    records.ended(event, phase)
+                    if end is End.NO_ROOM:
+                        self._why[model.cards[0].host] = event.error
+
+    def _send(self) -> None:
+        while True:
+            self._state, send = core.drawn(self._state)
+            if send is None:
+                return
+            self._records.started(send.number, send.attempt, send.host)
+            self._engine.start(send, self._records.candidate(send.number))
+
+
+_FINAL: Final = (Phase.DONE, Phase.FAILED)
+
+
+class Table(list[dict[str, Any]]):
+    """Rows where there is no pandas; a notebook shows a table."""
+
+    def _repr_html_(self) -> str:
+        from .show import table
+
+        return table(self)
+
+
+class Sweeps:
+    """What ``sweep`` is: call it to begin a sweep, or :meth:`load` one."""
+
+    SweepError = SweepError
+
+    def __call__(
+        self,
+        train: Callable[..., Any] | Code,
+        candidates: Iterable[Any],
+        *,
+        gpus: int = 1,
+        memory: int | str | None = None,
+        name: str | None = None,
+        pick: str = "random",
+        seed: int = 0,
+        every: float = 1.0,
+        answer_within: float = 5.0,
+        engine: str | None = None,
+    ) -> Sweep:
+        """Try ``train(**candidate)`` for each candidate, on GPUs that nobody uses.
+
+        Each model runs in a process of its own that asks for ``gpus`` cards of one host, with
+        ``memory`` on each (default: what the quota gives), in the class ``batch``. It returns a
+        number, a text, or a dict of these, and may say how it does meanwhile:
+        ``sweep.report(loss=0.3)``. ``pick`` is ``"random"`` or ``"most-free"``. Every ``every``
+        seconds hosts are asked what idles there, and one that does not answer within
+        ``answer_within`` is left out of that round. ``engine``: ``"ray"`` for all hosts of a Ray
+        cluster, ``"here"`` for this host alone; left out it is Ray where this process has called
+        ``ray.init`` or ``RAY_ADDRESS`` is set.
+
+        Returns at once. Raises :class:`SweepError`, :class:`ValueError`.
+        """
+        if not isinstance(gpus, int) or gpus < 1:
+            raise ValueError("gpus: a model needs one GPU at least")
+        job = Job(
+            name or time.strftime("sweep-%Y%m%d-%H%M%S"),
+            _pickled(train),
+            gpus,
+            None if memory is None else parse_size(memory),
+            os.getcwd(),
+            tuple(place for place in sys.path if place),
+        )
+        plan = Plan(Pick(pick), seed, every, answer_within)
+        _engine_named(engine)
+        return _shown(Sweep(Records.make(job, plan, candidates), engine))
+
+    def load(self, name: str, *, engine: str | None = None) -> Sweep:
+        """Go on with a sweep whose kernel or machine died, or that was stopped.
+
+        Models that have a result keep it. Raises :class:`SweepError`.
+        """
+        return _shown(Sweep(Records(folder() / f"{name}.sqlite"), engine))
+
+    def names(self) -> list[str]:
+        """This user's sweeps, the newest first."""
+        return names()
+
+    report = staticmethod(report)
+
+    def __reduce__(self) -> str:
+        return "sweep"  # a model's function may name it
+
+
+def _shown(begun: Sweep) -> Sweep:
+    from .show import follow
+
+    follow(begun)
+    return begun
+
+
+def _engine_named(name: str | None) -> Callable[[Job], Engine]:
+    """Raises :class:`ValueError`."""
+    if name is None:
+        ray = sys.modules.get("ray")
+        connected = ray is not None and ray.is_initialized()
+        name = "ray" if connected or os.environ.get("RAY_ADDRESS") else "here"
+    if name == "ray":
+        from .rayengine import RayHosts
+
+        return RayHosts
+    if name != "here":
+        raise ValueError(f"engine: {name!r} is none; say 'here' or 'ray'")
+    return OneHost
+
+
+def _pickled(train: Callable[..., Any] | Code) -> bytes:
+    """Raises `SweepError` where it cannot be sent to another process."""
+    pack: Callable[[Any], bytes] | None = None
+    with contextlib.suppress(ImportError):
+        pack = import_module("cloudpickle").dumps
+    if pack is None and getattr(train, "__module__", "") == "__main__":
+        raise SweepError(
+            "A function of a notebook can be sent to another process with cloudpickle only:"
+            " pip install cloudpickle. Or import it from a file."
+        )
+    try:
+        return (pack or pickle.dumps)(train)
+    except Exception as error:
+        raise SweepError(f"The function cannot be sent to another process: {error}") from error
+
+
+sweep: Final = Sweeps()

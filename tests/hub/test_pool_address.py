@@ -1,0 +1,25 @@
+"""Where hosts join the pool that runs with JupyterHub's pages."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from traitlets.config import Config
+
+from jupyter_gpushare.hub.app import GpuShareHub
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "address"),
+    [
+        ("http://10.0.0.1:10204", {}, "10.0.0.1"),
+        ("http://127.0.0.1:10204", {}, socket.getfqdn()),
+        ("http://10.0.0.1:10204", {"address": "pool.example.org"}, "pool.example.org"),
+    ],
+)
+def test_tokens_say_where_hosts_reach_the_pages(
+    url: str, told: dict[str, str], address: str
+) -> None:
+    hub = GpuShareHub(url=url, config=Config({"Pool": told}))
+    assert hub.pool_settings().address == address

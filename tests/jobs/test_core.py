@@ -1,0 +1,206 @@
+"""What a sweep decides, in stories and in random histories."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpushare.jobs import core
+from jupyter_gpushare.jobs.core import Card, End, Phase, Pick, Row, State
+
+
+def rows(host: str, *gpus: str, free: int = 8) -> list[Row]:
+    return [Row(Card(host, gpu), free) for gpu in gpus]
+
+
+def round_of(state: State, **idle: list[Row]) -> State:
+    state = core.registered(state, idle)
+    for host, listed in idle.items():
+        state = core.answered(state, host, listed)
+    return state
+
+
+def test_nothing_is_drawn_before_all_hosts_were_asked() -> None:
+    state = core.registered(core.begin(3), ["a", "b"])
+    state = core.answered(state, "a", rows("a", "0"))
+    assert core.drawn(state)[1] is None
+    state = core.skipped(state, "b", "it did not answer within 5 s")
+    assert state.silent == (("b", "it did not answer within 5 s"),)
+    assert core.answered(state, "b", rows("b", "0")) == state, "too late for this round"
+    state, sent = core.drawn(state)
+    assert sent is not None
+    assert (sent.number, sent.cards) == (0, (Card("a", "0"),))
+    assert state.table == ()
+
+
+def test_a_card_that_was_given_is_not_listed_again_before_its_model_has_ended() -> None:
+    state, sent = core.drawn(round_of(core.begin(3), a=rows("a", "0")))
+    assert sent is not None
+    assert core.wants_round(state)
+    state = round_of(state, a=rows("a", "0"))  # the host does not see yet that it is busy
+    assert state.table == ()
+    state, _ = core.ended(state, 0, 1, End.DONE)
+    assert round_of(state, a=rows("a", "0")).table
+
+
+@pytest.mark.parametrize(
+    ("end", "phase"),
+    [
+        (End.DONE, Phase.DONE),
+        (End.OWN_FAULT, Phase.FAILED),
+        (End.HOST_FAULT, Phase.QUEUED),
+        (End.NO_ROOM, Phase.QUEUED),
+        (End.PREEMPTED, Phase.QUEUED),
+    ],
+)
+def test_what_an_end_means(end: End, phase: Phase) -> None:
+    state, _ = core.drawn(round_of(core.begin(2), a=rows("a", "0")))
+    state, final = core.ended(state, 0, 1, end)
+    assert state.models[0].phase is phase
+    assert final is (None if phase is Phase.QUEUED else phase)
+    assert core.ended(state, 0, 1, End.DONE) == (state, None), "a second end counts for nothing"
+
+
+def test_a_model_whose_hosts_always_fail_fails() -> None:
+    state, final = core.begin(1), None
+    for attempt in range(1, core.MOST_HOST_FAULTS + 1):
+        assert final is None
+        state, _ = core.drawn(round_of(state, a=rows("a", "0")))
+        state, final = core.ended(state, 0, attempt, End.HOST_FAULT)
+    assert final is Phase.FAILED
+
+
+def test_the_owner_grants_another_card() -> None:
+    state = round_of(core.begin(3), a=rows("a", "0", "1", "2"))
+    state, one = core.drawn(state)
+    state, two = core.drawn(state)
+    assert one is not None
+    assert two is not None
+    third = state.table[0].card
+    state = core.granted(state, 0, 1, [two.cards[0].gpu])
+    assert state.models[0].cards == two.cards
+    assert state.models[1].cards == one.cards
+    state = core.granted(state, 1, 1, [third.gpu])
+    assert state.models[1].cards == (third,)
+    assert [row.card for row in state.table] == list(one.cards)
+    assert list(core.check(state)) == []
+
+
+def test_several_cards_are_of_one_host() -> None:
+    state = round_of(core.begin(2, gpus=2), a=rows("a", "0"), b=rows("b", "0", "1"))
+    state, sent = core.drawn(state)
+    assert sent is not None
+    assert {card.host for card in sent.cards} == {"b"}
+    assert len(set(sent.cards)) == 2
+    assert core.drawn(state)[1] is None
+    assert core.wants_round(state), "one card is no room for two"
+
+
+def test_random_picks_are_uniform_and_repeatable() -> None:
+    def picks(seed: int) -> list[Card]:
+        state, found = core.begin(1000, seed=seed), []
+        for _ in range(1000):
+            listed = {host: rows(host, "0", "1", "2", "3") for host in "abc"}
+            state, sent = core.drawn(round_of(state, **listed))
+            assert sent is not None
+            found.append(sent.cards[0])
+            state, _ = core.ended(state, sent.number, 1, End.DONE)
+        return found
+
+    one = picks(7)
+    assert one == picks(7)
+    assert one != picks(8)
+    expected = 1000 / 12
+    chi = sum((n - expected) ** 2 / expected for n in Counter(one).values())
+    assert len(Counter(one)) == 12
+    assert chi < 31.3, "above that with a probability of 0.001 (11 degrees of freedom)"
+
+
+def test_most_free_picks_the_card_with_most_free() -> None:
+    state = core.begin(2, pick=Pick.MOST_FREE)
+    state = round_of(state, a=rows("a", "0", free=3), b=rows("b", "0", free=5))
+    state, sent = core.drawn(state)
+    assert sent is not None
+    assert sent.host == "b"
+
+
+def test_a_sweep_that_is_loaded_again_runs_what_has_not_ended() -> None:
+    state = core.begin(4, ended=[(0, Phase.DONE), (2, Phase.FAILED)])
+    assert state.queue == (1, 3)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_random_histories(data: st.DataObject) -> None:
+    hosts = ["a", "b", "c"]
+    cards = [Card(host, str(gpu)) for host in hosts for gpu in range(3)]
+    count, gpus = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 2))
+    state = core.begin(count, gpus=gpus, seed=data.draw(st.integers(0, 9)))
+    results: Counter[int] = Counter()
+    told: list[tuple[int, int, End]] = []
+    for _ in range(data.draw(st.integers(0, 60))):
+        what = data.draw(
+            st.sampled_from(["round", "answer", "skip", "draw", "grant", "end", "old"])
+        )
+        if what == "round":
+            state = core.registered(state, hosts)
+        elif what == "answer":
+            host = data.draw(st.sampled_from(hosts))
+            own = [card for card in cards if card.host == host]
+            idle = data.draw(st.lists(st.sampled_from(own), unique=True))
+            state = core.answered(state, host, [Row(card, 1) for card in idle])
+        elif what == "skip":
+            state = core.skipped(state, data.draw(st.sampled_from(hosts)), "late")
+        elif what == "draw":
+            state, sent = core.drawn(state)
+            if sent is not None:
+                assert len(sent.cards) == gpus
+                assert not set(sent.cards) & {row.card for row in state.table}
+        elif what == "grant" and state.running:
+            model = state.models[data.draw(st.sampled_from(sorted(state.running)))]
+            own = [card.gpu for card in cards if card.host == model.cards[0].host]
+            found = data.draw(
+                st.lists(st.sampled_from(own), unique=True, min_size=gpus, max_size=gpus)
+            )
+            state = core.granted(state, model.number, model.attempt, found)
+        elif what == "end" and state.running:
+            model = state.models[data.draw(st.sampled_from(sorted(state.running)))]
+            end = data.draw(st.sampled_from(End))
+            told.append((model.number, model.attempt, end))
+            state, final = core.ended(state, *told[-1])
+            results[model.number] += final is not None
+        elif what == "old" and told:
+            before = state
+            state, final = core.ended(state, *data.draw(st.sampled_from(told)))
+            assert (state, final) == (before, None)
+        assert list(core.check(state)) == []
+    for number, model in enumerate(state.models):
+        assert results[number] == (model.phase in (Phase.DONE, Phase.FAILED))
+
+
+def test_ten_hosts_of_eight_cards_and_ten_thousand_models() -> None:
+    """The source's scale, in replay: each model once, and every card is used at every time."""
+    state, at, rounds = core.begin(10_000, seed=1), 0, 0
+    names = [f"host{n}" for n in range(10)]
+    ends: list[tuple[int, int, int]] = []  # when, number, attempt
+    while not state.is_over:
+        if core.wants_round(state):
+            rounds += 1
+            listed = {name: rows(name, *map(str, range(8))) for name in names}
+            state = round_of(state, **listed)
+        sent: core.Send | None
+        while True:
+            state, sent = core.drawn(state)
+            if sent is None:
+                break
+            ends.append((at + 5 + sent.number % 6, sent.number, sent.attempt))
+        assert len(state.running) == min(80, 10_000 - state.count(Phase.DONE)) or not state.queue
+        at = min(ends)[0]
+        for end in [end for end in ends if end[0] == at]:
+            ends.remove(end)
+            state, _ = core.ended(state, end[1], end[2], End.DONE)
+    assert state.count(Phase.DONE) == 10_000
+    assert 10_000 / 80 <= rounds < 10_000, "nobody is asked more often than models end"

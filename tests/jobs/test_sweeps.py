@@ -1,0 +1,298 @@
+"""Sweeps for real: a node manager with simulated GPUs, and a process for each model."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.kernel import Kernel, Shown
+from support.node import RunningNode
+
+from jupyter_gpushare.jobs.core import Phase
+from jupyter_gpushare.jobs.records import SweepError
+from jupyter_gpushare.jobs.sweeps import Sweep, sweep
+from jupyter_gpushare.jobs.worker import Code, plain
+
+WITHIN = 60.0
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningNode]:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    with RunningNode(tmp_path, simulate="3x24GiB", config="c.Policy.stop_after = 0.2") as running:
+        monkeypatch.setenv("JUPYTER_GPUSHARE_SOCKET", str(running.socket))
+        yield running
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WITHIN
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def begin(train: Callable[..., Any], count: int, **more: Any) -> Sweep:
+    candidates = [{"x": x} for x in range(count)]
+    return sweep(train, candidates, memory="8GiB", every=0.1, **more)
+
+
+def test_each_model_has_one_result_though_a_worker_is_killed(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    folder = str(tmp_path)
+
+    def train(x: int) -> dict[str, Any]:
+        with open(f"{folder}/{x}", "a") as tried:
+            tried.write("tried ")
+            lives = tried.tell() > 6
+        if x == 5 and not lives:
+            os.kill(os.getpid(), signal.SIGKILL)
+        sweep.report(loss=2.0)
+        if x == 3:
+            raise ValueError("no such depth")
+        print("hello")
+        return {"loss": float(x * x), "gpu": os.environ["CUDA_VISIBLE_DEVICES"]}
+
+    running = begin(train, 8, name="squares")
+    assert running.wait(WITHIN), running
+    models = running.models()
+    assert [model.phase for model in models] == [
+        Phase.FAILED if model.number == 3 else Phase.DONE for model in models
+    ]
+    assert [m.result["loss"] for m in models if m.result] == [0, 1, 4, 16, 25, 36, 49]
+    assert {m.number for m in models if m.attempt > 1} == {5}
+    assert "ValueError: no such depth" in models[3].error
+    assert "in train" in models[3].error
+    assert "worker.py" not in models[3].error
+    assert (tmp_path / "3").read_text() == "tried ", "a fault of its own is not tried again"
+    assert models[0].output == "hello\n"
+    assert models[0].gpus == (models[0].result["gpu"],)
+    uuids = {gpu["uuid"] for gpu in node.status()["gpus"]}
+    assert {m.gpus[0] for m in models} <= uuids
+    with pytest.raises(SweepError, match="already"):
+        begin(train, 1, name="squares")
+    again = sweep.load("squares")
+    assert again.wait(WITHIN)
+    assert again.models() == models, "nothing is run twice"
+
+
+def test_a_sweep_whose_kernel_died_goes_on(node: RunningNode, tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    tried.mkdir()
+    code = f"""
+        import jupyter_gpushare, sys
+        def train(x):
+            import os, time
+            with open({str(tried)!r} + f"/{{x}}", "a") as file:
+                file.write(".")
+            while x > 2 and not os.path.exists({str(tmp_path / "go")!r}):
+                time.sleep(0.01)
+            return x
+        jupyter_gpushare.sweep(train, range(6), memory="8GiB", every=0.1, name="died").wait()
+    """
+    kernel = subprocess.Popen([sys.executable, "-c", inspect.cleandoc(code)])
+    until(lambda: len(list(tried.iterdir())) == 6, "three are done, three run")
+    with pytest.raises(SweepError, match="runs already"):
+        sweep.load("died")
+    kernel.send_signal(signal.SIGKILL)
+    kernel.wait()
+    (tmp_path / "go").touch()
+    running = sweep.load("died")
+    assert running.wait(WITHIN), running
+    assert [model.result for model in running.models()] == list(range(6))
+    assert {file.name: len(file.read_text()) for file in tried.iterdir()} == {
+        **dict.fromkeys("012", 1),
+        **dict.fromkeys("345", 2),
+    }
+    until(lambda: not node.status()["leases"], "the workers of the dead kernel have ended, too")
+
+
+def test_a_notebook_wins_a_card_back_and_the_model_runs_again(node: RunningNode) -> None:
+    def train(x: int) -> int:
+        import time
+
+        from jupyter_gpushare import sweep
+
+        sweep.report(step=0)
+        time.sleep(3)  # no gate
+        return x
+
+    running = begin(train, 3, name="polite")
+    until(lambda: len(node.status()["leases"]) == 3, "all cards are taken")
+    with node.client() as notebook:
+        # The bound: the time that a model has its card before it can be stopped.
+        began = time.monotonic()
+        lease = notebook.request(memory=24 * 2**30, priority_class="interactive")
+        waited = time.monotonic() - began
+        assert lease["gpus"]
+        until(lambda: running.status().counts[Phase.QUEUED] == 1, "one model waits")
+    assert waited < 2.5, waited
+    assert running.wait(WITHIN), running
+    models = running.models()
+    assert [model.result for model in models] == [0, 1, 2]
+    assert sorted(model.attempt for model in models)[:2] == [1, 1]
+
+
+def test_stop_and_load(node: RunningNode, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+
+    def train(x: int) -> int:
+        import os
+        import time
+
+        from jupyter_gpushare import sweep
+
+        while not os.path.exists(go):
+            time.sleep(0.01)
+            sweep.report(x=x)
+        return x
+
+    running = begin(train, 5, name="stopped")
+    until(lambda: len(node.status()["leases"]) == 3, "three run")
+    running.stop()
+    counts = running.status().counts
+    assert (counts[Phase.QUEUED], counts[Phase.RUNNING], counts[Phase.DONE]) == (5, 0, 0)
+    Path(go).touch()
+    again = sweep.load("stopped")
+    assert again.wait(WITHIN), again
+    assert [model.result for model in again.models()] == list(range(5))
+
+
+def test_what_cannot_be_a_sweep() -> None:
+    def train() -> None: ...
+
+    with pytest.raises(SweepError, match="is no name"):
+        sweep(train, [{}], name="../up")
+    with pytest.raises(ValueError, match="one GPU at least"):
+        sweep(train, [{}], gpus=0)
+    with pytest.raises(ValueError, match="most"):
+        sweep(train, [{}], pick="most")
+    with pytest.raises(SweepError, match="There is no sweep 'none'"):
+        sweep.load("none")
+    lock = threading.Lock()
+    with pytest.raises(SweepError, match="cannot be sent"):
+        sweep(lambda: lock, [{}])
+
+
+def test_a_notebook_sees_it_live(node: RunningNode, tmp_path: Path) -> None:
+    data = {"JUPYTER_DATA_DIR": str(tmp_path / "data")}
+    with Kernel(tmp_path, node.socket, **data) as kernel:
+        kernel.ok(
+            "from jupyter_gpushare import sweep\n"
+            "def train(lr, depth):\n"
+            "    for step in range(3):\n"
+            "        sweep.report(loss=lr * depth / (step + 1), step=step)\n"
+            "    if depth == 4: raise ValueError('<too deep>')\n"
+            "    return {'loss': lr * depth}\n"
+        )
+        shown = kernel.ok(
+            "running = sweep(train, [{'lr': 0.5, 'depth': d} for d in (2, 3, 4)], memory='8GiB',"
+            " every=0.1, name='seen')"
+        )
+        assert "3 queued" in shown.rich()[0]["text/plain"]
+        # An update belongs to the cell that runs by then.
+        waits = kernel.ok("running.wait(50)")
+        assert "True" in waits.plain()
+        until(lambda: "2 done, 1 failed" in _last(kernel, shown, waits), "the last update")
+        html = _last(kernel, shown, waits)
+        for words in ("<svg", "<title>model 0: 0.333333</title>", "ValueError: &lt;too deep&gt;"):
+            assert words in html
+        assert "<too deep>" not in html
+        assert "localeCompare" in html, "a click on a head sorts"
+        assert "ValueError" in kernel.ok("running.models()[2].error").plain()
+        kernel.ok("rows = running.results()")
+        assert "1.5" in kernel.ok("rows").plain()
+
+
+def _last(kernel: Kernel, *cells: Shown) -> str:
+    kernel.pump()
+    found = [data for shown in cells for data in shown.rich() if "text/html" in data]
+    return str(found[-1]["text/html"])
+
+
+def test_in_a_terminal(node: RunningNode, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("def train(lr, depth):\n    return {'loss': lr * depth}\n")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "jupyter_gpushare.cli", "sweep", *words]
+        return subprocess.run(line, capture_output=True, text=True, timeout=WITHIN)
+
+    over = ["--over", "lr=1e-2,0.5", "--over", "depth=2,4"]
+    done = run(str(file), *over, "--memory=8GiB", "--name=typed", "--json")
+    assert done.returncode == 0, done.stderr
+    losses = [row["loss"] for row in json.loads(done.stdout)["models"]]
+    assert losses == [0.02, 0.04, 1.0, 2.0]
+    file.unlink()
+    again = run("--resume", "typed")
+    assert again.returncode == 0
+    assert "0.02" in again.stdout
+    wrong = {
+        (str(file), *over): "No such file",
+        ("x.py",): "over what?",
+        tuple(over): "which file?",
+        ("x.py", "--over", "lr"): "say a name and values",
+        ("--resume", "other"): "There is no sweep 'other'",
+    }
+    for words, said in wrong.items():
+        assert said in run(*words).stderr
+    file.write_text("def tarin(): ...")
+    assert "defines no function train" in run(str(file), *over).stderr
+
+
+def test_a_model_may_be_a_function_of_a_file_with_its_own_imports(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    (tmp_path / "nearby.py").write_text("WIDTH = 7\n")
+    text = "import nearby\ndef fit(x): return x + nearby.WIDTH\n"
+    running = sweep(Code(str(tmp_path / "f.py"), text, "fit"), [1, 2], memory="8GiB", every=0.1)
+    assert running.wait(WITHIN)
+    assert [model.result for model in running.models()] == [8, 9]
+
+
+def test_results_are_plain() -> None:
+    numpy = pytest.importorskip("numpy")
+    assert plain({"loss": numpy.float32(0.5), "sizes": (1, numpy.int64(2))}) == {
+        "loss": 0.5,
+        "sizes": [1, 2],
+    }
+    with pytest.raises(TypeError, match="save what is larger to a file"):
+        plain(object())
+
+
+def test_without_ray_it_says_what_to_install(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(SweepError, match=r'pip install "jupyter_gpushare\[ray\]"'):
+        sweep(abs, [1], engine="ray", name="wide")
+
+
+def test_ctrl_c_in_a_terminal_stops_it_and_says_how_it_goes_on(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(
+        f"import os, time\ndef train(x):\n    open({str(tmp_path)!r} + f'/go-{{x}}', 'a')\n"
+        f"    while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
+    )
+    line = [sys.executable, "-m", "jupyter_gpushare.cli", "sweep"]
+    typed = subprocess.Popen(
+        [*line, str(file), "--over=x=1,2", "--name=cut"], stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: len(list(tmp_path.glob("go-*"))) == 2, "both run")
+    typed.send_signal(signal.SIGINT)
+    assert "Go on: jupyter gpushare sweep --resume cut" in typed.communicate(timeout=WITHIN)[1]
+    assert typed.returncode == 130
+    (tmp_path / "go").touch()
+    subprocess.run([*line, "--resume=cut"], check=True, capture_output=True, timeout=WITHIN)
