@@ -4,8 +4,9 @@ What it wants on one host and leaves unused on another is lowered there first, a
 that host has answered: in between it counts for neither. What is in use stays.
 
 More than the quota counts after a host came back that had been given up, or the quota was lowered.
-Then what is not in use is lowered on all hosts, and the next loan follows from their answers. To
-renew it anywhere would let something new begin there, while another host may have begun already.
+Then nothing is lent on any host: what runs goes on, and the next loan follows from the hosts'
+answers. To renew even what is in use would let something new begin in its place when it ends, while
+another host may have begun already.
 """
 
 from __future__ import annotations
@@ -93,12 +94,13 @@ def plan(
             more = min(place.target - level, place.limit - total)
             level, total = level + more, total + more
         gpus = min(place.target, level) if place.target < place.counts else level
-        if is_beyond:
-            gpus = min(gpus, place.held)
         back = taken.get(place.host.name, 0)
         text = place.why
         if back:
+            # It says how many are to stay, too: so it cannot be nothing while there are too many.
             gpus, text = max(0, min(gpus, place.held) - back), give_back
+        elif is_beyond:
+            gpus = 0
         hours = _hours(state, environment, place, places)
         draft.lend(place.host, environment, gpus, hours, text, reclaim=bool(back))
     return [need.gpus for need in lacking]
