@@ -22,6 +22,8 @@ apart = pytest.mark.skipif(bool(impossible()), reason=f"no namespaces: {impossib
 CUT = (Fault("cut", "a", 0.0, 3.5), Fault("killed", POOL, 0.2, 0.3))
 #: The pool is away until all that it lent is over.
 SILENCE = (Fault("killed", POOL, 0.0, 8.0),)
+#: Of the long storm.
+MINUTES = float(os.environ.get("POOL_STORM_MINUTES") or 10.0)
 FORGETS = """
 from jupyter_gpushare.pool.ledger import PoolLedger
 load, lent = PoolLedger.load, ("BudgetLent", "BudgetAccepted")
@@ -52,13 +54,13 @@ def test_a_short_storm(tmp_path: Path) -> None:
 
 @apart
 @pytest.mark.long
+@pytest.mark.timeout(60 * MINUTES + 600)
 def test_a_long_storm(tmp_path: Path) -> None:
     """``POOL_STORM_MINUTES`` and ``POOL_STORM_SEED`` say how long, and which."""
     seed = int(os.environ.get("POOL_STORM_SEED") or random.SystemRandom().randrange(2**31))
-    minutes = float(os.environ.get("POOL_STORM_MINUTES") or 10.0)
-    report = storm(tmp_path, Plan(seed, 60 * minutes))
+    report = storm(tmp_path, Plan(seed, 60 * MINUTES))
     assert not report.wrong
-    assert report.rounds >= 4 * minutes
+    assert report.rounds >= 4 * MINUTES
 
 
 @apart
