@@ -130,7 +130,10 @@ class Indivisible(Histories):
 
     @rule(lost=HOSTS, other=HOSTS, who=PEOPLE)
     def somebody_goes_on_elsewhere(self, lost: str, other: str, who: str) -> None:
-        """A host is given up with what runs there. Chance alone leads to this too seldom."""
+        """A host is given up with what runs there, and comes back when that ends.
+
+        Chance alone leads to this too seldom.
+        """
         if lost != other:
             self.world.request(lost, who)
             self.world.settle()
@@ -139,6 +142,12 @@ class Indivisible(Histories):
             self.world.heal(other)
             self.world.request(other, who)
             self.world.settle()
+            self.world.release(other, who)
+            self.world.settle()
+            self.world.heal(lost)
+            for host in (lost, other):
+                self.world.release(host, who)
+                self.world.request(host, who)
 
 
 class Hours(Histories):
