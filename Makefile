@@ -20,6 +20,7 @@
 #   make bench-hosts  people on several hosts, by where they start; docs/benchmarks-hosts.md (1 h)
 #   make bench-pool  how long the pool takes to say where, with 100 hosts of 8 GPUs; JSON (15 s)
 #   make soak        random faults on a node manager for SOAK_MINUTES=20, with SOAK_SEED if given
+#   make soak-pool   the same on five hosts and their pool, with 200 people (as root)
 #   make fuzz        FUZZ_INPUTS=1000000 inputs into everything that reads what others wrote
 #   make hostile     one user does his worst: what does another one notice? (as root, 4 min)
 #   make churn       leases come and go at speed for CHURN_MINUTES=60: does anything grow?
@@ -74,7 +75,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -309,6 +310,10 @@ CHURN_MINUTES ?= 60
 soak: $(VENV)/.dev
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES) $(if $(SOAK_SEED),--seed $(SOAK_SEED)) \
 		--json build/soak.json --keep build/soak
+
+soak-pool: $(VENV)/.dev
+	POOL_STORM_MINUTES=$(SOAK_MINUTES) POOL_STORM_SEED=$(SOAK_SEED) \
+		$(BIN)/python -m pytest -q -s -m long -k a_long_storm tests/pool/test_pool_chaos.py
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python benchmarks/fuzz.py --inputs $(FUZZ_INPUTS) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) \

@@ -4,7 +4,7 @@ The bound: of one environment all hosts together hold never more than its quota,
 hosts that had been given up. A host is given up when it could not be reached for the whole validity
 of what was lent to it (with a margin for the drift of its clock): it starts nothing new by
 then, but what runs there goes on. The excess
-is over when the host has come back and enough has ended. The
+is over when enough of that has ended: nothing new begins in its place. The
 proof, which the random histories of the tests check:
 
 - A host holds no more than what it was lent (its rule), and ``Out.gpus`` is never less than what it
@@ -12,7 +12,8 @@ proof, which the random histories of the tests check:
 - A lost host counts until its time is over by the slowest clock. After a restart of the pool
   everything counts as lent just now.
 - Nothing is lent unless what counts then is within the quota. So what counts is above it only after
-  the quota was lowered, or after a host came back that had been given up.
+  the quota was lowered, or after a host came back that had been given up. Then nothing is lent until
+  hosts have answered that they hold less.
 
 For groups the same holds with what counts for their members: no group exceeds its nominal and what
 it may borrow, and all together no more than all nominals.

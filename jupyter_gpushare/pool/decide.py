@@ -202,7 +202,7 @@ def _answered(draft: Draft, command: cmd.LendAnswered) -> Decision:
         gpus = min(max(one.gpus, out.asked), max(out.gpus, one.held))
         if (gpus, out.asked_hours, True) != (out.gpus, out.hours, out.answered):
             draft.emit(ev.BudgetAccepted(command.at, command.host, one.environment, gpus))
-            if gpus <= out.asked:
+            if gpus <= out.asked or gpus < out.gpus:
                 draft.plan.add(one.environment)
             # Else it is in use there, as the next report will say.
     return _DONE

@@ -2,6 +2,11 @@
 
 What it wants on one host and leaves unused on another is lowered there first, and lent here when
 that host has answered: in between it counts for neither. What is in use stays.
+
+More than the quota counts after a host came back that had been given up, or the quota was lowered.
+Then nothing is lent on any host: what runs goes on, and the next loan follows from the hosts'
+answers. To renew even what is in use would let something new begin in its place when it ends, while
+another host may have begun already.
 """
 
 from __future__ import annotations
@@ -61,6 +66,7 @@ def plan(
     places = [_place(state, host, environment) for host in state.at(environment)]
     needs = sorted(_needs(state, environment, places), key=lambda need: need.since)
     total = sum(place.counts for place in places)
+    is_beyond = total > max((place.limit for place in places), default=0)
     met, lacking = _targets(state, places, needs, None if group is None else total + room)
     for need in lacking:
         need.place.why = need.place.why or (why(need.gpus) if why else need.place.out.why)
@@ -91,7 +97,10 @@ def plan(
         back = taken.get(place.host.name, 0)
         text = place.why
         if back:
+            # It says how many are to stay, too: so it cannot be nothing while there are too many.
             gpus, text = max(0, min(gpus, place.held) - back), give_back
+        elif is_beyond:
+            gpus = 0
         hours = _hours(state, environment, place, places)
         draft.lend(place.host, environment, gpus, hours, text, reclaim=bool(back))
     return [need.gpus for need in lacking]

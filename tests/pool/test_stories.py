@@ -66,6 +66,59 @@ def test_lost_host_is_named_with_the_time() -> None:
     assert world.nodes["b"].held["ada"] == 0
 
 
+def test_what_was_lent_to_a_host_given_up_is_not_lent_there_again() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    world.release("a", "ada")
+    world.settle()
+    world.cut("a")
+    world.passes(CONFIG.validity * 1.02)
+    world.request("a", "ada")
+    world.settle()
+    world.request("b", "ada")
+    while not world.nodes["b"].held.get("ada"):
+        assert world.deliver_up("b") or world.deliver_down("b")
+    # The host comes back before the pool hears that its GPU is in use elsewhere by now.
+    world.heal("a")
+    while world.deliver_up("a") or world.deliver_down("a"):
+        pass
+    assert world.held("ada") == 1
+    world.settle()
+    assert world.nodes["a"].whys["ada"] == "Your 1 GPU in the pool is in use on host b."
+    world.release("b", "ada")
+    world.settle()
+    assert world.nodes["a"].held["ada"] == 1
+
+
+def test_what_ends_on_a_host_that_had_been_given_up_is_not_replaced_there() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    world.cut("a")
+    world.passes(CONFIG.validity * 1.02)
+    world.request("b", "ada")
+    world.settle()
+    assert world.held("ada") == 2  # the stated excess: it ran on a already
+    world.release("b", "ada")
+    world.settle()
+    # The host comes back and says what it holds. That ends while the message is under way.
+    world.heal("a")
+    world.release("a", "ada")
+    world.request("a", "ada")
+    world.request("b", "ada")
+    assert world.nodes["b"].held["ada"] == 1
+    assert world.deliver_up("a")
+    while world.deliver_down("a"):
+        pass
+    assert world.held("ada") == 1
+    world.settle()
+    assert world.nodes["a"].whys["ada"] == "Your 1 GPU in the pool is in use on host b."
+    world.release("b", "ada")
+    world.settle()
+    assert world.nodes["a"].held["ada"] == 1
+
+
 def test_larger_quota_serves_all_hosts() -> None:
     world = World("a", "b", "c", quota=Quota(gpus=4))
     world.request("a", "ada", 2)

@@ -137,19 +137,20 @@ class Node:
         if lend.complete:
             named = {budget.environment for budget in lend.budgets}
             for one in {*self.lent} - named:
-                self.lent[one] = (self.held.get(one, 0), until, self.spent.get(one, 0.0))
+                self.lent[one] = (0, until, self.spent.get(one, 0.0))
         told = []
         for budget in lend.budgets:
             one, held = budget.environment, self.held.get(budget.environment, 0)
-            gpus, hours = max(budget.gpus, held), budget.gpu_hours
+            hours = budget.gpu_hours
             if hours is not None:
                 hours += self.spent_at.get(lend.as_of, {}).get(one, 0.0)
-            self.lent[one] = (gpus, until, hours)
+            self.lent[one] = (budget.gpus, until, hours)
             self.reclaim.pop(one, None)
             if budget.reclaim and held > budget.gpus:
                 self.reclaim[one] = budget.gpus
             self.whys[one] = budget.why
-            told.append(Accepted(one, gpus, held))
+            # What is held stays; nothing new begins in its place.
+            told.append(Accepted(one, max(budget.gpus, held), held))
         self.serve()
         if self.up is not None:
             self.up.append((lend.number, tuple(told)))
@@ -187,6 +188,8 @@ class World:
         self.nodes: dict[str, Node] = {}
         #: GPUs at hosts that the pool had given up, until all is in order again.
         self.given_up: dict[tuple[str, str], int] = {}
+        #: Of what is held, GPUs that were held already when their host was given up.
+        self.older: dict[tuple[str, str], int] = {}
         self.do(cmd.Start(self.time, 1_700_000_000.0))
         self.do(cmd.ConfigureQuotas(self.time, self.quota))
         for name in names:
@@ -203,6 +206,8 @@ class World:
             if isinstance(event, ev.HostExpired):
                 for one, out in state.hosts[event.host].out.items():
                     self.given_up[event.host, one] = out.gpus
+                for who, gpus in self.nodes[event.host].held.items():
+                    self.older[event.host, who] = gpus
             state = evolve(state, event)
         assert state == done.state
         broken = check(self.state, done.events, done.state)
@@ -274,6 +279,8 @@ class World:
         node = self.nodes[name]
         if node.held.get(environment):
             node.held[environment] -= 1
+            older = self.older.get((name, environment), 0)
+            self.older[name, environment] = max(0, older - 1)
             node.serve()
             node.say()
 
@@ -334,9 +341,14 @@ class World:
 
     def check(self) -> None:
         """What is really held is within the bound."""
+        for (host, one), gpus in self.older.items():
+            self.older[host, one] = min(gpus, self.nodes[host].held.get(one, 0))
         for one in {name for node in self.nodes.values() for name in node.held}:
             excess = sum(gpus for (_host, name), gpus in self.given_up.items() if name == one)
             assert self.held(one) <= self.quota.gpus + excess, (one, self.given_up)
+            older = sum(gpus for (_host, name), gpus in self.older.items() if name == one)
+            # The excess ends with what ran: nothing new begins in its place.
+            assert self.held(one) - older <= self.quota.gpus, (one, self.older, self.story())
             for name, node in self.nodes.items():
                 out = self.state.hosts[name].out.get(EnvironmentName(one))
                 assert node.held.get(one, 0) <= (0 if out is None else out.gpus), (name, one)
