@@ -11,9 +11,9 @@ proof, which the random histories of the tests check:
   may go by: it grows before a larger number is sent, and falls when a smaller one is answered.
 - A lost host counts until its time is over by the slowest clock. After a restart of the pool
   everything counts as lent just now.
-- Nothing is lent unless what counts then is within the quota. So what counts is above it only after
-  the quota was lowered, or after a host came back that had been given up. Then nothing is lent until
-  hosts have answered that they hold less.
+- Nothing is lent unless what counts then is within the quota. So what counts is above it only
+  after the quota was lowered, or after a host came back that had been given up. Then nothing is
+  lent until hosts have answered that they hold less.
 
 For groups the same holds with what counts for their members: no group exceeds its nominal and what
 it may borrow, and all together no more than all nominals.
