@@ -141,7 +141,7 @@ class Node:
         try:
             return self._protocol.receive(data)
         except ProtocolError as error:
-            raise NodeSilent(f"What answers at {self.path} is no {self.who}: {error}") from error
+            raise NodeSilent(f"The server at {self.path} is no {self.who}: {error}") from error
 
 
 def refusal(error: RemoteError) -> NodeRefused:

@@ -100,7 +100,7 @@ def _state(host: dict[str, Any]) -> str:
         until = host["until"]
         said = f"cannot be reached: {host['problem']}"
         if until is not None and until > time.time():
-            said += f" What it was lent counts until {_clock(until)}."
+            said += f" Its loans count until {_clock(until)}."
         return said
     reason = drain["reason"] if drain else host["report"]["draining"]
     if reason is not None:

@@ -340,7 +340,7 @@ async def ask(token: Token, params: Mapping[str, Any], now: float) -> dict[str, 
             told = parse_incoming(await reader.readline())
     except (ssl.SSLError, secured.NotOfThePool) as error:
         raise NotJoined(
-            f"Who answers at {where} is not the pool that made this token ({error}). Nothing was "
+            f"The server at {where} is not the pool that made this token ({error}). Nothing was "
             "sent. Is the address right, and does nothing stand between?"
         ) from error
     except (OSError, TimeoutError) as error:
