@@ -134,12 +134,22 @@ class PoolAnswers:
     async def _drain(self, params: Any, by: str) -> Any:
         self._known(params.host)
         await self._submit(lambda at: cmd.Drain(at, params.host, params.reason, by))
-        return self._host(self._known(params.host))
+        return await self._carried_out(params.host)
 
     async def _resume(self, params: Any, by: str) -> Any:
         self._known(params.host)
         await self._submit(lambda at: cmd.Resume(at, params.host, by))
-        return self._host(self._known(params.host))
+        return await self._carried_out(params.host)
+
+    async def _carried_out(self, name: str) -> dict[str, Any]:
+        """The host as it says itself, once it has heard; one that is lost hears later."""
+
+        def heard(state: core.State) -> bool:
+            host = state.hosts.get(name)
+            return host is None or not host.connected or not host.due
+
+        await self._manager.until(heard, self._manager.settings.answer_timeout)
+        return self._host(self._known(name))
 
     async def _forget(self, params: Any, by: str) -> Any:
         self._known(params.host)

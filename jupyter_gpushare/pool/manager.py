@@ -77,6 +77,8 @@ class PoolManager:
         self._dial = dial or self._over_tls
         self._addresses: dict[Host, str] = {}
         self._turn = asyncio.Lock()
+        #: Set, and replaced by another, at the next step.
+        self._stepped = asyncio.Event()
         #: A look at the certificates is due.
         self._due = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,6 +167,8 @@ class PoolManager:
             self.state = step.state
         # No waiting from here on: effects leave in the order of their commands.
         self._follow_hosts()
+        self._stepped.set()
+        self._stepped = asyncio.Event()
         for effect in step.effects:
             if (link := self.links.get(effect.host)) is not None:
                 link.carry_out(effect)
@@ -175,6 +179,13 @@ class PoolManager:
             await self._on_disk(lambda: self._ledger.remember(size))
             await self.quotas.apply()
         return step
+
+    async def until(self, holds: Callable[[core.State], bool], seconds: float) -> None:
+        """Wait until the state is so, for at most ``seconds``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not holds(self.state):
+                    await self._stepped.wait()
 
     async def _append(self, events: list[Event]) -> None:
         wall = self._clock.wall()

@@ -130,6 +130,14 @@ class Kernel:
 
     def run(self, code: str, within: float = 60.0) -> str:
         """Run ``code`` and return what it printed; fails when it raises."""
+        socket, message = self.begin(code)
+        try:
+            return self._printed(socket, message, within)
+        finally:
+            socket.close()
+
+    def begin(self, code: str) -> tuple[Any, str]:
+        """Run ``code`` and wait for nothing; the open channel, to be closed, and the message."""
         header = {
             "msg_id": os.urandom(8).hex(),
             "msg_type": "execute_request",
@@ -138,22 +146,13 @@ class Kernel:
             "version": "5.3",
         }
         content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        message = {
+            **{"channel": "shell", "header": header, "parent_header": {}, "metadata": {}},
+            "content": content,
+        }
         socket = self.server.websocket(f"api/kernels/{self.id}/channels")
-        try:
-            socket.send(
-                json.dumps(
-                    {
-                        "channel": "shell",
-                        "header": header,
-                        "parent_header": {},
-                        "metadata": {},
-                        "content": content,
-                    }
-                )
-            )
-            return self._printed(socket, header["msg_id"], within)
-        finally:
-            socket.close()
+        socket.send(json.dumps(message))
+        return socket, header["msg_id"]
 
     def answers(self) -> bool:
         """Whether it runs code within some seconds; not while it is restarted."""
