@@ -82,13 +82,14 @@ def _row(host: dict[str, Any]) -> tuple[object, ...]:
     if report is None:
         return (host["host"], None, None, None, None, None, _state(host))
     gpus = [gpu for gpu in report["gpus"] if gpu["out"] is None]
-    wait = report["expected_wait"]
+    # What a host that is lost said of its queue is of no use to anybody.
+    wait = report["expected_wait"] if host["connected"] else None
     return (
         host["host"],
         len(report["gpus"]),
         sum(gpu["exclusive_free"] for gpu in gpus) if host["connected"] else None,
         ", ".join(sorted({gpu["kind"] for gpu in report["gpus"]})) or None,
-        report["queue"],
+        report["queue"] if host["connected"] else None,
         None if wait is None else format_duration(wait),
         _state(host),
     )
@@ -312,17 +313,9 @@ class HistoryApp(AtPool):
         if self.json:
             self.print_json(answer)
             return 0
-        rows = [
-            (_clock(one["wall"]), one["by"], one["kind"], _about(one["data"]))
-            for one in answer["events"]
-        ]
-        print(table(("WHEN", "WHO", "WHAT", "ABOUT"), rows) if rows else "Nothing was done yet.")
+        rows = [(_clock(one["wall"]), one["by"], one["text"]) for one in answer["events"]]
+        print(table(("WHEN", "WHO", "WHAT"), rows) if rows else "Nothing was done yet.")
         return 0
-
-
-def _about(data: dict[str, Any]) -> str:
-    told = (data.get(name) for name in ("host", "environment", "group", "loan", "reason"))
-    return " ".join(str(one["name"] if isinstance(one, dict) else one) for one in told if one)
 
 
 # -- quotas ----------------------------------------------------------------------------------------

@@ -217,10 +217,13 @@ def where_text(hosts: Sequence[Host]) -> str:
     """On which of several hosts the viewer's notebooks get GPUs; empty of one."""
     if len(hosts) < 2:
         return ""
-    rule = "A notebook gets GPUs of the host on which its server runs."
+    rule = (
+        "A notebook gets GPUs of the host on which its kernel runs: the host of its server, if you "
+        "did not choose another."
+    )
     own = own_hosts(hosts)
     if own:
-        return f"{rule} Servers or programs of yours run on {named(own)}."
+        return f"{rule} Servers, kernels or programs of yours run on {named(own)}."
     away_ones = [host.name for host in hosts if host.state is HostState.AWAY]
     if away_ones:
         return (

@@ -169,10 +169,10 @@ def options_form(kinds: Sequence[str] = ()) -> str:
         '<div class="form-group"><label for="gpushare-gpus">GPUs</label>'
         '<input id="gpushare-gpus" name="gpus" type="number" min="0" value="1" '
         'class="form-control"></div>'
-        '<div class="form-group"><label for="gpushare-memory">Memory on each</label>'
+        '<div class="form-group"><label for="gpushare-memory">Memory on each GPU</label>'
         '<input id="gpushare-memory" name="gpu_memory" placeholder="24GiB" '
         'class="form-control"></div>'
-        '<div class="form-group"><label for="gpushare-kind">Kind</label>'
+        '<div class="form-group"><label for="gpushare-kind">Kind of GPU</label>'
         f'<select id="gpushare-kind" name="gpu_kind" class="form-control">{options}</select></div>'
     )
 

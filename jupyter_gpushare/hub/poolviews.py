@@ -5,12 +5,11 @@ Only what this person may know leaves here: of others, how many wait.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
-from jupyter_gpushare.pool import groups
+from jupyter_gpushare.pool import groups, texts
 from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, State
 from jupyter_gpushare.pool.state import Host as PoolHost
 from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
@@ -118,23 +117,6 @@ def _group_text(row: PoolGroup) -> str:
 
 # -- what people did -------------------------------------------------------------------------------
 
-#: What each kind of an edit is in words; its fields fill it in.
-_DID: Final = {
-    "HostAdded": "let the host {host} join",
-    "HostForgotten": "said that the host {host} is gone",
-    "HostDrained": "took the host {host} out of service: {reason}",
-    "HostResumed": "put the host {host} back into service",
-    "QuotaSet": "set the quota of {environment}",
-    "QuotaUnset": "took back the quota of {environment}",
-    "GroupQuotaSet": "set the quota of the group {group}",
-    "GroupQuotaUnset": "took back the quota of the group {group}",
-    "GroupSet": "set the GPUs of the group {group[name]}: {group[nominal]} of its own",
-    "GpusLent": "lent {loan[gpus]} GPUs on {loan[host]} to {loan[environment]}",
-    "GpusReturned": "took back the loan {loan}",
-    "GroupRemoved": "removed the GPUs of the group {group}",
-    "AuthorityRotated": "made a new authority for certificates",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Deed:
@@ -148,13 +130,7 @@ class Deed:
 def deeds(events: Iterable[Json]) -> Iterator[Deed]:
     """What people did, as the pool's history has it."""
     for event in events:
-        text = _DID.get(event["kind"])
-        try:
-            said = event["kind"] if text is None else text.format_map(event["data"])
-        except (KeyError, TypeError):
-            said = event["kind"]
-        if text is None:
-            said += f" {json.dumps(event['data'])}"
+        said = texts.did(event["kind"], event["data"])
         yield Deed(event["wall"], event["by"], said)
 
 

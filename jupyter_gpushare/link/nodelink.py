@@ -100,6 +100,7 @@ class NodeLink:
         self._subscribers: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
+        self._dropped = ""
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -120,8 +121,9 @@ class NodeLink:
         """Try to connect now instead of at the end of the pause."""
         self._hurry.set()
 
-    def drop(self) -> None:
-        """End the connection, whose other end is silent; it is tried again."""
+    def drop(self, why: str = "") -> None:
+        """End the connection, whose other end is silent; it is tried again. ``why``: for people."""
+        self._dropped = why
         if self._writer is not None:
             self._writer.transport.abort()
 
@@ -213,7 +215,7 @@ class NodeLink:
         self._writer = writer
         tls = writer.get_extra_info("ssl_object")
         self.shown = None if tls is None else tls.getpeercert(binary_form=True)
-        self._protocol = ClientConnection()
+        self._protocol, self._dropped = ClientConnection(), ""
         reading = asyncio.create_task(self._read(reader))
         greeting = asyncio.create_task(self._greet())
         try:
@@ -221,7 +223,8 @@ class NodeLink:
             if greeting.done():
                 greeting.result()
             await reading
-            self._lost("The node manager closed the connection. It is tried again.")
+            closed = "The node manager closed the connection. It is tried again."
+            self._lost(self._dropped or closed)
         except NodeProblem as problem:
             self._lost(problem.message)
         except (OSError, ProtocolError) as error:

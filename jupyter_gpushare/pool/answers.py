@@ -25,6 +25,7 @@ from .manager import PoolManager
 from .pki import BadRequest
 from .socket import PoolRefused
 from .state import Host
+from .texts import did
 from .where import rank
 from .words import commands as cmd
 from .words.hosts import Group, Ranked, Wish
@@ -235,7 +236,8 @@ class PoolAnswers:
         return {"loan": params.loan}
 
     async def _history(self, params: Any, _by: str) -> Any:
-        return {"events": [asdict(one) for one in await self._manager.audit(params.limit)]}
+        found = await self._manager.audit(params.limit)
+        return {"events": [asdict(one) | {"text": did(one.kind, one.data)} for one in found]}
 
 
 # -- documents -------------------------------------------------------------------------------------

@@ -222,8 +222,10 @@ class HostLink:
         self._log.warning("%s: %s: %s", self.host, what, problem.message)
         # Nobody knows now what the host has. A new connection begins with a report and with all
         # that is lent there.
-        self.link.drop()
-        if not isinstance(problem, NodeTimedOut):
+        if isinstance(problem, NodeTimedOut):
+            self.link.drop("The host did not answer in time. It is tried again.")
+        else:
+            self.link.drop(f"{problem.message} It is tried again.")
             self._log.debug("%s refused %s (%s)", self.host, what, problem.reason)
 
 

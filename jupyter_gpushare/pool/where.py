@@ -38,7 +38,8 @@ def _judge(host: Host, wish: Wish, share: dict[str, int]) -> tuple[tuple[object,
         return _last(host, f"it is out of service: {drain}")
     could = [gpu for gpu in report.gpus if gpu.out is None and _could(gpu, wish)]
     if len(could) < wish.gpus:
-        return _last(host, f"it has {_count(len(could))}{_wished(wish)}")
+        only = "only " if could else ""
+        return _last(host, f"it has {only}{_count(len(could))}{_wished(wish)}")
     free = [gpu for gpu in could if _fits(gpu, wish, share)]
     best = max((gpu.free_share for gpu in free), default=0)
     parked_bytes = sum(one.parked_bytes for one in report.environments)

@@ -6,6 +6,7 @@ one of that kernelspec: its notebook's session gets the new kernel, and the old 
 
 from __future__ import annotations
 
+import socket
 from typing import Any, Final
 
 from jupyter_core.utils import ensure_async
@@ -30,11 +31,11 @@ class Elsewhere:
         self._specs = spec_manager
 
     def running(self) -> list[KernelElsewhere]:
-        """The kernels whose host the pool chose."""
+        """The kernels that run on another host, which the pool or a person chose."""
         found: list[KernelElsewhere] = []
         for kernel_id in self._kernels.list_kernel_ids():
             choice = getattr(self._provisioner(kernel_id), "choice", None)
-            if choice is not None:
+            if choice is not None and choice.host != socket.gethostname():
                 why = " ".join(choice.reasons)
                 found.append({"kernel": kernel_id, "host": choice.host, "why": why})
         return found

@@ -1,6 +1,7 @@
 import { Token } from '@lumino/coreutils';
 import type { ISignal } from '@lumino/signaling';
 
+import type { LackingKernels } from './model/kernels';
 import type { IGpuShareModel as Model } from './model/model';
 import type { ISettingsValues } from './model/settings';
 
@@ -21,4 +22,11 @@ export interface IGpuShareSettings {
 export const IGpuShareSettings = new Token<IGpuShareSettings>(
   'jupyter-gpushare:IGpuShareSettings',
   'The settings of the shared GPUs panel.'
+);
+
+/** Which kernels get no GPU, and which run on another host of the pool. */
+export type IGpuShareKernels = LackingKernels;
+export const IGpuShareKernels = new Token<IGpuShareKernels>(
+  'jupyter-gpushare:IGpuShareKernels',
+  'The kernels that get no GPU, and those that run on another host.'
 );

@@ -13,7 +13,11 @@ export default defineConfig({
   projects: [
     { name: 'parking', testMatch: '**/parking.spec.ts' },
     { name: 'hub', testMatch: '**/hub.spec.ts' },
-    { name: 'lab', testIgnore: ['**/parking.spec.ts', '**/hub.spec.ts'] }
+    { name: 'pool', testMatch: '**/pool.spec.ts' },
+    {
+      name: 'lab',
+      testIgnore: ['**/parking.spec.ts', '**/hub.spec.ts', '**/pool.spec.ts']
+    }
   ],
   timeout: 300_000,
   expect: { timeout: 20_000 },

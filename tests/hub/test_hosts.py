@@ -107,7 +107,7 @@ def test_a_page_says_gets_one_only_of_a_host_that_the_viewers_server_reaches() -
     assert hosts.chosen(at_b, "a") == "a"
     assert hosts.nothing_text("b", at_b) == ""
     assert "Your notebooks run on b" in hosts.nothing_text("a", at_b)
-    assert hosts.where_text(at_b).endswith("Servers or programs of yours run on b.")
+    assert hosts.where_text(at_b).endswith("Servers, kernels or programs of yours run on b.")
     nowhere = [FREE, BUSY]
     assert hosts.chosen([LOST, FREE], "") == "a"
     assert "if its server runs there" in hosts.nothing_text("a", nowhere)

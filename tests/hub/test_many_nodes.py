@@ -64,7 +64,7 @@ def test_one_node_that_is_away_hides_no_other(hub: RunningHub, right: Path) -> N
         page = hers.get(PREFIX)
         assert page.status_code == 200
         for text in (
-            *("here.ipynb", "GPUs of left", "Servers or programs of yours run on left."),
+            *("here.ipynb", "GPUs of left", "Servers, kernels or programs of yours run on left."),
             "2 hosts with 4 GPUs: 3 are free now, 0 requests wait.",
             "nobody is not in these figures: it cannot be reached.",
         ):
@@ -100,8 +100,8 @@ def test_gets_one_is_said_only_of_a_host_that_the_viewer_reaches(
         with NodeClient(right, hub.person("bob").token):
             own, other = bobs.get(PREFIX), bobs.get(f"{PREFIX}?host=left")
             assert says in own.text, "his own host is the one that is shown"
-            assert "your server runs here" in row_of(own, "right")
-            assert "your server runs here" not in row_of(own, "left")
+            assert "your work runs here" in row_of(own, "right")
+            assert "your work runs here" not in row_of(own, "left")
             assert says not in other.text
             assert "They do not get GPUs of left." in html.unescape(other.text)
 

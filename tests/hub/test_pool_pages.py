@@ -118,7 +118,7 @@ def test_a_person_sees_their_own_host_and_what_they_have_on_all(
     assert "2 hosts with 2 GPUs: 2 are free now, 0 requests wait." in nowhere.text
     with hosts["b"].client("alice") as there:
         own = until(
-            lambda: "your server runs here" in row_of(page := alices.get(PREFIX), "b") and page,
+            lambda: "your work runs here" in row_of(page := alices.get(PREFIX), "b") and page,
             "the pool knows that she is on b",
         )
         # Hers is the one whose details are shown.

@@ -118,6 +118,7 @@ def test_a_host_that_is_cut_off_is_named_with_the_time(
             assert " a " in said
             assert any(word.count(":") >= 1 and word[0].isdigit() for word in said.split())
             lost = pool.host("a")
+            assert lost["problem"] == "The host did not answer in time. It is tried again."
             assert not lost["connected"]
             assert time.time() < lost["until"] < time.time() + 130
             assert not there.answered(waits)
@@ -225,7 +226,12 @@ def test_whole_gpus_are_lent_and_returned_by_the_administrators_word(
     pool.sees("a")
     pool.verb("return", loan["id"])
     assert "no such loan" in refused(pool, PoolMethod.RETURN_GPUS, loan=loan["id"])
-    kinds = [one["kind"] for one in pool.verb("history")["events"]]
+    told = pool.verb("history")["events"]
+    kinds = [one["kind"] for one in told]
+    assert "lent alice GPUs of the host a: 1" in [one["text"] for one in told]
+    words = pool.words("history").splitlines()
+    assert words[0].split() == ["WHEN", "WHO", "WHAT"]
+    assert f"took back the loan {loan['id']}" in words[1]
     assert kinds.index("GpusReturned") < kinds.index("GpusLent")  # newest first
     assert "whole GPUs" in refused(
         pool, PoolMethod.LEND_GPUS, environment="bob", gpus=9, seconds=60.0

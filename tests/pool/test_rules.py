@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from support.pool_world import CONFIG, World, gpu, report
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
+from jupyter_gpushare.pool import texts
 from jupyter_gpushare.pool.core import State, evolve, step
 from jupyter_gpushare.pool.decide import ANSWERS
 from jupyter_gpushare.pool.draft import Done, Refuse
@@ -26,6 +27,20 @@ def test_every_command_and_event_has_its_function() -> None:
     kinds = {one for one in commands if issubclass(one, cmd.Command)} - {cmd.Command}
     assert kinds == set(ANSWERS)
     assert set(ev.EVENTS.values()) == set(CHANGES)
+
+
+def test_whatever_somebody_does_has_a_sentence() -> None:
+    by_people = {name for name, kind in ev.EVENTS.items() if "by" in fields_of(kind)}
+    assert by_people == set(texts.DID)
+    loan = {"loan": {"host": "a", "environment": "ada", "gpus": 2}}
+    assert texts.did("GpusLent", loan) == "lent ada GPUs of the host a: 2"
+    # What another release has written is shown as it is.
+    assert texts.did("GpusLent", {}) == "GpusLent"
+    assert texts.did("Unheard", {"host": "a"}) == 'Unheard {"host": "a"}'
+
+
+def fields_of(kind: type) -> set[str]:
+    return {one.name for one in fields(kind)}
 
 
 @pytest.mark.parametrize("kind", sorted(ANSWERS, key=lambda kind: kind.__name__))

@@ -55,6 +55,14 @@ class RunningPool(RunningNode):
             assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
+    def words(self, *words: str) -> str:
+        """What a verb prints for people."""
+        command = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", *words]
+        done = subprocess.run(
+            [*command, f"--socket={self.socket}"], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
     def ask(self, method: PoolMethod, **params: Any) -> Any:
         """One call on its socket."""
         with NodeClient(self.socket) as client:

@@ -9,7 +9,7 @@ import { CommandIDs } from '../commands';
 import { gpuIcon } from '../icons';
 import { IStateDB } from '@jupyterlab/statedb';
 import { LackingKernels } from '../model/kernels';
-import { IGpuShareModel, IGpuShareSettings } from '../tokens';
+import { IGpuShareKernels, IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { type Expanded, GpuSharePanel } from '../widgets/panel';
 import { viewServices } from './services';
 
@@ -18,10 +18,11 @@ const RANK = 610;
 /** Where the panel's state is kept in the user's workspace. */
 const STATE = 'jupyter-gpushare:panel';
 
-export const panelPlugin: JupyterFrontEndPlugin<void> = {
+export const panelPlugin: JupyterFrontEndPlugin<IGpuShareKernels> = {
   id: 'jupyter-gpushare:panel',
   description: 'The sidebar: quota, leases, queue and GPUs.',
   autoStart: true,
+  provides: IGpuShareKernels,
   requires: [IGpuShareModel, IGpuShareSettings],
   optional: [ITranslator, ILayoutRestorer, IStateDB],
   activate: (
@@ -31,7 +32,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null,
     restorer: ILayoutRestorer | null,
     state: IStateDB | null
-  ): void => {
+  ): IGpuShareKernels => {
     const services = viewServices(app, model, settings, translator);
     const kernels = lackingKernels(app, model);
     const panel = new GpuSharePanel(
@@ -72,6 +73,7 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       describedBy: { args: { type: 'object', properties: {} } },
       execute: () => app.shell.activateById(panel.id)
     });
+    return kernels;
   }
 };
 

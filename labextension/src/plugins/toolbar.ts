@@ -6,7 +6,7 @@ import { IToolbarWidgetRegistry } from '@jupyterlab/apputils';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
 
-import { IGpuShareModel, IGpuShareSettings } from '../tokens';
+import { IGpuShareKernels, IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { PredictionToolbarItem } from '../widgets/predictionitem';
 import { LeaseToolbarItem } from '../widgets/toolbaritem';
 import { viewServices } from './services';
@@ -18,19 +18,20 @@ export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
     "The open notebook's lease, and what its model needs, in its toolbar.",
   autoStart: true,
   requires: [IGpuShareModel, IGpuShareSettings],
-  optional: [IToolbarWidgetRegistry, ITranslator],
+  optional: [IToolbarWidgetRegistry, ITranslator, IGpuShareKernels],
   activate: (
     app: JupyterFrontEnd,
     model: IGpuShareModel,
     settings: IGpuShareSettings,
     toolbars: IToolbarWidgetRegistry | null,
-    translator: ITranslator | null
+    translator: ITranslator | null,
+    kernels: IGpuShareKernels | null
   ): void => {
     const services = viewServices(app, model, settings, translator);
     toolbars?.addFactory<NotebookPanel>(
       'Notebook',
       'gpushare',
-      notebook => new LeaseToolbarItem(services, notebook)
+      notebook => new LeaseToolbarItem(services, notebook, kernels)
     );
     toolbars?.addFactory<NotebookPanel>(
       'Notebook',

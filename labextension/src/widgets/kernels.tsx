@@ -6,22 +6,27 @@ import type { ILackingPython, LackingKernels } from '../model/kernels';
 import { useView } from './host';
 import { IconButton } from './parts';
 
+/** What `look` finds, anew after each change; `null`: nobody looks at kernels. */
+export function useKernels<T>(
+  kernels: LackingKernels | null,
+  look: () => T
+): T {
+  const subscribe = React.useCallback(
+    (changed: () => void) => {
+      kernels?.changed.connect(changed);
+      return () => kernels?.changed.disconnect(changed);
+    },
+    [kernels]
+  );
+  return React.useSyncExternalStore(subscribe, look);
+}
+
 /** A notice of kernels that get no GPU, with the command that mends it; empty if there are none. */
 export function KernelsView(props: { kernels: LackingKernels }): JSX.Element {
   const { kernels } = props;
   const { trans } = useView();
-  const subscribe = React.useCallback(
-    (changed: () => void) => {
-      kernels.changed.connect(changed);
-      return () => kernels.changed.disconnect(changed);
-    },
-    [kernels]
-  );
-  const shown = React.useSyncExternalStore(subscribe, () => kernels.shown);
-  const elsewhere = React.useSyncExternalStore(
-    subscribe,
-    () => kernels.elsewhere
-  );
+  const shown = useKernels(kernels, () => kernels.shown);
+  const elsewhere = useKernels(kernels, () => kernels.elsewhere);
   const hosts = [...new Set(elsewhere.map(({ host }) => host))].sort();
   const running = shown.filter(one => one.running);
   const others = shown.filter(one => !one.running);
@@ -30,8 +35,8 @@ export function KernelsView(props: { kernels: LackingKernels }): JSX.Element {
       {hosts.map(host => (
         <div key={host} className="jp-gpushare-banner" data-kind="elsewhere">
           {trans._n(
-            'A kernel of yours runs on host %2; this panel shows the GPUs of the host where the Jupyter server runs.',
-            '%1 kernels of yours run on host %2; this panel shows the GPUs of the host where the Jupyter server runs.',
+            'A kernel of yours runs on host %2; `%gpushare status` in it shows its GPUs. This panel shows those of the host where the Jupyter server runs.',
+            '%1 kernels of yours run on host %2; `%gpushare status` in them shows their GPUs. This panel shows those of the host where the Jupyter server runs.',
             elsewhere.filter(one => one.host === host).length,
             host
           )}

@@ -56,7 +56,11 @@ export function LeasesView(): JSX.Element {
   if (!leases.length) {
     return (
       <div className="jp-gpushare-empty">
-        <p>{trans.__('You hold no GPU and wait for none.')}</p>
+        <p>
+          {status.quota?.pool
+            ? trans.__('You hold no GPU of this host and wait for none here.')
+            : trans.__('You hold no GPU and wait for none.')}
+        </p>
         <p>
           {trans.__('Run this in a notebook or a program, and you get one:')}
         </p>

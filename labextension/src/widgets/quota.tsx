@@ -75,7 +75,7 @@ export function QuotaView(): JSX.Element {
         {quota.remaining &&
           (quota.remaining.gpus > 0 || quota.remaining.memory.length < 2) && (
             <>
-              <dt>{trans.__('Left')}</dt>
+              <dt>{quota.pool ? trans.__('Left here') : trans.__('Left')}</dt>
               <dd>{remainingText(quota.remaining, units, trans)}</dd>
             </>
           )}
@@ -201,7 +201,7 @@ function poolText(
   }
   return [
     trans.__(
-      'That is on all hosts of the pool %1 together; it lends you %2 on this host now.',
+      'This quota is for all hosts of the pool %1 together. The pool lends you %2 on this host now.',
       pool.pool,
       formatGpus(pool.lent, trans)
     ),

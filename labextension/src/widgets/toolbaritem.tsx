@@ -5,12 +5,14 @@ import React from 'react';
 import type { Lease, Status, Waiting } from '../api/types';
 import { gpuIcon, stateIcons } from '../icons';
 import { leaseOfKernel } from '../model/derive';
+import type { LackingKernels } from '../model/kernels';
 import { Connection } from '../model/snapshot';
 import { entryOf, waitsForBudget } from '../model/waiting';
 import { turnHint } from '../text/turns';
 import { expectationText, sharedText } from '../text/waiting';
 import { leaseSummary, stateHint } from '../text/words';
 import { Countdown, KeepButton } from './parking';
+import { useKernels } from './kernels';
 import { leaseMenu } from './leasemenu';
 import {
   type IViewServices,
@@ -26,8 +28,15 @@ const COUNTED = 28;
 
 /** The toolbar's item: what the open notebook holds or waits for, and what can be done. */
 export class LeaseToolbarItem extends ViewWidget {
-  constructor(services: IViewServices, notebook: NotebookPanel) {
-    super(services, () => <ToolbarItemView notebook={notebook} />);
+  /** `kernels` says which kernels run on another host of the pool. */
+  constructor(
+    services: IViewServices,
+    notebook: NotebookPanel,
+    kernels: LackingKernels | null = null
+  ) {
+    super(services, () => (
+      <ToolbarItemView notebook={notebook} kernels={kernels} />
+    ));
     this.addClass('jp-gpushare-toolbar-item');
     // A toolbar measures its items once, and moves those that have no room into its menu. Only
     // the picture counts: the style sheet gives the words what room is left.
@@ -35,21 +44,36 @@ export class LeaseToolbarItem extends ViewWidget {
   }
 }
 
-function ToolbarItemView(props: { notebook: NotebookPanel }): JSX.Element {
+function ToolbarItemView(props: {
+  notebook: NotebookPanel;
+  kernels: LackingKernels | null;
+}): JSX.Element {
   const { trans, commands, model } = useView();
   const { status, connection } = useSnapshot();
   const { units } = useSettings();
   const kernel = useKernelId(props.notebook);
   const lease = leaseOfKernel(status, kernel);
+  const host = useKernels(
+    props.kernels,
+    () => props.kernels?.elsewhere.find(one => one.kernel === kernel)?.host
+  );
   const stale = connection === Connection.Stale;
   // Without a connection the clock is not corrected any more, so there is no countdown.
   const warned = lease?.warning && !stale ? lease : null;
   const Icon = lease ? stateIcons[lease.state] : gpuIcon;
   const entry = entryOf(lease, status);
-  const text = status
-    ? leaseSummary(lease, units, trans, waitsForBudget(entry))
-    : trans.__('GPU: not known');
-  const hint = hintText(lease, entry, status, trans);
+  // The node manager here knows nothing of a kernel on another host.
+  const text = host
+    ? trans.__('On host %1', host)
+    : status
+      ? leaseSummary(lease, units, trans, waitsForBudget(entry))
+      : trans.__('GPU: not known');
+  const hint = host
+    ? trans.__(
+        'This kernel runs on host %1 and gets the GPUs there. `%gpushare status` in a cell shows them.',
+        host
+      )
+    : hintText(lease, entry, status, trans);
   const label = trans.__('GPU of this notebook: %1', text);
   return (
     <>

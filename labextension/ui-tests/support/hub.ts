@@ -18,28 +18,38 @@ type Wish =
     }
   | { do: 'calm' | 'kill_node' | 'start_node' };
 
+/** What pool.py does on demand. */
+type PoolWish =
+  | { do: 'server'; who: string; kind: string }
+  | { do: 'notebook'; who: string; name: string; cells: string[] }
+  | { do: 'take'; who: string; host: string; name: string }
+  | { do: 'verb'; words: string[] };
+
 /** A real JupyterHub: alice and bob are students, carol is an administrator. */
-export class Hub {
+export class Hub<W = Wish> {
   private constructor(
     private readonly process: ChildProcess,
     private readonly lines: AsyncIterator<string>,
-    readonly url: string
+    readonly url: string,
+    /** Why it cannot run on this machine; empty: it runs. */
+    readonly impossible: string
   ) {}
 
-  static async start(): Promise<Hub> {
+  /** `program`: hub.py, or pool.py for one with several hosts. */
+  static async start<W = Wish>(program = 'hub.py'): Promise<Hub<W>> {
     const child = spawn(
       process.env.PYTHON || 'python',
-      [path.join(FOLDER, 'hub.py')],
+      [path.join(FOLDER, program)],
       { stdio: ['pipe', 'pipe', 'inherit'] }
     );
     const lines = readline
       .createInterface({ input: child.stdout! })
       [Symbol.asyncIterator]();
-    const { url } = await answer(lines);
-    return new Hub(child, lines, url as string);
+    const { url = '', impossible = '' } = await answer(lines);
+    return new Hub(child, lines, url as string, impossible as string);
   }
 
-  async do(wish: Wish): Promise<void> {
+  async do(wish: W): Promise<void> {
     this.process.stdin!.write(`${JSON.stringify(wish)}\n`);
     await answer(this.lines);
   }
@@ -58,7 +68,7 @@ async function answer(
 ): Promise<Record<string, unknown>> {
   const { value, done } = await lines.next();
   if (done) {
-    throw new Error('hub.py ended');
+    throw new Error('the servers ended');
   }
   const said = JSON.parse(value);
   if (said.ok === false) {
@@ -68,6 +78,9 @@ async function answer(
 }
 
 interface IForATest {
+  /** The GPU pages of the pool in a browser of that person's own. */
+  poolPageOf: (who: string) => Promise<Page>;
+
   /** The GPU pages in a browser of that person's own, who logged in at the Hub for it. */
   gpusOf: (who: string) => Promise<Page>;
 
@@ -76,7 +89,11 @@ interface IForATest {
 }
 
 /** Log in at the Hub's own form, as a person who was sent there does. */
-async function enter(browser: Browser, hub: Hub, who: string): Promise<Page> {
+async function enter(
+  browser: Browser,
+  hub: { url: string },
+  who: string
+): Promise<Page> {
   const context = await browser.newContext({ baseURL: hub.url });
   const page = await context.newPage();
   await page.goto('/services/gpushare/');
@@ -87,7 +104,14 @@ async function enter(browser: Browser, hub: Hub, who: string): Promise<Page> {
   return page;
 }
 
-export const test = base.extend<IForATest, { hub: Hub }>({
+interface IForAWorker {
+  hub: Hub;
+
+  /** A Hub with a pool: host a has one GPU of 24 GiB, host b three of 40 GiB. */
+  pool: Hub<PoolWish>;
+}
+
+export const test = base.extend<IForATest, IForAWorker>({
   hub: [
     async ({}, use) => {
       const hub = await Hub.start();
@@ -96,6 +120,26 @@ export const test = base.extend<IForATest, { hub: Hub }>({
     },
     { scope: 'worker', timeout: 300_000 }
   ],
+
+  pool: [
+    async ({}, use) => {
+      const pool = await Hub.start<PoolWish>('pool.py');
+      await use(pool);
+      await pool.stop();
+    },
+    { scope: 'worker', timeout: 300_000 }
+  ],
+
+  poolPageOf: async ({ browser, pool }, use) => {
+    const pages: Page[] = [];
+    await use(async who => {
+      pages.push(await enter(browser, pool, who));
+      return pages[pages.length - 1];
+    });
+    for (const page of pages) {
+      await page.context().close();
+    }
+  },
 
   gpusOf: async ({ browser, hub }, use) => {
     const pages: Page[] = [];
