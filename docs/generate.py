@@ -173,6 +173,8 @@ def metrics() -> str:
 
     from jupyter_gpushare.node.views.metrics import NodeMetrics
     from jupyter_gpushare.policy.books.state import State
+    from jupyter_gpushare.pool.metrics import PoolMetrics
+    from jupyter_gpushare.pool.state import State as PoolState
 
     class Quiet:
         """As much of a manager as the collector reads."""
@@ -200,17 +202,25 @@ def metrics() -> str:
 
     registry = CollectorRegistry()
     NodeMetrics(Quiet(), Shut(), registry, 1)  # type: ignore[arg-type]
-    rows = sorted(
-        (f"`{family.name}{'_total' if family.type == 'counter' else ''}`", family.type,
-         family.documentation)
-        for family in registry.collect()
-    )  # fmt: skip
+    pool = PoolMetrics(PoolState).registry
+    heads = ("metric", "type", "meaning")
     return (
         "# Metrics\n\nOf a standalone node manager with `--metrics-port`. Names of people are in "
         "no label, but for `jupyter_gpushare_environment_…`, which are there only where "
         "`c.NodeManagerApp.metrics_environments` says for how many. The Jupyter server adds ours "
-        "to its own `/metrics`.\n\n" + table(("metric", "type", "meaning"), rows)
+        "to its own `/metrics`.\n\n"
+        + table(heads, _metric_rows(registry))
+        + "\n## Of a pool\n\nOf the pool of several hosts with `c.Pool.metrics_port`, alone or in "
+        "the Hub's service. No person is named.\n\n" + table(heads, _metric_rows(pool))
     )
+
+
+def _metric_rows(registry: Any) -> list[tuple[str, str, str]]:
+    return sorted(
+        (f"`{family.name}{'_total' if family.type == 'counter' else ''}`", family.type,
+         family.documentation)
+        for family in registry.collect()
+    )  # fmt: skip
 
 
 def openapi() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,27 +20,55 @@ _SOON: Final = 7 * 86400.0
 
 
 def membership(folder: Path, now: float | None = None) -> Iterator[Check]:
-    """One check where the host has joined a pool, none where it has not. ``now``: Unix time."""
+    """What is to be said where the host has joined a pool; nothing where it has not.
+
+    ``now``: Unix time.
+    """
     try:
         if not (folder / "pool.json").exists():
             return
         found = Membership.open(folder)
         if found is None:
             return
-        ends = found.expires()
+        (begins, ends), vouched, loose = (
+            found.valid(),
+            found.is_vouched_for(),
+            found.open_to_others(),
+        )
     except PermissionError:
         return  # Only the node manager's user may look; its own run of the doctor says it.
     except (BadMembership, OSError) as error:
         yield problem("pool", str(error), _AGAIN)
         return
-    left = ends - (time.time() if now is None else now)
+    yield _certificate(found.name, begins, ends, vouched, time.time() if now is None else now)
+    for place in loose:
+        text = f"Others may read or change {place}: whoever has its key can say to be {found.name}."
+        mode = "700" if place == folder else "600"
+        fix = (
+            f"chmod {mode} {shlex.quote(str(place))}. If others use this computer, say also "
+            f"`jupyter gpushare pool forget {found.name}` at the pool, and join it again."
+        )
+        yield problem("pool", text, fix)
+
+
+def _certificate(name: str, begins: float, ends: float, vouched: bool, now: float) -> Check:
     day = time.strftime("%Y-%m-%d", time.localtime(ends))
-    told = f"this host is {found.name} in its pool; its certificate lasts until {day}"
-    if left <= 0:
-        text = f"The certificate of the host {found.name} expired on {day}: the pool cannot use it."
-        yield problem("pool", text, _AGAIN)
-    elif left < _SOON:
+    told = f"this host is {name} in its pool; its certificate lasts until {day}"
+    if not vouched:
+        text = (
+            f"The certificate of the host {name} is not by an authority of its pool, so the pool "
+            "does not believe it. Files of two pools may have been mixed."
+        )
+        return problem("pool", text, _AGAIN)
+    if now < begins:
+        text = f"The certificate of the host {name} is not valid yet: this host's clock is late."
+        return problem(
+            "pool", text, "Set the clock, for instance with chrony or systemd-timesyncd."
+        )
+    if now >= ends:
+        text = f"The certificate of the host {name} expired on {day}: the pool cannot use it."
+        return problem("pool", text, _AGAIN)
+    if ends - now < _SOON:
         fix = "See at the pool with `jupyter gpushare pool hosts` why it cannot reach this host."
-        yield warning("pool", f"{told}, and the pool has not renewed it", fix)
-    else:
-        yield ok("pool", told)
+        return warning("pool", f"{told}, and the pool has not renewed it", fix)
+    return ok("pool", told)

@@ -61,6 +61,13 @@ class PoolAnswers:
     async def answer(self, call: Call, by: str) -> Any:
         """The result. Raises :class:`PoolRefused`."""
         try:
+            return await self._answer(call, by)
+        except PoolRefused as refused:
+            self._manager.metrics.refusals.labels(refused.reason.value).inc()
+            raise
+
+    async def _answer(self, call: Call, by: str) -> Any:
+        try:
             return await self._calls[call.method](call.params, by)
         except LedgerProblem as problem:
             raise PoolRefused(Reason.UNAVAILABLE, str(problem)) from problem
@@ -119,7 +126,8 @@ class PoolAnswers:
 
     async def _where(self, params: Any, _by: str) -> Any:
         wish = Wish(params.environment, params.gpus, params.memory, params.kind)
-        ranked = rank(self._manager.state.hosts.values(), wish)
+        with self._manager.metrics.where.time():
+            ranked = rank(self._manager.state.hosts.values(), wish)
         # Not asdict(): it copies each sentence, which takes longer than the ranking.
         return {"hosts": [{part: getattr(one, part) for part in _RANKED} for one in ranked]}
 

@@ -28,6 +28,7 @@ class PoolApp(JupyterApp):
         "socket": "Pool.socket",
         "listen": "Pool.listen",
         "address": "Pool.address",
+        "metrics-port": "Pool.metrics_port",
     }
     examples = """
     jupyter gpushare pool serve --address=pool.example.org

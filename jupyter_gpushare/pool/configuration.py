@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_core.paths import jupyter_data_dir
-from traitlets import Dict, Float, TraitError, Unicode, default, validate
+from traitlets import Dict, Float, Integer, TraitError, Unicode, default, validate
 from traitlets.config import Configurable
 
 from ..protocol import names
@@ -44,6 +44,12 @@ class Pool(Configurable):
         help="""The address by which hosts reach the place where they join: tokens contain it. Not
         set: with JupyterHub the host of the pages' url, else this host's name."""
     ).tag(config=True)
+    metrics_port = Integer(
+        0, min=0, max=65535, help="Port of the pool's Prometheus metrics; 0: none."
+    ).tag(config=True)
+    metrics_address = Unicode("127.0.0.1", help="Address of the pool's Prometheus metrics.").tag(
+        config=True
+    )
     validity = Float(
         _RULES.validity,
         min=1.0,

@@ -24,6 +24,7 @@ from .configuration import Pool
 from .hostlink import HostLink
 from .joining import Invitations, Joined, JoinEndpoint, Token
 from .ledger import Audited, LedgerProblem, PoolLedger
+from .metrics import PoolMetrics
 from .pki import Authority, BadRequest, NoAuthority
 from .quotas import PoolQuotas
 from .renewing import renew
@@ -72,6 +73,7 @@ class PoolManager:
         self.config = settings.rules()
         self.state = core.State()
         self.places = Places(self)
+        self.metrics = PoolMetrics(lambda: self.state)
         self.links: dict[Host, HostLink] = {}
         self.quotas = PoolQuotas(settings.quotas, self.submit)
         self._dial = dial or self._over_tls

@@ -7,6 +7,9 @@ import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tornado.httpserver import HTTPServer
+
+from ..node.views import metricsport
 from .answers import PoolAnswers
 from .configuration import Pool
 from .ledger import LedgerProblem
@@ -24,18 +27,26 @@ async def serving(settings: Pool, log: logging.Logger) -> AsyncIterator[PoolMana
     """Serve until the context ends. Raises :class:`CannotServe`."""
     manager = PoolManager(settings, log=log)
     socket = PoolSocket(Path(settings.socket), PoolAnswers(manager), log)
+    exporter: HTTPServer | None = None
     try:
         manager.quotas.check()
         await manager.start()
         await socket.start()
+        if settings.metrics_port:
+            exporter = metricsport.serve(
+                manager.metrics.registry, settings.metrics_address, settings.metrics_port
+            )
     except (LedgerProblem, NoAuthority, ValueError) as error:
         await manager.close()
         raise CannotServe(str(error)) from error
     except OSError as error:
+        await socket.close()
         await manager.close()
         raise CannotServe(f"The pool cannot start: {error}") from error
     try:
         yield manager
     finally:
+        if exporter is not None:
+            exporter.stop()
         await socket.close()
         await manager.close()

@@ -15,6 +15,7 @@ from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.cli import checks, poolchecks
 from jupyter_gpushare.cli.checks import Level
+from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
@@ -250,6 +251,22 @@ def test_the_doctor_knows_a_host_of_a_pool_and_its_certificate(
         for days in (22, 24, 29, 31)
     ]
     assert found == [Level.OK, Level.WARNING, Level.WARNING, Level.PROBLEM]
+    early = next(poolchecks.membership(folder, time.time() - 86400.0))
+    assert early.level is Level.PROBLEM
+    assert "clock is late" in early.text
+    for place, mode, mended in ((folder, 0o755, "700"), (folder / "host.pem", 0o640, "600")):
+        private = place.stat().st_mode
+        place.chmod(mode)
+        fine, loose = poolchecks.membership(folder)
+        assert (fine.level, loose.level) == (Level.OK, Level.PROBLEM)
+        assert f"Others may read or change {place}" in loose.text
+        assert f"chmod {mended} {place}." in str(loose.fix)
+        place.chmod(private)
+    # Another pool's authority, as where files of two pools were mixed.
+    (folder / "ca.pem").write_text(Authority.create(folder / "x", "x", time.time()).authorities)
+    (mixed,) = poolchecks.membership(folder)
+    assert mixed.level is Level.PROBLEM
+    assert "not by an authority of its pool" in mixed.text
     (folder / "host.pem").unlink()
     (broken,) = poolchecks.membership(folder)
     assert broken.level is Level.PROBLEM

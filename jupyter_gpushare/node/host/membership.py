@@ -109,17 +109,35 @@ class Membership:
             self._context = secured.server_context(str(self._folder / _OWN), trusted)
         return self._context
 
-    def expires(self) -> float:
-        """When this host's certificate ends, Unix time. Raises as :meth:`open` does."""
+    def valid(self) -> tuple[float, float]:
+        """From when until when this host's certificate counts, Unix time.
+
+        Raises as :meth:`open` does.
+        """
+        leaf = self._certificates(_OWN)[0]
+        return leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+
+    def is_vouched_for(self) -> bool:
+        """Whether one of the pool's authorities has signed it. Raises as :meth:`open` does."""
+        leaf, trusted = self._certificates(_OWN)[0], self._certificates(_TRUSTED)
+        from cryptography.exceptions import InvalidSignature
+
+        return any(_has_signed(one, leaf, InvalidSignature) for one in trusted)
+
+    def open_to_others(self) -> list[Path]:
+        """What others than its owner may read or write. Raises :class:`OSError`."""
+        places = (self._folder, self._folder / _OWN)
+        return [one for one in places if one.stat().st_mode & 0o077]
+
+    def _certificates(self, name: str) -> list[Any]:
         try:
             from cryptography import x509
         except ImportError:
             raise BadMembership(MISSING) from None
         try:
-            leaf = x509.load_pem_x509_certificates((self._folder / _OWN).read_bytes())[0]
+            return x509.load_pem_x509_certificates((self._folder / name).read_bytes())
         except ValueError as error:
-            raise BadMembership(f"{self._folder / _OWN} has no certificate: {error}.") from error
-        return leaf.not_valid_after_utc.timestamp()
+            raise BadMembership(f"{self._folder / name} has no certificate: {error}.") from error
 
     def request(self) -> str:
         """A request for the next certificate, PEM. Raises :class:`BadMembership`."""
