@@ -1,6 +1,6 @@
 """Prometheus metrics of the pool: how its hosts stand, what is lent, how it answers.
 
-No label names a person. A host's name is in one metric only, so that an alert can say which is away.
+No label names a person. One metric names the hosts, so that an alert can say which one is lost.
 """
 
 from __future__ import annotations
