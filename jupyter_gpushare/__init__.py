@@ -10,6 +10,7 @@ __all__ = [
     "Preempted",
     "__version__",
     "checkpoint",
+    "elastic",
     "estimate",
     "gated",
     "gpu",
@@ -22,6 +23,7 @@ TYPE_CHECKING = False  # as in typing, which is not imported here
 if TYPE_CHECKING:
     from typing import Any
 
+    from . import elastic
     from .client.api import estimate
     from .client.decorator import gpu
     from .client.errors import Preempted
@@ -36,6 +38,10 @@ def __getattr__(name: str) -> "Any":
         from .jobs.sweeps import sweep
 
         return sweep
+    if name == "elastic":
+        from importlib import import_module
+
+        return import_module(".elastic", __name__)
     from . import client
 
     return getattr(client, name)

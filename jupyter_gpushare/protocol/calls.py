@@ -91,6 +91,7 @@ class TaskParams:
     kind: Annotated[str, words("kernel", "process")]
     kernel_id: Id | None
     path: Annotated[str, Text(PATH)] | None
+    job: Annotated[Name | None, "the job of which it is one worker; null: none"] = None
 
 
 @dataclass(frozen=True, slots=True)

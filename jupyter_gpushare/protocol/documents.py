@@ -566,6 +566,14 @@ class Lease(LeaseParking, LeaseTurn):
         "this path, less the server's root. null: unknown, or another environment's.",
     ]
     pid: Annotated[int | None, Private()]
+    job: NotRequired[
+        Annotated[
+            str | None,
+            Private(),
+            "the job of which this task is one worker, as it says itself: the leases of one job of "
+            "an environment have the same; null: none, or not yours to know",
+        ]
+    ]
     gpus: list[LeaseGpu]
     asked: Asked
     priority_class: Class

@@ -19,6 +19,7 @@ SECRET: Final = "JUPYTER_GPUSHARE_SECRET"
 RESTARTS: Final = "JUPYTER_GPUSHARE_RESTARTS"
 #: The process id of `run`.
 RUN: Final = "JUPYTER_GPUSHARE_RUN"
+JOB: Final = "JUPYTER_GPUSHARE_JOB"
 KERNEL_ID: Final = "JUPYTER_GPUSHARE_KERNEL_ID"
 NOTEBOOK: Final = "JUPYTER_GPUSHARE_NOTEBOOK"
 NOTEBOOK_SOCKET: Final = "JUPYTER_GPUSHARE_NOTEBOOK_SOCKET"
@@ -107,6 +108,7 @@ MEANING: Final = {
     SECRET: "Set by us: what proves it.",
     RESTARTS: "Set by `run --requeue`: how often it has started this command again; first 0.",
     RUN: "Set by `run`: its process id, by which its command knows that SIGTERM only asks.",
+    JOB: "Set by us for the workers of a job: its name, by which people see their leases as one.",
     KERNEL_ID: "Set by the Jupyter server: the kernel's id.",
     NOTEBOOK: "Set by the Jupyter server: the notebook's `gpushare` metadata when the "
     "kernel started, as JSON; for when the server does not answer.",

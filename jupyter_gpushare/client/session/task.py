@@ -31,7 +31,10 @@ def running_kernel() -> Any:
 def describe_task(environ: Mapping[str, str]) -> dict[str, Any]:
     """The ``task`` of a request."""
     app = running_kernel()
-    return _process() if app is None else _kernel(app, environ)
+    task = _process() if app is None else _kernel(app, environ)
+    if job := _clean(environ.get(names.JOB, ""), _LONGEST_NAME):
+        task["job"] = job
+    return task
 
 
 def _kernel(app: Any, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -293,6 +293,7 @@ class Sheet:
             "kernel_id": lease.task.kernel_id,
             "path": lease.task.path,
             "pid": lease.task.process.pid,
+            "job": lease.task.job,
             "gpus": self._gpus_of(lease),
             "asked": {
                 "gpus": lease.request.gpus,

@@ -114,6 +114,7 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         kind=TaskKind(params.task.kind),
         kernel_id=params.task.kernel_id,
         path=None if params.task.path is None else _within(params.task.path, _LONGEST_PATH),
+        job=None if params.task.job is None else _within(params.task.job, _LONGEST_NAME),
     )
     memory = _bytes(params.memory)
     priority_class = PriorityClass(params.priority_class or params.looks or "interactive")

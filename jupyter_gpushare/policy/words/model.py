@@ -330,13 +330,17 @@ class Loan:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One process tree that computes. ``path`` is the notebook's or script's path."""
+    """One process tree that computes. ``path`` is the notebook's or script's path.
+
+    ``job`` names the job of which it is one worker, for display.
+    """
 
     process: ProcessId
     name: str
     kind: TaskKind
     kernel_id: str | None = None
     path: str | None = None
+    job: str | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -578,6 +578,8 @@ export interface components {
                  */
                 what: "moves" | "makes_way" | "locked" | "stops";
             } | null;
+            /** @description the job of which this task is one worker, as it says itself: the leases of one job of an environment have the same; null: none, or not yours to know */
+            job?: string | null;
             /** @description why an idle task that was asked for its GPUs keeps them */
             kept: string | null;
             kernel_id: string | null;

@@ -1,0 +1,12 @@
+"""Elastic training: one model on as many GPUs of a host as nobody else needs just now.
+
+``core`` decides, and is pure: which samples a rank takes, who trains, and how a job stands.
+``leader`` runs a job in a process of its own, named by the job's key: it asks the node manager for
+idle cards, starts a ``member`` for each, and says who trains. A member holds one lease and runs
+torch's elastic agent; its worker is ``training``, where the user's function runs. ``checkpoints``
+are on disk, ``events`` are what happened, and ``running`` is what people call.
+"""
+
+from .core import Phase, Rank, Status
+
+__all__ = ["Phase", "Rank", "Status"]
