@@ -586,3 +586,15 @@ tell(lease=lease(), visible=visible())
         after = task.hear()
         assert after["lease"] not in (None, before)
         assert after["visible"] in uuids(node)
+
+
+def test_a_worker_of_a_job_says_so(node: RunningNode) -> None:
+    code = "import torch; tell(lease=lease()); input()"
+    with (
+        Running(code, node.socket, JUPYTER_GPUSHARE_JOB="digits") as one,
+        Running(code, node.socket),
+    ):
+        one.hear()
+        leases = until(lambda: rows if len(rows := held(node)) == 2 else None, "two leases")
+        assert {lease["job"] for lease in leases} == {"digits", None}
+        one.go_on()
