@@ -45,7 +45,6 @@ class AdviseApp(Verb):
     hand_over = option(0.2, "Seconds that a turn takes. Assumed: 0.2.", number(0.0, 1e6))
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         from ..replay.run import Cluster
         from ..replay.trace import TraceError
 

@@ -39,8 +39,6 @@ class GpuShareApp(Verb):
     }
 
     def run(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
         self.parser().print_help()
         return 2
 

@@ -47,7 +47,6 @@ class DoctorApp(Verb):
     )
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         if self.bundle:
             return self._write_bundle()
         checks = []
@@ -71,11 +70,10 @@ class DoctorApp(Verb):
         lines = [as_text(check) for check in self._examine()]
         wishes = Wishes(self.log_files, self.metrics_url)
         parts = write_bundle(path, lines, os.environ, wishes)
-        if self.json:
-            self.print_json({"bundle": str(path), "parts": parts})
-        else:
-            print(f"{path}: {', '.join(parts)}. Look through it before you send it.")
-        return 0
+        return self.say(
+            {"bundle": str(path), "parts": parts},
+            f"{path}: {', '.join(parts)}. Look through it before you send it.",
+        )
 
     def _examine(self) -> Iterator[Check]:
         if self.hub or self.hub_config:

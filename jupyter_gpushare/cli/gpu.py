@@ -19,18 +19,14 @@ class GpuListApp(Verb):
     description = """List the node's GPUs, and which are out of service."""
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         with connect() as node:
             gpus = node.call(Method.STATUS)["gpus"]
-        if self.json:
-            self.print_json({"gpus": gpus})
-            return 0
         rows = [
             (gpu["index"], gpu["uuid"], gpu["name"], format_size(gpu["memory"]), health(gpu))
             for gpu in gpus
         ]
-        print(table(("GPU", "UUID", "NAME", "MEMORY", "SERVICE"), rows) if rows else "No GPUs.")
-        return 0
+        heads = ("GPU", "UUID", "NAME", "MEMORY", "SERVICE")
+        return self.say({"gpus": gpus}, table(heads, rows) if rows else "No GPUs.")
 
 
 class ServiceVerb(Verb):
@@ -45,13 +41,9 @@ class ServiceVerb(Verb):
             raise UsageError("name GPUs, or say --all.")
         with connect() as node:
             done = node.call(method, **params)
-        if self.json:
-            self.print_json(done)
-        else:
-            count = done["count"]
-            what = "out of service" if method is Method.NODE_DRAIN else "back in service"
-            print(f"{count} GPU{'' if count == 1 else 's'} {what}")
-        return 0
+        count = done["count"]
+        what = "out of service" if method is Method.NODE_DRAIN else "back in service"
+        return self.say(done, f"{count} GPU{'' if count == 1 else 's'} {what}")
 
     def call_each(self, named: list[str], method: Method, **params: Any) -> int:
         """Call ``method`` for each of these GPUs, and print whether it is in service then."""
@@ -120,11 +112,6 @@ class GpuApp(GpuListApp):
         "drain": ("cli.gpu.GpuDrainApp", "Take a GPU out of service."),
         "resume": ("cli.gpu.GpuResumeApp", "Put a GPU back into service."),
     }
-
-    def run(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
-        return super().run(arguments)
 
 
 def _uuid(name: str, gpus: list[dict[str, Any]]) -> str:

@@ -31,15 +31,10 @@ class LeasesApp(Verb):
     mine = flag("Only your own leases.")
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         with connect() as node:
             status = whole_status(node)
         leases = [lease for lease in status["leases"] if lease["mine"] or not self.mine]
-        if self.json:
-            self.print_json({"leases": leases})
-        else:
-            print(lease_table(leases, status["node"]["time"]))
-        return 0
+        return self.say({"leases": leases}, lease_table(leases, status["node"]["time"]))
 
 
 def lease_table(leases: list[doc.Lease], now: float) -> str:

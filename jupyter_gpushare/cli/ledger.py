@@ -93,13 +93,6 @@ class LedgerVerb(Verb):
             raise UsageError(what)
         return Path(arguments[0])
 
-    def say(self, answer: dict[str, Any], text: str) -> None:
-        """For a program, or for a person."""
-        if self.json:
-            self.print_json(answer)
-        else:
-            print(text)
-
 
 class LedgerBackupApp(LedgerVerb):
     """Copy the ledger into a file."""
@@ -132,8 +125,7 @@ class LedgerBackupApp(LedgerVerb):
         finally:
             Path(draft).unlink(missing_ok=True)
         answer = {"file": str(target.absolute()), **asdict(health)}
-        self.say(answer, f"{target}: {_described(answer)}")
-        return 0
+        return self.say(answer, f"{target}: {_described(answer)}")
 
     def _fill(self, file: IO[bytes], target: Path) -> None:
         node = self.node()
@@ -179,8 +171,7 @@ class LedgerCheckApp(LedgerVerb):
             told = "\n  ".join([f"{answer['path']} has problems:", *answer["problems"]])
             self.say(answer, told)
             return 1
-        self.say(answer, f"{answer['path']}: {_described(answer)}")
-        return 0
+        return self.say(answer, f"{answer['path']}: {_described(answer)}")
 
 
 class LedgerVacuumApp(LedgerVerb):
@@ -193,7 +184,6 @@ class LedgerVacuumApp(LedgerVerb):
     written anew, which needs as much room again meanwhile."""
 
     def work(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         node = self.node()
         if node is not None:
             with node:
@@ -204,8 +194,7 @@ class LedgerVacuumApp(LedgerVerb):
                 ledger.vacuum()
                 answer = {"before": before, "after": ledger.path.stat().st_size}
         sizes = [format_size(answer[name]) for name in ("after", "before")]
-        self.say(answer, "The ledger takes {}; it took {}.".format(*sizes))
-        return 0
+        return self.say(answer, "The ledger takes {}; it took {}.".format(*sizes))
 
 
 class LedgerRestoreApp(LedgerVerb):
@@ -233,8 +222,9 @@ class LedgerRestoreApp(LedgerVerb):
         told = f"{ledger.path} was restored from {backup}."
         if old is not None:
             told += f" The previous ledger is in {old}."
-        self.say({"path": str(ledger.path), "before": None if old is None else str(old)}, told)
-        return 0
+        return self.say(
+            {"path": str(ledger.path), "before": None if old is None else str(old)}, told
+        )
 
 
 class LedgerApp(LedgerCheckApp):
@@ -250,11 +240,6 @@ class LedgerApp(LedgerCheckApp):
         "vacuum": ("cli.ledger.LedgerVacuumApp", "Give free room of the file back to the disk."),
         "restore": ("cli.ledger.LedgerRestoreApp", "Put a backup in the ledger's place."),
     }
-
-    def work(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
-        return super().work(arguments)
 
 
 @contextlib.contextmanager

@@ -88,7 +88,6 @@ class PlanApp(Verb):
     """
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         lines = sys.stdin.buffer
         while line := lines.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE and not line.endswith(b"\n"):

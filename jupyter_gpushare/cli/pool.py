@@ -65,16 +65,11 @@ class HostsApp(AtPool):
     which are out of service."""
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         answer = self.ask(PoolMethod.HOSTS)
-        if self.json:
-            self.print_json(answer)
-            return 0
         rows = [_row(host) for host in answer["hosts"]]
         heads = ("HOST", "GPUS", "FREE", "KIND", "WAITING", "EXPECTED WAIT", "STATE")
         none = "No host has joined. `jupyter gpushare pool token` makes a token for one."
-        print(table(heads, rows) if rows else none)
-        return 0
+        return self.say(answer, table(heads, rows) if rows else none)
 
 
 def _row(host: dict[str, Any]) -> tuple[object, ...]:
@@ -131,9 +126,6 @@ class WhereApp(AtPool):
         who = self.one(arguments, "environment")
         wish = {"gpus": self.gpus, "memory": self.memory, "kind": self.kind or None}
         answer = self.ask(PoolMethod.WHERE, environment=who, **wish)
-        if self.json:
-            self.print_json(answer)
-            return 0
         rows = [
             (
                 one["host"],
@@ -142,8 +134,8 @@ class WhereApp(AtPool):
             )
             for one in answer["hosts"]
         ]
-        print(table(("HOST", "FITS", "WHY"), rows) if rows else "No host has joined.")
-        return 0
+        told = table(("HOST", "FITS", "WHY"), rows) if rows else "No host has joined."
+        return self.say(answer, told)
 
 
 class TokenApp(AtPool):
@@ -158,11 +150,7 @@ class TokenApp(AtPool):
         if len(arguments) > 1:
             raise UsageError("name one host, or none")
         answer = self.ask(PoolMethod.TOKEN, host=arguments[0] if arguments else None)
-        if self.json:
-            self.print_json(answer)
-            return 0
-        print(answer["token"])
-        return 0
+        return self.say(answer, str(answer["token"]))
 
 
 class DrainApp(AtPool):
@@ -194,11 +182,7 @@ class DrainApp(AtPool):
         return self.show(host)
 
     def show(self, host: dict[str, Any]) -> int:
-        if self.json:
-            self.print_json(host)
-        else:
-            print(f"{clean(host['host'])}: {clean(_state(host))}")
-        return 0
+        return self.say(host, f"{clean(host['host'])}: {clean(_state(host))}")
 
 
 class ResumeApp(DrainApp):
@@ -222,11 +206,7 @@ class ForgetApp(AtPool):
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.FORGET, host=self.one(arguments, "host"))
-        if self.json:
-            self.print_json(answer)
-        else:
-            print(f"{clean(answer['host'])} is forgotten.")
-        return 0
+        return self.say(answer, f"{clean(answer['host'])} is forgotten.")
 
 
 class RotateApp(AtPool):
@@ -237,13 +217,10 @@ class RotateApp(AtPool):
     know it in a moment, others when they are back; within 30 days nobody has to join again."""
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         answer = self.ask(PoolMethod.ROTATE)
-        if self.json:
-            self.print_json(answer)
-        else:
-            print("A new authority signs from now on; hosts get new certificates by themselves.")
-        return 0
+        return self.say(
+            answer, "A new authority signs from now on; hosts get new certificates by themselves."
+        )
 
 
 class LendApp(AtPool):
@@ -272,15 +249,12 @@ class LendApp(AtPool):
             raise UsageError("say for how long: --for 3h")
         wish = {"gpus": self.gpus, "seconds": self.seconds, "host": self.host or None}
         answer = self.ask(PoolMethod.LEND_GPUS, environment=who, **wish)
-        if self.json:
-            self.print_json(answer)
-            return 0
         lent = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
-        print(
+        return self.say(
+            answer,
             f"{clean(answer['host'])} keeps {lent} for {clean(who)} for"
-            f" {format_duration(self.seconds)}. The loan is {answer['id']}."
+            f" {format_duration(self.seconds)}. The loan is {answer['id']}.",
         )
-        return 0
 
 
 class ReturnApp(AtPool):
@@ -292,11 +266,7 @@ class ReturnApp(AtPool):
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.RETURN_GPUS, loan=self.one(arguments, "loan"))
-        if self.json:
-            self.print_json(answer)
-        else:
-            print(f"The loan {clean(answer['loan'])} has ended.")
-        return 0
+        return self.say(answer, f"The loan {clean(answer['loan'])} has ended.")
 
 
 class HistoryApp(AtPool):
@@ -308,14 +278,10 @@ class HistoryApp(AtPool):
     limit = option(50, "At most so many.", read=int)
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         answer = self.ask(PoolMethod.HISTORY, limit=self.limit)
-        if self.json:
-            self.print_json(answer)
-            return 0
         rows = [(_clock(one["wall"]), one["by"], one["text"]) for one in answer["events"]]
-        print(table(("WHEN", "WHO", "WHAT"), rows) if rows else "Nothing was done yet.")
-        return 0
+        heads = ("WHEN", "WHO", "WHAT")
+        return self.say(answer, table(heads, rows) if rows else "Nothing was done yet.")
 
 
 # -- quotas ----------------------------------------------------------------------------------------
@@ -358,11 +324,6 @@ class QuotaApp(QuotaListApp):
         "unset": ("cli.pool.QuotaUnsetApp", "Forget a quota that was set."),
     }
 
-    def run(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
-        return super().run(arguments)
-
 
 # -- groups that breathe ---------------------------------------------------------------------------
 
@@ -375,11 +336,7 @@ class GroupListApp(AtPool):
     lend, and how many their members use now."""
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         answer = self.ask(PoolMethod.GROUP_LIST)
-        if self.json:
-            self.print_json(answer)
-            return 0
         rows = [
             (
                 one["name"],
@@ -392,8 +349,7 @@ class GroupListApp(AtPool):
             for one in answer["groups"]
         ]
         heads = ("GROUP", "OWN", "MAY BORROW", "MAY LEND", "USES", "OF OTHERS")
-        print(table(heads, rows) if rows else "No group has GPUs of its own.")
-        return 0
+        return self.say(answer, table(heads, rows) if rows else "No group has GPUs of its own.")
 
 
 class GroupSetApp(AtPool):
@@ -417,11 +373,7 @@ class GroupSetApp(AtPool):
             raise UsageError("say how many GPUs are its own: --nominal 8")
         more = {"borrowing": self.borrowing, "lending": self.lending}
         answer = self.ask(PoolMethod.GROUP_SET, group=name, nominal=self.nominal, **more)
-        if self.json:
-            self.print_json(answer)
-        else:
-            print(f"{clean(name)} has {self.nominal} GPUs of its own.")
-        return 0
+        return self.say(answer, f"{clean(name)} has {self.nominal} GPUs of its own.")
 
 
 class GroupUnsetApp(AtPool):
@@ -433,11 +385,7 @@ class GroupUnsetApp(AtPool):
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.GROUP_UNSET, group=self.one(arguments, "group"))
-        if self.json:
-            self.print_json(answer)
-        else:
-            print(f"{clean(answer['group'])} has no GPUs of its own.")
-        return 0
+        return self.say(answer, f"{clean(answer['group'])} has no GPUs of its own.")
 
 
 class GroupApp(GroupListApp):
@@ -450,11 +398,6 @@ class GroupApp(GroupListApp):
         "set": ("cli.pool.GroupSetApp", "Give a group GPUs of its own."),
         "unset": ("cli.pool.GroupUnsetApp", "Take them back."),
     }
-
-    def run(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
-        return super().run(arguments)
 
 
 class PoolApp(HostsApp):
@@ -484,8 +427,3 @@ class PoolApp(HostsApp):
         ),
         "rotate": ("cli.pool.RotateApp", "Have a new authority sign certificates."),
     }
-
-    def run(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
-        return super().run(arguments)

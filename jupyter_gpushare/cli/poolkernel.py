@@ -38,7 +38,6 @@ class KernelspecApp(Verb):
 
         from ..starts.provisioner import PROVISIONER
 
-        self.no_arguments(arguments)
         wishes = {"gpus": self.gpus, "gpu_memory": self.memory, "gpu_kind": self.kind}
         try:
             wish = Wish.read(wishes)
@@ -74,8 +73,7 @@ class KernelspecApp(Verb):
                 user=not self.sys_prefix,
                 prefix=sys.prefix if self.sys_prefix else None,
             )
-        if self.json:
-            self.print_json({"kernelspec": str(where), "display_name": title})
-        else:
-            print(f"The launcher shows {title!r}. Its kernelspec is {where}.")
-        return 0
+        return self.say(
+            {"kernelspec": str(where), "display_name": title},
+            f"The launcher shows {title!r}. Its kernelspec is {where}.",
+        )

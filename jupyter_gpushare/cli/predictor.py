@@ -43,7 +43,6 @@ class PredictorRetrainApp(PredictorVerb):
     """
 
     def work(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         from ..predict.card import card_text
         from ..predict.records import MODELS_FILE, RECORDS_FILE, shipped
 
@@ -64,8 +63,9 @@ class PredictorRetrainApp(PredictorVerb):
                 json.dump(document, file, separators=(",", ":"))
             os.replace(draft, place)
         answer = {"file": str(place), "runs": len(own), "card": document["card"]}
-        self.say(answer, f"{card_text(document['card'])}\n{place}: made, with {len(own)} own runs")
-        return 0
+        return self.say(
+            answer, f"{card_text(document['card'])}\n{place}: made, with {len(own)} own runs"
+        )
 
     def _own(self, place: Path) -> list[Record]:
         from ..predict.records import read_lines
@@ -88,7 +88,6 @@ class PredictorCardApp(PredictorVerb):
     shipped = flag("The card of the models that come with the package.")
 
     def work(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         from ..predict.card import card_text
         from ..predict.estimates import Predictor, WrongModels
         from ..predict.records import MODELS_FILE
@@ -98,8 +97,7 @@ class PredictorCardApp(PredictorVerb):
             used = Predictor.load(place if place is not None and place.exists() else None)
         except WrongModels as error:
             raise Refused(str(error)) from None
-        self.say(dict(used.card), card_text(used.card))
-        return 0
+        return self.say(dict(used.card), card_text(used.card))
 
 
 class PredictorApp(Verb):
@@ -114,6 +112,4 @@ class PredictorApp(Verb):
     }
 
     def run(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
         raise UsageError("say what: jupyter gpushare predictor retrain, or card")

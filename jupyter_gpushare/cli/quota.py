@@ -74,10 +74,7 @@ class Whose(AtNode):
 
     def show(self, said: str, quota: dict[str, Any]) -> int:
         """Print what it is now."""
-        if self.json:
-            self.print_json(quota)
-        else:
-            print(quota_table([(said, quota)]))
+        self.say(quota, quota_table([(said, quota)]))
         warn(quota)
         return 0
 
@@ -89,17 +86,14 @@ class QuotaListApp(AtNode):
     description = """List every environment's quota and where it comes from (administrators)."""
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         from ..protocol.messages import Method
 
         with self.connect() as node:
             answer = node.call(Method.QUOTA_LIST)
-        if self.json:
-            self.print_json(answer)
-            return 0
         rows = [(quota["environment"], quota) for quota in answer["quotas"]]
         groups = [(f"group {one['group']}", one) for one in answer.get("groups", ())]
-        print(quota_table([("(everybody else)", answer["default"]), *groups, *rows]))
+        rest = [("(everybody else)", answer["default"])]
+        self.say(answer, quota_table([*rest, *groups, *rows]))
         warn(answer)
         return 0
 
@@ -179,11 +173,6 @@ class QuotaApp(QuotaListApp):
         "set": ("cli.quota.QuotaSetApp", "Set a quota."),
         "unset": ("cli.quota.QuotaUnsetApp", "Forget a quota that was set."),
     }
-
-    def run(self, arguments: list[str]) -> int:
-        if arguments:
-            raise self.unknown(arguments[0])
-        return super().run(arguments)
 
 
 def warn(answer: Mapping[str, Any]) -> None:

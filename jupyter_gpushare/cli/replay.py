@@ -114,7 +114,6 @@ class ReplayApp(Verb):
     save = option("", "With --generate: only write the sessions to this file, as a trace.")
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         if bool(self.trace) == self.generate:
             raise UsageError("say either --trace FILE or --generate")
         if self.plot and Path(self.plot).suffix.lower() not in PICTURES:
@@ -231,11 +230,7 @@ class ReplayApp(Verb):
                 cells = write_trace(source.sessions(), file)
         except OSError as error:
             raise Refused(f"{self.save}: {error.strerror}") from None
-        if self.json:
-            self.print_json({"file": self.save, "cells": cells})
-        else:
-            print(f"{self.save}: {cells} cells")
-        return 0
+        return self.say({"file": self.save, "cells": cells}, f"{self.save}: {cells} cells")
 
     def _draw(self, found: list[dict[str, Any]]) -> None:
         from ..replay.plots import plot_comparison

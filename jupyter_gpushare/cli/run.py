@@ -268,7 +268,6 @@ class RequestApp(UnderLease):
     told = "Leave this shell to give it back."
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         return self.start_command([os.environ.get("SHELL") or "/bin/sh"])
 
 

@@ -23,14 +23,9 @@ class StatusApp(Verb):
     description = """The node's GPUs, your quota, the leases and the queue."""
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         with connect() as node:
             status = whole_status(node)
-        if self.json:
-            self.print_json(status)
-        else:
-            print(as_text(status))
-        return 0
+        return self.say(status, as_text(status))
 
 
 def as_text(status: doc.Status) -> str:

@@ -38,7 +38,6 @@ class UsageApp(Verb):
     )
 
     def run(self, arguments: list[str]) -> int:
-        self.no_arguments(arguments)
         from ..protocol.messages import Method
 
         if self.by == "day":
@@ -87,13 +86,11 @@ class UsageApp(Verb):
                 utc_offset=0.0 if offset is None else offset.total_seconds(),
                 environment=self.environment or None,
             )
-        if self.json:
-            self.print_json(answer)
-            return 0
+        told = []
         for own in (answer, *answer.get("servers", ())):
-            print(f"{own['environment']}, days as on this computer:")
-            print(table(("DAY", *_FIGURES), [_day(day) for day in own["days"]]))
-        return 0
+            told.append(f"{own['environment']}, days as on this computer:")
+            told.append(table(("DAY", *_FIGURES), [_day(day) for day in own["days"]]))
+        return self.say(answer, "\n".join(told))
 
 
 _FIGURES: Final = (

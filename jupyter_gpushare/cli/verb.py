@@ -222,6 +222,10 @@ class Verb:
             arguments = self.parse(argv)
             level = logging.DEBUG if self.debug else logging.WARNING
             logging.basicConfig(level=level, format=f"{COMMAND}: %(message)s")
+            if arguments and self.subcommands:
+                raise self.unknown(arguments[0])
+            if not self.arguments:
+                self.no_arguments(arguments)
             code = self.run(arguments)
             sys.stdout.flush()
         except UsageError as error:
@@ -244,6 +248,14 @@ class Verb:
     def print_json(self, value: Any) -> None:
         """One JSON document; sorted, so that outputs can be compared."""
         print(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))
+
+    def say(self, answer: Any, text: str) -> int:
+        """Print ``answer`` for a program, or ``text`` for a person; the exit code 0."""
+        if self.json:
+            self.print_json(answer)
+        else:
+            print(text)
+        return 0
 
     def no_arguments(self, arguments: list[str]) -> None:
         """Raises `UsageError` when there are arguments and the verb takes none."""
