@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from ...policy.words import versions
-from ...policy.words.commands import COMMANDS, Command
+from ...policy.words import commands, versions
+from ...policy.words.commands import Command
 from ...policy.words.events import EVENTS, Event
 from .ledger import ROW_BYTES, VERSION_KEY, LedgerFailed, Record
 
@@ -91,4 +91,5 @@ def command_to_json(command: Command) -> dict[str, Any]:
 
 def command_from_json(data: dict[str, Any]) -> Command:
     """The command that :func:`command_to_json` wrote."""
-    return msgspec.convert(data, type=COMMANDS[data["kind"]])
+    command: Command = msgspec.convert(data, type=getattr(commands, data["kind"]))
+    return command

@@ -13,15 +13,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Final
 
 from ...policy.books.state import State
 from ...policy.core import Decision, Grant, Refuse, Wait
 from ...policy.say.effects import Signal
 from ...policy.words import events as ev
-from ...policy.words.model import EndReason, GpuUuid, LeaseId
+from ...policy.words.model import EndReason, GpuUuid, LeaseId, Quota
 from ...policy.words.recalls import Give, RecallPhase
 from ...protocol.errors import Reason
 from ...protocol.messages import CallId
@@ -133,8 +135,19 @@ Fields = Mapping[str, object]
 _INFO, _WARNING, _ERROR, _DEBUG = logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG
 
 
-def _who(event: Any) -> Fields:
-    return {"lease": event.lease, "environment": event.environment}
+def _of(*names: str, **paths: str) -> Callable[[Any], Fields]:
+    """Tells these attributes of an event; those named otherwise in the log by their ``paths``."""
+    told = {name: attrgetter(path) for name, path in {**{n: n for n in names}, **paths}.items()}
+    return lambda event: {name: _word(read(event)) for name, read in told.items()}
+
+
+def _word(value: object) -> object:
+    return value.value if isinstance(value, Enum) else value
+
+
+_WHO: Final = ("lease", "environment")
+_who: Final = _of(*_WHO)
+_flag: Final = _of("gpu", "kind", pid="process.pid")
 
 
 def _asked(event: Any) -> Fields:
@@ -157,71 +170,31 @@ def _whose_quota(event: Any) -> Fields:
 
 
 def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
-    quota = event.quota
-    return {
-        **_whose_quota(event),
-        "gpus": quota.gpus,
-        "memory": quota.memory,
-        "weight": quota.weight,
-        "gpu_hours": quota.gpu_hours,
-        "per": quota.per,
-        "idle_timeout": quota.idle_timeout,
-        "burst_memory": quota.burst_memory,
-        "turn_offset": quota.turn_offset,
-        "reserve": quota.reserve and quota.reserve.value,
-        "pin_turn_limit": quota.pin_turn_limit,
-        "interactive": quota.interactive,
-        "share": quota.share,
-        "by": event.by,
-    }
-
-
-def _flag(event: Any) -> Fields:
-    return {
-        "gpu": event.gpu,
-        "pid": event.process.pid,
-        "kind": event.kind.value,
-        "memory": getattr(event, "memory", None),
-    }
+    said = {part.name: _word(getattr(event.quota, part.name)) for part in fields(Quota)}
+    return {**_whose_quota(event), **said, "by": event.by}
 
 
 #: Level, name and fields of each event that is told.
 LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
-    ev.BootSeen: (_INFO, "node.started", lambda e: {"boot": e.boot_id}),
-    ev.GpuFound: (
-        _INFO,
-        "gpu.found",
-        lambda e: {"gpu": e.gpu.uuid, "name": e.gpu.name, "memory": e.gpu.memory},
-    ),
-    ev.GpuRemoved: (_WARNING, "gpu.removed", lambda e: {"gpu": e.gpu}),
-    ev.GpuLost: (_ERROR, "gpu.lost", lambda e: {"gpu": e.gpu, "problem": e.problem}),
-    ev.GpuRestored: (_INFO, "gpu.restored", lambda e: {"gpu": e.gpu}),
-    ev.NodeTakenOut: (
-        _INFO,
-        "node.out_of_service",
-        lambda e: {"why": e.reason, "by": e.by},
-    ),
-    ev.NodePutBack: (_INFO, "node.in_service", lambda e: {"by": e.by}),
-    ev.PoolJoined: (_INFO, "pool.joined", lambda e: {"pool": e.pool}),
-    ev.PoolLeft: (_INFO, "pool.left", lambda e: {}),
+    ev.BootSeen: (_INFO, "node.started", _of(boot="boot_id")),
+    ev.GpuFound: (_INFO, "gpu.found", _of(gpu="gpu.uuid", name="gpu.name", memory="gpu.memory")),
+    ev.GpuRemoved: (_WARNING, "gpu.removed", _of("gpu")),
+    ev.GpuLost: (_ERROR, "gpu.lost", _of("gpu", "problem")),
+    ev.GpuRestored: (_INFO, "gpu.restored", _of("gpu")),
+    ev.NodeTakenOut: (_INFO, "node.out_of_service", _of("by", why="reason")),
+    ev.NodePutBack: (_INFO, "node.in_service", _of("by")),
+    ev.PoolJoined: (_INFO, "pool.joined", _of("pool")),
+    ev.PoolLeft: (_INFO, "pool.left", _of()),
     ev.QuotasLent: (
         _DEBUG,
         "pool.lent",
         lambda e: {"until": e.until, "changed": len(e.loans), "ended": len(e.ended)},
     ),
     ev.LoansExpired: (_WARNING, "pool.expired", lambda e: {"loans": len(e.environments)}),
-    ev.GpuTakenOut: (
-        _INFO,
-        "gpu.out_of_service",
-        lambda e: {"gpu": e.gpu, "why": e.reason, "by": e.by},
-    ),
-    ev.GpuPutBack: (_INFO, "gpu.back_in_service", lambda e: {"gpu": e.gpu, "by": e.by}),
+    ev.GpuTakenOut: (_INFO, "gpu.out_of_service", _of("gpu", "by", why="reason")),
+    ev.GpuPutBack: (_INFO, "gpu.back_in_service", _of("gpu", "by")),
     ev.QuotaOverridden: (_INFO, "quota.set", _quota),
-    ev.QuotaOverrideRemoved: (
-        _INFO,
-        "quota.unset",
-        lambda e: {"environment": e.environment, "by": e.by},
-    ),
+    ev.QuotaOverrideRemoved: (_INFO, "quota.unset", _of("environment", "by")),
     ev.GroupQuotaOverridden: (_INFO, "quota.set", _quota),
     ev.GroupQuotaOverrideRemoved: (
         _INFO,
@@ -243,167 +216,79 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
             "memory": e.gpus[0].memory if e.gpus else None,
         },
     ),
-    ev.MemberJoined: (
-        _DEBUG,
-        "lease.joined",
-        lambda e: {"lease": e.lease, "pid": e.process.pid},
-    ),
-    ev.MemberLeft: (_DEBUG, "lease.left", lambda e: {"lease": e.lease, "pid": e.process.pid}),
-    ev.RebuildBegun: (_ERROR, "ledger.lost_leases", lambda e: {}),
+    ev.MemberJoined: (_DEBUG, "lease.joined", _of("lease", pid="process.pid")),
+    ev.MemberLeft: (_DEBUG, "lease.left", _of("lease", pid="process.pid")),
+    ev.RebuildBegun: (_ERROR, "ledger.lost_leases", _of()),
     ev.LeaseRebuilt: (_INFO, "lease.presented", _who),
     ev.RebuildRefused: (_WARNING, "lease.presented_in_vain", _who),
     ev.RebuildEnded: (_WARNING, "ledger.leases_presented", lambda e: {"leases": str(e.leases)}),
-    ev.HeartbeatLost: (_WARNING, "lease.stalled", lambda e: {"lease": e.lease}),
-    ev.StallActed: (
-        _WARNING,
-        "lease.stall_acted",
-        lambda e: {**_who(e), "action": e.action.value},
-    ),
-    ev.ActivityChanged: (
-        _DEBUG,
-        "lease.activity",
-        lambda e: {**_who(e), "activity": e.activity.value},
-    ),
-    ev.RecallMoved: (
-        _INFO,
-        "lease.asked_back",
-        lambda e: {"lease": e.lease, "give": e.give.value, "reason": e.why.value},
-    ),
-    ev.ParkingPlanned: (
-        _DEBUG,
-        "lease.parking",
-        lambda e: {"lease": e.lease, "memory": e.memory},
-    ),
+    ev.HeartbeatLost: (_WARNING, "lease.stalled", _of("lease")),
+    ev.StallActed: (_WARNING, "lease.stall_acted", _of(*_WHO, "action")),
+    ev.ActivityChanged: (_DEBUG, "lease.activity", _of(*_WHO, "activity")),
+    ev.RecallMoved: (_INFO, "lease.asked_back", _of("lease", "give", reason="why")),
+    ev.ParkingPlanned: (_DEBUG, "lease.parking", _of("lease", "memory")),
     ev.LeasePinned: (_INFO, "lease.pinned", _who),
-    ev.AbilityReported: (
-        _DEBUG,
-        "lease.ability",
-        lambda e: {"lease": e.lease, "rung": e.rung.value},
-    ),
-    ev.StopOffered: (_DEBUG, "lease.stoppable", lambda e: {**_who(e), "can": e.can}),
+    ev.AbilityReported: (_DEBUG, "lease.ability", _of("lease", "rung")),
+    ev.StopOffered: (_DEBUG, "lease.stoppable", _of(*_WHO, "can")),
     ev.PromiseMade: (
         _INFO,
         "promise.made",
-        lambda e: {
-            **_who(e),
-            "deadline": e.promise.deadline,
-            "rate": e.promise.rate,
-            "named": e.named,
-            "share": e.share,
-        },
+        _of(*_WHO, "named", "share", deadline="promise.deadline", rate="promise.rate"),
     ),
-    ev.PromiseRefused: (_INFO, "promise.refused", lambda e: {**_who(e), "best": e.best}),
-    ev.PromiseMoved: (
-        _INFO,
-        "promise.moved",
-        lambda e: {**_who(e), "state": e.state.value, "why": e.why and e.why.value},
-    ),
-    ev.PromiseEnded: (
-        _INFO,
-        "promise.ended",
-        lambda e: {
-            **_who(e),
-            "state": e.state.value,
-            "named": e.named,
-            "seconds": e.seconds,
-            "why": e.why and e.why.value,
-        },
-    ),
+    ev.PromiseRefused: (_INFO, "promise.refused", _of(*_WHO, "best")),
+    ev.PromiseMoved: (_INFO, "promise.moved", _of(*_WHO, "state", "why")),
+    ev.PromiseEnded: (_INFO, "promise.ended", _of(*_WHO, "state", "named", "seconds", "why")),
     ev.TaskForeseen: (
         _DEBUG,
         "foreseen",
         lambda e: {**_who(e), "shares": {one.kind: one.share for one in e.expected}},
     ),
-    ev.ShareSet: (
-        _DEBUG,
-        "share",
-        lambda e: {**_who(e), "share": e.share, "reason": e.why.value},
-    ),
+    ev.ShareSet: (_DEBUG, "share", _of(*_WHO, "share", reason="why")),
     ev.LeaseKept: (_INFO, "lease.kept", _who),
-    ev.LeaseParked: (
-        _INFO,
-        "lease.parked",
-        lambda e: {**_who(e), "rung": e.rung.value, "memory": e.memory, "seconds": e.seconds},
-    ),
-    ev.LeaseRestored: (
-        _INFO,
-        "lease.restored",
-        lambda e: {**_who(e), "memory": e.memory, "seconds": e.seconds},
-    ),
+    ev.LeaseParked: (_INFO, "lease.parked", _of(*_WHO, "rung", "memory", "seconds")),
+    ev.LeaseRestored: (_INFO, "lease.restored", _of(*_WHO, "memory", "seconds")),
     ev.ResidueFound: (_WARNING, "lease.still_there", _who),
     ev.ResumeQueued: (_INFO, "lease.resume_asked", _who),
     ev.ResumeCancelled: (_INFO, "lease.resume_cancelled", _who),
-    ev.LeaseEnded: (
-        _INFO,
-        "lease.ended",
-        lambda e: {**_who(e), "reason": e.reason.value, "by": e.by},
-    ),
-    ev.LimitTold: (_DEBUG, "lease.limit", lambda e: {"lease": e.lease}),
-    ev.LimitConfirmed: (
-        _DEBUG,
-        "lease.limit_confirmed",
-        lambda e: {"lease": e.lease, "live": e.live},
-    ),
-    ev.ReservationResized: (
-        _DEBUG,
-        "reservation",
-        lambda e: {"environment": e.environment, "gpu": e.gpu, "memory": e.memory},
-    ),
+    ev.LeaseEnded: (_INFO, "lease.ended", _of(*_WHO, "reason", "by")),
+    ev.LimitTold: (_DEBUG, "lease.limit", _of("lease")),
+    ev.LimitConfirmed: (_DEBUG, "lease.limit_confirmed", _of("lease", "live")),
+    ev.ReservationResized: (_DEBUG, "reservation", _of("environment", "gpu", "memory")),
     ev.ReservationFollowed: (
         _DEBUG,
         "reservation.follows",
-        lambda e: {
-            "environment": e.environment,
-            "gpu": e.gpu,
-            "memory": e.memory,
-            "reserved": e.reserved,
-        },
+        _of("environment", "gpu", "memory", "reserved"),
     ),
-    ev.ClaimMoved: (
-        _DEBUG,
-        "claim",
-        lambda e: {"lease": e.lease, "gpu": e.gpu, "phase": e.phase.value},
+    ev.ClaimMoved: (_DEBUG, "claim", _of("lease", "gpu", "phase")),
+    ev.ProcessFlagged: (
+        _WARNING,
+        "process.flagged",
+        _of("gpu", "kind", "memory", pid="process.pid"),
     ),
-    ev.ProcessFlagged: (_WARNING, "process.flagged", _flag),
     ev.OverLimitStaged: (
         _WARNING,
         "process.over_limit",
-        lambda e: {
-            **_who(e),
-            "gpu": e.gpu,
-            "stage": e.stage.value,
-            "used": e.used,
-            "limit": e.limit,
-        },
+        _of(*_WHO, "gpu", "stage", "used", "limit"),
     ),
     ev.FlagActed: (_WARNING, "process.acted_against", _flag),
     ev.FlagCleared: (_INFO, "process.cleared", _flag),
     ev.BudgetChanged: (
         _INFO,
         "budget",
-        lambda e: {
-            "environment": e.environment,
-            "standing": e.level.value,
-            "spent": e.spent,
-            "budget": e.budget,
-        },
+        _of("environment", "spent", "budget", standing="level"),
     ),
-    ev.GroupsChanged: (
-        _DEBUG,
-        "groups",
-        lambda e: {"environment": e.environment, "groups": e.groups},
-    ),
-    ev.BooksRestored: (_DEBUG, "books.restored", lambda e: {"grants": e.grants}),
-    ev.GrantingChanged: (_INFO, "granting", lambda e: {"problem": e.problem}),
+    ev.GroupsChanged: (_DEBUG, "groups", _of("environment", "groups")),
+    ev.BooksRestored: (_DEBUG, "books.restored", _of("grants")),
+    ev.GrantingChanged: (_INFO, "granting", _of("problem")),
     ev.GpuShared: (
         _INFO,
         "gpu.by_turns",
         lambda e: {"gpu": e.gpu, "leases": tuple(share.lease for share in e.shares)},
     ),
-    ev.TurnsJoined: (_DEBUG, "turn.joined", lambda e: {"lease": e.lease}),
-    ev.TurnGiven: (_DEBUG, "turn.given", lambda e: {"lease": e.lease, "gpus": e.gpus}),
-    ev.TurnLocked: (_DEBUG, "turn.locked", lambda e: {"lease": e.lease}),
-    ev.TurnOverran: (_WARNING, "turn.overran", lambda e: {**_who(e), "others": e.others}),
+    ev.TurnsJoined: (_DEBUG, "turn.joined", _of("lease")),
+    ev.TurnGiven: (_DEBUG, "turn.given", _of("lease", "gpus")),
+    ev.TurnLocked: (_DEBUG, "turn.locked", _of("lease")),
+    ev.TurnOverran: (_WARNING, "turn.overran", _of(*_WHO, "others")),
 }
 
 #: The level and name of a recall's line by its phase, unless the phase is "told".

@@ -153,7 +153,7 @@ class NodeMetrics(Collector):
 
     def collect(self) -> Iterator[Any]:
         """All gauges. Sizes in bytes."""
-        state = self._manager.state
+        state, readings = self._manager.state, self._manager.readings.by_gpu
         yield _gauge(
             "up",
             "1 while leases are granted",
@@ -167,61 +167,53 @@ class NodeMetrics(Collector):
             ("free", "Memory that may still be promised"),
             ("used", "Memory measured as used by anybody"),
         ):
-            family = GaugeMetricFamily(f"{PREFIX}_gpu_{name}_bytes", text, labels=["gpu"])
-            for uuid, books in state.gpus.items():
-                reading = self._manager.readings.by_gpu.get(uuid)
-                value = {
+            sizes = {
+                uuid: {
                     "memory": books.gpu.memory,
                     "reserved": books.reserved,
                     "unleased": books.unleased,
                     "free": max(0, books.free),
-                    "used": reading.used if reading is not None else None,
+                    "used": readings[uuid].used if uuid in readings else None,
                 }[name]
-                if value is not None:
-                    family.add_metric([uuid], float(value))
-            yield family
-        busy = GaugeMetricFamily(
-            f"{PREFIX}_gpu_utilisation_ratio",
+                for uuid, books in state.gpus.items()
+            }
+            yield _gauges(f"gpu_{name}_bytes", text, "gpu", sizes)
+        yield _gauges(
+            "gpu_utilisation_ratio",
             "Share of the last sample's time in which the GPU computed, 0 to 1",
-            labels=["gpu"],
+            "gpu",
+            {uuid: readings[uuid].utilisation for uuid in state.gpus if uuid in readings},
         )
-        for uuid in state.gpus:
-            reading = self._manager.readings.by_gpu.get(uuid)
-            if reading is not None and reading.utilisation is not None:
-                busy.add_metric([uuid], reading.utilisation)
-        yield busy
-        health = GaugeMetricFamily(f"{PREFIX}_gpu_healthy", "1 if usable", labels=["gpu"])
-        for uuid, books in state.gpus.items():
-            health.add_metric([uuid], float(books.problem is None))
-        yield health
-        serves = GaugeMetricFamily(
-            f"{PREFIX}_gpu_in_service",
+        healthy = {uuid: books.problem is None for uuid, books in state.gpus.items()}
+        yield _gauges("gpu_healthy", "1 if usable", "gpu", healthy)
+        yield _gauges(
+            "gpu_in_service",
             "0 if an administrator took it out of service",
-            labels=["gpu"],
+            "gpu",
+            {uuid: uuid not in state.out for uuid in state.gpus},
         )
-        for uuid in state.gpus:
-            serves.add_metric([uuid], float(uuid not in state.out))
-        yield serves
-        leases = GaugeMetricFamily(f"{PREFIX}_leases", "Leases by state", labels=["state"])
         tally = Tally(display_state(state, lease) for lease in state.leases.values())
-        for word in DisplayState:
-            leases.add_metric([word.value], float(tally[word]))
-        yield leases
+        shown = {word.value: tally[word] for word in DisplayState}
+        yield _gauges("leases", "Leases by state", "state", shown)
         yield from self._parked(state)
-        budgets = GaugeMetricFamily(
-            f"{PREFIX}_budgets",
-            "Environments with a GPU-hour budget that used a GPU lately, by how they stand with it",
-            labels=["level"],
-        )
         levels = Tally(
             budget.level
             for name, budget in state.budgets.items()
             if state.quotas.resolve(name)[0].gpu_hours is not None
         )
-        for level in BudgetLevel:
-            budgets.add_metric([level.value], float(levels[level]))
-        yield budgets
-        yield from self._promised(state)
+        yield _gauges(
+            "budgets",
+            "Environments with a GPU-hour budget that used a GPU lately, by how they stand with it",
+            "level",
+            {level.value: levels[level] for level in BudgetLevel},
+        )
+        promised = Tally(one.state for one in state.promises.values() if one.named)
+        yield _gauges(
+            "promises_open",
+            "Promises that people named and that may still be kept, by how they stand",
+            "state",
+            {word.value: promised[word] for word in PromiseState if word.is_open},
+        )
         yield from self._queue(state)
         refusals = CounterMetricFamily(
             f"{PREFIX}_refusals",
@@ -239,20 +231,17 @@ class NodeMetrics(Collector):
             yield from self._environments.collect(state)
 
     def _parked(self, state: State) -> Iterator[Any]:
-        family = GaugeMetricFamily(
-            f"{PREFIX}_parked_bytes",
-            "Host memory that parked tasks have, by how they gave their GPUs back",
-            labels=["rung"],
-        )
         held: Tally[Rung] = Tally()
         planned = sum(recall.moving for recall in state.recalls.values())
         for lease in state.leases.values():
             if lease.parked is not None:
                 held[lease.parked.rung] += lease.parked.memory
-        for rung in Rung:
-            if rung is not Rung.NONE:
-                family.add_metric([rung.value], float(held[rung]))
-        yield family
+        yield _gauges(
+            "parked_bytes",
+            "Host memory that parked tasks have, by how they gave their GPUs back",
+            "rung",
+            {rung.value: held[rung] for rung in Rung if rung is not Rung.NONE},
+        )
         yield _gauge(
             "parked_planned_bytes",
             "Host memory that is promised to tasks that are about to park",
@@ -264,26 +253,10 @@ class NodeMetrics(Collector):
                 "parked_limit_bytes", "Host memory that parked tasks may have", float(limit)
             )
 
-    def _promised(self, state: State) -> Iterator[Any]:
-        family = GaugeMetricFamily(
-            f"{PREFIX}_promises_open",
-            "Promises that people named and that may still be kept, by how they stand",
-            labels=["state"],
-        )
-        tally = Tally(one.state for one in state.promises.values() if one.named)
-        for word in PromiseState:
-            if word.is_open:
-                family.add_metric([word.value], float(tally[word]))
-        yield family
-
     def _queue(self, state: State) -> Iterator[Any]:
-        queue = GaugeMetricFamily(
-            f"{PREFIX}_queue_requests", "Requests that wait", labels=["priority_class"]
-        )
         waiting = Tally(item.priority_class for item in state.queue.waiting.values())
-        for kind in PriorityClass:
-            queue.add_metric([kind.value], float(waiting[kind]))
-        yield queue
+        by_class = {kind.value: waiting[kind] for kind in PriorityClass}
+        yield _gauges("queue_requests", "Requests that wait", "priority_class", by_class)
         began = [
             state.leases[name].requested_at
             for name in state.queue.waiting
@@ -395,6 +368,17 @@ class Moves:
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"{PREFIX}_{name}", text, value=value)
+
+
+def _gauges(
+    name: str, text: str, label: str, values: Mapping[Any, float | None]
+) -> GaugeMetricFamily:
+    """A gauge by one label; what is not known (``None``) is left out."""
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=[label])
+    for word, value in values.items():
+        if value is not None:
+            family.add_metric([word], float(value))
+    return family
 
 
 def registry_of(manager: Manager, door: Door, environments: int = 0) -> CollectorRegistry:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from ...policy import core
@@ -139,11 +140,6 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
     )
 
 
-def _activity(at: float, who: Caller, params: calls.ActivityParams, _: LeaseId) -> cmd.Command:
-    activity = Activity(params.state)
-    return cmd.SetActivity(at, LeaseId(params.lease), who.environment, who.process, activity)
-
-
 def _named(params: calls.QuotaFields) -> dict[str, Any]:
     told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
     return {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
@@ -175,12 +171,10 @@ def _quota_unset(at: float, who: Caller, whose: calls.QuotaName, _: LeaseId) -> 
     return cmd.UnsetQuota(at, EnvironmentName(whose.environment), who.environment)
 
 
-def _promise(at: float, who: Caller, params: calls.PromiseParams, _: LeaseId) -> cmd.Command:
-    promise = None
-    if params.deadline is not None or params.rate is not None:
-        promise = Promise(params.deadline, params.rate)
-    lease = LeaseId(params.lease)
-    return cmd.MakePromise(at, lease, who.environment, who.process, promise, params.total)
+def _promise(params: calls.PromiseParams) -> Promise | None:
+    if params.deadline is None and params.rate is None:
+        return None
+    return Promise(params.deadline, params.rate)
 
 
 def _figures(part: calls.GpuMemory) -> Figures:
@@ -188,11 +182,28 @@ def _figures(part: calls.GpuMemory) -> Figures:
     return Figures(GpuUuid(part.uuid), *(Bytes(size) for size in sizes))
 
 
+_Maker = Callable[[float, Caller, Any, LeaseId], cmd.Command]
+
+
+def _of_task(kind: type[cmd.OfTask], **parts: Callable[[Any], Any]) -> _Maker:
+    """Makes what a task says of its lease: each ``part`` by its function of the call's parameters.
+
+    The others have the value of the parameter with the same name.
+    """
+    own = fields(kind)[len(fields(cmd.OfTask)) :]
+    reads = [parts.get(part.name) or attrgetter(part.name) for part in own]
+
+    def make(at: float, who: Caller, params: Any, _: LeaseId) -> cmd.Command:
+        told = (read(params) for read in reads)
+        return kind(at, LeaseId(params.lease), who.environment, who.process, *told)
+
+    return make
+
+
 def _gave(at: float, who: Caller, params: calls.GaveParams, fresh: LeaseId) -> cmd.Command:
     answer = _ANSWERS.get(Give(params.give))
-    if answer is None:
-        return cmd.EmptyCache(at, LeaseId(params.lease), who.environment, who.process)
-    return COMMANDS[answer](at, who, params, fresh)
+    make = _of_task(cmd.EmptyCache) if answer is None else COMMANDS[answer]
+    return make(at, who, params, fresh)
 
 
 #: The calls by which a client of 0.1.0 answers; ``gave`` says the same with the same fields.
@@ -203,89 +214,41 @@ _ANSWERS: Final = {
     Give.PROCESS: msg.Method.PARKED,
 }
 
-_Maker = Callable[[float, Caller, Any, LeaseId], cmd.Command]
-
 COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.REQUEST: _request,
-    msg.Method.ATTACH: lambda at, who, p, _: cmd.Attach(
-        at, LeaseId(p.lease), who.environment, who.process
+    msg.Method.ATTACH: _of_task(cmd.Attach),
+    msg.Method.HEARTBEAT: _of_task(cmd.Heartbeat),
+    msg.Method.ACTIVITY: _of_task(cmd.SetActivity, activity=lambda p: Activity(p.state)),
+    msg.Method.PARKING: _of_task(cmd.PlanParking),
+    msg.Method.PARKED: _of_task(
+        cmd.Park, rung=lambda p: Rung(p.rung), movable=lambda p: Movable(p.movable)
     ),
-    msg.Method.HEARTBEAT: lambda at, who, p, _: cmd.Heartbeat(
-        at, LeaseId(p.lease), who.environment, who.process
-    ),
-    msg.Method.ACTIVITY: _activity,
-    msg.Method.PARKING: lambda at, who, p, _: cmd.PlanParking(
-        at, LeaseId(p.lease), who.environment, who.process, p.memory
-    ),
-    msg.Method.PARKED: lambda at, who, p, _: cmd.Park(
-        at,
-        LeaseId(p.lease),
-        who.environment,
-        who.process,
-        Rung(p.rung),
-        p.memory,
-        Movable(p.movable),
-        p.seconds,
-    ),
-    msg.Method.RESTORED: lambda at, who, p, _: cmd.Restored(
-        at, LeaseId(p.lease), who.environment, who.process, p.seconds
-    ),
+    msg.Method.RESTORED: _of_task(cmd.Restored),
     msg.Method.PIN: lambda at, who, p, _: cmd.Pin(
         at, LeaseId(p.lease), who.environment, p.seconds, who.all_servers
     ),
-    msg.Method.ABILITY: lambda at, who, p, _: cmd.ReportAbility(
-        at,
-        LeaseId(p.lease),
-        who.environment,
-        who.process,
-        Rung(p.rung),
-        _within(p.why, _LONGEST_PATH),
+    msg.Method.ABILITY: _of_task(
+        cmd.ReportAbility,
+        rung=lambda p: Rung(p.rung),
+        why=lambda p: _within(p.why, _LONGEST_PATH),
     ),
-    msg.Method.STOPPABLE: lambda at, who, p, _: cmd.OfferStop(
-        at, LeaseId(p.lease), who.environment, who.process, p.can
-    ),
+    msg.Method.STOPPABLE: _of_task(cmd.OfferStop),
     msg.Method.GAVE: _gave,
-    msg.Method.LIMITED: lambda at, who, p, _: cmd.ConfirmLimit(
-        at,
-        LeaseId(p.lease),
-        who.environment,
-        who.process,
-        tuple(Allocation(GpuUuid(one.uuid), Bytes(one.memory)) for one in p.limits),
-        p.live,
+    msg.Method.LIMITED: _of_task(
+        cmd.ConfirmLimit,
+        gpus=lambda p: tuple(Allocation(GpuUuid(x.uuid), Bytes(x.memory)) for x in p.limits),
     ),
-    msg.Method.KEPT: lambda at, who, p, _: cmd.Keep(
-        at, LeaseId(p.lease), who.environment, who.process, _within(p.reason, _LONGEST_PATH)
+    msg.Method.KEPT: _of_task(cmd.Keep, why=lambda p: _within(p.reason, _LONGEST_PATH)),
+    msg.Method.RESUME: _of_task(cmd.Resume),
+    msg.Method.MEMORY: _of_task(
+        cmd.ReportMemory, figures=lambda p: tuple(_figures(part) for part in p.figures)
     ),
-    msg.Method.RESUME: lambda at, who, p, _: cmd.Resume(
-        at, LeaseId(p.lease), who.environment, who.process, p.wait
-    ),
-    msg.Method.MEMORY: lambda at, who, p, _: cmd.ReportMemory(
-        at,
-        LeaseId(p.lease),
-        who.environment,
-        who.process,
-        tuple(_figures(part) for part in p.figures),
-        p.steps,
-        p.can_take_turns,
-        p.by_lock,
-        p.alone,
-    ),
-    msg.Method.PROGRESS: lambda at, who, p, _: cmd.ReportProgress(
-        at, LeaseId(p.lease), who.environment, who.process, p.done, p.total, p.seconds
-    ),
-    msg.Method.PROMISE: _promise,
-    msg.Method.TURN_ASK: lambda at, who, p, _: cmd.AskTurn(
-        at, LeaseId(p.lease), who.environment, who.process, p.number
-    ),
-    msg.Method.TURN_DONE: lambda at, who, p, _: cmd.EndTurn(
-        at, LeaseId(p.lease), who.environment, who.process, p.number
-    ),
-    msg.Method.TURN_LOCK: lambda at, who, p, _: cmd.LockTurn(
-        at, LeaseId(p.lease), who.environment, who.process
-    ),
-    msg.Method.TURN_LOCKED: lambda at, who, p, _: cmd.AskTurn(
-        at, LeaseId(p.lease), who.environment, who.process, locked=True
-    ),
+    msg.Method.PROGRESS: _of_task(cmd.ReportProgress),
+    msg.Method.PROMISE: _of_task(cmd.MakePromise, promise=_promise),
+    msg.Method.TURN_ASK: _of_task(cmd.AskTurn, locked=lambda p: False),
+    msg.Method.TURN_DONE: _of_task(cmd.EndTurn),
+    msg.Method.TURN_LOCK: _of_task(cmd.LockTurn),
+    msg.Method.TURN_LOCKED: _of_task(cmd.AskTurn, number=lambda p: None, locked=lambda p: True),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
         at, LeaseId(p.lease or ""), who.environment, who.admin, who.all_servers
     ),
