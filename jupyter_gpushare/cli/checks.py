@@ -576,30 +576,11 @@ def pool(ledger: Path) -> Iterator[Check]:
 
 def settings(environ: Mapping[str, str]) -> Iterator[Check]:
     """The variables that say what a task asks for must make sense."""
-    from ..protocol.sizes import parse_size
+    from ..client.words.settings import read_settings
 
-    wrong = []
-    gpus = environ.get(names.GPUS)
-    if gpus is not None and not (gpus.isdecimal() and int(gpus) > 0):
-        wrong.append((names.GPUS, gpus, "a whole number from 1"))
-    memory = environ.get(names.MEMORY)
-    if memory is not None:
-        try:
-            parse_size(memory)
-        except ValueError:
-            wrong.append((names.MEMORY, memory, "a size such as 8GiB"))
-    for name, words in (
-        (names.CLASS, ("interactive", "batch")),
-        (names.FALLBACK, ("cpu", "error")),
-        (names.ACQUIRE, ("import", "first-use")),
-    ):
-        value = environ.get(name)
-        if value is not None and value not in words:
-            wrong.append((name, value, " or ".join(words)))
-    for name, value, expected in wrong:
-        yield problem(
-            "settings", f"{name}={value!r} is not {expected}.", f"Correct or unset {name}."
-        )
+    wrong = read_settings(environ).complaints
+    for complaint in wrong:
+        yield problem("settings", complaint, "Correct it, or take it away.")
     if not wrong:
         yield ok("settings", "the JUPYTER_GPUSHARE_ variables make sense")
 

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Mapping
 from enum import Enum
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from .. import __version__
@@ -72,12 +71,7 @@ class Node:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

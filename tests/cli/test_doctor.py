@@ -389,7 +389,7 @@ def test_a_ledger_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("GPUS", "0"),
+        ("GPUS", "-1"),
         ("GPUS", "two"),
         ("MEMORY", "lots"),
         ("CLASS", "royal"),
@@ -404,8 +404,9 @@ def test_settings_that_make_no_sense(variable: str, value: str) -> None:
     assert f"{name}={value!r}" in check.text
 
 
-def test_settings_that_make_sense() -> None:
-    sound = {"GPUS": "2", "MEMORY": "8GiB", "CLASS": "batch", "FALLBACK": "cpu"}
+@pytest.mark.parametrize("gpus", ["0", "2", "quota"])
+def test_settings_that_make_sense(gpus: str) -> None:
+    sound = {"GPUS": gpus, "MEMORY": "8GiB", "CLASS": "batch", "FALLBACK": "cpu"}
     environ = {f"JUPYTER_GPUSHARE_{name}": value for name, value in sound.items()}
     assert [check.level for check in checks.settings(environ)] == [Level.OK]
 

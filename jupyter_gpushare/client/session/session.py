@@ -342,22 +342,38 @@ class Session:
         """
         request_id = str(params["request_id"])
         news, waiting = _QueueNews(), _Waiting(Method.REQUEST, params, again=True)
+
+        def left() -> None:
+            if news.lease is not None:
+                self.let_go(news.lease)
+            # It is sent after a reconnect, too: else a place in the queue that we gave up would
+            # be served.
+            self._send(Method.RELEASE, True, {"request_id": request_id})
+
+        told = (on_queued, on_waiting, wait_timeout, on_away)
+        return self._in_queue(request_id, news, waiting, left, *told)
+
+    def _in_queue(
+        self,
+        key: str,
+        news: _QueueNews,
+        waiting: _Waiting,
+        left: Callable[[], None],
+        *told: Any,
+    ) -> dict[str, Any]:
+        """Ask, and wait for the grant; ``left()`` says that it is not waited for any more."""
         try:
             with self._lock:
-                self._news[request_id] = news
+                self._news[key] = news
             self._begin(waiting)
-            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
-            self._no_news(request_id)
+            result = self._await_grant(waiting, news, *told)
+            self._no_news(key)
             return result
         except BaseException:
             with deaf_to_interrupts():
-                self._no_news(request_id)
+                self._no_news(key)
                 self._abandon(waiting)
-                if news.lease is not None:
-                    self.let_go(news.lease)
-                # It is sent after a reconnect, too: else a place in the queue that we gave up would
-                # be served.
-                self._send(Method.RELEASE, True, {"request_id": request_id})
+                left()
             raise
 
     def _await_grant(
@@ -413,24 +429,14 @@ class Session:
         Any exception, Ctrl-C too, leaves the queue and the lease parked. Raises
         :class:`GpuShareError`; :class:`LeaseLost` when the lease has ended.
         """
-        news, waiting = (
-            _QueueNews(),
-            _Waiting(Method.RESUME, {"lease": lease, "wait": wait}, again=True),
-        )
-        try:
-            with self._lock:
-                self._news[lease] = news
-            self._begin(waiting)
-            result = self._await_grant(waiting, news, on_queued, on_waiting, wait_timeout, on_away)
-            self._no_news(lease)
-            return result
-        except BaseException:
-            with deaf_to_interrupts():
-                self._no_news(lease)
-                self._abandon(waiting)
-                if waiting.error is None:
-                    self.tell_surely(Method.PARKED, lease=lease)
-            raise
+        waiting = _Waiting(Method.RESUME, {"lease": lease, "wait": wait}, again=True)
+
+        def left() -> None:
+            if waiting.error is None:
+                self.tell_surely(Method.PARKED, lease=lease)
+
+        told = (on_queued, on_waiting, wait_timeout, on_away)
+        return self._in_queue(lease, _QueueNews(), waiting, left, *told)
 
     def _no_news(self, key: str) -> None:
         with self._lock:

@@ -58,24 +58,13 @@ class Ask(NamedTuple):
     @property
     def parts(self) -> dict[str, int]:
         """What it says of the parts of its memory, as a call has it."""
-        said = (
-            ("persistent", self.persistent),
-            ("temporary", self.temporary),
-            ("turn_offset", self.turn_offset),
-        )
-        return {name: size for name, size in said if size is not None}
+        parts = ("persistent", "temporary", "turn_offset")
+        return {name: size for name in parts if (size := getattr(self, name)) is not None}
 
     def over(self, weaker: Ask) -> Ask:
         """This, with what it leaves open taken from ``weaker``."""
-        return Ask(
-            self.gpus if self.gpus is not None else weaker.gpus,
-            self.memory if self.memory is not None else weaker.memory,
-            self.priority_class or weaker.priority_class,
-            self.persistent if self.persistent is not None else weaker.persistent,
-            self.temporary if self.temporary is not None else weaker.temporary,
-            self.turn_offset if self.turn_offset is not None else weaker.turn_offset,
-            self.reserve or weaker.reserve,
-        )
+        said = {name: part for name, part in self._asdict().items() if part is not None}
+        return weaker._replace(**said)
 
 
 class Settings(NamedTuple):
