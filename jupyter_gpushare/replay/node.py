@@ -120,7 +120,7 @@ class _Run:
     serial: int = 0
 
 
-_Event = tuple[float, int, Callable[[Any], None], Any]
+_Event = tuple[float, int, Callable[[Any], object], Any]
 
 
 def _one_of(number: int, share: float) -> bool:
@@ -255,7 +255,7 @@ class VirtualNode:
             self.tally.deadlines += 1
             self.tally.in_time += ended <= until + RESOLUTION
 
-    def _after(self, seconds: float, call: Callable[[Any], None], subject: Any) -> None:
+    def _after(self, seconds: float, call: Callable[[Any], object], subject: Any) -> None:
         self._serial += 1
         heapq.heappush(self._heap, (self.at + max(0.0, seconds), self._serial, call, subject))
 
@@ -332,8 +332,14 @@ class VirtualNode:
         self._submit(cmd.Tick(self.at, self.at))
         self._quiet = self.state
 
-    def _say(self, command: cmd.Command) -> None:
-        self._submit(command)
+    def _of(self, run: _Run, kind: type[cmd.OfTask], *parts: Any) -> cmd.OfTask:
+        """What its task says of the lease that it has."""
+        assert run.lease is not None
+        who = EnvironmentName(run.session.environment)
+        return kind(self.at, run.lease, who, run.process, *parts)
+
+    def _says(self, run: _Run, kind: type[cmd.OfTask], *parts: Any) -> core.Decision:
+        return self._submit(self._of(run, kind, *parts))
 
     # -- what the policy said -------------------------------------------------
 
@@ -349,12 +355,9 @@ class VirtualNode:
             where = tuple(self._index[part.gpu] for part in event.gpus)
             self.on_grant(Grant(self.at, run.session.name, where))
         if self.behaviour.turns is not None and event.lease not in self.state.takers:
-            who = EnvironmentName(run.session.environment)
             if not _one_of(run.number, self.behaviour.movable):
-                stays = cmd.ReportAbility(self.at, event.lease, who, run.process, Rung.NONE)
-                self._after(0.0, self._say, stays)
-            says = cmd.ReportMemory(self.at, event.lease, who, run.process, (), 0, True)
-            self._after(0.0, self._say, says)
+                self._after(0.0, self._submit, self._of(run, cmd.ReportAbility, Rung.NONE))
+            self._after(0.0, self._submit, self._of(run, cmd.ReportMemory, (), 0, True))
         self._after(0.0, self._holds, run)
 
     def _claim_moved(self, event: ev.ClaimMoved) -> None:
@@ -443,14 +446,12 @@ class VirtualNode:
     def _activity(self, run: _Run, activity: Activity) -> None:
         """Only who may be parked need say it: for the others it would change nothing."""
         if self.behaviour.parks and run.lease is not None:
-            who = EnvironmentName(run.session.environment)
-            self._submit(cmd.SetActivity(self.at, run.lease, who, run.process, activity))
+            self._says(run, cmd.SetActivity, activity)
 
     def _resume(self, run: _Run) -> None:
         assert run.lease is not None
         run.phase = _Phase.WAITING
-        who = EnvironmentName(run.session.environment)
-        self._submit(cmd.Resume(self.at, run.lease, who, run.process))
+        self._says(run, cmd.Resume)
 
     def _holds(self, run: _Run) -> None:
         """It has its GPUs: move back what was parked, or start up, then compute."""
@@ -485,8 +486,7 @@ class VirtualNode:
     def _start(self, run: _Run) -> None:
         """Compute, or wait for the turn."""
         if run.in_memory and self._is_measured and run.lease is not None:
-            who = EnvironmentName(run.session.environment)
-            self._submit(cmd.Restored(self.at, run.lease, who, run.process))
+            self._says(run, cmd.Restored)
         self._keep_in_memory(run, 0)
         self._promise(run)
         if self._has_turn(run):
@@ -577,9 +577,8 @@ class VirtualNode:
         left = run.until - self.at
         if left <= 0:
             return
-        who = EnvironmentName(run.session.environment)
-        named = cmd.MakePromise(self.at, run.lease, who, run.process, Promise(left), STEPS)
-        run.is_promised = not isinstance(self._submit(named), core.Refuse)
+        named = self._says(run, cmd.MakePromise, Promise(left), STEPS)
+        run.is_promised = not isinstance(named, core.Refuse)
         self.tally.declined += not run.is_promised
 
     def _tells(self, run: _Run) -> float:
@@ -597,9 +596,7 @@ class VirtualNode:
         whole = run.session.seconds[run.cell]
         left = max(0.0, run.left - (self.at - run.since))
         done = int(STEPS * (1.0 - left / whole) + RESOLUTION)
-        told = (run.process, done, STEPS, whole / STEPS)
-        who = EnvironmentName(run.session.environment)
-        self._submit(cmd.ReportProgress(self.at, run.lease, who, *told))
+        self._says(run, cmd.ReportProgress, done, STEPS, whole / STEPS)
 
     def _promise_over(self, event: ev.PromiseEnded) -> None:
         if event.named:
@@ -612,8 +609,7 @@ class VirtualNode:
             return
         run.is_promised = False
         self._tell_progress(run)
-        who = EnvironmentName(run.session.environment)
-        self._submit(cmd.MakePromise(self.at, run.lease, who, run.process, None))
+        self._says(run, cmd.MakePromise, None)
 
     # -- memory -------------------------------------------------------------------
 
@@ -677,8 +673,7 @@ class VirtualNode:
         run = self._runs.get(event.lease)
         if run is None or run.phase in _NOT_THERE:
             return
-        who = EnvironmentName(run.session.environment)
-        self._submit(cmd.ConfirmLimit(self.at, event.lease, who, run.process, event.gpus, True))
+        self._says(run, cmd.ConfirmLimit, event.gpus, True)
         self._measure_soon(run)
 
     # -- turns --------------------------------------------------------------------
@@ -689,8 +684,7 @@ class VirtualNode:
 
     def _ask_turn(self, run: _Run) -> None:
         assert run.lease is not None
-        who = EnvironmentName(run.session.environment)
-        self._submit(cmd.AskTurn(self.at, run.lease, who, run.process))
+        self._says(run, cmd.AskTurn)
 
     def _turn_moved(self, run: _Run | None) -> None:
         """It was given a turn, or needs none any more, or needs one from now on."""
@@ -762,12 +756,9 @@ class VirtualNode:
         self.tally.parks += 1
         self._keep_in_memory(run, run.resident * run.session.gpus)
         run.phase = _Phase.PARKED
-        who = EnvironmentName(run.session.environment)
         if run.uses and self._is_measured:  # what was seen there must be gone for others to come
-            memory = run.uses * run.session.gpus
-            park = cmd.Park(self.at, run.lease, who, run.process, Rung.DRIVER, memory)
+            self._says(run, cmd.Park, Rung.DRIVER, run.uses * run.session.gpus)
         else:
-            park = cmd.Park(self.at, run.lease, who, run.process)
-        self._submit(park)
+            self._says(run, cmd.Park)
         if run.cell >= 0:
             self._resume(run)
