@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import random
 import signal
@@ -25,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +32,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 
 from load import HELLO, Client, percentile  # noqa: E402
-from machine import machine, said  # noqa: E402
-from run import Figure, cpu_seconds, table  # noqa: E402
+from run import Figure, cpu_seconds, keep, kept  # noqa: E402
 from support.tinyhub import OWN, TinyHub  # noqa: E402
 
 GIB = 2**30
@@ -569,8 +567,7 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="10 people")
-    parser.add_argument("--json", help="keep the figures in this file")
-    parser.add_argument("--markdown", help="write the page into this file")
+    kept(parser)
     arguments = parser.parse_args()
     size = SMALL if arguments.small else Size()
     with tempfile.TemporaryDirectory(prefix="gl-") as folder:
@@ -581,16 +578,7 @@ def main() -> None:
         finally:
             for body in bodies:
                 body.end()
-    where = machine()
-    print(table(figures))
-    print(json.dumps(where))
-    if arguments.json:
-        data = {"machine": where, "figures": [asdict(figure) for figure in figures]}
-        Path(arguments.json).write_text(json.dumps(data, indent=2) + "\n")
-    if arguments.markdown:
-        page = (HERE / "hub_page.md").read_text()
-        page = page.replace("{machine}", said(where)).replace("{table}", table(figures))
-        Path(arguments.markdown).write_text(page)
+    keep(figures, arguments, "hub_page.md")
 
 
 if __name__ == "__main__":

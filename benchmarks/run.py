@@ -586,13 +586,32 @@ def table(figures: list[Figure]) -> str:
     return "\n".join(lines)
 
 
+def kept(parser: argparse.ArgumentParser) -> None:
+    """The options of :func:`keep`."""
+    parser.add_argument("--json", help="keep the figures in this file")
+    parser.add_argument("--markdown", help="write the page into this file")
+
+
+def keep(figures: list[Figure], arguments: argparse.Namespace, frame: str) -> None:
+    """Print the figures, and write them and the page that has this ``frame``, if that is wanted."""
+    where = machine()
+    print(table(figures))
+    print(json.dumps(where))
+    if arguments.json:
+        data = {"machine": where, "figures": [asdict(figure) for figure in figures]}
+        Path(arguments.json).write_text(json.dumps(data, indent=2) + "\n")
+    if arguments.markdown:
+        page = (HERE / frame).read_text()
+        page = page.replace("{machine}", said(where)).replace("{table}", table(figures))
+        Path(arguments.markdown).write_text(page)
+
+
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--only", nargs="*", help="heartbeats, watchers, …")
-    parser.add_argument("--json", help="keep the figures in this file")
-    parser.add_argument("--markdown", help="write the table into this file")
+    kept(parser)
     arguments = parser.parse_args()
     # Compiling modules at each start is not what anybody's Python does.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -612,16 +631,7 @@ def main() -> None:
             continue
         print(f"{part.__name__} …", file=sys.stderr)
         part(figures, arguments.quick)
-    where = machine()
-    print(table(figures))
-    print(json.dumps(where))
-    if arguments.json:
-        data = {"machine": where, "figures": [asdict(figure) for figure in figures]}
-        Path(arguments.json).write_text(json.dumps(data, indent=2) + "\n")
-    if arguments.markdown:
-        text = (HERE / "page.md").read_text()
-        page = text.replace("{machine}", said(where)).replace("{table}", table(figures))
-        Path(arguments.markdown).write_text(page)
+    keep(figures, arguments, "page.md")
 
 
 if __name__ == "__main__":

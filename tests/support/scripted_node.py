@@ -15,7 +15,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.protocol import messages
@@ -234,12 +233,7 @@ class ScriptedNode:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
         if kind is None and self._failures:

@@ -1040,100 +1040,31 @@ def _config(plan: Plan) -> str:
 _OWN_MEMORY = ("tenant", "locked", "mover")
 #: Whose clients they are, where not just anybody's. Who has kernels only can be asked to park.
 _WHO = {"hostile": ("mallory",), "wide": ("dave",), "kernel": ("erin", "frank")}
-#: How clients behave; ``lives``: requests until it ends by itself.
+
+
+def _role(
+    often: float,
+    memory: list[int | None],
+    patience: list[float],
+    hold: list[float],
+    lives: int,
+    **more: Any,
+) -> dict[str, Any]:
+    """How a client behaves; ``lives``: requests until it ends by itself."""
+    told = {"often": often, "memory": memory, "patience": patience, "hold": hold, "lives": lives}
+    return {"kind": "process", "class": "interactive", "gpus": 1, **told, **more}
+
+
 _ROLES: dict[str, dict[str, Any]] = {
-    "short": {
-        "often": 4,
-        "kind": "process",
-        "class": "interactive",
-        "gpus": 1,
-        "memory": [None, 4 * GIB, 8 * GIB],
-        "patience": [0.3, 4.0],
-        "hold": [0.0, 0.6],
-        "lives": 20,
-    },
-    "long": {
-        "often": 2,
-        "kind": "process",
-        "class": "batch",
-        "gpus": 1,
-        "memory": [8 * GIB],
-        "patience": [2.0, 8.0],
-        "hold": [1.0, 6.0],
-        "lives": 5,
-    },
-    "stay": {
-        "often": 2,
-        "kind": "process",
-        "class": "interactive",
-        "gpus": 1,
-        "memory": [4 * GIB],
-        "patience": [2.0, 8.0],
-        "hold": [6.0, 15.0],
-        "lives": 3,
-    },
-    "stepper": {
-        "often": 0,
-        "kind": "process",
-        "class": "interactive",
-        "gpus": 1,
-        "memory": [10 * GIB],
-        "patience": [2.0, 8.0],
-        "hold": [8.0, 20.0],
-        "lives": 5,
-        "steps": True,
-    },
-    "trainer": {
-        "often": 0,
-        "kind": "process",
-        "class": "interactive",
-        "gpus": 1,
-        "memory": [10 * GIB],
-        "patience": [2.0, 8.0],
-        "hold": [90.0, 120.0],
-        "lives": 5,
-        "steps": True,
-    },
-    "kernel": {
-        "often": 4,
-        "kind": "kernel",
-        "class": "interactive",
-        "gpus": 1,
-        "memory": [None],
-        "patience": [0.5, 4.0],
-        "hold": [1.0, 5.0],
-        "lives": 9,
-    },
-    "pair": {
-        "often": 1,
-        "kind": "process",
-        "class": "interactive",
-        "gpus": 2,
-        "memory": [10 * GIB],
-        "patience": [1.0, 6.0],
-        "hold": [0.1, 1.0],
-        "lives": 9,
-    },
-    "rush": {
-        "often": 3,
-        "kind": "process",
-        "class": "interactive",
-        "gpus": 1,
-        "memory": [4 * GIB],
-        "patience": [1.0, 3.0],
-        "hold": [0.0, 0.2],
-        "lives": 99,
-    },
-    "wide": {
-        "often": 0.5,
-        "kind": "process",
-        "class": "batch",
-        "gpus": GPUS,
-        "memory": [MEMORY],
-        "patience": [4.0, 15.0],
-        "hold": [0.1, 0.5],
-        "lives": 9,
-    },
+    "short": _role(4, [None, 4 * GIB, 8 * GIB], [0.3, 4.0], [0.0, 0.6], 20),
+    "long": _role(2, [8 * GIB], [2.0, 8.0], [1.0, 6.0], 5, **{"class": "batch"}),
+    "stay": _role(2, [4 * GIB], [2.0, 8.0], [6.0, 15.0], 3),
+    "stepper": _role(0, [10 * GIB], [2.0, 8.0], [8.0, 20.0], 5, steps=True),
+    "trainer": _role(0, [10 * GIB], [2.0, 8.0], [90.0, 120.0], 5, steps=True),
+    "kernel": _role(4, [None], [0.5, 4.0], [1.0, 5.0], 9, kind="kernel"),
+    "pair": _role(1, [10 * GIB], [1.0, 6.0], [0.1, 1.0], 9, gpus=2),
+    "rush": _role(3, [4 * GIB], [1.0, 3.0], [0.0, 0.2], 99),
+    "wide": _role(0.5, [MEMORY], [4.0, 15.0], [0.1, 0.5], 9, gpus=GPUS, **{"class": "batch"}),
 }
 
 
