@@ -1,6 +1,9 @@
 import { expect, test } from '../support/fixtures';
 import { GpuPanel, toolbarItem } from '../support/panel';
 
+// A node manager of its own: who used a GPU less in other tests would go before who asked first.
+test.use({ node: { simulate: '2x24GiB' } });
+
 const ALL = '%gpushare request --gpus 2 --memory 24GiB';
 const IMPORT = 'import torch';
 
