@@ -118,6 +118,27 @@ def is_administrators(found: Found, environ: Mapping[str, str]) -> bool:
     return found.configured or found.path == SYSTEM_SOCKET
 
 
+def told_token(environ: Mapping[str, str], *, shows_hub: bool) -> str | None:
+    """The token by which this process says who it is; a file is better than the variable, as it
+    shows in no process list.
+
+    ``shows_hub``: the one that JupyterHub gave it will do, where ``JUPYTER_GPUSHARE_IDENTITY`` says
+    so.
+    """
+    if token := environ.get(names.TOKEN):
+        return token
+    if path := environ.get(names.TOKEN_FILE):
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8") as file:
+                return file.read().strip() or None
+        except (OSError, UnicodeDecodeError):
+            # The node manager will say that it wants a token.
+            return None
+    if shows_hub and environ.get(names.IDENTITY) == "hub":
+        return environ.get(names.HUB_TOKEN) or None
+    return None
+
+
 def _is_trusted_socket(path: str) -> bool:
     try:
         there = os.stat(path)

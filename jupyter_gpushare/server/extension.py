@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from pathlib import Path
 from typing import Any
 
 import prometheus_client
@@ -26,6 +25,7 @@ from jupyter_gpushare.protocol.address import (
     is_another_hosts,
     jupyter_runtime_dir,
     system_socket,
+    told_token,
 )
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.traits import Duration, task_traits
@@ -135,7 +135,7 @@ class GpuShareExtension(ExtensionApp):
 
     def _token(self) -> str | None:
         # A node manager that servers host knows people by their OS user.
-        return read_token(shows_hub=self.find() != _embedded())
+        return told_token(os.environ, shows_hub=self.find() != _embedded())
 
     def why(self) -> str | None:
         """Return for people why there is no node manager, as far as we know."""
@@ -313,22 +313,3 @@ class GpuShareExtension(ExtensionApp):
         except NodeProblem as problem:
             # It watches the process itself, so this costs a good reason text, no GPU.
             self.log.debug("gpushare: could not tell that a kernel ended: %s", problem)
-
-
-def read_token(*, shows_hub: bool) -> str | None:
-    """Return the token this server identifies itself with, if it was given one.
-
-    ``shows_hub``: the one JupyterHub gave it will do, where the environment says so.
-    """
-    token = os.environ.get(names.TOKEN)
-    if token:
-        return token
-    path = os.environ.get(names.TOKEN_FILE)
-    if not path:
-        if shows_hub and os.environ.get(names.IDENTITY) == "hub":
-            return os.environ.get(names.HUB_TOKEN) or None
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None

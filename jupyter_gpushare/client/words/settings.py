@@ -8,13 +8,12 @@ import.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ...protocol import names
-from ...protocol.address import Found, is_administrators
+from ...protocol.address import Found, is_administrators, told_token
 from ...protocol.names import RESERVES
 from ...protocol.notebook import Notebook
 from ...protocol.sizes import parse_gpus, parse_size
@@ -215,21 +214,9 @@ def _short(value: Any) -> str:
 
 
 def read_token(environ: Mapping[str, str], found: Found | None = None) -> str | None:
-    """The token that identity may ask for; a file is better, as it shows in no process list.
+    """The token that identity may ask for.
 
-    The server's JupyterHub token only where ``JUPYTER_GPUSHARE_IDENTITY`` says
-    so, and never for a node manager at ``found`` that a Jupyter server hosts.
+    The server's JupyterHub token never for a node manager at ``found`` that a Jupyter server hosts.
     """
-    if token := environ.get(names.TOKEN):
-        return token
-    if path := environ.get(names.TOKEN_FILE):
-        try:
-            with open(os.path.expanduser(path), encoding="utf-8") as file:
-                return file.read().strip() or None
-        except (OSError, UnicodeDecodeError):
-            # The node manager will say that it wants a token.
-            return None
     shows_hub = found is None or is_administrators(found, environ)
-    if shows_hub and environ.get(names.IDENTITY) == "hub":
-        return environ.get(names.HUB_TOKEN) or None
-    return None
+    return told_token(environ, shows_hub=shows_hub)
