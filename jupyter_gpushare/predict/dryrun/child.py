@@ -9,14 +9,14 @@ import sys
 from typing import Any
 
 from .errors import DryRunFailed
+from .tally import Tally
 
 
 def main() -> None:
     """Answer one job."""
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the model prints is no answer
-    told = answer_to(pickle.load(sys.stdin.buffer))
-    answer.write(json.dumps(told) + "\n")
+    answer.write(json.dumps(answer_to(pickle.load(sys.stdin.buffer))) + "\n")
     answer.flush()
     os._exit(0)  # frameworks' threads have nothing left to do
 
@@ -46,9 +46,8 @@ def _trace(job: dict[str, Any]) -> dict[str, Any]:
         from .jaxtrace import trace
     else:
         from .tftrace import trace
-    told = trace(job["job"], job["training"])
-    told.update(framework=job["framework"], training=job["training"], iterations=1)
-    return told
+    more = {"framework": job["framework"], "training": job["training"], "iterations": 1}
+    return {**trace(job["job"], job["training"]), **more}
 
 
 #: Errors of frameworks that mean: the way through the model depends on the numbers.
@@ -85,7 +84,18 @@ def explain(error: BaseException) -> list[str]:
     ]
 
 
-def shapes(things: list[Any]) -> tuple[int, int]:
+def told(tally: Tally, given: list[Any], peak: float) -> dict[str, Any]:
+    """The features, by the shapes of the inputs ``given``; ``peak``: bytes alive at once."""
+    batch, elements = _shapes(given)
+    return {
+        "nodes": {n.kind: [n.largest, n.count, n.flops, n.bytes] for n in tally.nodes()},
+        "batch": batch,
+        "inputs": elements,
+        "peak": int(peak),
+    }
+
+
+def _shapes(things: list[Any]) -> tuple[int, int]:
     """The batch size and the count of elements of the inputs, by their shapes."""
     batch, elements = 1, 0
     for shape in things:

@@ -12,7 +12,7 @@ import numpy
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 from ..table import JAX, JAX_CALLS, OTHER
-from .child import shapes, split
+from .child import split, told
 from .tally import Step, Tally, peak
 from .travel import Described, unpack
 
@@ -32,13 +32,7 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
     walk = Walk()
     most = walk.follow(program, times=1)
     leaves = [x for x in jax.tree.leaves(arguments) if hasattr(x, "shape")]
-    size, elements = shapes([tuple(leaf.shape) for leaf in leaves])
-    return {
-        "nodes": {n.kind: [n.largest, n.count, n.flops, n.bytes] for n in walk.tally.nodes()},
-        "batch": size,
-        "inputs": elements,
-        "peak": int(most),
-    }
+    return told(walk.tally, [tuple(leaf.shape) for leaf in leaves], most)
 
 
 def stand_in(described: Described) -> Any:

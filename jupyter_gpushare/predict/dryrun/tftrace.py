@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..table import OTHER, TENSORFLOW
-from .child import shapes, split
+from .child import split, told
 from .errors import DryRunFailed
 from .tally import Step, Tally, peak
 from .travel import Described, unpack
@@ -35,13 +35,7 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
     most = walk.follow(graph, times=1, kept={t.ref() for t in graph.outputs})
     variables = {v.ref(): v for v in graph.variables}
     held = sum(math.prod(v.shape) * v.dtype.size for v in variables.values())
-    size, elements = shapes([tuple(x.shape) for x in tf.nest.flatten(inputs)])
-    return {
-        "nodes": {n.kind: [n.largest, n.count, n.flops, n.bytes] for n in walk.tally.nodes()},
-        "batch": size,
-        "inputs": elements,
-        "peak": int(most + held),
-    }
+    return told(walk.tally, [tuple(x.shape) for x in tf.nest.flatten(inputs)], most + held)
 
 
 def stand_in(described: Described) -> Any:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..table import ATEN, OTHER
-from .child import shapes, split
+from .child import split, told
 from .tally import Tally
 from .travel import Described, unpack
 
@@ -123,13 +123,8 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
                 memory.reset_mod_stats()
                 step()
         most = memory.get_tracker_snapshot("peak")
-    size, elements = shapes([tuple(leaf.shape) for leaf in leaves])
-    return {
-        "nodes": {n.kind: [n.largest, n.count, n.flops, n.bytes] for n in recorder.tally.nodes()},
-        "batch": size,
-        "inputs": elements,
-        "peak": int(sum(of["Total"] for of in most.values())),
-    }
+    given = [tuple(leaf.shape) for leaf in leaves]
+    return told(recorder.tally, given, sum(of["Total"] for of in most.values()))
 
 
 def stand_in(described: Described) -> Any:
