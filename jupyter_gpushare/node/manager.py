@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -221,18 +220,18 @@ class Manager:
         or :class:`InventoryError` when it cannot.
         """
         loop = asyncio.get_running_loop()
-        snapshot, after = await loop.run_in_executor(self._ledger_thread, self.ledger.load)
+        snapshot, after = await self.in_ledger(self.ledger.load)
         for record in (*snapshot, *after):
             self.state = core.evolve(self.state, from_record(record))
         gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
         self._processes = self._make_processes(loop, self._process_gone)
         self._begin(self._run(), "gpushare-manager")
         now = self.clock.boot()
-        restored = await loop.run_in_executor(self._ledger_thread, lambda: self.ledger.is_restored)
+        restored = await self.in_ledger(lambda: self.ledger.is_restored)
         forgot = restored or not (snapshot or after or self._is_first)
         await self.submit(cmd.Start(now, self.clock.boot_id(), gpus, forgot))
         if restored:
-            await loop.run_in_executor(self._ledger_thread, self.ledger.was_made_good)
+            await self.in_ledger(self.ledger.was_made_good)
         self._budget_host_memory()
         # Squatters are counted before anything is granted.
         await self._measure_once()
@@ -276,10 +275,9 @@ class Manager:
         close = getattr(self._processes, "close", None)
         if close is not None:
             close()
-        loop = asyncio.get_running_loop()
         await self.reads.close()
         await self.care.close()
-        await loop.run_in_executor(self._ledger_thread, self.ledger.close)
+        await self.in_ledger(self.ledger.close)
         self._ledger_thread.shutdown(wait=True)
         self._inventory_thread.submit(self.inventory.close)
         self._inventory_thread.shutdown(wait=False)
@@ -386,12 +384,10 @@ class Manager:
         at = max((event.at for one in outcomes for event in one.events), default=self.clock.boot())
         uses = Uses(at, wall, tuple(used.items()))
         self._failpoint(Failpoint.BEFORE_APPEND, outcomes)
-        loop = asyncio.get_running_loop()
         try:
             # A loss of power ends every lease; what else is recorded has to outlive it.
             flush = not all(isinstance(event, AboutLease) for event in events)
-            append = functools.partial(self.ledger.append, records, uses, flush=flush)
-            await loop.run_in_executor(self._ledger_thread, append)
+            await self.in_ledger(partial(self.ledger.append, records, uses, flush=flush))
         except LedgerError as error:
             self._ledger_trouble.came(f"The ledger refused new records: {error}")
             return error
@@ -460,10 +456,8 @@ class Manager:
         self._since_snapshot, self._snapshot_due = 0, False
         wall = self.clock.wall()
         records = [to_record(event, wall) for event in core.summarise(self.state)]
-        loop = asyncio.get_running_loop()
-
         try:
-            await loop.run_in_executor(self._ledger_thread, self.ledger.write_snapshot, records)
+            await self.in_ledger(partial(self.ledger.write_snapshot, records))
         except LedgerError as error:
             # The history before it is still there, so nothing is lost.
             self._snapshot_trouble.came(f"No snapshot could be written: {error}")

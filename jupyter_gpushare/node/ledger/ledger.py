@@ -31,6 +31,7 @@ from urllib.parse import quote
 
 from ..._version import __version__
 from ...policy.words.versions import RELEASES
+from ..host.privatefile import settle
 from . import runs, usage
 from .usage import UsageDay, UsageRow, Use
 
@@ -1032,7 +1033,7 @@ def _set_aside(path: Path, wall: float, why: str = "corrupt") -> Path:
         for suffix in (*_LOGS, ""):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(_beside(path, suffix), _beside(aside, suffix))
-        _sync_directory(path.parent)
+        settle(path.parent)
     except OSError as error:
         raise _from_os_error(error, path) from error
     return aside
@@ -1104,7 +1105,7 @@ class StoppedLedger(Reads):
             there = any(_beside(self.path, suffix).exists() for suffix in ("", *_LOGS))
             old = _set_aside(self.path, wall, "before") if there else None
             os.rename(draft, self.path)
-            _sync_directory(self.path.parent)
+            settle(self.path.parent)
         except OSError as error:
             raise _from_os_error(error, self.path) from error
         finally:
@@ -1158,14 +1159,6 @@ def _opened(path: Path, how: str) -> Iterator[sqlite3.Connection]:
     except sqlite3.Error as error:
         cause = None if os.access(path, os.R_OK, effective_ids=True) else "it is not readable"
         raise LedgerFailed(f"{path} cannot be used: {cause or error}.") from error
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _beside(path: Path, suffix: str) -> Path:

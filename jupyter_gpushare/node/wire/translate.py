@@ -269,47 +269,21 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     ),
 }
 
+# Calls about the ledger's own file.
+_OF_LEDGER: Final = frozenset(
+    {msg.Method.LEDGER_BACKUP, msg.Method.LEDGER_CHECK, msg.Method.LEDGER_VACUUM}
+)
 # Only an administrator may call these.
-ADMIN_ONLY: Final = frozenset(
-    {
-        msg.Method.QUOTA_LIST,
-        msg.Method.QUOTA_SET,
-        msg.Method.QUOTA_UNSET,
-        msg.Method.LEASE_REVOKE,
-        msg.Method.GPU_DRAIN,
-        msg.Method.GPU_RESUME,
-        msg.Method.NODE_DRAIN,
-        msg.Method.NODE_RESUME,
-        msg.Method.LEDGER_BACKUP,
-        msg.Method.LEDGER_CHECK,
-        msg.Method.LEDGER_VACUUM,
-    }
-)
-# What may be called from another host: no process of this one is needed. Pages call these.
-FROM_ELSEWHERE: Final = frozenset(
-    {
-        msg.Method.STATUS,
-        msg.Method.WATCH,
-        msg.Method.USAGE,
-        msg.Method.USAGE_DAILY,
-        msg.Method.READINGS,
-        msg.Method.HISTORY,
-        msg.Method.RELEASE,
-        msg.Method.PIN,
-        msg.Method.QUOTA_LIST,
-        msg.Method.QUOTA_SET,
-        msg.Method.QUOTA_UNSET,
-        msg.Method.LEASE_REVOKE,
-        msg.Method.GPU_DRAIN,
-        msg.Method.GPU_RESUME,
-        msg.Method.NODE_DRAIN,
-        msg.Method.NODE_RESUME,
-        msg.Method.POOL_FOLLOW,
-        msg.Method.POOL_LEND,
-        msg.Method.POOL_HINT,
-        msg.Method.POOL_CERTIFY,
-    }
-)
+ADMIN_ONLY: Final = _OF_LEDGER | {
+    msg.Method.QUOTA_LIST,
+    msg.Method.QUOTA_SET,
+    msg.Method.QUOTA_UNSET,
+    msg.Method.LEASE_REVOKE,
+    msg.Method.GPU_DRAIN,
+    msg.Method.GPU_RESUME,
+    msg.Method.NODE_DRAIN,
+    msg.Method.NODE_RESUME,
+}
 # Only the pool that this host has joined may call these.
 POOL_ONLY: Final = frozenset(
     {
@@ -319,6 +293,17 @@ POOL_ONLY: Final = frozenset(
         msg.Method.POOL_CERTIFY,
     }
 )
+# What may be called from another host: no process of this one is needed. Pages call these.
+FROM_ELSEWHERE: Final = (POOL_ONLY | ADMIN_ONLY - _OF_LEDGER) | {
+    msg.Method.STATUS,
+    msg.Method.WATCH,
+    msg.Method.USAGE,
+    msg.Method.USAGE_DAILY,
+    msg.Method.READINGS,
+    msg.Method.HISTORY,
+    msg.Method.RELEASE,
+    msg.Method.PIN,
+}
 # The pool may call these, too, though it is no administrator.
 NODES_OWN: Final = frozenset({msg.Method.NODE_DRAIN, msg.Method.NODE_RESUME})
 
