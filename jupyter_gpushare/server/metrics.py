@@ -7,7 +7,7 @@ must not learn who runs what.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -68,31 +68,17 @@ class GpuShareCollector(Collector):
 
     def _gpus(self, status: Mapping[str, Any]) -> Iterator[Metric]:
         gpus = status["gpus"]
-        health = GaugeMetricFamily("jupyter_gpushare_gpus", "GPUs by health.", labels=["health"])
-        for state, count in sorted(Counter(gpu["health"] for gpu in gpus).items()):
-            health.add_metric([state], count)
-        yield health
+        health = sorted(Counter(gpu["health"] for gpu in gpus).items())
+        yield _gauges("jupyter_gpushare_gpus", "GPUs by health.", "health", health)
         for key, name, text in _GPU_GAUGES:
-            family = GaugeMetricFamily(name, text, labels=["gpu"])
-            for gpu in gpus:
-                value = gpu.get(key)
-                if value is not None:  # unknown is left out, never shown as zero
-                    family.add_metric([gpu["uuid"]], value)
-            yield family
+            yield _gauges(name, text, "gpu", [(gpu["uuid"], gpu.get(key)) for gpu in gpus])
 
     def _leases(self, status: Mapping[str, Any]) -> Iterator[Metric]:
-        leases = GaugeMetricFamily(
-            "jupyter_gpushare_leases", "Leases of the node by state.", labels=["state"]
-        )
-        for state, count in sorted(Counter(x["state"] for x in status["leases"]).items()):
-            leases.add_metric([state], count)
-        yield leases
-        queue = GaugeMetricFamily(
-            "jupyter_gpushare_queue_requests", "Requests that wait.", labels=["priority_class"]
-        )
-        for name, count in sorted(Counter(x["priority_class"] for x in status["queue"]).items()):
-            queue.add_metric([name], count)
-        yield queue
+        states = sorted(Counter(x["state"] for x in status["leases"]).items())
+        yield _gauges("jupyter_gpushare_leases", "Leases of the node by state.", "state", states)
+        classes = sorted(Counter(x["priority_class"] for x in status["queue"]).items())
+        name, text = "jupyter_gpushare_queue_requests", "Requests that wait."
+        yield _gauges(name, text, "priority_class", classes)
         yield GaugeMetricFamily(
             "jupyter_gpushare_queue_oldest_seconds",
             "How long the longest-waiting request has waited.",
@@ -108,6 +94,17 @@ class GpuShareCollector(Collector):
                 "GPUs this user holds.",
                 value=quota["used_gpus"],
             )
+
+
+def _gauges(
+    name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]
+) -> GaugeMetricFamily:
+    """A gauge by one label; what is unknown (``None``) is left out, never shown as zero."""
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for word, value in values:
+        if value is not None:
+            family.add_metric([word], value)
+    return family
 
 
 class Metrics:

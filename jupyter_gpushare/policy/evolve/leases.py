@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from ..books.copies import replace
 from ..books.index import drop, lease_of, with_id, without_id
@@ -43,6 +43,10 @@ from .steps import (
     uses,
 )
 
+#: What does not outlast a grant, a parking or an end: pins, and when work was seen.
+_ANEW: Final[dict[str, Any]] = dict.fromkeys(
+    ("pinned_until", "turn_pinned_until", "turn_pinned_from", "worked_at")
+)
 #: Seconds of a cell from which on its memory was measured, so that it tells of the next cells.
 MEASURED: Final = 2.0
 
@@ -152,10 +156,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         parked=Parked(
             event.rung, event.memory, event.gpus, event.movable, at_work=at_work or event.at_work
         ),
-        pinned_until=None,
-        turn_pinned_until=None,
-        turn_pinned_from=None,
-        worked_at=None,
+        **_ANEW,
     )
     state = _paced(state, event.memory, event.seconds)
     state = put_lease(turns.remember(state, lease.id, event.at), before, lease)
@@ -222,10 +223,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         granted_at=event.at,
         changed_at=event.at,
         parked=event.parked,
-        pinned_until=None,
-        turn_pinned_until=None,
-        turn_pinned_from=None,
-        worked_at=None,
+        **_ANEW,
     )
     state = recalls.forget(put_lease(state, before, lease), lease.id)
     opened = 0
@@ -376,10 +374,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         stalled=False,
         parked=None,
         end_reason=event.reason,
-        pinned_until=None,
-        turn_pinned_until=None,
-        turn_pinned_from=None,
-        worked_at=None,
+        **_ANEW,
     )
     state = put_lease(state, before, lease)
     request_key = (lease.task.process, lease.request.request_id or "")

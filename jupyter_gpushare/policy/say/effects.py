@@ -30,19 +30,24 @@ _AT_ONCE: Final = (HolderAction.INTERRUPT, HolderAction.KILL)
 
 
 @dataclass(frozen=True, slots=True)
-class WatchProcess:
+class Effect:
+    """Base of all effects."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchProcess(Effect):
     """Tell the policy when this process dies."""
 
     process: ProcessId
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Effect):
     """Read the inventory now: somebody waits for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(Effect):
     """Interrupt or kill a process."""
 
     process: ProcessId
@@ -50,14 +55,14 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class TellGranted:
+class TellGranted(Effect):
     """Tell the connections that wait for this lease that it is granted."""
 
     lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
-class TellEnded:
+class TellEnded(Effect):
     """Tell the connections that hold or wait for this lease that it has ended."""
 
     lease: LeaseId
@@ -66,12 +71,12 @@ class TellEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtBudgets:
+class LookAtBudgets(Effect):
     """Read from the ledger what was spent: quotas have changed, and some limit GPU-hours."""
 
 
 @dataclass(frozen=True, slots=True)
-class TellBudget:
+class TellBudget(Effect):
     """Tell this environment's tasks and watchers that its budget is nearly, or all, spent."""
 
     environment: EnvironmentName
@@ -82,7 +87,7 @@ class TellBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class TellRecall:
+class TellRecall(Effect):
     """Ask the task of this lease for its memory or its cache, as the state says.
 
     A task that takes turns is asked for its cache, as for its turn, by `TellTurn`.
@@ -93,7 +98,7 @@ class TellRecall:
 
 
 @dataclass(frozen=True, slots=True)
-class WarnOfRecall:
+class WarnOfRecall(Effect):
     """Tell the people of this lease that its memory will be asked back in ``seconds``."""
 
     lease: LeaseId
@@ -101,7 +106,7 @@ class WarnOfRecall:
 
 
 @dataclass(frozen=True, slots=True)
-class TellLimit:
+class TellLimit(Effect):
     """Tell the task of this lease how much it may use on these GPUs from now on."""
 
     lease: LeaseId
@@ -109,7 +114,7 @@ class TellLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class TellOverLimit:
+class TellOverLimit(Effect):
     """Tell a task that it uses more of a GPU than it may."""
 
     lease: LeaseId
@@ -119,14 +124,14 @@ class TellOverLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class TellStopped:
+class TellStopped(Effect):
     """Tell the connections that wait for this lease to resume that it stays parked."""
 
     lease: LeaseId
 
 
 @dataclass(frozen=True, slots=True)
-class TellTurn:
+class TellTurn(Effect):
     """Tell a task about its turn: it may compute, must ask first, or needs no turn.
 
     A task that is to empty its cache must ask, too. ``is_given``: it was given its turn just now,
@@ -138,7 +143,7 @@ class TellTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class TellPromise:
+class TellPromise(Effect):
     """Tell a task and its people how it stands with a promise, and when it is expected to end.
 
     ``seconds`` are from now on; ``None``: nobody knows.
@@ -149,24 +154,6 @@ class TellPromise:
     named: bool
     seconds: float | None = None
     why: Cause | None = None
-
-
-Effect = (
-    WatchProcess
-    | Measure
-    | Signal
-    | TellGranted
-    | TellEnded
-    | LookAtBudgets
-    | TellBudget
-    | TellRecall
-    | WarnOfRecall
-    | TellLimit
-    | TellOverLimit
-    | TellStopped
-    | TellTurn
-    | TellPromise
-)
 
 
 def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Effect]:
