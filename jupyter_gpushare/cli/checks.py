@@ -223,14 +223,7 @@ def panel() -> Check:
     except importlib.metadata.PackageNotFoundError:
         return ok(name, "JupyterLab is not installed in this Python")
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _PANEL],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        seen = json.loads(done.stdout)
+        seen = _told_by(["-P", "-c", _PANEL])
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return warning(name, f"JupyterLab {lab} does not say whether it accepts the panel.")
     if not seen["there"]:
@@ -251,6 +244,19 @@ def panel() -> Check:
             "Install versions of jupyter_gpushare and jupyterlab that go together.",
         )
     return ok(name, f"{seen['there']}, made for JupyterLab {lab} too")
+
+
+def _told_by(arguments: list[str]) -> dict[str, Any]:
+    """What a new Python prints as JSON. Raises `OSError`, `ValueError`, `TimeoutExpired`."""
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
 
 
 def ipython_extension() -> Check:
@@ -404,14 +410,7 @@ def _quota(status: Mapping[str, Any]) -> Check:
 def ask_nvml() -> dict[str, Any] | Check:
     """Ask NVML in another process, because a sick driver can hang its caller."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _NVML],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        answer: dict[str, Any] = json.loads(done.stdout)
+        return _told_by(["-c", _NVML])
     except subprocess.TimeoutExpired:
         return problem(
             "NVIDIA driver",
@@ -424,7 +423,6 @@ def ask_nvml() -> dict[str, Any] | Check:
             "The NVML check itself failed.",
             "pip install --force-reinstall nvidia-ml-py",
         )
-    return answer
 
 
 def nvml(node: Mapping[str, Any] | None, answer: dict[str, Any] | Check) -> Check:

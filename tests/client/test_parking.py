@@ -200,6 +200,13 @@ class Said:
         """Neither."""
 
 
+def broker_of(node: ScriptedNode) -> tuple[Broker, Said]:
+    """A broker that asks this node manager, and what it says to the person."""
+    said = Said()
+    environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+    return Broker(environ, make_display=lambda: said, say=said.lines.append), said
+
+
 RECALL = {"lease": LEASE, "give": "tensors", "why": "contended", "message": "Others wait."}
 
 
@@ -258,9 +265,7 @@ def test_a_node_manager_of_0_1_0_asks_and_is_answered_in_its_words() -> None:
         visitor.live()
 
     with ScriptedNode(script) as node:
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        said = Said()
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker, _said = broker_of(node)
         broker.request(Ask())
         broker.set_activity(False)
         node.wait_for(Method.PARKED, 1)
@@ -281,9 +286,7 @@ def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
         visitor.live()
 
     with ScriptedNode(script) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker, _said = broker_of(node)
         broker.request(Ask())
         broker.set_activity(False)
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
@@ -305,9 +308,7 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         visitor.live()
 
     with ScriptedNode(script) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker, said = broker_of(node)
         broker.request(Ask())
         broker.set_activity(False)
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
@@ -355,9 +356,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
 
     adapter = Trains()
     with ScriptedNode(script) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker, _said = broker_of(node)
         broker._frameworks.add("torch", adapter, ModuleType("torch"))
         broker.request(Ask())
         broker.set_activity(False)
@@ -380,9 +379,7 @@ def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> N
         visitor.live()
 
     with ScriptedNode(script) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker, _said = broker_of(node)
         broker.request(Ask())
         for busy in (True, False, True, False):
             broker.set_activity(busy)
@@ -411,9 +408,7 @@ def test_without_a_thread_to_park_with_it_keeps_what_it_has(
         visitor.live()
 
     with ScriptedNode(script) as node:
-        said = Said()
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        broker, _said = broker_of(node)
         broker.request(Ask())
         broker.set_activity(False)
         node.wait_for(Method.KEPT, 1)

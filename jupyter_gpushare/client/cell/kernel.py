@@ -289,57 +289,50 @@ def _only_asks(message: Any) -> bool:
     return False
 
 
+def _of_acquire(name: str) -> Callable[..., Any] | None:
+    """What `acquire` has by this name, if it is loaded; else there is nothing to tell."""
+    return getattr(sys.modules.get("jupyter_gpushare.client.acquire"), name, None)
+
+
 def tell(busy: bool) -> None:
-    """Tell the process's broker, if there is one yet; else there is nothing to tell."""
-    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
-    set_activity = getattr(acquire, "set_activity", None)
-    if set_activity is not None:
+    """Tell the process's broker, if there is one yet."""
+    if (set_activity := _of_acquire("set_activity")) is not None:
         set_activity(busy)
 
 
 def resume() -> None:
     """Have a parked lease's GPUs again before the cell runs."""
-    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
-    before_cell = getattr(acquire, "before_cell", None)
-    if before_cell is not None:
+    if (before_cell := _of_acquire("before_cell")) is not None:
         before_cell()
 
 
 def before_use(ip: Any, cell: str) -> None:
     """Ask for a GPU again where one was given back, and the cell uses a framework."""
-    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
-    ask = getattr(acquire, "before_use", None)
-    if ask is None:
-        return
 
     def used(frameworks: Collection[str]) -> str | None:
         from .uses import used_framework
 
         return used_framework(cell, ip.transform_cell, ip.user_ns, frameworks)
 
-    ask(used)
+    if (ask := _of_acquire("before_use")) is not None:
+        ask(used)
 
 
 def barred() -> str | None:
     """Why no cell may run now."""
-    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
-    ask = getattr(acquire, "barred", None)
+    ask = _of_acquire("barred")
     return None if ask is None else ask()
 
 
 def code(begins: bool, is_refusable: bool) -> None:
     """Code begins or ends in this thread: a cell or other code."""
-    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
-    code_runs = getattr(acquire, "code_runs", None)
-    if code_runs is not None:
+    if (code_runs := _of_acquire("code_runs")) is not None:
         code_runs(begins, is_refusable)
 
 
 def annotate(error: BaseException) -> None:
     """Add what is known about the GPUs to an error, and take out our frames."""
-    acquire = sys.modules.get("jupyter_gpushare.client.acquire")
-    add = getattr(acquire, "annotate", None)
-    if add is not None:
+    if (add := _of_acquire("annotate")) is not None:
         add(error)
 
 
