@@ -133,6 +133,10 @@ class _Process:
             self.get().stops_by(self._stopping)
         self._stopping.by(save)
 
+    def is_asked_to_stop(self) -> bool:
+        """Whether this program, which said how its state is saved, is to stop at its next gate."""
+        return self._stopping is not None and self._stopping.is_asked()
+
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""
         if self._broker is not None:
@@ -205,6 +209,7 @@ checkpoint = _process.checkpoint
 before_call = _process.before_call
 loop = _process.loop
 on_preempt = _process.on_preempt
+is_asked_to_stop = _process.is_asked_to_stop
 barred = _process.barred
 
 

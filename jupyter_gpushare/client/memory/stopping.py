@@ -93,6 +93,10 @@ class Stopping:
     def _is_wanted(self) -> bool:
         return bool(self._askers) and self.can
 
+    def is_asked(self) -> bool:
+        """Whether it is to stop at its next gate, for programs that end in their own way."""
+        return self._is_wanted
+
     def by(self, save: Callable[[], object] | None) -> None:
         """From now on ``save()`` saves the state; ``None``: it cannot be stopped any more."""
         self._save = save

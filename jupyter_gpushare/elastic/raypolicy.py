@@ -1,0 +1,91 @@
+"""Ray Train's elastic mode with another count of what is free, and of what is a fault.
+
+Ray has no public way to give it a scaling policy, so this names parts of Ray Train V2 that may
+change; tried with Ray 2.60.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import train
+from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
+from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+if TYPE_CHECKING:
+    from .raytrain import Job
+
+#: The label that Ray gives each of its nodes.
+_NODE = "ray.io/node-id"
+#: Errors by which workers make way, by name: Ray hands them over as causes of its own.
+_NO_FAULTS = ("CardWanted", "MoreRoom")
+
+
+class Placed(train.ScalingConfig):  # type: ignore[misc]  # Ray has no types here
+    """Workers start on the hosts whose cards were counted."""
+
+    cards: Any = None
+
+    def _label_selector_per_worker(self, num_workers: int) -> list[dict[str, str]] | None:
+        places = ray.get(self.cards.places.remote(num_workers)) if self.cards is not None else []
+        return [{_NODE: place} for place in places] or None
+
+
+class ByLeases(ElasticScalingPolicy):  # type: ignore[misc]
+    """As many workers as the node managers have cards; workers say themselves when to grow."""
+
+    def _count_possible_workers(self, reserved_resources: Any) -> int:
+        places = ray.get(self.scaling_config.cards.decide.remote())
+        return min(int(super()._count_possible_workers(reserved_resources)), len(places))
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> Any:
+        """A resize of its own would end workers within a step."""
+        self._maybe_send_resource_request()
+        return NoopDecision()
+
+
+class FaultsOnly(DefaultFailurePolicy):  # type: ignore[misc]
+    """Workers that make way are no fault."""
+
+    def make_decision(self, training_failed_error: Any) -> Any:
+        failures = getattr(training_failed_error, "worker_failures", {})
+        if any(name in repr(error) for error in failures.values() for name in _NO_FAULTS):
+            return FailureDecision.RETRY
+        return super().make_decision(training_failed_error)
+
+
+class Trainer(DataParallelTrainer):  # type: ignore[misc]
+    """Ray Train's trainer with these policies."""
+
+    def _initialize_and_run_controller(self, **given: Any) -> Any:
+        given["scaling_policy"] = ByLeases(self.scaling_config)
+        given["failure_policy"] = FaultsOnly(self.run_config.failure_config)
+        return super()._initialize_and_run_controller(**given)
+
+
+def fit(
+    work: Callable[[], Any],
+    *,
+    job: Job,
+    cards: Any,
+    storage: str,
+    resources: dict[str, float],
+    max_failures: int,
+) -> Any:
+    """Run it to its end; Ray Train's result. Raises Ray's ``TrainingFailedError``."""
+    scaling = Placed(num_workers=(job.least, job.most), resources_per_worker=resources)
+    scaling.cards = cards
+    return Trainer(
+        work,
+        scaling_config=scaling,
+        run_config=train.RunConfig(
+            name=job.name,
+            storage_path=storage,
+            failure_config=train.FailureConfig(max_failures=max_failures),
+        ),
+    ).fit()
