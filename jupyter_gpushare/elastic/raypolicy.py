@@ -7,16 +7,19 @@ change; tried with Ray 2.60.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-import ray
-from ray import train
-from ray.train.v2._internal.execution.failure_handling import DefaultFailurePolicy, FailureDecision
-from ray.train.v2._internal.execution.scaling_policy import ElasticScalingPolicy, NoopDecision
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 if TYPE_CHECKING:
     from .raytrain import Job
+
+# Not imported by name: nobody needs Ray to check this package's types.
+ray: Any = import_module("ray")
+train: Any = import_module("ray.train")
+_INNER = "ray.train.v2._internal.execution"
+_failing: Any = import_module(f"{_INNER}.failure_handling")
+_scaling: Any = import_module(f"{_INNER}.scaling_policy")
+_trainer: Any = import_module("ray.train.v2.api.data_parallel_trainer")
 
 #: The label that Ray gives each of its nodes.
 _NODE = "ray.io/node-id"
@@ -24,7 +27,7 @@ _NODE = "ray.io/node-id"
 _NO_FAULTS = ("CardWanted", "MoreRoom")
 
 
-class Placed(train.ScalingConfig):  # type: ignore[misc]  # Ray has no types here
+class Placed(train.ScalingConfig):  # type: ignore[misc]
     """Workers start on the hosts whose cards were counted."""
 
     cards: Any = None
@@ -34,32 +37,32 @@ class Placed(train.ScalingConfig):  # type: ignore[misc]  # Ray has no types her
         return [{_NODE: place} for place in places] or None
 
 
-class ByLeases(ElasticScalingPolicy):  # type: ignore[misc]
+class ByLeases(_scaling.ElasticScalingPolicy):  # type: ignore[misc]
     """As many workers as the node managers have cards; workers say themselves when to grow."""
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
-        places = ray.get(self.scaling_config.cards.decide.remote())
-        return min(int(super()._count_possible_workers(reserved_resources)), len(places))
+        # Ray's own count is of no use: a worker needs next to nothing of what Ray counts.
+        return len(ray.get(self.scaling_config.cards.decide.remote()))
 
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> Any:
         """A resize of its own would end workers within a step."""
         self._maybe_send_resource_request()
-        return NoopDecision()
+        return _scaling.NoopDecision()
 
 
-class FaultsOnly(DefaultFailurePolicy):  # type: ignore[misc]
+class FaultsOnly(_failing.DefaultFailurePolicy):  # type: ignore[misc]
     """Workers that make way are no fault."""
 
     def make_decision(self, training_failed_error: Any) -> Any:
         failures = getattr(training_failed_error, "worker_failures", {})
         if any(name in repr(error) for error in failures.values() for name in _NO_FAULTS):
-            return FailureDecision.RETRY
+            return _failing.FailureDecision.RETRY
         return super().make_decision(training_failed_error)
 
 
-class Trainer(DataParallelTrainer):  # type: ignore[misc]
+class Trainer(_trainer.DataParallelTrainer):  # type: ignore[misc]
     """Ray Train's trainer with these policies."""
 
     def _initialize_and_run_controller(self, **given: Any) -> Any:

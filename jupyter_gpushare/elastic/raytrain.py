@@ -34,9 +34,9 @@ from ..protocol.sizes import parse_size
 
 #: Seconds between two looks at the hosts' cards, and in which a host must answer.
 _LOOK: Final = 1.0
-_PATIENCE: Final = 5.0
+_PATIENCE: Final = 10.0
 #: Seconds in which a worker must get the card that was idle a moment ago.
-_GRANTED_WITHIN: Final = 20.0
+_GRANTED_WITHIN: Final = 30.0
 _PAUSE: Final = 0.2
 #: What a worker needs in Ray's own count: next to nothing, since cards are counted here.
 _OF_RAY: Final = {"CPU": 0.01}
@@ -74,19 +74,19 @@ class Job:
 class HostCards:
     """On a host: how many of its cards this job may have. An actor of Ray, pinned there."""
 
-    def count(self, job: str, memory: int | None) -> int:
-        """Cards that are idle, and those of this job's own workers; none without node manager."""
+    def count(self, job: str, memory: int | None) -> tuple[int, int]:
+        """The job's own cards, and idle ones for it; none where no node manager answers."""
         try:
             with connect(os.environ) as node:
                 return cards(node.call(Method.STATUS), job, memory)
         except Refused:
-            return 0
+            return 0, 0
 
 
-def cards(status: Mapping[str, Any], job: str, memory: int | None) -> int:
-    """The cards of a host for the job: those it has, and idle ones as far as its quota allows.
+def cards(status: Mapping[str, Any], job: str, memory: int | None) -> tuple[int, int]:
+    """The cards that the job has on a host, and the idle ones that its quota allows.
 
-    A card on which there are others' tasks as well is none.
+    A card on which there are others' tasks as well is not the job's.
     """
     ours = [one for one in status["leases"] if one["mine"] and one.get("job") == job]
     others = [one for one in status["leases"] if one not in ours]
@@ -103,7 +103,7 @@ def cards(status: Mapping[str, Any], job: str, memory: int | None) -> int:
     quota = status["quota"]
     # Whoever waits is to have an idle card first.
     left = len(idle) - sum(not one["mine"] for one in status["queue"])
-    return len(held) + max(0, min(left, quota["gpus"] - quota["used_gpus"]))
+    return len(held), max(0, min(left, quota["gpus"] - quota["used_gpus"]))
 
 
 class Cards:
@@ -117,11 +117,21 @@ class Cards:
         self._places: list[str] = []
         self._before = 0
         self._now = 0
+        self._one_looks = threading.Lock()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def decide(self) -> list[str]:
-        """The Ray nodes with a card for a worker, one for each card; at most as many as wanted."""
-        there = self._look()
+        """The Ray nodes with a card for a worker, one for each card; at most as many as wanted.
+
+        No worker runs meanwhile: what the last ones held is about to be free.
+        """
+        until = time.monotonic() + _PATIENCE
+        found = self._look()
+        while any(held for held, _idle in found.values()) and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            found = self._look()
+        # Of a worker that has not ended yet the card is still the job's.
+        there = {node: held + idle for node, (held, idle) in found.items()}
         places: list[str] = []
         # One of each host in turn: what is asked back on one host leaves the most elsewhere.
         while any(there.values()) and len(places) < self._job.most:
@@ -143,9 +153,13 @@ class Cards:
     def _watch(self) -> None:
         while True:
             time.sleep(_LOOK)
-            self._now = min(self._job.most, sum(self._look().values()))
+            self._now = min(self._job.most, sum(map(sum, self._look().values())))
 
-    def _look(self) -> dict[str, int]:
+    def _look(self) -> dict[str, tuple[int, int]]:
+        with self._one_looks:
+            return self._ask()
+
+    def _ask(self) -> dict[str, tuple[int, int]]:
         ray = self._ray
         alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         for gone in self._hosts.keys() - set(alive):
@@ -159,12 +173,12 @@ class Cards:
             node: actor.count.remote(self._job.name, self._job.memory)
             for node, actor in self._hosts.items()
         }
-        found = {}
+        found: dict[str, tuple[int, int]] = {}
         done, _late = ray.wait(list(asked.values()), num_returns=len(asked), timeout=_PATIENCE)
         for node, answer in asked.items():
             if answer in done:
                 try:
-                    found[node] = int(ray.get(answer))
+                    found[node] = ray.get(answer)
                 except ray.exceptions.RayError:
                     self._hosts.pop(node, None)
         return found

@@ -138,7 +138,7 @@ def ray_cluster(
             for node in nodes.values():
                 node.start()
             address = made.head()
-            until(lambda: _connected(address, hosts.address), "Ray's head answers")
+            until(lambda: _connected(address, hosts.address), "Ray's head answers", LONG)
             for name in hosts:  # several at once would be too slow for Ray's time-out
                 made.join(name)
                 until(lambda name=name: name in _alive(), f"{name} has joined", LONG)
