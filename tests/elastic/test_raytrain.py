@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import until
+from support.node import RunningNode, until
 from support.raycluster import Cluster, ray_cluster
 
 from jupyter_gpushare.protocol.messages import Method
@@ -90,7 +92,7 @@ def training(folder: Path, steps: int) -> Callable[[], Any]:
 class Job:
     """The job in a thread of the test; what its ranks wrote."""
 
-    def __init__(self, folder: Path, storage: Path) -> None:
+    def __init__(self, folder: Path, storage: Path, steps: int = STEPS, every: int = 50) -> None:
         from jupyter_gpushare.elastic import raytrain
 
         self.folder = folder
@@ -100,13 +102,13 @@ class Job:
         def work() -> None:
             try:
                 self.result = raytrain.run(
-                    training(folder, STEPS),
+                    training(folder, steps),
                     storage=storage,
                     name="sine",
                     min_gpus=1,
                     max_gpus=3,
                     memory="8GiB",
-                    every=50,
+                    every=every,
                 )
             except BaseException as error:  # noqa: BLE001 - the test looks at it
                 self.error = error
@@ -185,3 +187,43 @@ def test_it_grows_and_gives_back_over_three_hosts(cluster: Cluster, tmp_path: Pa
         for one, after in pairwise(held):
             assert one[1] != after[1] or one[3] <= after[2], (one, after)
     assert max(waits) <= 0.5 + 0.05 + 2.0, figures
+
+
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningNode]:
+    """One host with two cards, which is all of Ray's cluster."""
+    ray = pytest.importorskip("ray")
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with RunningNode(tmp_path, simulate="2x24GiB") as node:
+        monkeypatch.setenv("JUPYTER_GPUSHARE_SOCKET", str(node.socket))
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+        try:
+            yield node
+        finally:
+            ray.shutdown()
+
+
+def test_a_worker_that_dies_costs_the_steps_since_a_save(
+    alone: RunningNode, tmp_path: Path
+) -> None:
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    job = Job(folder, tmp_path / "storage", steps=60, every=10)
+    until(lambda: job.told() and job.told()[-1]["step"] >= 25, "it trains", LONG)
+    victim = next(one for one in job.told()[::-1] if one["rank"] == 1)
+    leases = {one["id"]: one["pid"] for one in alone.status()["leases"]}
+    os.kill(leases[victim["lease"]], signal.SIGKILL)
+    job.join()
+    steps = [one["step"] for one in job.told() if one["rank"] == 0]
+    (died,) = [n for n, (one, after) in enumerate(pairwise(steps)) if after <= one]
+    again = steps[died + 1]
+    assert steps[: died + 1] == list(range(1, died + 2))
+    assert steps[died + 1 :] == list(range(again, 61))
+    assert again % 10 == 1
+    # Ray looks twice a second, and knows nothing of a save that came since.
+    assert died + 1 - again < 20, "at most the steps since the last save but one"
+    nets: dict[int, set[str]] = {}
+    for one in job.told():
+        nets.setdefault(one["step"], set()).add(one["net"])
+    assert all(len(several) == 1 for several in nets.values()), "what was done again is the same"
