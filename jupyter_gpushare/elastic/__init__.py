@@ -4,9 +4,27 @@
 ``leader`` runs a job in a process of its own, named by the job's key: it asks the node manager for
 idle cards, starts a ``member`` for each, and says who trains. A member holds one lease and runs
 torch's elastic agent; its worker is ``training``, where the user's function runs. ``checkpoints``
-are on disk, ``events`` are what happened, and ``running`` is what people call.
+and ``records`` are on disk, and ``running`` is what people call.
 """
 
 from .core import Phase, Rank, Status
+from .records import ElasticError, names
+from .running import Job, load, run
+from .training import World, batches, device, keep, report, world
 
-__all__ = ["Phase", "Rank", "Status"]
+__all__ = [
+    "ElasticError",
+    "Job",
+    "Phase",
+    "Rank",
+    "Status",
+    "World",
+    "batches",
+    "device",
+    "keep",
+    "load",
+    "names",
+    "report",
+    "run",
+    "world",
+]

@@ -9,10 +9,10 @@ At the end of an epoch the rest is shared equally, too, as one smaller step; the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 #: Points of a loss curve that are kept; beyond it each second one is left out.
 MOST_POINTS: Final = 2000
@@ -162,3 +162,169 @@ class Status:
         lines += [f"  Ranks: {where}."] if where else []
         lines += [f"  Loss: {self.losses[-1][2]:.6g}."] if self.losses else []
         return "\n".join([*lines, *([f"  {self.reason}"] if self.reason else [])])
+
+
+def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
+    """The status after an event of the job's record; ``begun`` is when the job did, as events tell
+    time. An event that is not understood changes nothing."""
+    at = round(float(event.get("at", begun)) - begun, 3)
+    match event:
+        case {"event": "begins"}:
+            return _moved(replace(status, ranks={}), Phase.WAITING, "")
+        case {"event": "waits", "reason": str(reason)}:
+            status = replace(status, workers=_counted(status.workers, at, 0), ranks={})
+            return _moved(status, Phase.WAITING, reason)
+        case {"event": "changes", "first": bool(first), "reason": str(reason)}:
+            more = replace(status, restarts=status.restarts + (not first))
+            return _moved(more, Phase.CHANGING, reason)
+        case {"event": "trains", "rank": int(rank), "world": int(world)}:
+            where = Rank(str(event["host"]), str(event["gpu"]), str(event["lease"]), at)
+            known = {held.lease: held.since for held in status.ranks.values()}
+            where = replace(where, since=known.get(where.lease, at))
+            ranks = {at: held for at, held in status.ranks.items() if held.lease != where.lease}
+            status = replace(status, ranks={**ranks, rank: where})
+            if rank != 0:
+                return status
+            status = replace(status, ranks={r: w for r, w in status.ranks.items() if r < world})
+            workers = _counted(status.workers, at, world)
+            text = f"The {event['entry']} entry, with {world} workers, at step {event['step']}."
+            status = replace(status, workers=workers, said=(*status.said, (at, text)))
+            return _moved(status, Phase.TRAINING, "")
+        case {"event": "step", "step": int(step), "epoch": int(epoch)}:
+            status = replace(status, step=max(step, status.step), epoch=epoch)
+            if isinstance(loss := event.get("loss"), float | int):
+                status = replace(status, losses=_thinned((*status.losses, (step, at, loss))))
+            return status
+        case {"event": "said", "text": str(text)}:
+            return replace(status, said=(*status.said, (at, text)))
+        case {"event": "ended", "phase": str(phase), "reason": str(reason)}:
+            status = replace(status, workers=_counted(status.workers, at, 0), ranks={})
+            return _moved(status, Phase(phase), reason)
+    return status
+
+
+def folded(name: str, events: Iterable[Mapping[str, Any]]) -> Status:
+    """The status of a job with these events, the oldest first."""
+    status, begun = Status(name), None
+    for event in events:
+        begun = float(event.get("at", 0.0)) if begun is None else begun
+        status = told(status, event, begun)
+    return status
+
+
+def _moved(status: Status, phase: Phase, reason: str) -> Status:
+    if phase is not status.phase and phase not in MOVES[status.phase]:
+        return status  # a line of a worker that came late
+    return replace(status, phase=phase, reason=reason)
+
+
+def _counted(
+    workers: tuple[tuple[float, int], ...], at: float, count: int
+) -> tuple[tuple[float, int], ...]:
+    if (workers[-1][1] if workers else 0) == count:
+        return workers
+    return (*workers, (at, count))
+
+
+def _thinned(points: tuple[tuple[int, float, float], ...]) -> tuple[tuple[int, float, float], ...]:
+    """At most so many points; the newest stays."""
+    return points if len(points) <= MOST_POINTS else (*points[:-1:2], points[-1])
+
+
+# -- who trains ---------------------------------------------------------------------------------
+
+#: Seconds in which a newcomer that is ready waits for others that are about to be.
+GATHER: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process with a lease, or one that asks for it. ``ready``: torch is loaded."""
+
+    number: int
+    ready_at: float | None = None
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Who could train, and who does: ``inside``, by rank. ``broken``: a worker of theirs failed."""
+
+    least: int
+    most: int
+    members: tuple[Member, ...] = ()
+    generation: int = 0
+    inside: tuple[int, ...] = ()
+    broken: bool = False
+
+    @property
+    def fit(self) -> tuple[int, ...]:
+        """Those that can train, the longest there first: so ranks change as little as can be."""
+        able = [one.number for one in self.members if one.ready_at is not None and not one.leaving]
+        return tuple(sorted(able, key=lambda one: (one not in self.inside, one)))[: self.most]
+
+
+def room(team: Team) -> int:
+    """For how many more cards there is use."""
+    return max(0, team.most - sum(not one.leaving for one in team.members))
+
+
+def joined(team: Team, number: int) -> Team:
+    """A member was started."""
+    return replace(team, members=(*team.members, Member(number)))
+
+
+def ready(team: Team, number: int, now: float) -> Team:
+    """It has its lease, and torch."""
+    return _each(team, number, lambda one: replace(one, ready_at=now))
+
+
+def leaves(team: Team, number: int) -> Team:
+    """It was asked to give its card back."""
+    return _each(team, number, lambda one: replace(one, leaving=True))
+
+
+def gone(team: Team, number: int) -> Team:
+    """Its process has ended."""
+    return replace(team, members=tuple(one for one in team.members if one.number != number))
+
+
+def failed(team: Team, number: int, generation: int) -> Team:
+    """Its worker ended before its work did. What is said of an older generation is known."""
+    is_news = generation == team.generation and number in team.inside
+    return replace(team, broken=True) if is_news else team
+
+
+def changed(team: Team, now: float) -> Team:
+    """The team with its next generation, if there must be one now; else as it was.
+
+    It has one when somebody who trains cannot go on, and when newcomers are ready, and none is
+    nearly so.
+    """
+    fit = team.fit
+    lost = team.broken or not set(team.inside) <= set(fit)
+    new = [one for one in team.members if one.number in fit and one.number not in team.inside]
+    soon = any(one.ready_at is None and not one.leaving for one in team.members)
+    waited = max((now - one.ready_at for one in new if one.ready_at is not None), default=0.0)
+    grows = bool(new) and len(fit) >= team.least and (not soon or waited >= GATHER)
+    if not lost and not grows:
+        return team
+    inside = fit if len(fit) >= team.least else ()
+    return replace(team, generation=team.generation + 1, inside=inside, broken=False)
+
+
+def _each(team: Team, number: int, change: Callable[[Member], Member]) -> Team:
+    members = tuple(change(one) if one.number == number else one for one in team.members)
+    return replace(team, members=members)
+
+
+def is_due(step: int, now: float, saved_at: float, cost: float, every: int | None) -> bool:
+    """Whether to save after this step: after each ``every`` steps, or as often as saving takes a
+    tenth of the time at most. ``cost``: seconds that the last one took."""
+    if every is not None:
+        return step % every == 0
+    return now - saved_at >= cost / _SAVING
+
+
+#: The part of the time that saving may take.
+_SAVING: Final = 0.1

@@ -21,7 +21,7 @@ from ..protocol.messages import Method
 from .core import Card, End, Row
 
 #: What a worker must not have from whoever starts it: it asks for a lease of its own.
-_NOT_INHERITED: Final = (
+NOT_INHERITED: Final = (
     *(names.LEASE, names.SECRET, names.RUN, names.RESTARTS, names.NOTEBOOK_SOCKET),
     *("CUDA_VISIBLE_DEVICES", "JPY_PARENT_PID", "MPLBACKEND"),
 )
@@ -106,6 +106,7 @@ class Attempt:
         candidate: bytes,
         tell: Callable[[Told], object],
         environ: Mapping[str, str] = os.environ,
+        module: str = "jupyter_gpushare.jobs.worker",
     ) -> None:
         self._id = (number, attempt)
         self._tell = tell
@@ -115,13 +116,13 @@ class Attempt:
         self._said, writes = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jupyter_gpushare.jobs.worker", str(writes)],
+                [sys.executable, "-m", module, str(writes)],
                 stdin=subprocess.PIPE,
                 stdout=self._printed,
                 stderr=subprocess.STDOUT,
                 pass_fds=(writes,),
                 cwd=job.folder if os.path.isdir(job.folder) else None,
-                env={k: v for k, v in environ.items() if k not in _NOT_INHERITED},
+                env={k: v for k, v in environ.items() if k not in NOT_INHERITED},
                 # What it starts ends with it, and Ctrl-C in a terminal is for the sweep.
                 start_new_session=True,
             )

@@ -261,7 +261,7 @@ class Sweeps:
             raise ValueError("gpus: a model needs one GPU at least")
         job = Job(
             name or time.strftime("sweep-%Y%m%d-%H%M%S"),
-            _pickled(train),
+            pickled(train),
             gpus,
             None if memory is None else parse_size(memory),
             os.getcwd(),
@@ -310,7 +310,7 @@ def _engine_named(name: str | None) -> Callable[[Job], Engine]:
     return OneHost
 
 
-def _pickled(train: Callable[..., Any] | Code) -> bytes:
+def pickled(train: Any) -> bytes:
     """Raises `SweepError` where it cannot be sent to another process."""
     pack: Callable[[Any], bytes] | None = None
     with contextlib.suppress(ImportError):

@@ -44,7 +44,7 @@ class Code:
         return train
 
 
-class _Channel:
+class Channel:
     """Where the worker says what happens. Any thread may say something."""
 
     def __init__(self, descriptor: int) -> None:
@@ -59,7 +59,7 @@ class _Channel:
                 left = left[os.write(self._descriptor, left) :]
 
 
-_channel: _Channel | None = None
+_channel: Channel | None = None
 
 
 def report(**values: Any) -> None:
@@ -93,24 +93,13 @@ def plain(value: Any) -> Any:
 def main(descriptor: int) -> int:
     """Do the job; the exit code."""
     global _channel
-    _channel = channel = _Channel(descriptor)
+    _channel = channel = Channel(descriptor)
     source = sys.stdin.buffer
     head = json.loads(source.readline())
     train, candidate = source.read(head["train"]), source.read(head["candidate"])
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    ask = Ask(gpus=head["gpus"], memory=head["memory"], priority_class="batch")
-    try:
-        grant = broker().request(ask, wait=False)
-    except GpuShareError as error:
-        channel.say(end=End.NO_ROOM.value, error=str(error))
+    threading.Thread(target=end_with_input, daemon=True).start()
+    if not leased(channel, head["gpus"], head["memory"]):
         return 0
-    if any(gpu.shared_with for gpu in grant.gpus):
-        # The card was idle when it was listed. Now another task of this person has it, too.
-        broker().release()
-        channel.say(end=End.NO_ROOM.value, error="Another task of yours is on the card by now.")
-        return 0
-    broker().wishes.set_ask(ask)
-    channel.say(granted=[gpu.uuid for gpu in grant.gpus])
     # Without a function of its own a model has nothing to save: it begins anew.
     on_preempt(nothing_to_save)
     sys.path += [place for place in head["path"] if place not in sys.path]
@@ -127,6 +116,24 @@ def main(descriptor: int) -> int:
     return 0
 
 
+def leased(channel: Channel, gpus: int, memory: int | None) -> bool:
+    """Take cards that nobody has, now or not at all; whether it has them. The channel hears it."""
+    ask = Ask(gpus=gpus, memory=memory, priority_class="batch")
+    try:
+        grant = broker().request(ask, wait=False)
+    except GpuShareError as error:
+        channel.say(end=End.NO_ROOM.value, error=str(error))
+        return False
+    if any(gpu.shared_with for gpu in grant.gpus):
+        # The card was idle when it was listed. Now another task of this person has it, too.
+        broker().release()
+        channel.say(end=End.NO_ROOM.value, error="Another task of yours is on the card by now.")
+        return False
+    broker().wishes.set_ask(ask)
+    channel.say(granted=[gpu.uuid for gpu in grant.gpus])
+    return True
+
+
 def _told(text: str) -> str:
     """The traceback from the model's own first line on."""
     head, _, rest = text.partition("\n")
@@ -135,7 +142,8 @@ def _told(text: str) -> str:
     return "\n  File ".join([head, *own]) if own else text
 
 
-def _end_with_input() -> None:
+def end_with_input() -> None:
+    """Wait for the end of standard input; it ends this process, and what it started."""
     os.read(sys.stdin.fileno(), 1)
     os.killpg(os.getpid(), signal.SIGKILL)
 

@@ -1,0 +1,243 @@
+"""``python -m jupyter_gpushare.elastic.leader NAME``: the one that leads a job.
+
+It asks the node manager for idle cards, starts a member for each, and says who trains, in the store
+that it hosts. When it dies, or whoever started it, its members end at once, and save nothing any
+more: the next leader goes on from the newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from dataclasses import replace
+from typing import Final
+
+from ..cli.verb import Refused
+from ..jobs.core import End
+from ..jobs.hostside import Attempt, Ended, Reported, Told, idle
+from ..protocol import names
+from . import core
+from .core import Phase
+from .records import Records
+
+#: Seconds between two questions for idle cards; after cards that could not be had, so many times
+#: as long at most.
+EVERY: Final = 0.5
+_MOST_DOUBLED: Final = 5
+#: Seconds in which members end when the job does.
+_END_WITHIN: Final = 90.0
+_LOOK: Final = 0.05
+
+
+class Leader:
+    """Leads one job, until it is over."""
+
+    def __init__(self, name: str) -> None:
+        from torch.distributed import TCPStore
+
+        self._records = Records(name)
+        self._plan = self._records.plan()
+        self._follower = self._records.follow()
+        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self._store.set("newest", "0")
+        self._team = core.Team(self._plan.min_gpus, self._plan.max_gpus)
+        self._members: dict[int, Attempt] = {}
+        self._events: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
+        self._started = 0
+        self._ask_at, self._refused = 0.0, 0
+        self._asked: queue.SimpleQueue[int | str] = queue.SimpleQueue()
+        self._asking = False
+        self._waits = ""
+        self._barren, self._step = 0, -1
+        self._end: tuple[Phase, str] | None = None
+        self._is_done = False
+        self._first = True
+
+    def run(self) -> None:
+        """Lead it to its end."""
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._records.add("begins", pid=os.getpid())
+        while self._end is None:
+            self._heard(_LOOK)
+            self._read()
+            self._grow()
+            self._change()
+        self._close()
+        phase, reason = self._end
+        self._records.add("ended", phase=phase.value, reason=reason)
+
+    # -- what comes ---------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """``stop`` on standard input; its end is that of whoever started us."""
+        for line in sys.stdin:
+            if line.strip() == "stop":
+                self._events.put(None)
+        os._exit(1)  # members end with us
+
+    def _heard(self, within: float) -> None:
+        try:
+            told = self._events.get(timeout=within)
+        except queue.Empty:
+            return
+        if told is None:
+            self._end = self._end or (Phase.STOPPED, "It was stopped.")
+        elif isinstance(told, Reported):
+            self._reported(told)
+        elif isinstance(told, Ended):
+            self._ended(told)
+
+    def _reported(self, told: Reported) -> None:
+        if told.values.get("ready"):
+            self._team = core.ready(self._team, told.number, time.monotonic())
+            self._refused = 0
+        if told.values.get("leaves"):
+            self._team = core.leaves(self._team, told.number)
+            self._waits = "A notebook wants a card."
+        if generation := told.values.get("without"):
+            self._team = core.failed(self._team, told.number, int(generation))
+
+    def _ended(self, told: Ended) -> None:
+        was_inside = told.number in self._team.inside
+        self._members.pop(told.number, None)
+        self._team = core.gone(self._team, told.number)
+        if told.end is End.DONE:
+            self._is_done = True
+            self._end = self._end or (Phase.DONE, "")
+        elif told.end is End.NO_ROOM:
+            self._refused = min(self._refused + 1, _MOST_DOUBLED)
+            self._ask_at = time.monotonic() + EVERY * 2**self._refused
+        elif told.end is not End.PREEMPTED:
+            self._records.add("said", text=told.error or "A worker's process has ended.")
+            if was_inside:
+                self._team = replace(self._team, broken=True)
+
+    def _read(self) -> None:
+        """What the workers wrote down."""
+        for event in self._follower.news():
+            if event.get("event") == "fault" and self._end is None:
+                text = str(event["text"])
+                self._records.add("said", text=text)
+                last = text.strip().rpartition("\n")[2]
+                self._end = (Phase.FAILED, f"Rank {event['rank']} raised {last}")
+
+    # -- what is done ---------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Ask for idle cards, on another thread, and start a member for each."""
+        while not self._asked.empty():
+            self._asking = False
+            found = self._asked.get()
+            if isinstance(found, str):
+                self._say_waits(found)
+                continue
+            if not found and not self._team.members:
+                self._say_waits("No card is idle, or your quota allows no more.")
+            for _ in range(min(found, core.room(self._team))):
+                self._start()
+        now = time.monotonic()
+        starting = any(one.ready_at is None for one in self._team.members)
+        if core.room(self._team) and not starting and not self._asking and now >= self._ask_at:
+            self._ask_at = now + EVERY * 2**self._refused
+            self._asking = True
+            threading.Thread(target=self._ask, daemon=True).start()
+
+    def _ask(self) -> None:
+        try:
+            self._asked.put(len(idle("", self._plan.job.memory)))
+        except Refused as refused:
+            self._asked.put(str(refused))
+
+    def _say_waits(self, reason: str) -> None:
+        if self._follower.status.phase is Phase.WAITING and reason != self._waits:
+            self._records.add("waits", reason=reason)
+            self._waits = reason
+
+    def _start(self) -> None:
+        self._started += 1
+        told = {"port": self._store.port, "output": os.fspath(self._records.output)}
+        job = replace(self._plan.job, train=b"")
+        self._members[self._started] = Attempt(
+            *(job, self._started, 1, json.dumps(told).encode(), self._events.put),
+            module="jupyter_gpushare.elastic.member",
+        )
+        self._team = core.joined(self._team, self._started)
+
+    def _change(self) -> None:
+        before, was_broken = self._team, self._team.broken
+        self._team = team = core.changed(before, time.monotonic())
+        if team is before or self._end is not None:
+            return
+        if was_broken:
+            self._read()
+            step = self._follower.status.step
+            self._barren = self._barren + 1 if step == self._step else 1
+            self._step = step
+            if self._barren > core.MOST_BARREN:
+                self._end = (
+                    Phase.FAILED,
+                    f"Its workers died {self._barren} times in a row and came no step further.",
+                )
+                return
+        reason = _why(before, team)
+        if team.inside:
+            self._records.add("changes", first=self._first, reason=reason)
+            self._first = False
+        else:
+            self._records.add("waits", reason=f"{reason} It needs {team.least} at least.")
+        self._announce(gentle=not was_broken)
+
+    def _announce(self, gentle: bool, ends: bool = False) -> None:
+        team = self._team
+        word = {"members": team.inside, "gentle": gentle, "ends": ends}
+        self._store.set(f"generation/{team.generation}", json.dumps(word))
+        self._store.set("newest", str(team.generation))
+
+    def _close(self) -> None:
+        """Let the members stop after their step, save, and end."""
+        before = self._team.inside
+        if not self._is_done:
+            self._team = replace(self._team, generation=self._team.generation + 1, inside=())
+            assert self._end is not None
+            self._announce(gentle=self._end[0] is Phase.STOPPED, ends=True)
+        for number, member in self._members.items():
+            if number not in before:
+                member.kill()  # it has done nothing yet
+        until = time.monotonic() + _END_WITHIN
+        while self._members and time.monotonic() < until:
+            self._heard(_LOOK)
+            self._read()
+        for member in list(self._members.values()):
+            member.kill()
+
+
+def _why(before: core.Team, team: core.Team) -> str:
+    lost, new = set(before.inside) - set(team.inside), set(team.inside) - set(before.inside)
+    if before.broken:
+        return "A worker's process died."
+    if lost:
+        return f"{len(lost)} of its cards went to others."
+    return f"{len(new)} idle cards joined."
+
+
+def main(name: str) -> int:
+    """Lead it; the exit code."""
+    # This process has no GPU, and asks for none.
+    switched = os.environ.get(names.SWITCH)
+    os.environ[names.SWITCH] = "off"
+    import torch.distributed  # noqa: F401
+
+    if switched is None:
+        del os.environ[names.SWITCH]
+    else:
+        os.environ[names.SWITCH] = switched
+    Leader(name).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

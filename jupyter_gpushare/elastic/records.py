@@ -1,0 +1,159 @@
+"""A job on disk: what it is, what happened, and who leads it.
+
+A folder for each job, in the user's own data folder. ``events`` has a JSON object a line, which the
+leader and the workers add: a line is written at once, so that lines never mix. Whoever leads the
+job holds a lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pickle
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_data_dir
+
+from ..client.errors import GpuShareError
+from ..jobs.hostside import Job
+from . import core
+
+
+class ElasticError(GpuShareError):
+    """A job cannot begin or go on; the message says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is trained: ``job.train`` is a pickled function and its data, or a ``command``."""
+
+    job: Job
+    min_gpus: int
+    max_gpus: int
+    command: tuple[str, ...] = ()
+
+
+def folder() -> Path:
+    """Where this user's jobs are."""
+    return Path(jupyter_data_dir()) / "gpushare" / "elastic"
+
+
+def names() -> list[str]:
+    """This user's jobs, the newest first."""
+    found = sorted(folder().glob("*/plan"), key=lambda path: -path.stat().st_mtime)
+    return [path.parent.name for path in found]
+
+
+class Records:
+    """The records of one job."""
+
+    def __init__(self, name: str) -> None:
+        """Raises `ElasticError` where there is no such job."""
+        self.name, self.path = name, folder() / name
+        if not (self.path / "plan").exists():
+            known = ", ".join(names()[:5]) or "none"
+            raise ElasticError(f"There is no job {name!r} in {folder()} (there: {known}).")
+
+    @classmethod
+    def make(cls, plan: Plan) -> Records:
+        """A new job. Raises `ElasticError`."""
+        name = plan.job.name
+        if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+            raise ElasticError(
+                f"{name!r} is no name for a job: use letters, digits, '-', '_' and '.'."
+            )
+        path, made = folder() / name, folder() / f".{name}.{os.getpid()}"
+        made.mkdir(mode=0o700, parents=True)
+        (made / "checkpoints").mkdir()
+        (made / "plan").write_bytes(pickle.dumps(plan))
+        try:
+            os.rename(made, path)
+        except OSError as error:
+            shutil.rmtree(made)
+            raise ElasticError(
+                f"There is a job {name!r} already. Go on with it (in a notebook "
+                f"`elastic.load({name!r})`, in a terminal `jupyter gpushare elastic --resume "
+                f"{name}`), or take another name."
+            ) from error
+        return cls(name)
+
+    def plan(self) -> Plan:
+        """What is trained."""
+        plan: Plan = pickle.loads((self.path / "plan").read_bytes())
+        return plan
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def output(self) -> Path:
+        """What the workers print."""
+        return self.path / "output"
+
+    def lock(self) -> int:
+        """A descriptor that keeps others from leading it. Raises `ElasticError`: one does."""
+        held = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(held)
+            raise ElasticError(
+                f"Job {self.name!r} has a leader already, of another kernel or program. Stop it "
+                "there, or wait for its end."
+            ) from error
+        return held
+
+    def add(self, event: str, **words: Any) -> None:
+        """Write down what happened."""
+        line = json.dumps({"at": time.time(), "event": event, **words}).encode() + b"\n"
+        held = os.open(self.path / "events", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(held, line)
+        finally:
+            os.close(held)
+
+    def follow(self) -> Follower:
+        """Reads what happened, from the beginning."""
+        return Follower(self)
+
+    def status(self) -> core.Status:
+        """How it stands."""
+        return core.folded(self.name, self.follow().news())
+
+
+class Follower:
+    """Reads events as they come. ``status`` is what they come to."""
+
+    def __init__(self, records: Records) -> None:
+        self._path = records.path / "events"
+        self._at, self._rest = 0, b""
+        self._begun: float | None = None
+        self.status = core.Status(records.name)
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """What has come since the last call."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._at)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        self._at += len(text)
+        *lines, self._rest = (self._rest + text).split(b"\n")
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # its writer was killed
+            if self._begun is None:
+                self._begun = float(event["at"])
+            self.status = core.told(self.status, event, self._begun)
+            yield event

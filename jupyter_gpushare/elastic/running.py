@@ -1,0 +1,190 @@
+"""``elastic.run(train, min_gpus=1, max_gpus=8)``: begin a job, follow it, stop it.
+
+The job itself is led by a process of its own. Where that dies, another one takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ..jobs import hostside
+from ..jobs.sweeps import pickled
+from ..protocol.sizes import parse_size
+from . import checkpoints
+from .core import Phase, Status
+from .records import ElasticError, Plan, Records
+
+#: So many leaders a job has, one after the other, until it fails.
+MOST_LEADERS: Final = 4
+
+
+class Job:
+    """A job that runs, or has run. Its methods may be called from any thread."""
+
+    def __init__(self, records: Records) -> None:
+        """Raises `ElasticError` where another process leads it."""
+        self._records = records
+        self.name = records.name
+        self._over = threading.Event()
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._follower = records.follow()
+        self._leader = self._started(records.lock())
+        threading.Thread(target=self._follow, name="gpushare-elastic", daemon=True).start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over; whether it is. Ctrl-C ends the wait, not the job."""
+        return self._over.wait(timeout)
+
+    def stop(self) -> None:
+        """Let it save after the step under way, and end; and wait for that.
+
+        `elastic.load` goes on with it.
+        """
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            assert self._leader.stdin is not None
+            self._leader.stdin.write(b"stop\n")
+            self._leader.stdin.flush()
+        self._over.wait()
+
+    def status(self) -> Status:
+        """How it stands now."""
+        with self._lock:
+            for _ in self._follower.news():
+                pass
+            return self._follower.status
+
+    def result(self) -> Any:
+        """What ``train`` returned on rank 0, where it is numbers, texts, or dicts or lists of them;
+        ``None``: nothing, or not yet."""
+        found = [event for event in self._records.follow().news() if event["event"] == "result"]
+        return found[-1]["value"] if found else None
+
+    def checkpoint(self) -> Path | None:
+        """The newest saved state: ``torch.load(path, weights_only=False)["kept"]["model"]``."""
+        return next(iter(checkpoints.found(self._records.checkpoints)), None)
+
+    @property
+    def output(self) -> Path:
+        """The file with what all workers print."""
+        return self._records.output
+
+    @property
+    def leader(self) -> int:
+        """The leader's process."""
+        return self._leader.pid
+
+    def __repr__(self) -> str:
+        return str(self.status())
+
+    # -- inside -------------------------------------------------------------------------
+
+    def _started(self, lock: int) -> subprocess.Popen[bytes]:
+        """A leader, which has the lock from now on."""
+        try:
+            with open(self._records.output, "ab") as output:
+                return subprocess.Popen(
+                    [sys.executable, "-m", "jupyter_gpushare.elastic.leader", self.name],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=(lock,),
+                    env={k: v for k, v in os.environ.items() if k not in hostside.NOT_INHERITED},
+                    start_new_session=True,  # Ctrl-C in a terminal is not for it
+                )
+        finally:
+            os.close(lock)
+
+    def _follow(self) -> None:
+        try:
+            for number in range(1, MOST_LEADERS + 1):
+                code = self._leader.wait()
+                assert self._leader.stdin is not None
+                self._leader.stdin.close()
+                if self.status().is_over:
+                    break
+                how = f"The leader's process ended with the code {code}."
+                if self._stopping:
+                    self._records.add("ended", phase=Phase.STOPPED.value, reason=how)
+                elif number == MOST_LEADERS:
+                    reason = f"{how} It was the {number}th one. See {self._records.output}."
+                    self._records.add("ended", phase=Phase.FAILED.value, reason=reason)
+                else:
+                    self._records.add("said", text=f"{how} Another one takes its place.")
+                    self._leader = self._started(self._relock())
+        finally:
+            self._over.set()
+
+    def _relock(self) -> int:
+        until = time.monotonic() + 10.0
+        while True:
+            try:
+                return self._records.lock()
+            except ElasticError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+
+def run(
+    train: Callable[[], Any],
+    *,
+    min_gpus: int = 1,
+    max_gpus: int = 8,
+    data: Any = None,
+    name: str | None = None,
+    memory: int | str | None = None,
+) -> Job:
+    """Train one model on as many idle GPUs of this host as there are just now.
+
+    ``train()`` runs once on each GPU, in a process of its own, each under a lease of the class
+    ``batch`` with ``memory`` (default: what the quota gives); it names its state with
+    ``elastic.keep`` and takes its samples from ``elastic.batches``, by default those of ``data``.
+    When a GPU becomes idle, the job grows up to ``max_gpus``; when a notebook wants one back, it
+    goes on with one less. With fewer than ``min_gpus`` it waits. ``name`` is the job's key: there
+    is one leader for each.
+
+    Returns at once. Raises :class:`ElasticError`, :class:`ValueError`.
+    """
+    return begun(pickled((train, data)), (), min_gpus, max_gpus, name, memory)
+
+
+def begun(
+    train: bytes,
+    command: Sequence[str],
+    min_gpus: int,
+    max_gpus: int,
+    name: str | None,
+    memory: int | str | None,
+) -> Job:
+    """A new job, of a pickled function and its data, or of a command. Raises as `run`."""
+    if not 1 <= min_gpus <= max_gpus:
+        raise ValueError("min_gpus is 1 at least, and max_gpus not less than min_gpus")
+    work = hostside.Job(
+        name or time.strftime("elastic-%Y%m%d-%H%M%S"),
+        train,
+        1,
+        None if memory is None else parse_size(memory),
+        os.getcwd(),
+        tuple(place for place in sys.path if place),
+    )
+    return _shown(Job(Records.make(Plan(work, min_gpus, max_gpus, tuple(command)))))
+
+
+def load(name: str) -> Job:
+    """Go on with a job that was stopped, failed, or whose kernel or machine died: from its newest
+    checkpoint. Raises :class:`ElasticError`."""
+    return _shown(Job(Records(name)))
+
+
+def _shown(job: Job) -> Job:
+    return job
