@@ -27,6 +27,7 @@ class GpuShareApp(Verb):
         "run": ("cli.run.RunApp", "Run any command under a lease."),
         "request": ("cli.run.RequestApp", "Open a shell that holds GPUs until you leave it."),
         "sweep": ("cli.sweep.SweepApp", "Try many models on the GPUs that idle."),
+        "elastic": ("cli.elastic.ElasticApp", "Train on as many idle GPUs as there are just now."),
         "plan": ("cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
         "replay": ("cli.replay.ReplayApp", "Replay a trace of sessions through the policy."),
         "advise": ("cli.advise.AdviseApp", "Would turns serve more people on this node?"),

@@ -193,7 +193,8 @@ class Leader:
 
     def _announce(self, gentle: bool, ends: bool = False) -> None:
         team = self._team
-        word = {"members": team.inside, "gentle": gentle, "ends": ends}
+        leaving = [one.number for one in team.members if one.leaving]
+        word = {"members": team.inside, "leaving": leaving, "gentle": gentle, "ends": ends}
         self._store.set(f"generation/{team.generation}", json.dumps(word))
         self._store.set("newest", str(team.generation))
 

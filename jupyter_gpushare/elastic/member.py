@@ -1,23 +1,27 @@
 """``python -m jupyter_gpushare.elastic.member FD``: one card's part of a job, on its own lease.
 
-It takes the lease first, as a sweep's worker does, and only then loads torch. Then torch's elastic
-agent runs here: it meets the other members' agents through the leader's store, starts the worker,
-and starts it again when the job changes. Who meets is said by the leader, for it knows at once who
-has come, has died, or is to leave; torch's own rendezvous hears of a dead one by its silence.
+It takes the lease, as a sweep's worker does, holds it, and hears when the node manager wants it
+back. Its child, the same module with the word ``agent``, is where torch is: torch's elastic agent
+meets the other members' agents through the leader's store, starts the worker, and starts it again
+when the job changes. The agent has no thread and no lease of its own, and has loaded torch: so it
+forks workers, which begin at once.
+
+Who meets is said by the leader, for it knows at once who has come, has died, or is to leave;
+torch's own rendezvous hears of a dead one by its silence.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
-import multiprocessing.forkserver
 import os
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from ..client.acquire import checkpoint, on_preempt
@@ -39,7 +43,7 @@ _HOST: Final = "127.0.0.1"
 
 
 def main(descriptor: int) -> int:
-    """Train until the job is done or this member is to leave; the exit code."""
+    """Hold a card until its agent has ended, or the node manager wants it; the exit code."""
     channel = Channel(descriptor)
     head = json.loads(sys.stdin.buffer.readline())
     told = json.loads(sys.stdin.buffer.read(head["candidate"]))
@@ -47,61 +51,59 @@ def main(descriptor: int) -> int:
     os.environ[names.JOB] = head["name"]
     if not leased(channel, 1, head["memory"]):
         return 0
-    output = os.open(told["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    _prepare()
-    return _train(channel, head["name"], head["number"], told["port"])
+    with open(told["output"], "ab") as output:
+        agent = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.member", str(descriptor), "agent"],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=(descriptor,),
+            # The agent's own torch asks for no card; its workers join this one's lease.
+            env={**os.environ, names.SWITCH: "off"},
+        )
+    assert agent.stdin is not None
+    agent.stdin.write(json.dumps({**head, **told}).encode())
+    agent.stdin.close()
+
+    def leave() -> None:
+        channel.say(report={"leaves": True})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            agent.wait(PATIENCE)
+
+    on_preempt(leave)
+    while agent.poll() is None:
+        checkpoint()  # here the node manager's wish is heard
+        time.sleep(_LOOK)
+    return agent.returncode
 
 
-def _prepare() -> None:
-    """Workers are forked from a process that has loaded torch, and has no thread and no lease.
-
-    The first optimizer loads ``torch._dynamo``, which takes longer than all the rest.
-    """
-    os.environ[names.SWITCH] = "off"
-    multiprocessing.set_forkserver_preload(["torch", "torch._dynamo", f"{__package__}.training"])
-    multiprocessing.forkserver.ensure_running()
-    del os.environ[names.SWITCH]
-
-
-def _prepared() -> None:
-    """Wait until workers can be forked."""
-    first = multiprocessing.get_context("forkserver").Process(target=os.getpid)
-    first.start()
-    first.join()
-
-
-def _train(channel: Channel, name: str, number: int, port: int) -> int:
-    # What follows needs torch: only now, for the lease must be there before.
+def run_agent(descriptor: int) -> int:
+    """Train until the job is done, or goes on without this member; the exit code."""
+    told = json.loads(sys.stdin.buffer.read())
     from torch.distributed import TCPStore
     from torch.distributed.elastic.agent.server import WorkerSpec
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
     from . import training
 
-    agent_kind, handler_kind = _kinds()
-    store = TCPStore(_HOST, port, is_master=False, timeout=timedelta(seconds=20))
-    meeting = handler_kind(store, name, number, channel)
+    # The first optimizer would load it, in each worker anew, and that takes the longest.
+    import_module("torch._dynamo")
+    channel = Channel(descriptor)
+    agent_kind, meeting_kind = _kinds()
+    store = TCPStore(_HOST, told["port"], is_master=False, timeout=timedelta(seconds=20))
     spec = WorkerSpec(
         role="rank",
         local_world_size=1,
-        rdzv_handler=meeting,
+        rdzv_handler=meeting_kind(store, told["name"], told["number"], channel),
         entrypoint=training.main,
-        args=(name,),
+        args=(told["name"],),
         max_restarts=10**9,  # the leader counts
         monitor_interval=_LOOK,
         local_addr=_HOST,
     )
     with tempfile.TemporaryDirectory(prefix="gpushare-elastic-") as logs:
-        agent = agent_kind(
-            spec,
-            DefaultLogsSpecs(log_dir=logs),
-            start_method="forkserver",
-            exit_barrier_timeout=10,
-        )
-        on_preempt(meeting.leave)
-        _prepared()
+        specs = DefaultLogsSpecs(log_dir=logs)
+        agent = agent_kind(spec, specs, start_method="fork", exit_barrier_timeout=10)
         channel.say(report={"ready": True})
         result = agent.run()
     if result is None:
@@ -124,7 +126,7 @@ def _kinds() -> tuple[Any, Any]:
         RendezvousStoreInfo,
     )
 
-    class Meeting(RendezvousHandler):
+    class Meeting(RendezvousHandler):  # type: ignore[misc]
         """Meets those whom the leader has named for a generation."""
 
         def __init__(self, store: Store, name: str, number: int, channel: Channel) -> None:
@@ -142,15 +144,14 @@ def _kinds() -> tuple[Any, Any]:
         def next_rendezvous(self) -> RendezvousInfo:
             self._channel.say(report={"without": self._generation})
             while True:
-                checkpoint()  # here the node manager's wish is heard
                 newest = self._newest()
                 if newest == self._generation:
                     time.sleep(_LOOK)
                     continue
                 self._generation = newest
                 word = json.loads(self._store.get(f"generation/{newest}"))
-                if word["ends"]:
-                    raise RendezvousGracefulExitError("the leader has ended the job")
+                if word["ends"] or self._number in word["leaving"]:
+                    raise RendezvousGracefulExitError("the job goes on without this member")
                 if self._number in word["members"]:
                     with contextlib.suppress(DistError):
                         return self._met(newest, word["members"].index(self._number), word)
@@ -167,19 +168,11 @@ def _kinds() -> tuple[Any, Any]:
 
         def num_nodes_waiting(self) -> int:
             """More than 0: the agent is to stop its worker, and come to the next meeting."""
-            checkpoint()
             newest = self._newest()
             if newest == self._generation:
                 return 0
             self.is_gentle = json.loads(self._store.get(f"generation/{newest}"))["gentle"]
             return 1
-
-        def leave(self) -> None:
-            """The node manager wants the card: the others are told, and go on without."""
-            self._channel.say(report={"leaves": True})
-            until = time.monotonic() + PATIENCE_AFTER_FAILURE
-            while self._newest() == self._generation and time.monotonic() < until:
-                time.sleep(_LOOK)
 
         def is_closed(self) -> bool:
             return False
@@ -190,7 +183,7 @@ def _kinds() -> tuple[Any, Any]:
         def shutdown(self) -> bool:
             return True
 
-    class Agent(LocalElasticAgent):
+    class Agent(LocalElasticAgent):  # type: ignore[misc]
         """Gives a worker the time to come to the end of its step."""
 
         def _stop_workers(self, worker_group: WorkerGroup) -> None:
@@ -201,4 +194,4 @@ def _kinds() -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit((run_agent if sys.argv[2:] else main)(int(sys.argv[1])))

@@ -31,6 +31,7 @@ from ..client.errors import GpuShareError
 from ..protocol import names
 from ..protocol.messages import Method
 from ..protocol.sizes import parse_size
+from .records import ElasticError
 
 #: Seconds between two looks at the hosts' cards, and in which a host must answer.
 _LOOK: Final = 1.0
@@ -43,10 +44,6 @@ _OF_RAY: Final = {"CPU": 0.01}
 _FASTER: Final = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
 #: What a Ray worker must not have from whoever started Ray: each asks for a lease of its own.
 _NOT_INHERITED: Final = (names.LEASE, names.SECRET, names.RUN, names.RESTARTS)
-
-
-class ElasticError(Exception):
-    """It cannot run; the text says why and what to do."""
 
 
 class CardWanted(Exception):

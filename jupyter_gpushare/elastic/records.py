@@ -136,7 +136,15 @@ class Follower:
         self._path = records.path / "events"
         self._at, self._rest = 0, b""
         self._begun: float | None = None
+        self._newest = 0.0
         self.status = core.Status(records.name)
+
+    def seconds(self, now: float) -> float:
+        """Seconds from the job's begin until now, or until the last thing that happened where it
+        is over."""
+        if self._begun is None:
+            return 0.0
+        return (self._newest if self.status.is_over else now) - self._begun
 
     def news(self) -> Iterator[dict[str, Any]]:
         """What has come since the last call."""
@@ -155,5 +163,6 @@ class Follower:
                 continue  # its writer was killed
             if self._begun is None:
                 self._begun = float(event["at"])
+            self._newest = float(event["at"])
             self.status = core.told(self.status, event, self._begun)
             yield event

@@ -74,6 +74,12 @@ class Job:
         return next(iter(checkpoints.found(self._records.checkpoints)), None)
 
     @property
+    def seconds(self) -> float:
+        """Seconds from its begin until now, or until its end."""
+        with self._lock:
+            return self._follower.seconds(time.time())
+
+    @property
     def output(self) -> Path:
         """The file with what all workers print."""
         return self._records.output
@@ -187,4 +193,7 @@ def load(name: str) -> Job:
 
 
 def _shown(job: Job) -> Job:
+    from .show import follow
+
+    follow(job)
     return job

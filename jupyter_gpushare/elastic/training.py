@@ -222,9 +222,10 @@ class _Training:
             return
         self._random = _random()
         model = self.kept.get("model")
-        if hasattr(model, "named_buffers"):
-            self._buffers = {n: b.detach().clone() for n, b in model.named_buffers()}
-            self._buffers = {n: b for n, b in self._buffers.items() if n in model.state_dict()}
+        if model is not None and hasattr(model, "named_buffers"):
+            saved = model.state_dict()
+            held = ((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+            self._buffers = {name: buffer.detach().clone() for name, buffer in held}
 
     def _agreed(self) -> tuple[bool, float | None]:
         """Whether any rank is to stop, and the loss over all that told one."""

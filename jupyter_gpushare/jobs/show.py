@@ -9,15 +9,17 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..client.words.display import notebook_publisher
 from .core import Phase
 
 if TYPE_CHECKING:
     from .sweeps import Sweep
+
+T = TypeVar("T", bound="Followed")
 
 #: Seconds between two updates of what is shown, and how many times as long as one takes.
 _REFRESH: Final = 1.0
@@ -139,26 +141,34 @@ def page(sweep: Sweep) -> str:
     return "".join([*bars, *why, error, drawn, table(rows, sweep.name)])
 
 
-def follow(sweep: Sweep) -> None:
-    """In a notebook: show it below the running cell, from now on until it is over."""
+class Followed(Protocol):
+    """What can be shown while it runs."""
+
+    def status(self) -> object: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+def follow(running: T, page: Callable[[T], str]) -> None:
+    """In a notebook: show its ``page``, HTML, below the running cell, from now on to its end."""
     publisher = notebook_publisher()
     if publisher is None:
         return
     shown = f"gpushare-{os.urandom(8).hex()}"
 
     def publish(html: str, update: bool = True) -> None:
-        said = {"text/plain": str(sweep.status()), "text/html": html}
+        said = {"text/plain": str(running.status()), "text/html": html}
         publisher.publish(said, metadata={}, transient={"display_id": shown}, update=update)
 
     def live() -> None:
         last, took = "", 0.0
         over = False
         while not over:
-            over = sweep.wait(max(_REFRESH, _IDLE * took))
+            over = running.wait(max(_REFRESH, _IDLE * took))
             began = time.monotonic()
-            if (now := page(sweep)) != last:
+            if (now := page(running)) != last:
                 publish(now)
             last, took = now, time.monotonic() - began
 
-    publish(page(sweep), update=False)
-    threading.Thread(target=live, name="gpushare-sweep-view", daemon=True).start()
+    publish(page(running), update=False)
+    threading.Thread(target=live, name="gpushare-view", daemon=True).start()

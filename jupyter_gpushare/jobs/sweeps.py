@@ -289,9 +289,9 @@ class Sweeps:
 
 
 def _shown(begun: Sweep) -> Sweep:
-    from .show import follow
+    from .show import follow, page
 
-    follow(begun)
+    follow(begun, page)
     return begun
 
 

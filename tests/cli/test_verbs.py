@@ -22,7 +22,7 @@ from jupyter_gpushare.cli.table import clean, duration, table
 GIB = 2**30
 VERBS = [
     *("status", "leases", "release", "quota", "usage", "run", "plan", "replay", "doctor", "node"),
-    *("gpu", "systemd", "ledger", "request", "advise", "pool", "sweep"),
+    *("gpu", "systemd", "ledger", "request", "advise", "pool", "sweep", "elastic"),
     *("predictor retrain", "predictor card"),
     *("quota list", "quota set", "quota unset", "gpu list", "gpu drain", "gpu resume"),
     *("pool token", "pool join", "pool hosts", "pool where", "pool drain", "pool resume"),

@@ -1,0 +1,117 @@
+"""``jupyter gpushare elastic -- python train.py``: a training that grows and shrinks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ..protocol.sizes import parse_size
+from .verb import COMMAND, Refused, UsageError, Verb, number, option
+
+if TYPE_CHECKING:
+    from ..elastic import Job
+
+#: What may stand before the script: a worker runs the script in a Python of its own anyway.
+_PYTHONS = ("python", "python3")
+
+
+class ElasticApp(Verb):
+    """Train on as many idle GPUs as there are just now."""
+
+    name = "elastic"
+    arguments = "-- python FILE [ARGUMENT …]"
+    description = """Run a PyTorch program once on each idle GPU of this host, like torchrun, but
+    with a number that changes: when a GPU becomes idle the training grows, and when a notebook
+    wants one back it goes on with one less. The program takes its samples from
+    jupyter_gpushare.elastic.batches and names its state with elastic.keep. Each GPU is a lease of
+    the class batch. After Ctrl-C, or when this program or the machine died, --resume goes on from
+    the newest checkpoint."""
+    examples = """
+    jupyter gpushare elastic --max-gpus 4 --memory 8GiB --name digits -- python train.py --lr 1e-3
+    jupyter gpushare elastic --resume digits
+
+    The exit code is 0 where the training is done, else 1; 130 after Ctrl-C. The workers print to a
+    file that is named at the beginning.
+    """
+
+    min_gpus = option(1, "With fewer it waits. Default: 1.", number(1, 1024))
+    max_gpus = option(8, "It takes no more. Default: 8.", number(1, 1024))
+    memory = option(0, "Memory on each, such as 8GiB. Default: what the quota gives.", parse_size)
+    job_name = option("", "What the job is called. Default: the time.", name="name")
+    resume = option("", "Go on with the job of this name; it has its program and settings.")
+
+    def run(self, arguments: list[str]) -> int:
+        from ..client.errors import GpuShareError
+
+        try:
+            running = self._begun(arguments)
+        except GpuShareError as error:
+            raise Refused(str(error)) from error
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        print(f"{COMMAND}: what the workers print is in {running.output}", file=sys.stderr)
+        try:
+            self._follow(running)
+        except KeyboardInterrupt:
+            print(f"\n{COMMAND}: stopping after the step under way.", file=sys.stderr)
+            running.stop()
+            print(f"Go on: {COMMAND} elastic --resume {running.name}", file=sys.stderr)
+            return 130
+        return self._told(running)
+
+    def _begun(self, arguments: list[str]) -> Job:
+        from .. import elastic
+        from ..elastic.running import begun
+
+        if self.resume:
+            self.no_arguments(arguments)
+            return elastic.load(self.resume)
+        program = arguments[1:] if arguments[:1] == ["--"] else arguments
+        if program and os.path.basename(program[0]) in _PYTHONS:
+            program = program[1:]
+        if not program or program[0].startswith("-"):
+            raise UsageError(f"which program? {COMMAND} elastic -- python train.py")
+        if not os.path.isfile(program[0]):
+            raise Refused(f"{program[0]}: there is no such file", "bad_request")
+        return begun(
+            b"",
+            [os.path.abspath(program[0]), *program[1:]],
+            self.min_gpus,
+            self.max_gpus,
+            self.job_name or None,
+            self.memory or None,
+        )
+
+    def _follow(self, running: Job) -> None:
+        heard, phase = 0, ""
+        over = False
+        while not over:
+            over = running.wait(0.5)
+            status = running.status()
+            for at, text in status.said[heard:]:
+                print(f"{at:8.1f} s  {text}", file=sys.stderr, flush=True)
+            heard = len(status.said)
+            now = f"{status.phase.value}: {status.reason}" if status.reason else ""
+            if now and now != phase:
+                print(f"{running.seconds:8.1f} s  {now}", file=sys.stderr, flush=True)
+            phase = now
+
+    def _told(self, running: Job) -> int:
+        from ..elastic import Phase
+
+        status = running.status()
+        self.say(
+            {
+                "name": status.name,
+                "phase": status.phase.value,
+                "reason": status.reason,
+                "step": status.step,
+                "epoch": status.epoch,
+                "restarts": status.restarts,
+                "result": running.result(),
+                "checkpoint": str(running.checkpoint() or ""),
+            },
+            str(status),
+        )
+        return 0 if status.phase is Phase.DONE else 1

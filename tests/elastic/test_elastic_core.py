@@ -1,0 +1,155 @@
+"""What elastic training decides: samples by rank, who trains, and how a job stands."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jupyter_gpushare.elastic import core
+from jupyter_gpushare.elastic.core import Cut, Phase, Tail, Team
+
+MOVES = ["joined", "ready", "leaves", "gone", "failed"]
+CUTS = st.builds(
+    lambda samples, part, tail: Cut(samples, max(1, samples * part // 100), tail),
+    st.integers(1, 300),
+    st.integers(1, 100),
+    st.sampled_from(Tail),
+)
+
+
+@given(CUTS, st.data())
+def test_shards_are_disjoint_equal_and_together_all_but_the_tail(cut: Cut, data: st.DataObject):
+    world = data.draw(st.integers(1, core.most_ranks(cut)))
+    shards = [core.shard(cut, 0, world, rank) for rank in range(world)]
+    assert len({len(shard) for shard in shards}) == 1
+    assert all(shards), "each has one step at least"
+    taken = [place for shard in shards for place in shard]
+    if cut.tail is Tail.DROP:
+        assert len(set(taken)) == len(taken)
+        assert cut.samples - len(taken) < world
+    else:
+        assert set(taken) == set(range(cut.samples))
+        assert len(taken) - cut.samples < world
+
+
+@given(CUTS, st.data())
+def test_resized_in_mid_epoch_each_sample_is_taken_once_up_to_the_tail(
+    cut: Cut, data: st.DataObject
+):
+    done, taken, world = 0, list[int](), 1
+    while done < cut.samples:
+        world = data.draw(st.integers(1, core.most_ranks(cut)))
+        for rank in range(world):
+            taken += core.share(cut, done, world, rank)
+        after = core.after(cut, done, world)
+        assert after > done
+        done = after
+    extra = len(taken) - len(set(taken))
+    missing = cut.samples - len(set(taken))
+    if cut.tail is Tail.DROP:
+        assert extra == 0
+        assert missing < core.most_ranks(cut)
+    else:
+        assert missing == 0
+        assert extra < world
+
+
+def test_a_batch_is_never_larger_than_the_data() -> None:
+    with pytest.raises(ValueError, match="batch=5"):
+        Cut(4, 5)
+    with pytest.raises(ValueError, match="3 ranks cannot share"):
+        core.each(Cut(4, 2), 0, 3)
+
+
+def test_a_job_grows_when_newcomers_are_ready_and_shrinks_at_once() -> None:
+    team = Team(1, 3)
+    team = core.changed(core.ready(core.joined(team, 1), 1, 0.0), 0.0)
+    assert (team.generation, team.inside) == (1, (1,))
+    team = core.joined(core.joined(team, 2), 3)
+    assert core.room(team) == 0
+    team = core.ready(team, 2, 5.0)
+    assert core.changed(team, 5.0) is team, "the third is nearly ready"
+    assert core.changed(team, 5.0 + core.GATHER).inside == (1, 2), "but not for ever"
+    team = core.changed(core.ready(team, 3, 6.0), 6.0)
+    assert (team.generation, team.inside) == (2, (1, 2, 3))
+    team = core.changed(core.leaves(team, 2), 7.0)
+    assert (team.generation, team.inside) == (3, (1, 3))
+    assert core.room(team) == 1
+
+
+def test_with_fewer_than_the_least_it_waits() -> None:
+    team = Team(2, 3)
+    team = core.ready(core.joined(team, 1), 1, 0.0)
+    assert core.changed(team, 60.0) is team
+    team = core.changed(core.ready(core.joined(team, 2), 2, 61.0), 61.0)
+    assert team.inside == (1, 2)
+    team = core.changed(core.gone(team, 1), 62.0)
+    assert (team.generation, team.inside) == (2, ())
+
+
+def test_what_failed_is_known_once() -> None:
+    team = core.changed(core.ready(core.joined(Team(1, 1), 1), 1, 0.0), 0.0)
+    assert core.failed(team, 1, 0) is team, "it speaks of an older generation"
+    again = core.changed(core.failed(team, 1, 1), 1.0)
+    assert (again.generation, again.inside) == (2, (1,))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(MOVES), st.integers(1, 5)),
+        max_size=40,
+    )
+)
+def test_who_trains_has_a_card_and_is_never_too_many(moves: list[tuple[str, int]]) -> None:
+    team, there = Team(2, 3), set[int]()
+    for now, (move, number) in enumerate(moves):
+        if move == "joined":
+            if number in there or not core.room(team):
+                continue
+            there.add(number)
+            team = core.joined(team, number)
+        elif number not in there:
+            continue
+        elif move == "ready":
+            team = core.ready(team, number, now)
+        elif move == "leaves":
+            team = core.leaves(team, number)
+        elif move == "gone":
+            there.discard(number)
+            team = core.gone(team, number)
+        else:
+            team = core.failed(team, number, team.generation)
+        before = team
+        team = core.changed(team, now + 100.0)
+        assert set(team.inside) <= there
+        assert not team.inside or 2 <= len(team.inside) <= 3
+        assert team.generation in (before.generation, before.generation + 1)
+        assert core.changed(team, now + 100.0) is team, "it has come to rest"
+
+
+def test_the_step_never_falls_and_times_rise() -> None:
+    where = {"host": "a", "gpu": "G", "lease": "L"}
+    status = core.folded(
+        "x",
+        [
+            {"event": "begins", "at": 10.0},
+            {"event": "changes", "at": 11.0, "first": True, "reason": ""},
+            {"event": "trains", "at": 12.0, "rank": 0, "world": 1, "entry": "train", "step": 0}
+            | where,
+            {"event": "step", "at": 13.0, "step": 5, "epoch": 0, "loss": 1.0},
+            {"event": "changes", "at": 14.0, "first": False, "reason": "A worker died."},
+            {"event": "trains", "at": 15.0, "rank": 0, "world": 2, "entry": "breakpoint", "step": 4}
+            | where,
+            {"event": "step", "at": 16.0, "step": 4, "epoch": 0},
+            {"event": "nobody knows this", "at": 17.0},
+            {"event": "ended", "at": 18.0, "phase": "done", "reason": ""},
+            {"event": "waits", "at": 19.0, "reason": "too late"},
+        ],
+    )
+    assert (status.phase, status.step, status.restarts) == (Phase.DONE, 5, 1)
+    assert status.losses == ((5, 3.0, 1.0),)
+    assert all(a[0] <= b[0] for a, b in pairwise(status.workers))
+    assert [count for _, count in status.workers] == [1, 2, 0]
