@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -188,3 +191,47 @@ def test_a_leader_that_dies_is_replaced_and_a_damaged_checkpoint_is_passed_over(
     assert again.leader != first
     status = done(again, tmp_path, 800)
     assert any("Another one takes its place" in text for _, text in status.said)
+
+
+PROGRAM = """
+import sys
+
+import torch
+
+from jupyter_gpushare import elastic
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+x = torch.randn(96, 8, dtype=torch.float64)
+y = x.sum(1, keepdim=True).sin()
+model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]))
+net = elastic.keep(model, optimizer)
+for a, b in elastic.batches(torch.utils.data.TensorDataset(x, y), batch=24, epochs=5):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(net(a), b)
+    loss.backward()
+    optimizer.step()
+    elastic.report(loss=loss)
+"""
+
+
+def test_a_program_in_a_terminal_trains_as_alone(node: RunningNode, tmp_path: Path) -> None:
+    """On three GPUs the sums of gradients are those of one process: the weights are equal."""
+    script = tmp_path / "train.py"
+    script.write_text(PROGRAM)
+
+    def weights(name: str, most: int) -> Any:
+        command = [sys.executable, "-m", "jupyter_gpushare.cli", "elastic"]
+        command += ["--name", name, "--max-gpus", str(most), "--min-gpus", str(most)]
+        command += ["--memory", "8GiB", "--json", "--", "python", str(script), "0.1"]
+        told = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=False)
+        assert told.returncode == 0, told.stderr + (Records(name).output.read_text())
+        answer = json.loads(told.stdout)
+        assert (answer["phase"], answer["step"]) == ("done", 20)
+        assert f"entry, with {most} workers" in told.stderr
+        return torch.load(answer["checkpoint"], weights_only=False)["kept"]["model"]
+
+    alone, together = weights("alone", 1), weights("together", 3)
+    for name, held in alone.items():
+        assert torch.allclose(held, together[name], rtol=0, atol=1e-6), name
