@@ -83,6 +83,8 @@ def cuda(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     put(torch.cuda, "_initialized", False)
     put(torch.cuda, "_cached_device_count", None)
     put(torch.cuda, "_queued_calls", [])
+    # What other tests of this process seeded waits for CUDA's start too.
+    put(torch.cuda, "_lazy_seed_tracker", type(torch.cuda._lazy_seed_tracker)())
     for path, name in (*_STARTERS, ("cuda", "is_available"), ("cuda", "device_count")):
         owner = torch
         for part in path.split("."):
