@@ -1,8 +1,8 @@
 """``python -m jupyter_gpushare.elastic.leader NAME``: the one that leads a job.
 
-It asks the node manager for idle cards, starts a member for each, and says who trains, in the store
-that it hosts. When it dies, or whoever started it, its members end at once, and save nothing any
-more: the next leader goes on from the newest checkpoint.
+It asks the node manager for idle cards, starts a member for each, and says who trains, in the
+job's meeting place. When it dies, or whoever started it, its members end at once, and save nothing
+any more: the next leader goes on from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 from ..cli.verb import Refused
 from ..jobs.core import End
 from ..jobs.hostside import Attempt, Ended, Reported, Told, idle
-from ..protocol import names
 from . import core
 from .core import Phase
+from .meeting import Meeting, Word
 from .records import Records
 
 #: Seconds between two questions for idle cards; after cards that could not be had, so many times
@@ -37,13 +37,10 @@ class Leader:
     """Leads one job, until it is over."""
 
     def __init__(self, name: str) -> None:
-        from torch.distributed import TCPStore
-
         self._records = Records(name)
         self._plan = self._records.plan()
         self._follower = self._records.follow()
-        self._store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self._store.set("newest", "0")
+        self._meeting = Meeting.make()
         self._team = core.Team(self._plan.min_gpus, self._plan.max_gpus)
         self._members: dict[int, Attempt] = {}
         self._events: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
@@ -67,6 +64,7 @@ class Leader:
             self._grow()
             self._change()
         self._close()
+        self._meeting.remove()
         phase, reason = self._end
         self._records.add("ended", phase=phase.value, reason=reason)
 
@@ -159,7 +157,10 @@ class Leader:
 
     def _start(self) -> None:
         self._started += 1
-        told = {"port": self._store.port, "output": os.fspath(self._records.output)}
+        told = {
+            "meeting": os.fspath(self._meeting.folder),
+            "output": os.fspath(self._records.output),
+        }
         job = replace(self._plan.job, train=b"")
         self._members[self._started] = Attempt(
             *(job, self._started, 1, json.dumps(told).encode(), self._events.put),
@@ -193,10 +194,8 @@ class Leader:
 
     def _announce(self, gentle: bool, ends: bool = False) -> None:
         team = self._team
-        leaving = [one.number for one in team.members if one.leaving]
-        word = {"members": team.inside, "leaving": leaving, "gentle": gentle, "ends": ends}
-        self._store.set(f"generation/{team.generation}", json.dumps(word))
-        self._store.set("newest", str(team.generation))
+        leaving = tuple(one.number for one in team.members if one.leaving)
+        self._meeting.say(Word(team.generation, team.inside, leaving, gentle, ends))
 
     def _close(self) -> None:
         """Let the members stop after their step, save, and end."""
@@ -227,15 +226,6 @@ def _why(before: core.Team, team: core.Team) -> str:
 
 def main(name: str) -> int:
     """Lead it; the exit code."""
-    # This process has no GPU, and asks for none.
-    switched = os.environ.get(names.SWITCH)
-    os.environ[names.SWITCH] = "off"
-    import torch.distributed  # noqa: F401
-
-    if switched is None:
-        del os.environ[names.SWITCH]
-    else:
-        os.environ[names.SWITCH] = switched
     Leader(name).run()
     return 0
 

@@ -2,7 +2,7 @@
 
 It takes the lease, as a sweep's worker does, holds it, and hears when the node manager wants it
 back. Its child, the same module with the word ``agent``, is where torch is: torch's elastic agent
-meets the other members' agents through the leader's store, starts the worker, and starts it again
+meets the other members' agents in the job's meeting place, starts the worker, and starts it again
 when the job changes. The agent has no thread and no lease of its own, and has loaded torch: so it
 forks workers, which begin at once.
 
@@ -20,17 +20,17 @@ import sys
 import tempfile
 import threading
 import time
-from datetime import timedelta
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..client.acquire import checkpoint, on_preempt
 from ..jobs.core import End
 from ..jobs.worker import Channel, end_with_input, leased
 from ..protocol import names
+from .meeting import Meeting, Word
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
     from torch.distributed.elastic.agent.server.api import WorkerGroup
     from torch.distributed.elastic.rendezvous import RendezvousInfo
 
@@ -40,6 +40,8 @@ PATIENCE_AFTER_FAILURE: Final = 20
 #: Seconds between two looks at the leader's word.
 _LOOK: Final = 0.05
 _HOST: Final = "127.0.0.1"
+#: Ranks of one host listen for each other on no interface that others can reach.
+_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def main(descriptor: int) -> int:
@@ -80,7 +82,6 @@ def main(descriptor: int) -> int:
 def run_agent(descriptor: int) -> int:
     """Train until the job is done, or goes on without this member; the exit code."""
     told = json.loads(sys.stdin.buffer.read())
-    from torch.distributed import TCPStore
     from torch.distributed.elastic.agent.server import WorkerSpec
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
@@ -90,11 +91,13 @@ def run_agent(descriptor: int) -> int:
     import_module("torch._dynamo")
     channel = Channel(descriptor)
     agent_kind, meeting_kind = _kinds()
-    store = TCPStore(_HOST, told["port"], is_master=False, timeout=timedelta(seconds=20))
+    for setting in _INTERFACES:
+        os.environ.setdefault(setting, "lo")
+    meeting = Meeting(Path(told["meeting"]))
     spec = WorkerSpec(
         role="rank",
         local_world_size=1,
-        rdzv_handler=meeting_kind(store, told["name"], told["number"], channel),
+        rdzv_handler=meeting_kind(meeting, told["name"], told["number"], channel),
         entrypoint=training.main,
         args=(told["name"],),
         max_restarts=10**9,  # the leader counts
@@ -117,7 +120,7 @@ def run_agent(descriptor: int) -> int:
 
 def _kinds() -> tuple[Any, Any]:
     """Our kinds of torch's agent and of its meeting; made here, for torch must not load before."""
-    from torch.distributed import DistError, PrefixStore
+    from torch.distributed import DistError
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.rendezvous import (
         RendezvousGracefulExitError,
@@ -126,11 +129,11 @@ def _kinds() -> tuple[Any, Any]:
         RendezvousStoreInfo,
     )
 
-    class Meeting(RendezvousHandler):  # type: ignore[misc]
+    class Rendezvous(RendezvousHandler):  # type: ignore[misc]
         """Meets those whom the leader has named for a generation."""
 
-        def __init__(self, store: Store, name: str, number: int, channel: Channel) -> None:
-            self._store, self._name, self._number = store, name, number
+        def __init__(self, meeting: Meeting, name: str, number: int, channel: Channel) -> None:
+            self._meeting, self._name, self._number = meeting, name, number
             self._channel = channel
             self._generation = 0
             self.is_gentle = True
@@ -144,34 +147,31 @@ def _kinds() -> tuple[Any, Any]:
         def next_rendezvous(self) -> RendezvousInfo:
             self._channel.say(report={"without": self._generation})
             while True:
-                newest = self._newest()
-                if newest == self._generation:
+                word = self._meeting.heard()
+                if word.generation == self._generation:
                     time.sleep(_LOOK)
                     continue
-                self._generation = newest
-                word = json.loads(self._store.get(f"generation/{newest}"))
-                if word["ends"] or self._number in word["leaving"]:
+                self._generation = word.generation
+                if word.ends or self._number in word.leaving:
                     raise RendezvousGracefulExitError("the job goes on without this member")
-                if self._number in word["members"]:
+                if self._number in word.members:
                     with contextlib.suppress(DistError):
-                        return self._met(newest, word["members"].index(self._number), word)
+                        return self._met(word)
 
-        def _met(self, generation: int, rank: int, word: dict[str, Any]) -> RendezvousInfo:
-            store = PrefixStore(f"of/{generation}", self._store)
-            # Not the leader's store is shared, but a new one of rank 0's is made for each
-            # generation, as torch has it under TORCH_DISABLE_SHARE_RDZV_TCP_STORE.
+        def _met(self, word: Word) -> RendezvousInfo:
+            rank, store = word.members.index(self._number), self._meeting.store(word.generation)
+            os.environ[names.MEETING] = f"{self._meeting.folder} {word.generation}"
+            # For programs that meet by `env://`: rank 0 hosts a store of torch's, as under
+            # TORCH_DISABLE_SHARE_RDZV_TCP_STORE.
             at = RendezvousStoreInfo.build(rank, store, _HOST)
-            return RendezvousInfo(store, rank, len(word["members"]), at)
-
-        def _newest(self) -> int:
-            return int(self._store.get("newest"))
+            return RendezvousInfo(store, rank, len(word.members), at)
 
         def num_nodes_waiting(self) -> int:
             """More than 0: the agent is to stop its worker, and come to the next meeting."""
-            newest = self._newest()
-            if newest == self._generation:
+            word = self._meeting.heard()
+            if word.generation == self._generation:
                 return 0
-            self.is_gentle = json.loads(self._store.get(f"generation/{newest}"))["gentle"]
+            self.is_gentle = word.gentle
             return 1
 
         def is_closed(self) -> bool:
@@ -190,7 +190,7 @@ def _kinds() -> tuple[Any, Any]:
             gentle = worker_group.spec.rdzv_handler.is_gentle
             self._shutdown(timeout=PATIENCE if gentle else PATIENCE_AFTER_FAILURE)
 
-    return Agent, Meeting
+    return Agent, Rendezvous
 
 
 if __name__ == "__main__":

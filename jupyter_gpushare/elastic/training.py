@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import io
 import os
 import pickle
@@ -22,11 +23,13 @@ import traceback
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from ..jobs.worker import plain
 from ..protocol import names
 from . import checkpoints, core
+from .meeting import Meeting
 from .records import Records
 
 #: The exit code of a worker that is to be started again.
@@ -78,9 +81,14 @@ class _Training:
         import torch
         from torch import distributed
 
+        folder, generation = os.environ[names.MEETING].rsplit(" ", 1)
+        self.store = Meeting(Path(folder)).store(int(generation))
         if not distributed.is_initialized():
             distributed.init_process_group(
-                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+                "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+                store=distributed.PrefixStore("ranks", self.store),
+                rank=int(os.environ["RANK"]),
+                world_size=int(os.environ["WORLD_SIZE"]),
             )
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         register = import_hooks()
@@ -94,7 +102,6 @@ class _Training:
     def keep(self, kept: Mapping[str, Any]) -> None:
         """Load the newest state into these, on all ranks, or the first rank's own."""
         import torch
-        from torch import distributed
 
         self.begin()
         self.kept = {name: held for name, held in kept.items() if held is not None}
@@ -106,10 +113,9 @@ class _Training:
             content = checkpoints.newest(records.checkpoints, lambda t: records.add("said", text=t))
             if content is None:
                 content = self._content(fresh=True)
-        told = [content]
-        distributed.broadcast_object_list(told, src=0)
+        content = self._broadcast(content)
         # It is this user's own file, and a scheduler's state may be any object.
-        state = torch.load(io.BytesIO(told[0] or b""), map_location=device(), weights_only=False)
+        state = torch.load(io.BytesIO(content), map_location=device(), weights_only=False)
         for name, held in self.kept.items():
             if name in state["kept"]:
                 held.load_state_dict(state["kept"][name])
@@ -123,6 +129,28 @@ class _Training:
         self._check_same()
         self._tell_trains()
         self._mark()
+
+    def _broadcast(self, content: bytes | None) -> bytes:
+        """What rank 0 has, on all ranks.
+
+        Ranks hear each other over sockets, and these ask nobody who they are. So what is to be
+        unpickled is compared with what rank 0 wrote in the meeting place. Raises `RuntimeError`
+        where it differs.
+        """
+        import torch
+        from torch import distributed
+
+        if content is not None:
+            self.store.set("state", f"{len(content)} {hashlib.sha256(content).hexdigest()}")
+        size, digest = self.store.get("state").decode().split()
+        held = torch.frombuffer(bytearray(content or int(size)), dtype=torch.uint8)
+        distributed.broadcast(held, src=0)
+        got: bytes = _bytes_of(held)
+        if hashlib.sha256(got).hexdigest() != digest:
+            raise RuntimeError(
+                "The state that came is not the one that rank 0 sent. Another process took part."
+            )
+        return got
 
     def _content(self, fresh: bool = False) -> bytes:
         import torch
@@ -143,16 +171,17 @@ class _Training:
 
     def _check_same(self) -> None:
         """Raises `RuntimeError` where ranks have different parameters."""
+        import torch
         from torch import distributed
 
         mine = 0
         if "model" in self.kept:
             for held in self.kept["model"].state_dict().values():
                 mine = zlib.crc32(_bytes_of(held), mine)
-        all_of: list[Any] = [None] * self.size
-        distributed.all_gather_object(all_of, mine)
-        if len(set(all_of)) > 1:
-            raise RuntimeError(f"The ranks begin with different parameters: {all_of}")
+        all_of = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        distributed.all_gather(all_of, torch.tensor([mine]))
+        if len(found := {int(one) for one in all_of}) > 1:
+            raise RuntimeError(f"The ranks begin with different parameters: {found}")
         self.hash = mine
 
     def _tell_trains(self) -> None:

@@ -1,0 +1,128 @@
+"""Where a job's ranks meet: another user of the host takes no part, and changes nothing unseen."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from support.node import RunningNode, until
+
+from jupyter_gpushare import elastic
+from jupyter_gpushare.elastic.core import Phase
+from jupyter_gpushare.elastic.meeting import Meeting, Word
+
+torch = pytest.importorskip("torch")
+
+#: Seconds; torch begins slowly on a machine that has much else to do.
+WITHIN = 150.0
+
+
+@pytest.fixture
+def meeting() -> Iterator[Meeting]:
+    made = Meeting.make()
+    yield made
+    made.remove()
+
+
+def test_words_come_as_they_were_said(meeting: Meeting) -> None:
+    assert meeting.heard() == Word(0)
+    word = Word(3, (4, 1, 9), (2,), gentle=False, ends=True)
+    meeting.say(word)
+    assert meeting.heard() == word
+    meeting.remove()
+    assert not meeting.folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to be another user")
+def test_another_user_reads_and_writes_nothing_there(meeting: Meeting) -> None:
+    assert stat.S_IMODE(meeting.folder.stat().st_mode) == 0o700
+    for attempt in (f"cat {meeting.folder}/word", f"echo 1 > {meeting.folder}/word"):
+        tried = subprocess.run(["sh", "-c", attempt], capture_output=True, text=True, user=65534)
+        assert tried.returncode != 0
+        assert "ermission denied" in tried.stderr
+    assert meeting.heard() == Word(0)
+
+
+RANK = """
+import hashlib, sys
+from pathlib import Path
+import torch
+from torch import distributed
+from jupyter_gpushare.elastic.meeting import Meeting
+from jupyter_gpushare.elastic.training import _Training
+
+rank, sent = int(sys.argv[2]), sys.argv[3].encode()
+here = _Training(None)
+here.store = Meeting(Path(sys.argv[1])).store(1)
+distributed.init_process_group("gloo", store=here.store, rank=rank, world_size=2)
+if rank == 0:
+    here.store.set("state", f"5 {hashlib.sha256(b'right').hexdigest()}")
+    distributed.broadcast(torch.frombuffer(bytearray(sent), dtype=torch.uint8), src=0)
+else:
+    print(here._broadcast(None).decode())
+"""
+
+
+@pytest.mark.parametrize("sent", ["right", "wrong"])
+def test_a_state_that_somebody_changed_is_not_unpickled(meeting: Meeting, sent: str) -> None:
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "JUPYTER_GPUSHARE": "off"}
+    first, second = (
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(meeting.folder), str(rank), sent],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    )
+    got, said = second.communicate(timeout=WITHIN)
+    first.communicate(timeout=WITHIN)
+    if sent == "right":
+        assert got == "right\n", said
+    else:
+        assert got == ""
+        assert "Another process took part" in said
+
+
+def test_ranks_listen_to_this_host_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    go = str(tmp_path / "go")
+
+    def train() -> None:
+        import os
+        import time
+
+        import torch
+
+        from jupyter_gpushare import elastic
+
+        model = torch.nn.Linear(1, 1)
+        net = elastic.keep(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        for (x,) in elastic.batches(batch=4, epochs=10**6):
+            net(x).sum().backward()
+            time.sleep(0.05)
+            if os.path.exists(go):
+                return
+
+    with RunningNode(tmp_path, simulate="2x24GiB") as node:
+        monkeypatch.setenv("JUPYTER_GPUSHARE_SOCKET", str(node.socket))
+        data = torch.utils.data.TensorDataset(torch.ones(64, 1))
+        running = elastic.run(train, data=data, min_gpus=2, max_gpus=2, memory="8GiB", name="two")
+        until(lambda: running.status().phase is Phase.TRAINING, "two ranks train", WITHIN)
+        leader = psutil.Process(running.leader)
+        found: list[Any] = []
+        for process in (leader, *leader.children(recursive=True)):
+            found += process.net_connections("tcp")
+        assert found, "the ranks are connected"
+        assert {one.laddr.ip for one in found} == {"127.0.0.1"}
+        Path(go).touch()
+        assert running.wait(WITHIN), running
+        assert running.status().phase is Phase.DONE
