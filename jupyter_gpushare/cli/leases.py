@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..protocol.holding import each_text, shared_text, sharers
+from ..protocol.holding import each_state, each_text, job_name, job_of, rows, shared_text, sharers
 from ..protocol.sizes import format_size
 from .node import connect, whole_status
 from .table import duration, table
@@ -22,41 +22,70 @@ class LeasesApp(Verb):
 
     name = "leases"
     description = """List the leases: who holds which GPU, and who waits. What belongs to other
-    people is shown without names, unless you are an administrator."""
+    people is shown without names, unless you are an administrator. The leases of one job, such
+    as an elastic training or a sweep, are one line."""
     examples = """
     jupyter gpushare leases --mine
+    jupyter gpushare leases --each
     jupyter gpushare leases --json
     """
 
     mine = flag("Only your own leases.")
+    each = flag("A line for each lease of a job, too.")
 
     def run(self, arguments: list[str]) -> int:
         with connect() as node:
             status = whole_status(node)
         leases = [lease for lease in status["leases"] if lease["mine"] or not self.mine]
-        return self.say({"leases": leases}, lease_table(leases, status["node"]["time"]))
+        now = status["node"]["time"]
+        return self.say({"leases": leases}, lease_table(leases, now, self.each))
 
 
-def lease_table(leases: list[doc.Lease], now: float) -> str:
-    """Leases as a table, the waiting ones last. ``now``: the node's time, Unix seconds."""
+def lease_table(leases: list[doc.Lease], now: float, each: bool = False) -> str:
+    """Leases as a table, the waiting ones last; a job is one line, or also ``each`` of its leases.
+
+    ``now``: the node's time, Unix seconds.
+    """
     if not leases:
         return "No leases."
     ordered = sorted(leases, key=lambda lease: (lease["position"] or 0, lease["requested"]))
-    return table(
-        ("LEASE", "WHO", "WHAT", "STATE", "GPUS", "MEMORY EACH", "CLASS", "AGE"),
-        [
-            (
-                short(lease["id"]),
-                who(lease),
-                lease["name"] and clipped(lease["name"]),
-                state(lease, now),
-                gpus(lease),
-                memory(lease, leases),
-                lease["priority_class"],
-                duration(lease["age"]),
-            )
-            for lease in ordered
-        ],
+    lines = []
+    for row in rows(ordered):
+        job = job_of(row)
+        if job is not None:
+            lines.append(job_line(job, row))
+        if job is None or each:
+            lines += [lease_line(lease, leases, now) for lease in row]
+    return table(("LEASE", "WHO", "WHAT", "STATE", "GPUS", "MEMORY EACH", "CLASS", "AGE"), lines)
+
+
+def lease_line(lease: doc.Lease, leases: list[doc.Lease], now: float) -> tuple[object, ...]:
+    """One lease."""
+    return (
+        short(lease["id"]),
+        who(lease),
+        lease["name"] and clipped(lease["name"]),
+        state(lease, now),
+        gpus(lease),
+        memory(lease, leases),
+        lease["priority_class"],
+        duration(lease["age"]),
+    )
+
+
+def job_line(job: str, row: list[doc.Lease]) -> tuple[object, ...]:
+    """All leases of one job; it is as old as the oldest."""
+    indices = sorted({gpu["index"] for lease in row for gpu in lease["gpus"]})
+    sizes = sorted({gpu["memory"] for lease in row for gpu in lease["gpus"]})
+    return (
+        "1 lease" if len(row) == 1 else f"{len(row)} leases",
+        who(row[0]),
+        job_name(clipped(job), row),
+        each_state(str(lease["state"]) for lease in row),
+        ",".join(map(str, indices)) or f"asks {sum(lease['asked']['gpus'] for lease in row)}",
+        each_text(sizes) or memory(row[0], row),
+        each_state(str(lease["priority_class"]) for lease in row),
+        duration(max(lease["age"] for lease in row)),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from .leases import short
 from .node import connect, whole_status
@@ -11,8 +12,8 @@ from .verb import Refused, UsageError, Verb, option
 if TYPE_CHECKING:
     from ..protocol import documents as doc
 
-#: Characters of a whole lease name; anything shorter may be the beginning of one.
-FULL = 32
+#: A whole lease name; anything else may be the beginning of one, or a job's name.
+WHOLE: Final = re.compile("[0-9a-f]{32}")
 
 
 class ReleaseApp(Verb):
@@ -21,11 +22,12 @@ class ReleaseApp(Verb):
     name = "release"
     arguments = "LEASE..."
     description = """Give a lease of yours back, or leave the queue with it. `jupyter gpushare
-    leases` shows their names. With --revoke an administrator ends anybody's lease; its owner is
-    told the reason. The task itself goes on: its GPU is free for others when its memory is really
-    gone."""
+    leases` shows their names. The name of a job, such as an elastic training, stands for all its
+    leases. With --revoke an administrator ends anybody's lease; its owner is told the reason. The
+    task itself goes on: its GPU is free for others when its memory is really gone."""
     examples = """
     jupyter gpushare release 3f2a9c
+    jupyter gpushare release digits
     jupyter gpushare release 3f2a9c --revoke "maintenance at 18:00"
     """
 
@@ -39,10 +41,14 @@ class ReleaseApp(Verb):
         done = []
         with connect() as node:
             known = None
-            for lease in arguments:
-                if len(lease) < FULL:
+            named = []
+            for word in arguments:
+                if WHOLE.fullmatch(word):
+                    named.append(word)
+                else:
                     known = known or whole_status(node)["leases"]
-                    lease = whole_name(lease, known)
+                    named += of_job(word, known) or [whole_name(word, known)]
+            for lease in named:
                 if self.revoke:
                     answer = node.call(Method.LEASE_REVOKE, lease=lease, reason=self.revoke)
                 else:
@@ -53,6 +59,15 @@ class ReleaseApp(Verb):
         if self.json:
             self.print_json({"leases": done})
         return 0
+
+
+def of_job(name: str, leases: list[doc.Lease]) -> list[str]:
+    """The viewer's own leases of the job with this name."""
+    return [
+        lease["id"]
+        for lease in leases
+        if lease["mine"] and lease["id"] is not None and lease.get("job") == name
+    ]
 
 
 def whole_name(beginning: str, leases: list[doc.Lease]) -> str:

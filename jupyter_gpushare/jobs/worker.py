@@ -24,6 +24,7 @@ from ..client.acquire import before_call, broker, on_preempt
 from ..client.errors import GpuShareError, Preempted
 from ..client.memory.stopping import nothing_to_save
 from ..client.words.settings import Ask
+from ..protocol import names
 from .core import End
 
 
@@ -98,6 +99,7 @@ def main(descriptor: int) -> int:
     head = json.loads(source.readline())
     train, candidate = source.read(head["train"]), source.read(head["candidate"])
     threading.Thread(target=end_with_input, daemon=True).start()
+    os.environ[names.JOB] = head["name"]
     if not leased(channel, head["gpus"], head["memory"]):
         return 0
     # Without a function of its own a model has nothing to save: it begins anew.

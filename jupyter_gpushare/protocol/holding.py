@@ -2,19 +2,55 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from .sizes import format_size
 from .times import format_about, format_duration
 
 Document = Mapping[str, Any]
+OneLease = TypeVar("OneLease", bound=Document)
 
 
 def task_name(lease: Document) -> str:
-    """The name by which a person knows a lease's task; empty where it is not told."""
+    """The name by which a person knows a lease's task; empty where it is not told.
+
+    A worker of a job goes by the job's.
+    """
+    if job := lease.get("job"):
+        return str(job)
     path = lease.get("path") or ""
     return str(path).rstrip("/").rpartition("/")[2] or str(lease.get("name") or "")
+
+
+def rows(leases: Iterable[OneLease]) -> list[list[OneLease]]:
+    """Leases as people see them: those of one person's job are one row, where its first one is."""
+    found: dict[object, list[OneLease]] = {}
+    for place, lease in enumerate(leases):
+        job, whose = lease.get("job"), lease.get("environment")
+        key = place if job is None or whose is None else (str(whose), str(job))
+        found.setdefault(key, []).append(lease)
+    return list(found.values())
+
+
+def job_of(row: Sequence[Document]) -> str | None:
+    """The job whose leases these are; ``None``: a lease of a task by itself."""
+    job = row[0].get("job")
+    return None if job is None else str(job)
+
+
+def job_name(job: str, row: Sequence[Document]) -> str:
+    """``digits, 3 workers``."""
+    return f"{job}, 1 worker" if len(row) == 1 else f"{job}, {len(row)} workers"
+
+
+def each_state(words: Iterable[str]) -> str:
+    """What several are in a row: ``active``, or ``2 active, 1 draining``."""
+    counted = Counter(words)
+    if len(counted) == 1:
+        return next(iter(counted))
+    return ", ".join(f"{count} {word}" for word, count in counted.items())
 
 
 def sharers(leases: Iterable[Document], lease: Document, gpu: object) -> list[str]:

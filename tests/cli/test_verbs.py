@@ -268,6 +268,30 @@ def test_others_leases_which_have_no_name_for_us_are_passed_over() -> None:
     assert whole_name("x", rows) == "x"
 
 
+def test_a_job_is_one_line_and_its_name_releases_all_of_it(node: LiveNode) -> None:
+    program = (
+        "from jupyter_gpushare.client import api; api.request(memory='1GiB'); "
+        "print('up', flush=True); input()"
+    )
+    environ = {**node.environ, "JUPYTER_GPUSHARE_JOB": "digits"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    held = [
+        subprocess.Popen([sys.executable, "-c", program], env=environ, text=True, **pipes)
+        for _ in range(2)
+    ]
+    try:
+        for worker in held:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "up\n"
+        lines = [line for line in node.cli("leases").stdout.splitlines() if "digits" in line]
+        assert len(lines) == 1
+        assert "digits, 2 workers" in lines[0]
+        done = node.cli("release", "digits", "--json")
+        assert len(json.loads(done.stdout)["leases"]) == 2
+    finally:
+        let_go(*held)
+
+
 def test_release_of_an_ambiguous_name_is_refused(node: LiveNode) -> None:
     holders = [hold(node), hold(node)]
     try:

@@ -14,6 +14,7 @@ from jupyter_gpushare.cli import leases as cli_leases
 from jupyter_gpushare.client.words import render
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.settings import Ask
+from jupyter_gpushare.protocol import holding
 
 GIB = 2**30
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\x1b[2J\r\n\u202e"
@@ -702,3 +703,85 @@ def test_what_is_done_next_about_a_stalled_task_is_told() -> None:
     assert later == "interrupted after 30 min without progress, if somebody waits for its memory"
     soon = told(next="kill", after=86400.0, at=700.0)
     assert soon == "ended in 10 min unless it goes on: somebody waits for it"
+
+
+# -- one job, one row ----------------------------------------------------------------------------
+
+
+def worker(index: int, **more: Any) -> dict[str, Any]:
+    """A worker of the job digits."""
+    uuid = f"GPU-{index}"
+    told = {
+        "id": f"{index}123456789abcdef",
+        "job": "digits",
+        "name": "python -m jupyter_gpushare.elastic.member",
+        "kind": "process",
+        "priority_class": "batch",
+        "gpus": [{"uuid": uuid, "index": index, "memory": 8 * GIB, "measured": 3 * GIB}],
+        "age": 60.0 + index,
+    }
+    return lease(**{**told, **more})
+
+
+def lines_of(text: str, word: str) -> list[str]:
+    return [line for line in text.splitlines() if word in line]
+
+
+def test_a_job_is_one_row_with_all_its_gpus() -> None:
+    leases = [worker(1), lease(id="f" * 32), worker(0), worker(2)]
+    document = status(leases=leases)
+    told = {
+        "cell": lines_of(render.status_text(document), "digits,"),
+        "terminal": lines_of(cli_leases.lease_table(leases, 100.0), "digits,"),
+    }
+    for where, lines in told.items():
+        assert len(lines) == 1, where
+        assert "digits, 3 workers" in lines[0], where
+        assert "3 leases" in lines[0], where
+        assert "1 min" in lines[0], where
+    assert "0, 1, 2: 9 GiB of 24 GiB in all" in told["cell"][0]
+    assert "0,1,2" in told["terminal"][0]
+    html = render.status_html(document)
+    assert html.count("digits, 3 workers") == 1
+    assert "elastic.member" not in html + render.status_text(document)
+    assert "train.ipynb" in html  # a lease by itself has its row as before
+
+
+def test_the_workers_of_a_job_are_in_several_states() -> None:
+    leases = [worker(0), worker(1, state="draining"), worker(2)]
+    assert "2 active, 1 draining" in cli_leases.lease_table(leases, 100.0)
+    assert "2 ● in use, 1 ◐ ended, memory still in use" in render.status_text(status(leases=leases))
+
+
+def test_jobs_of_two_people_with_one_name_are_two() -> None:
+    leases = [worker(0), worker(1, environment="bob", mine=False), worker(2, job="letters")]
+    table = cli_leases.lease_table(leases, 100.0)
+    assert len(lines_of(table, "digits, 1 worker")) == 2
+    assert len(lines_of(table, "letters, 1 worker")) == 1
+
+
+def test_others_do_not_tell_of_which_job_they_are() -> None:
+    hidden = {"id": None, "environment": None, "mine": False, "name": None, "job": None}
+    leases = [worker(index, **hidden) for index in range(2)]
+    assert len(lines_of(cli_leases.lease_table(leases, 100.0), "someone else")) == 2
+    assert len(lines_of(render.status_text(status(leases=leases)), "somebody else")) == 2
+
+
+def test_each_lease_of_a_job_can_be_seen() -> None:
+    table = cli_leases.lease_table([worker(0), worker(1)], 100.0, each=True)
+    assert len(lines_of(table, "digits, 2 workers")) == 1
+    assert len(lines_of(table, "python -m jupyter_gpushare")) == 2
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, "alice", "bob"]), st.sampled_from([None, "a"]))))
+def test_rows_have_each_lease_once_in_its_order(told: list[tuple[str | None, str | None]]) -> None:
+    leases = [{"id": n, "environment": who, "job": job} for n, (who, job) in enumerate(told)]
+    found = holding.rows(leases)
+    assert sorted(one["id"] for row in found for one in row) == list(range(len(told)))
+    firsts = [row[0]["id"] for row in found]
+    assert firsts == sorted(firsts)
+    for row in found:
+        assert len(row) == 1 or {(one["environment"], one["job"]) for one in row} in (
+            {("alice", "a")},
+            {("bob", "a")},
+        )

@@ -151,6 +151,7 @@ def test_stop_and_load(node: RunningNode, tmp_path: Path) -> None:
 
     running = begin(train, 5, name="stopped")
     until(lambda: len(node.status()["leases"]) == 3, "three run")
+    assert {lease["job"] for lease in node.status()["leases"]} == {"stopped"}
     running.stop()
     counts = running.status().counts
     assert (counts[Phase.QUEUED], counts[Phase.RUNNING], counts[Phase.DONE]) == (5, 0, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ...protocol.expecting import expectation, short_estimate, waits_for_budget
 from ...protocol.holding import (
     compute_text,
+    each_state,
+    each_text,
     interruption_text,
+    job_name,
+    job_of,
     memory_text,
     pauses_text,
     pinned_text,
     progress_text,
     promise_text,
     remaining_text,
+    rows,
     shared_text,
     sharers,
     time_text,
@@ -409,14 +414,14 @@ def status_text(status: Document, here: str | None = None, place: str = "") -> s
         parts.append("\n".join(lines))
     leases = [
         (
-            _who(lease, status),
-            _what(lease, here),
-            _shares(lease, status) or "-",
-            _with_parking(_as_text(_state(lease, status)), lease, status),
-            duration(lease.get("age")),
-            _short(lease.get("id")),
+            _who(row[0], status),
+            _what(row, here),
+            _shares(row, status) or "-",
+            _states(row, status, _as_text),
+            _held_for(row),
+            _leases(row),
         )
-        for lease in _held(status)
+        for row in rows(_held(status))
     ]
     parts.append(text_table(_LEASES, leases) if leases else "No leases: nobody holds a GPU.")
     if queue := _queue(status):
@@ -448,14 +453,14 @@ def status_html(status: Document, here: str | None = None, place: str = "") -> s
     parts += [f"<div>{escape(line)}</div>" for line in gpu_lines(status)]
     leases = [
         (
-            escape(_who(lease, status)),
-            escape(_what(lease, here)),
-            escape(_shares(lease, status) or "-"),
-            _with_parking(_marked(_state(lease, status)), lease, status),
-            escape(duration(lease.get("age"))),
-            f"<code>{escape(_short(lease.get('id')))}</code>",
+            escape(_who(row[0], status)),
+            escape(_what(row, here)),
+            escape(_shares(row, status) or "-"),
+            _states(row, status, _marked),
+            escape(_held_for(row)),
+            f"<code>{escape(_leases(row))}</code>",
         )
-        for lease in _held(status)
+        for row in rows(_held(status))
     ]
     parts.append(_table("Leases", _LEASES, leases))
     if queue := _queue(status):
@@ -592,17 +597,56 @@ def _who(item: Document, status: Document) -> str:
     return "somebody else" if name is None else plain(name, 40)
 
 
-def _what(lease: Document, here: str | None) -> str:
-    name = lease.get("name") or lease.get("kind") or "-"
-    mark = " (this one)" if here is not None and lease.get("id") == here else ""
-    return f"{plain(name, 60)}{mark}"
+def _what(row: Sequence[Document], here: str | None) -> str:
+    job, lease = job_of(row), row[0]
+    mark = " (this one)" if here is not None and any(one.get("id") == here for one in row) else ""
+    if job is not None:
+        return f"{job_name(plain(job, 60), row)}{mark}"
+    return f"{plain(lease.get('name') or lease.get('kind') or '-', 60)}{mark}"
+
+
+def _leases(row: Sequence[Document]) -> str:
+    if len(row) > 1:
+        return f"{len(row)} leases"
+    return _short(row[0].get("id"))
 
 
 def _short(lease: object) -> str:
     return "-" if lease is None else plain(str(lease)[:_SHORT])
 
 
-def _shares(lease: Document, status: Document) -> str:
+def _held_for(row: Sequence[Document]) -> str:
+    """As long as the oldest of a job."""
+    ages = [age for lease in row if isinstance(age := lease.get("age"), int | float)]
+    return duration(max(ages, default=None))
+
+
+def _states(row: Sequence[Document], status: Document, shown: Callable[[_State], str]) -> str:
+    """A lease's state with what else is to be said of it; of a job's, how many are in which."""
+    if len(row) == 1:
+        return _with_parking(shown(_state(row[0], status)), row[0], status)
+    known = (
+        STATES.get(word := plain(one.get("state"), 30), _State("?", word, _MUTED)) for one in row
+    )
+    return each_state(map(shown, known))
+
+
+def _shares(row: Sequence[Document], status: Document) -> str:
+    """On which GPUs, and how much there; of a job, all that it uses of all that it may."""
+    if len(row) == 1:
+        return _share_of(row[0], status)
+    gpus = [gpu for lease in row for gpu in lease.get("gpus") or ()]
+    where = ", ".join(map(str, sorted({_index(gpu) for gpu in gpus})))
+    used, may = ([gpu.get(name) for gpu in gpus] for name in ("measured", "memory"))
+    if not gpus:
+        return ""
+    if None in used:
+        return f"{where}: {each_text([_number(one) for one in may])}"
+    whole = sum(map(_number, may))
+    return f"{where}: {size(sum(map(_number, used)))} of {size(whole)} in all"
+
+
+def _share_of(lease: Document, status: Document) -> str:
     whose = "your " if lease.get("mine") else ""
     shares = ", ".join(
         " ".join(filter(None, (_share(gpu), shared_text(_own_sharers(lease, gpu, status), whose))))
