@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
-from ..protocol.sizes import parse_size
+from ..protocol.sizes import MOST_GPUS, parse_size
 from ..protocol.times import format_duration, parse_duration
 from . import quota as quotas
 from .node import Node, NodeSilent
 from .table import clean, table
-from .verb import Refused, UsageError, Verb, flag, option
+from .verb import Refused, UsageError, Verb, flag, number, option
 
 
 class PoolNode(Node):
@@ -118,7 +118,7 @@ class WhereApp(AtPool):
     jupyter gpushare pool where alice --gpus 1 --memory 24GiB
     """
 
-    gpus = option(1, "How many GPUs on one host.", read=int)
+    gpus = option(1, "How many GPUs on one host.", read=number(0, MOST_GPUS))
     memory = option(None, "Memory on each GPU, like 24GiB. Left out: whole GPUs.", read=parse_size)
     kind = option("", "The GPUs' name. Left out: any.")
 
@@ -234,7 +234,7 @@ class LendApp(AtPool):
     jupyter gpushare pool lend alice --gpus 2 --for 3h --host b
     """
 
-    gpus = option(1, "How many GPUs, all on one host.", read=int)
+    gpus = option(1, "How many GPUs, all on one host.", read=number(1, MOST_GPUS))
     seconds = option(
         0.0,
         "For how long: 30m, 12h, 7d, or seconds.",
@@ -275,7 +275,7 @@ class HistoryApp(AtPool):
     name = "pool history"
     description = """Who edited quotas, took hosts out of service, let hosts join; newest first."""
 
-    limit = option(50, "At most so many.", read=int)
+    limit = option(50, "At most so many.", read=number(1, 1000))
 
     def run(self, arguments: list[str]) -> int:
         answer = self.ask(PoolMethod.HISTORY, limit=self.limit)
@@ -349,7 +349,9 @@ class GroupListApp(AtPool):
             for one in answer["groups"]
         ]
         heads = ("GROUP", "OWN", "MAY BORROW", "MAY LEND", "USES", "OF OTHERS")
-        return self.say(answer, table(heads, rows) if rows else "No group has GPUs of its own.")
+        self.say(answer, table(heads, rows) if rows else "No group has GPUs of its own.")
+        quotas.warn(answer)
+        return 0
 
 
 class GroupSetApp(AtPool):
@@ -363,17 +365,24 @@ class GroupSetApp(AtPool):
     jupyter gpushare pool group set physics --nominal 8 --borrowing 4
     """
 
-    nominal = option(-1, "GPUs of its own.", read=int)
-    borrowing = option(None, "Most GPUs that it may borrow. Left out: no bound.", read=int)
-    lending = option(None, "Most of its own GPUs that it lends. Left out: all.", read=int)
+    nominal = option(None, "GPUs of its own.", read=number(0, MOST_GPUS))
+    borrowing = option(
+        None, "Most GPUs that it may borrow. Left out: no bound.", read=number(0, MOST_GPUS)
+    )
+    lending = option(
+        None, "Most of its own GPUs that it lends. Left out: all.", read=number(0, MOST_GPUS)
+    )
 
     def run(self, arguments: list[str]) -> int:
         name = self.one(arguments, "group")
-        if self.nominal < 0:
+        if self.nominal is None:
             raise UsageError("say how many GPUs are its own: --nominal 8")
         more = {"borrowing": self.borrowing, "lending": self.lending}
         answer = self.ask(PoolMethod.GROUP_SET, group=name, nominal=self.nominal, **more)
-        return self.say(answer, f"{clean(name)} has {self.nominal} GPUs of its own.")
+        own = "1 GPU" if self.nominal == 1 else f"{self.nominal} GPUs"
+        self.say(answer, f"{clean(name)} has {own} of its own.")
+        quotas.warn(answer)
+        return 0
 
 
 class GroupUnsetApp(AtPool):

@@ -19,12 +19,13 @@ from ..protocol.messages import PROTOCOL, Method
 from ..protocol.poolcalls import PoolMethod
 from . import core
 from .draft import Refuse
+from .groups import unlikely
 from .joining import NotJoined
 from .ledger import LedgerProblem
 from .manager import PoolManager
 from .pki import BadRequest
 from .socket import PoolRefused
-from .state import Host
+from .state import NOT_USED, Host
 from .texts import did
 from .where import rank
 from .words import commands as cmd
@@ -215,16 +216,16 @@ class PoolAnswers:
 
     async def _groups(self, _params: Any, _by: str) -> Any:
         state = self._manager.state
-        return {"groups": [_group(state, group) for _name, group in sorted(state.groups.items())]}
+        groups = [_group(state, group) for _name, group in sorted(state.groups.items())]
+        return {"groups": groups, "warnings": unlikely(state)}
 
     async def _set_group(self, params: Any, by: str) -> Any:
         group = Group(params.group, params.nominal, params.borrowing, params.lending)
         await self._submit(lambda at: cmd.SetGroup(at, group, by))
-        return _group(self._manager.state, group)
+        state = self._manager.state
+        return {**_group(state, group), "warnings": unlikely(state, group)}
 
     async def _unset_group(self, params: Any, by: str) -> Any:
-        if params.group not in self._manager.state.groups:
-            raise PoolRefused(Reason.BAD_REQUEST, f"The group {params.group!r} has no GPUs set.")
         await self._submit(lambda at: cmd.RemoveGroup(at, params.group, by))
         return {"group": params.group}
 
@@ -303,4 +304,4 @@ def _group_quota(state: core.State, group: str | None) -> dict[str, Any]:
 
 
 def _group(state: core.State, group: Group) -> dict[str, Any]:
-    return {**asdict(group), "used": state.used.get(group.name, 0)}
+    return {**asdict(group), "used": state.used.get(group.name, NOT_USED).gpus}

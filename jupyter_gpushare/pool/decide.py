@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ..policy.books.quotas import edited
 from ..policy.words.registry import registering
+from . import texts
 from .draft import Decision, Done, Draft, Refuse
 from .effects import drain, effects
 from .evolve import changed
@@ -358,7 +359,7 @@ def _set_group(draft: Draft, command: cmd.SetGroup) -> Decision:
 @_decides(cmd.RemoveGroup)
 def _remove_group(draft: Draft, command: cmd.RemoveGroup) -> Decision:
     if command.group not in draft.state.groups:
-        return Refuse(f"No group {command.group} has GPUs of its own.")
+        return Refuse(texts.no_group(command.group, sorted(draft.state.groups)))
     draft.emit(ev.GroupRemoved(command.at, command.group, command.by))
     draft.plan |= {*draft.state.places}
     return _DONE

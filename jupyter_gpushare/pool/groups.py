@@ -60,6 +60,21 @@ def size(state: State) -> tuple[int, int]:
     return max(1, len(gpus)), max(1, sum(gpus))
 
 
+def unlikely(state: State, group: Group | None = None) -> list[str]:
+    """What an administrator may not have meant by one group's numbers, or by all groups'."""
+    said = [
+        texts.lends_less(one)
+        for one in (state.groups.values() if group is None else (group,))
+        if one.lending is not None and one.lending > one.nominal
+    ]
+    own = sum(one.nominal for one in state.groups.values())
+    have = sum(len(host.report.gpus) for host in state.hosts.values() if host.report)
+    # Groups may be set before the first host joins.
+    if own > have > 0:
+        said.append(texts.more_than_there_are(own, have))
+    return said
+
+
 def shares(state: State, count: int, memory: int) -> dict[GroupName, float]:
     """Each group's dominant share of the pool (GPUs, memory), for one nominal GPU."""
     found = {}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ..protocol.words import did_you_mean
 from .words.hosts import Group
 
 
@@ -77,6 +78,30 @@ def taken_back(group: Group) -> str:
 def given_back(group: Group) -> str:
     """Why a borrower's sub-budget is lowered."""
     return f"Group {group.name} borrowed this GPU, and the group that lent it needs it."
+
+
+def no_group(name: str, known: Sequence[str]) -> str:
+    """Nothing can be taken back from a group that has nothing."""
+    if not known:
+        return f"Group {name} has no GPUs of its own, and no other group has any."
+    like = did_you_mean(name, known) or "."
+    return f"Group {name} has no GPUs of its own{like} Groups that have: {', '.join(known)}."
+
+
+def lends_less(group: Group) -> str:
+    """It cannot lend as many as was said."""
+    return (
+        f"Group {group.name} may lend {group.lending}, but has only {gpus(group.nominal)} of its "
+        "own: it never lends more than these."
+    )
+
+
+def more_than_there_are(own: int, have: int) -> str:
+    """Not all groups can have what is their own."""
+    return (
+        f"All groups together have {gpus(own)} of their own, and the pool's hosts have {have}: a "
+        "group may have to wait for its own. Lower --nominal of a group, or let more hosts join."
+    )
 
 
 def hint(host: str, free: int, kind: str) -> str:

@@ -6,6 +6,7 @@ from support.pool_world import World
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool.draft import Refuse
+from jupyter_gpushare.pool.groups import unlikely
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words.hosts import Group
 
@@ -112,6 +113,23 @@ def test_other_members_pass_a_request_that_cannot_be_met() -> None:
     found.request("a", "ada", 2)
     ask(found, "b", "ada", 1)
     assert found.held("ada") == 1
+
+
+def test_administrators_are_told_what_they_may_not_have_meant() -> None:
+    lends = Group("x", 1, lending=2)
+    found = world(lends, Group("y", 1))  # two hosts have one GPU each
+    assert (
+        unlikely(found.state)
+        == unlikely(found.state, lends)
+        == ["Group x may lend 2, but has only 1 GPU of its own: it never lends more than these."]
+    )
+    more = Group("y", 4)
+    found.do(cmd.SetGroup(found.time, more, "root"))
+    assert unlikely(found.state, more) == [
+        "All groups together have 5 GPUs of their own, and the pool's hosts have 2: a group may "
+        "have to wait for its own. Lower --nominal of a group, or let more hosts join."
+    ]
+    assert unlikely(World().state) == []
 
 
 def test_negative_numbers_are_refused() -> None:

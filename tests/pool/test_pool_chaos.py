@@ -42,7 +42,7 @@ def storm(directory: Path, plan: Plan) -> Report:
 
 
 @apart
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_short_storm(tmp_path: Path) -> None:
     longer = (Fault("cut", "a", 0.0, 7.0), Fault("killed", "b", 0.2, 1.0))
     report = storm(tmp_path, Plan(seed=1, seconds=9.0, think=15.0, rounds=(CUT, longer)))

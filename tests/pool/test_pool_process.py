@@ -208,6 +208,32 @@ def test_groups_breathe_by_the_administrators_word(pool: RunningPool) -> None:
     assert pool.verb("group")["groups"] == []
 
 
+def test_an_administrator_who_errs_about_groups_reads_what_is_wrong(
+    pool: RunningPool, host: Callable[..., PoolHost]
+) -> None:
+    said = pool.words("group", "unset", "chemistry", code=1)
+    assert "Group chemistry has no GPUs of its own, and no other group has any." in said
+    a = host("a", "2x24GiB")
+    said = pool.words("group", "set", "physics", "--nominal", "1", "--lending", "2")
+    assert said.startswith("physics has 1 GPU of its own.\nWarning: Group physics may lend 2, but")
+    said = pool.words("group", "set", "physics", "--nominal", "1")
+    assert said == "physics has 1 GPU of its own.\n"
+    with a.client("alice") as alice:
+        alice.request(gpus=1)
+        until(lambda: pool.verb("group")["groups"][0]["used"], "the pool knows what is in use")
+        row = pool.words("group").splitlines()[1]
+        assert row.split() == ["physics", "1", "all", "all", "1", "0"]
+    # More than the pool has: more hosts may come, so it is set, and said.
+    said = pool.words("group", "set", "chemistry", "--nominal", "40")
+    assert "together have 41 GPUs of their own, and the pool's hosts have 2" in said
+    assert "together have 41 GPUs" in pool.words("group")
+    said = pool.words("group", "unset", "chemstry", code=1)
+    assert "; did you mean chemistry? Groups that have: chemistry, physics." in said
+    for name in ("", "x" * 300):
+        said = pool.words("group", "set", name, "--nominal", "1", code=1)
+        assert "`group`" in said
+
+
 def test_whole_gpus_are_lent_and_returned_by_the_administrators_word(
     pool: RunningPool, host: Callable[..., PoolHost]
 ) -> None:

@@ -66,9 +66,16 @@ def until(look: Callable[[], T], what: str, within: float = WITHIN) -> T:
     return found
 
 
-def token_file(directory: Path, *people: str, admin: str = "root") -> str:
-    """A node manager's option by which it knows people, and ``admin``, by their names as tokens."""
-    known = [{"token": name, "environment": name, "admin": name == admin} for name in people]
+def token_file(directory: Path, *people: str, admin: str = "root", group: str = "") -> str:
+    """A node manager's option by which it knows people, and ``admin``, by their names as tokens.
+
+    All are members of ``group``, if there is one.
+    """
+    groups = [group] if group else []
+    known = [
+        {"token": name, "environment": name, "admin": name == admin, "groups": groups}
+        for name in people
+    ]
     file = directory / "tokens.json"
     file.touch(0o600)
     file.write_text(json.dumps({"tokens": known}))

@@ -55,13 +55,12 @@ class RunningPool(RunningNode):
             assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def words(self, *words: str) -> str:
-        """What a verb prints for people."""
+    def words(self, *words: str, code: int = 0) -> str:
+        """What a verb prints for people; what it says on stderr comes last."""
         command = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", *words]
-        done = subprocess.run(
-            [*command, f"--socket={self.socket}"], capture_output=True, text=True, check=True
-        )
-        return done.stdout
+        done = subprocess.run([*command, f"--socket={self.socket}"], capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
 
     def ask(self, method: PoolMethod, **params: Any) -> Any:
         """One call on its socket."""
@@ -82,11 +81,14 @@ class RunningPool(RunningNode):
 class PoolHost(RunningNode):
     """A node manager that joins ``pool`` as ``name``; people are known by tokens."""
 
+    #: The group of everybody there.
+    group = "physics"
+
     def __init__(self, directory: Path, pool: RunningPool, name: str, simulate: str) -> None:
         directory.mkdir(exist_ok=True)
         self.name, self.port = name, free_port()
         listen = f"--NodeManagerApp.pool_listen=127.0.0.1:{self.port}"
-        people = token_file(directory, *PEOPLE)
+        people = token_file(directory, *PEOPLE, group=self.group)
         super().__init__(directory, simulate=simulate, config=CONFIG, arguments=[listen, people])
         token = pool.verb("token")["token"]
         command = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", "join", token]
