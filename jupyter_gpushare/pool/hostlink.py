@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ..link.dial import Host as Place
-from ..link.errors import NodeProblem, NodeTimedOut
+from ..link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
 from ..link.nodelink import NodeLink
 from ..policy.words.model import Quota
 from ..protocol.framing import MAX_LINE, encode
@@ -217,8 +217,8 @@ class HostLink:
         await self._have(lambda at: cmd.LendAnswered(at, self.host, effect.number, told))
 
     def _failed(self, what: str, problem: NodeProblem) -> None:
-        if not self.link.state.connected:
-            return  # the end of the connection is told anyway
+        if not self.link.state.connected or isinstance(problem, NodeUnavailable):
+            return  # the end of the connection is told anyway, with its reason
         self._log.warning("%s: %s: %s", self.host, what, problem.message)
         # Nobody knows now what the host has. A new connection begins with a report and with all
         # that is lent there.

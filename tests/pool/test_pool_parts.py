@@ -14,11 +14,13 @@ import pytest
 from jupyter_gpushare.hub.links import Limits, LinkPool, Viewer
 from jupyter_gpushare.link import nodelink
 from jupyter_gpushare.link.dial import Host
+from jupyter_gpushare.link.errors import NodeTimedOut, NodeUnavailable
+from jupyter_gpushare.link.nodelink import LinkState
 from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool import core, ledger
 from jupyter_gpushare.pool.clock import PoolClock
 from jupyter_gpushare.pool.configuration import Pool
-from jupyter_gpushare.pool.hostlink import _budget, _lines
+from jupyter_gpushare.pool.hostlink import HostLink, _budget, _lines
 from jupyter_gpushare.pool.ledger import LedgerProblem, PoolLedger
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.effects import Budget
@@ -108,6 +110,25 @@ def test_what_is_lent_to_many_fits_into_lines() -> None:
     assert [one for part in parts for one in part] == whole
     assert all(len(encode(part)) < MAX_LINE - 512 for part in parts)
     assert list(_lines([])) == [[]]
+
+
+def test_why_a_connection_ended_is_not_lost_when_the_next_call_finds_it_ended() -> None:
+    async def main() -> None:
+        async def submit(_make: object) -> None:
+            raise AssertionError("nothing is to be decided")
+
+        link = HostLink(
+            "a", "lab", lambda: None, submit, patience=1.0, silence=1.0, log=logging.getLogger()
+        )
+        said: list[str] = []
+        link.link.drop = said.append  # type: ignore[method-assign]
+        # It ends now; the link notices a moment later.
+        link.link.state = LinkState({}, {}, "", 1)
+        link._failed("report", NodeTimedOut("report", 1.0))
+        link._failed("pool.lend", NodeUnavailable(""))
+        assert said == ["The host did not answer in time. It is tried again."]
+
+    asyncio.run(main())
 
 
 def test_a_quota_travels_without_what_it_does_not_say() -> None:
