@@ -438,8 +438,22 @@ MAIN = "saved in MainThread\n"
             "saved in worker\n",
             PREEMPTED,
         ),
+        # The signal comes while a module is half loaded that the words on stderr need.
+        ("sys.modules['datetime'] = type(sys)('datetime')\nasks()", MAIN, PREEMPTED),
+        # A sweep's model: no `except` of the code that the signal meets keeps it.
+        (
+            "from jupyter_gpushare.client.memory.stopping import nothing_to_save\n"
+            "gpushare.on_preempt(nothing_to_save)\n"
+            "print('kept')\n"
+            "try:\n    asks()\nexcept BaseException:\n    pass",
+            "kept\n",
+            PREEMPTED,
+        ),
     ],
-    ids=["gate", "no-gate", "steps", "except", "taken-back", "child", "thread"],
+    ids=[
+        *("gate", "no-gate", "steps", "except", "taken-back", "child", "thread"),
+        *("half-loaded", "nothing-to-save"),
+    ],
 )
 def test_sigterm(body: str, out: str, code: int) -> None:
     assert program(body) == (out, code)

@@ -153,6 +153,7 @@ def test_stop_and_load(node: RunningNode, tmp_path: Path) -> None:
     until(lambda: len(node.status()["leases"]) == 3, "three run")
     assert {lease["job"] for lease in node.status()["leases"]} == {"stopped"}
     running.stop()
+    assert not [model.error for model in running.models() if model.error]
     counts = running.status().counts
     assert (counts[Phase.QUEUED], counts[Phase.RUNNING], counts[Phase.DONE]) == (5, 0, 0)
     Path(go).touch()

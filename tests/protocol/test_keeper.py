@@ -75,7 +75,10 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     running.end(0)
     running.hub.kill()
     running.hub.communicate()
-    psutil.wait_procs([*left, *(psutil.Process(p) for p in running.pids() if psutil.pid_exists(p))])
+    for pid in running.pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.append(psutil.Process(pid))
+    psutil.wait_procs(left)
 
 
 def test_it_is_started_again_each_time_it_is_killed(kept: Kept) -> None:

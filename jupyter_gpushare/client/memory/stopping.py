@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from ...protocol import names
 from ...protocol.times import format_duration
@@ -108,9 +108,7 @@ class Stopping:
         if not self.can:
             self.kept("It did not say how its state is saved.")
         elif self._save is nothing_to_save:
-            with contextlib.suppress(Exception):  # what was printed; the files may be anything
-                sys.stdout.flush()
-            os._exit(PREEMPTED)  # no thread of it has anything to finish
+            _end_at_once()
         elif Asker.NODE not in self._askers:
             self._asked_by(Asker.NODE)
             self._timer = threading.Timer(seconds, self._is_late)
@@ -221,6 +219,10 @@ class Stopping:
             if self._is_ours():
                 signal.signal(signal.SIGTERM, self._before)
         elif not self._is_ours():
+            # What is said then is loaded now: the signal may come while a module that it needs is
+            # half loaded.
+            from ..words import render  # noqa: F401
+
             before = signal.signal(signal.SIGTERM, self._signalled)
             self._before = signal.SIG_DFL if before is None else before
 
@@ -234,6 +236,9 @@ class Stopping:
         if not self.can or self._ends_now:
             self._ends(number)
             return
+        if self._save is nothing_to_save:
+            # An exception would end whatever the signal meets, for example a half loaded module.
+            _end_at_once()
         now, before = time.monotonic(), self._signal_at
         if before is not None and now - before < ONE_SIGNAL:
             return
@@ -245,7 +250,7 @@ class Stopping:
         if not self._is_run:
             # No `threading.Timer`: the signal may have come while this thread starts another.
             _thread.start_new_thread(self._ends_later, ())
-        if self._save is nothing_to_save or (not self._names_gates and not self._steps):
+        if not self._names_gates and not self._steps:
             self._stop()
 
     def _ends_later(self) -> None:
@@ -263,6 +268,13 @@ class Stopping:
 
 def nothing_to_save() -> None:
     """How a program saves its state that has none, for it begins anew: it is stopped at once."""
+
+
+def _end_at_once() -> NoReturn:
+    """No thread of the program has anything to finish."""
+    with contextlib.suppress(Exception):  # what was printed; the files may be anything
+        sys.stdout.flush()
+    os._exit(PREEMPTED)
 
 
 def is_run(environ: Mapping[str, str]) -> bool:
