@@ -18,14 +18,20 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Number
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..client.acquire import before_call, broker, on_preempt
-from ..client.errors import GpuShareError, Preempted
+from ..client.errors import GpuShareError, Preempted, QuotaExceeded
 from ..client.memory.stopping import nothing_to_save
 from ..client.words.settings import Ask
 from ..protocol import names
 from .core import End
+
+if TYPE_CHECKING:
+    from ..client.words.grant import Grant
+
+#: Seconds in which a pool answers a host that has nothing (more) to lend to this user.
+_LENT_WITHIN: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,7 @@ def leased(channel: Channel, gpus: int, memory: int | None) -> bool:
     """Take cards that nobody has, now or not at all; whether it has them. The channel hears it."""
     ask = Ask(gpus=gpus, memory=memory, priority_class="batch")
     try:
-        grant = broker().request(ask, wait=False)
+        grant = _granted(ask, gpus)
     except GpuShareError as error:
         channel.say(end=End.NO_ROOM.value, error=str(error))
         return False
@@ -134,6 +140,18 @@ def leased(channel: Channel, gpus: int, memory: int | None) -> bool:
     broker().wishes.set_ask(ask)
     channel.say(granted=[gpu.uuid for gpu in grant.gpus])
     return True
+
+
+def _granted(ask: Ask, gpus: int) -> Grant:
+    """What idles. Nobody asks the pool for a request that does not wait, so one waits for that."""
+    try:
+        return broker().request(ask, wait=False)
+    except QuotaExceeded:
+        quota = broker().status()["quota"]
+        after, pool = quota["used_gpus"] + gpus, quota.get("pool")
+        if pool is None or not pool["lent"] < after <= quota["gpus"]:
+            raise
+    return broker().request(ask, wait_timeout=_LENT_WITHIN)
 
 
 def _told(text: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from support.kernel import Kernel, Shown
 from support.node import WITHIN, RunningNode, until
+from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.jobs.core import Phase
 from jupyter_gpushare.jobs.records import SweepError
@@ -75,6 +76,31 @@ def test_each_model_has_one_result_though_a_worker_is_killed(
     again = sweep.load("squares")
     assert again.wait(WITHIN)
     assert again.models() == models, "nothing is run twice"
+
+
+def test_models_wait_until_the_pool_has_lent_their_cards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("JUPYTER_GPUSHARE_TOKEN", "bob")
+    quotas = {"users": {"bob": {"gpus": 2}}}
+    folder = str(tmp_path)
+
+    def train(x: int) -> int:
+        open(f"{folder}/begun-{x}", "w").close()
+        if x < 2:
+            until(lambda: os.path.exists(f"{folder}/begun-{1 - x}"), "both compute", WITHIN)
+        return x
+
+    with (
+        RunningPool(tmp_path / "pool", quotas) as pool,
+        PoolHost(tmp_path / "a", pool, "a", "3x24GiB") as host,
+    ):
+        pool.sees("a")
+        monkeypatch.setenv("JUPYTER_GPUSHARE_SOCKET", str(host.socket))
+        running = begin(train, 4)
+        assert running.wait(WITHIN), running
+        assert running.status().counts[Phase.DONE] == 4, running.models()
 
 
 def test_a_sweep_whose_kernel_died_goes_on(node: RunningNode, tmp_path: Path) -> None:
