@@ -16,7 +16,8 @@ proof, which the random histories of the tests check:
   lent until hosts have answered that they hold less.
 
 For groups the same holds with what counts for their members: no group exceeds its nominal and what
-it may borrow, and all together no more than all nominals.
+it may borrow, and all together no more than all nominals, but for what was out at hosts that had
+been given up. While one does, its members are lent nothing, on any host.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .evolve import evolve, reindexed
-from .groups import lends
+from .groups import is_beyond, lends
 from .state import NOT_USED, State
 from .words import events as ev
 from .words.hosts import Environment
@@ -45,7 +46,7 @@ _EDITS = (
 
 def check(before: State, events: Sequence[ev.Event], after: State) -> list[str]:
     """What is wrong with a step; nothing, if all is well. For tests: it looks at everything."""
-    return [*_indexes(after), *_grown(before, events, after)]
+    return [*_indexes(after), *_grown(before, events, after), *_renewed(after)]
 
 
 def _indexes(state: State) -> list[str]:
@@ -86,6 +87,25 @@ def _grown(before: State, events: Sequence[ev.Event], after: State) -> list[str]
     used, was = (_lendable(state) for state in (after, before))
     if used > max(was, 0) and not _came(events):
         wrong.append(f"groups use {used} GPUs more than are theirs together")
+    return wrong
+
+
+def _renewed(state: State) -> list[str]:
+    """What something new may begin by, though more counts than may."""
+    wrong = []
+    for host in state.hosts.values():
+        if not host.connected or not state.quotas.is_configured:
+            continue
+        for one, out in host.out.items():
+            group = state.group(host, one)
+            if out.asked and state.total(one) > max(
+                state.quota(at, one).gpus for at in state.at(one)
+            ):
+                wrong.append(f"{one} is beyond the quota, and {host.name} was sent {out.asked}")
+            if out.asked and group is not None and is_beyond(state, group):
+                wrong.append(
+                    f"group {group} is beyond, and {host.name} was sent {out.asked} for {one}"
+                )
     return wrong
 
 

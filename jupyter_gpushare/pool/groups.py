@@ -7,14 +7,16 @@ lent, from the newest borrower first.
 
 What counts for a group is what is lent to its members' hosts, in use or not. So what counts in all
 groups is never more than all nominals together, but for edits and for hosts that came back after
-they had been given up (:mod:`.check`). A group that asks for its nominal has it after a round trip
-and the time in which borrowers give back (``reclaim_after`` of their hosts), whatever others do.
+they had been given up (:mod:`.check`); then nothing new begins (:func:`is_beyond`). A group that
+asks for its nominal has it after a round trip and the time in which borrowers give back
+(``reclaim_after`` of their hosts), whatever others do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..policy.books.copies import replace
 from . import texts
 from .draft import Draft
 from .plan import plan
@@ -60,6 +62,18 @@ def size(state: State) -> tuple[int, int]:
     return max(1, len(gpus)), max(1, sum(gpus))
 
 
+def is_beyond(state: State, name: GroupName) -> bool:
+    """Whether more counts for a group than it may have: then nothing new begins in it.
+
+    Where groups use more of the common GPUs than there are, this holds for all that use any: what
+    one of them has by its nominal, another has borrowed by now.
+    """
+    group, used = state.groups[name], _used(state, name)
+    if group.borrowing is not None and used > group.nominal + group.borrowing:
+        return True
+    return used > group.nominal - lends(group) and common(state) < 0
+
+
 def unlikely(state: State, group: Group | None = None) -> list[str]:
     """What an administrator may not have meant by one group's numbers, or by all groups'."""
     said = [
@@ -88,6 +102,7 @@ def shares(state: State, count: int, memory: int) -> dict[GroupName, float]:
 def breathe(draft: Draft, members: dict[Environment, GroupName]) -> None:
     """Plan members of groups: those that changed, and those that wait or give back."""
     state = draft.state
+    members = members | _turned(draft)
     reclaimed = {one for one in state.wanting if _gives_back(state, one)}
     # Who waits for a group that can have no more, and knows it, is looked at when that changes.
     open_ = {n for n, group in state.groups.items() if own(state, n) or available(state, group)}
@@ -98,7 +113,19 @@ def breathe(draft: Draft, members: dict[Environment, GroupName]) -> None:
         name = member_of(draft.state, one)
         if name is not None:
             back = texts.given_back(draft.state.groups[name])
-            plan(draft, one, group=name, taken=taken.get(one), give_back=back)
+            beyond = is_beyond(draft.state, name)
+            plan(draft, one, group=name, beyond=beyond, taken=taken.get(one), give_back=back)
+
+
+def _turned(draft: Draft) -> dict[Environment, GroupName]:
+    """All members of the groups that are beyond what they may have since now, or no longer."""
+    state, before = draft.state, replace(draft.state, used=draft.used)
+    if state.used is draft.used:
+        return {}
+    turned = {name for name in state.groups if is_beyond(state, name) != is_beyond(before, name)}
+    if not turned:
+        return {}
+    return {one: name for one in state.places if (name := member_of(state, one)) in turned}
 
 
 def member_of(state: State, environment: Environment) -> GroupName | None:
@@ -162,7 +189,7 @@ def _lend(
 
     if told and not own(state, name):
         return [1]  # it can only borrow, and is planned when there is something to borrow
-    return plan(draft, one, group=name, room=room, why=why)
+    return plan(draft, one, group=name, room=room, why=why, beyond=is_beyond(state, name))
 
 
 def _oldest(state: State, environment: Environment) -> float:

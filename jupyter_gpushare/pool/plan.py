@@ -6,7 +6,8 @@ that host has answered: in between it counts for neither. What is in use stays.
 More than the quota counts after a host came back that had been given up, or the quota was lowered.
 Then nothing is lent on any host: what runs goes on, and the next loan follows from the hosts'
 answers. To renew even what is in use would let something new begin in its place when it ends, while
-another host may have begun already.
+another host may have begun already. The same holds for all members of a group that is beyond what
+it may have.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def plan(
     *,
     group: GroupName | None = None,
     room: int = 0,
+    beyond: bool = False,
     taken: dict[str, int] | None = None,
     why: Callable[[int], str] | None = None,
     give_back: str = "",
@@ -59,14 +61,15 @@ def plan(
     """Lend what follows from an environment's quota, requests and use.
 
     A member of a ``group`` that breathes gets no spare sub-budget, and not more than ``room`` GPUs
-    beyond those that count for it; ``taken`` is what it has to give back on hosts. ``why`` and
-    ``give_back`` say so. Returns the GPUs of each request that only the lack of room prevented.
+    beyond those that count for it; ``beyond``: more counts for the group than it may have;
+    ``taken`` is what the member has to give back on hosts. ``why`` and ``give_back`` say so.
+    Returns the GPUs of each request that only the lack of room prevented.
     """
     state = draft.state
     places = [_place(state, host, environment) for host in state.at(environment)]
     needs = sorted(_needs(state, environment, places), key=lambda need: need.since)
     total = sum(place.counts for place in places)
-    is_beyond = total > max((place.limit for place in places), default=0)
+    is_beyond = beyond or total > max((place.limit for place in places), default=0)
     met, lacking = _targets(state, places, needs, None if group is None else total + room)
     for need in lacking:
         need.place.why = need.place.why or (why(need.gpus) if why else need.place.out.why)
@@ -97,10 +100,10 @@ def plan(
         back = taken.get(place.host.name, 0)
         text = place.why
         if back:
-            # It says how many are to stay, too: so it cannot be nothing while there are too many.
+            # It says how many are to stay, too, and in the place of these something new may begin.
             gpus, text = max(0, min(gpus, place.held) - back), give_back
-        elif is_beyond:
-            gpus = 0
+        if is_beyond:
+            gpus = 0  # who gives back anything there gives back all
         hours = _hours(state, environment, place, places)
         draft.lend(place.host, environment, gpus, hours, text, reclaim=bool(back))
     return [need.gpus for need in lacking]

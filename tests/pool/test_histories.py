@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
 from support.pool_world import CONFIG, World
 
@@ -17,6 +17,9 @@ pytestmark = pytest.mark.timeout(900)
 
 HOSTS = st.sampled_from("abc")
 PEOPLE = st.sampled_from(("ada", "bob", "cy", "dee"))
+#: What a group has of its own, may borrow, may lend.
+FEW = st.sampled_from((None, 0, 1))
+NUMBERS = st.tuples(st.integers(0, 2), FEW, FEW)
 GROUPS = {"ada": ("x",), "bob": ("x",), "cy": ("y",), "dee": ("z",)}
 
 
@@ -123,10 +126,8 @@ class Histories(RuleBasedStateMachine):
         assert self.world.held(who) + gpus > self.quota.gpus, (host, who)
 
 
-class Indivisible(Histories):
-    """A quota of one GPU."""
-
-    quota = Quota(gpus=1)
+class GoesOn(Histories):
+    """Hosts are given up while their people go on elsewhere."""
 
     @rule(lost=HOSTS, other=HOSTS, who=PEOPLE)
     def somebody_goes_on_elsewhere(self, lost: str, other: str, who: str) -> None:
@@ -150,6 +151,12 @@ class Indivisible(Histories):
                 self.world.request(host, who)
 
 
+class Indivisible(GoesOn):
+    """A quota of one GPU."""
+
+    quota = Quota(gpus=1)
+
+
 class Hours(Histories):
     """GPU-hours are bounded without any excess."""
 
@@ -162,14 +169,18 @@ class Hours(Histories):
         self.world.check()
 
 
-class Breathing(Histories):
-    """Groups: each gets its nominal GPUs once those who borrowed have given back."""
+class Breathing(GoesOn):
+    """Groups: each gets its nominal GPUs once those who borrowed have given back.
+
+    None has more than it may, but for what still runs on hosts that were given up.
+    """
 
     quota = Quota(gpus=2)
-    groups = (Group("x", 2, 1, None), Group("y", 1, None, 0), Group("z", 1, 0, None))
+    groups: tuple[Group, ...] = ()
 
-    def __init__(self) -> None:
-        super().__init__()
+    @initialize(numbers=st.tuples(NUMBERS, NUMBERS, NUMBERS))
+    def have(self, numbers: tuple[tuple[int, int | None, int | None], ...]) -> None:
+        self.groups = tuple(Group(name, *of) for name, of in zip("xyz", numbers, strict=True))
         for group in self.groups:
             self.world.do(cmd.SetGroup(self.world.time, group, "root"))
         for who, groups in GROUPS.items():
@@ -183,14 +194,28 @@ class Breathing(Histories):
     def used(self, group: str) -> int:
         return sum(self.world.held(who) for who, groups in GROUPS.items() if group in groups)
 
+    def since(self, group: str) -> int:
+        """What members hold, without what ran already when its host was given up."""
+        older = self.world.older.items()
+        return self.used(group) - sum(n for (_h, who), n in older if group in GROUPS[who])
+
     @invariant()
     def groups_within_their_bound(self) -> None:
-        excess = sum(self.world.given_up.values())
+        excess = sum(self.world.given_up_of_groups.values())
+        common = lent = 0
         for group in self.groups:
+            used, since = self.used(group.name), self.since(group.name)
             if group.borrowing is not None:
                 most = group.nominal + group.borrowing
-                assert self.used(group.name) <= most + excess, group
-        assert sum(self.used(group.name) for group in self.groups) <= 4 + excess
+                assert used <= most + excess, (group, used, self.world.story())
+                # The excess ends with what ran: nothing new begins in its place.
+                assert since <= most, (group, since, self.world.older, self.world.story())
+            lends = group.nominal if group.lending is None else min(group.lending, group.nominal)
+            lent += lends
+            common += max(0, since - (group.nominal - lends))
+        most = sum(group.nominal for group in self.groups) + excess
+        assert sum(self.used(group.name) for group in self.groups) <= most
+        assert common <= lent, (common, lent, self.world.older, self.world.story())
 
     def in_vain(self, who: str, gpus: int, host: str) -> None:
         (group,) = (group for group in self.groups if group.name in GROUPS[who])

@@ -188,6 +188,8 @@ class World:
         self.nodes: dict[str, Node] = {}
         #: GPUs at hosts that the pool had given up, until all is in order again.
         self.given_up: dict[tuple[str, str], int] = {}
+        #: The same, until no group is beyond what it may have.
+        self.given_up_of_groups: dict[tuple[str, str], int] = {}
         #: Of what is held, GPUs that were held already when their host was given up.
         self.older: dict[tuple[str, str], int] = {}
         self.do(cmd.Start(self.time, 1_700_000_000.0))
@@ -206,6 +208,7 @@ class World:
             if isinstance(event, ev.HostExpired):
                 for one, out in state.hosts[event.host].out.items():
                     self.given_up[event.host, one] = out.gpus
+                    self.given_up_of_groups[event.host, one] = out.gpus
                 for who, gpus in self.nodes[event.host].held.items():
                     self.older[event.host, who] = gpus
             state = evolve(state, event)
@@ -220,7 +223,19 @@ class World:
             name = EnvironmentName(one)
             if self.state.hosts[host].connected and self.state.total(name) <= self.quota.gpus:
                 del self.given_up[host, one]
+        if not self.is_a_group_beyond():
+            for host, one in list(self.given_up_of_groups):
+                if self.state.hosts[host].connected:
+                    del self.given_up_of_groups[host, one]
         return done.decision
+
+    def is_a_group_beyond(self) -> bool:
+        """Whether more counts for a group, or for all, than they may have."""
+        groups, used = self.state.groups, {n: one.gpus for n, one in self.state.used.items()}
+        return sum(used.values()) > sum(group.nominal for group in groups.values()) or any(
+            group.borrowing is not None and used.get(name, 0) > group.nominal + group.borrowing
+            for name, group in groups.items()
+        )
 
     def send(self, effect: eff.Effect) -> None:
         node = self.nodes.get(effect.host)
