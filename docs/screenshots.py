@@ -20,10 +20,12 @@ IMAGES = ROOT / "docs" / "images"
 CHROMIUM = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
 TAKEN = ROOT / "labextension" / "ui-tests" / "screenshots"
 CHOSEN = (
+    "elastic",
     "empty",
     "waiting",
     "over-quota",
     "stale",
+    "sweep",
     "admin",
     "history-light",
     "panel-dark",

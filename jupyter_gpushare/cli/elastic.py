@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..protocol.sizes import parse_size
-from .verb import COMMAND, Refused, UsageError, Verb, number, option
+from .verb import COMMAND, Refused, UsageError, WithCommand, number, option
 
 if TYPE_CHECKING:
     from ..elastic import Job
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 _PYTHONS = ("python", "python3")
 
 
-class ElasticApp(Verb):
+def _is_python(words: list[str]) -> bool:
+    return bool(words) and os.path.basename(words[0]) in _PYTHONS
+
+
+class ElasticApp(WithCommand):
     """Train on as many idle GPUs as there are just now."""
 
     name = "elastic"
@@ -35,8 +39,10 @@ class ElasticApp(Verb):
     file that is named at the beginning.
     """
 
-    min_gpus = option(1, "With fewer it waits. Default: 1.", number(1, 1024))
-    max_gpus = option(8, "It takes no more. Default: 8.", number(1, 1024))
+    min_gpus = option(
+        1, "It trains with so many at least, else it waits. Default: 1.", number(1, 1024)
+    )
+    max_gpus = option(8, "It takes so many at most. Default: 8.", number(1, 1024))
     memory = option(0, "Memory on each, such as 8GiB. Default: what the quota gives.", parse_size)
     job_name = option("", "What the job is called. Default: the time.", name="name")
     resume = option("", "Go on with the job of this name; it has its program and settings.")
@@ -67,13 +73,25 @@ class ElasticApp(Verb):
         if self.resume:
             self.no_arguments(arguments)
             return elastic.load(self.resume)
-        program = arguments[1:] if arguments[:1] == ["--"] else arguments
-        if program and os.path.basename(program[0]) in _PYTHONS:
-            program = program[1:]
-        if not program or program[0].startswith("-"):
+        program = arguments[1:] if _is_python(arguments[:1]) else arguments
+        if not program:
             raise UsageError(f"which program? {COMMAND} elastic -- python train.py")
+        if program[0].startswith("-"):
+            raise UsageError(
+                f"{program[0]} is an option of Python, and workers get none: name the program's "
+                f"file. {COMMAND} elastic -- python train.py"
+            )
         if not os.path.isfile(program[0]):
-            raise Refused(f"{program[0]}: there is no such file", "bad_request")
+            raise Refused(
+                f"{program[0]}: there is no such file here. Name the file of a Python program: "
+                f"{COMMAND} elastic -- python train.py",
+                "bad_request",
+            )
+        if self.min_gpus > self.max_gpus:
+            raise UsageError(
+                f"--min-gpus={self.min_gpus} is more than --max-gpus={self.max_gpus}: the job "
+                "would never begin. Raise --max-gpus, or lower --min-gpus."
+            )
         return begun(
             b"",
             [os.path.abspath(program[0]), *program[1:]],
@@ -114,4 +132,6 @@ class ElasticApp(Verb):
             },
             str(status),
         )
+        if status.phase in (Phase.FAILED, Phase.STOPPED) and not self.json:
+            print(f"Go on: {COMMAND} elastic --resume {running.name}", file=sys.stderr)
         return 0 if status.phase is Phase.DONE else 1

@@ -21,7 +21,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -44,7 +44,7 @@ from ..protocol.sizes import parse_gpus, parse_size
 from ..protocol.times import parse_duration
 from .node import NOT_SET_UP, PATIENCE, NodeSilent
 from .table import clean, duration
-from .verb import COMMAND, Refused, UsageError, Verb, flag, option
+from .verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
 
 #: Passed on to the command. Keys typed at the terminal reach it by themselves.
 FORWARDED = (
@@ -203,7 +203,7 @@ class UnderLease(Verb):
         raise AssertionError("it counts for ever")
 
 
-class RunApp(UnderLease):
+class RunApp(WithCommand, UnderLease):
     """Run any command under a lease."""
 
     name = "run"
@@ -234,16 +234,6 @@ class RunApp(UnderLease):
         name="stop-signal",
         choices=("TERM", "USR1"),
     )
-
-    def parse(self, argv: Sequence[str]) -> list[str]:
-        """Options up to the command are ours, all that follows is the command's."""
-        argv, at, known = list(argv), 0, self.options()
-        while at < len(argv) and argv[at] != "--" and argv[at].startswith("-"):
-            named = known.get(argv[at].removeprefix("--"))
-            at += 1 if named is None or named.read is None else 2
-        super().parse(argv[:at])
-        command = argv[at:]
-        return command[1:] if command[:1] == ["--"] else command
 
     def run(self, arguments: list[str]) -> int:
         if not arguments:

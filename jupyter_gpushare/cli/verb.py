@@ -269,3 +269,17 @@ class Verb:
             f"there is no verb {word!r}{did_you_mean(word, self.subcommands)}; "
             f"say {', '.join(most)} or {last}"
         )
+
+
+class WithCommand(Verb):
+    """A verb whose arguments are a command, with options of its own."""
+
+    def parse(self, argv: Sequence[str]) -> list[str]:
+        """Options up to the command are ours, all that follows is the command's."""
+        argv, at, known = list(argv), 0, self.options()
+        while at < len(argv) and argv[at] != "--" and argv[at].startswith("-"):
+            named = known.get(argv[at].removeprefix("--"))
+            at += 1 if named is None or named.read is None else 2
+        super().parse(argv[:at])
+        command = argv[at:]
+        return command[1:] if command[:1] == ["--"] else command

@@ -123,12 +123,19 @@ MOVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Where a rank trains. ``since``: seconds after the job's begin."""
+    """Where a rank trains. ``since``: seconds after the job's begin.
+
+    ``index`` of its GPU is for display; ``None``: not known.
+    """
 
     host: str
     gpu: str
     lease: str
     since: float
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.gpu if self.index is None else f'GPU {self.index}'} of {self.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,7 @@ class Status:
         return self.phase in _OVER
 
     def __str__(self) -> str:
-        where = ", ".join(f"{r} on {at.gpu} of {at.host}" for r, at in sorted(self.ranks.items()))
+        where = ", ".join(f"{rank} on {at}" for rank, at in sorted(self.ranks.items()))
         lines = [f"Job {self.name}: {self.phase.value}, step {self.step}, epoch {self.epoch}."]
         lines += [f"  Ranks: {where}."] if where else []
         lines += [f"  Loss: {self.losses[-1][2]:.6g}."] if self.losses else []
@@ -178,7 +185,9 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
             more = replace(status, restarts=status.restarts + (not first))
             return _moved(more, Phase.CHANGING, reason)
         case {"event": "trains", "rank": int(rank), "world": int(world)}:
+            index = event.get("index")
             where = Rank(str(event["host"]), str(event["gpu"]), str(event["lease"]), at)
+            where = replace(where, index=index if isinstance(index, int) else None)
             known = {held.lease: held.since for held in status.ranks.values()}
             where = replace(where, since=known.get(where.lease, at))
             ranks = {at: held for at, held in status.ranks.items() if held.lease != where.lease}
@@ -187,7 +196,8 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
                 return status
             status = replace(status, ranks={r: w for r, w in status.ranks.items() if r < world})
             workers = _counted(status.workers, at, world)
-            text = f"The {event['entry']} entry, with {world} workers, at step {event['step']}."
+            how = "begins" if event["entry"] == "train" else f"goes on at step {event['step']}"
+            text = f"Training {how} with {workers_text(world)} (entry: {event['entry']})."
             status = replace(status, workers=workers, said=(*status.said, (at, text)))
             return _moved(status, Phase.TRAINING, "")
         case {"event": "step", "step": int(step), "epoch": int(epoch)}:
@@ -201,6 +211,11 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
             status = replace(status, workers=_counted(status.workers, at, 0), ranks={})
             return _moved(status, Phase(phase), reason)
     return status
+
+
+def workers_text(count: int) -> str:
+    """``1 worker``, ``3 workers``."""
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def folded(name: str, events: Iterable[Mapping[str, Any]]) -> Status:

@@ -18,7 +18,7 @@ from typing import Final
 
 from ..cli.verb import Refused
 from ..jobs.core import End
-from ..jobs.hostside import Attempt, Ended, Reported, Told, idle
+from ..jobs.hostside import Attempt, Ended, Lost, Reported, Told, idle
 from . import core
 from .core import Phase
 from .meeting import Meeting, Word
@@ -86,6 +86,12 @@ class Leader:
             self._end = self._end or (Phase.STOPPED, "It was stopped.")
         elif isinstance(told, Reported):
             self._reported(told)
+        elif isinstance(told, Lost):
+            why = (
+                f"One of its leases has ended: {told.why} So it saved and stopped. "
+                f"elastic.load({self._records.name!r}) goes on."
+            )
+            self._end = self._end or (Phase.STOPPED, why)
         elif isinstance(told, Ended):
             self._ended(told)
 
@@ -95,7 +101,7 @@ class Leader:
             self._refused = 0
         if told.values.get("leaves"):
             self._team = core.leaves(self._team, told.number)
-            self._waits = "A notebook wants a card."
+            self._waits = "A notebook wants a GPU."
         if generation := told.values.get("without"):
             self._team = core.failed(self._team, told.number, int(generation))
 
@@ -134,7 +140,7 @@ class Leader:
                 self._say_waits(found)
                 continue
             if not found and not self._team.members:
-                self._say_waits("No card is idle, or your quota allows no more.")
+                self._say_waits("No GPU is idle, or your quota allows no more.")
             for _ in range(min(found, core.room(self._team))):
                 self._start()
         now = time.monotonic()
@@ -220,8 +226,8 @@ def _why(before: core.Team, team: core.Team) -> str:
     if before.broken:
         return "A worker's process died."
     if lost:
-        return f"{len(lost)} of its cards went to others."
-    return f"{len(new)} idle cards joined."
+        return f"{len(lost)} of its GPUs went to others."
+    return "An idle GPU joined." if len(new) == 1 else f"{len(new)} idle GPUs joined."
 
 
 def main(name: str) -> int:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..client.acquire import checkpoint, on_preempt
 from ..jobs.core import End
-from ..jobs.worker import Channel, end_with_input, leased
+from ..jobs.worker import Channel, end_with_input, leased, watch_lease
 from ..protocol import names
 from .meeting import Meeting, Word
 
@@ -50,9 +50,10 @@ def main(descriptor: int) -> int:
     head = json.loads(sys.stdin.buffer.readline())
     told = json.loads(sys.stdin.buffer.read(head["candidate"]))
     threading.Thread(target=end_with_input, daemon=True).start()
-    os.environ[names.JOB] = head["name"]
+    os.environ |= {names.JOB: head["name"], names.JOB_KIND: "elastic"}
     if not leased(channel, 1, head["memory"]):
         return 0
+    watch_lease(channel)
     with open(told["output"], "ab") as output:
         agent = subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.member", str(descriptor), "agent"],

@@ -195,7 +195,7 @@ class _Worker:
 
     def hold(self) -> None:
         """Get a card of this host that no other worker has. Raises `CardWanted`."""
-        os.environ.update({names.JOB: self.job.name})
+        os.environ.update({names.JOB: self.job.name, names.JOB_KIND: "elastic"})
         until = time.monotonic() + _GRANTED_WITHIN
         acquire.on_preempt(_together)
         acquire.checkpoint()  # it names its gates, so the end of an optimizer's step is none

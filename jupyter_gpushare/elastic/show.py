@@ -7,18 +7,20 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from ..jobs import show
-from .core import Phase, Status
+from ..protocol.times import format_duration
+from .core import Phase, Status, workers_text
 
 if TYPE_CHECKING:
     from .running import Job
 
-_WIDTH, _LEFT, _HEIGHT, _LOW = 560, 60, 150, 60
-_COLOURS: Final = {
-    Phase.TRAINING: "#2b7de9",
-    Phase.DONE: "#3f9142",
-    Phase.FAILED: "#c9372c",
-}
-#: So many of the last things that happened are shown.
+_WIDTH, _LEFT, _RIGHT = 600, 60, 12
+#: From the top: where the steps of the workers, and the loss, are drawn.
+_WORKERS_TOP, _WORKERS_LOW = 18, 62
+_LOSS_TOP, _LOSS_LOW = 92, 212
+_HEIGHT: Final = _LOSS_LOW + 20
+_LINE, _LOSS = show.COLOURS[0], show.COLOURS[1]
+_MARKS: Final = {Phase.DONE: show.GOOD, Phase.FAILED: show.BAD, Phase.TRAINING: _LINE}
+#: So many of the last things that happened are shown, and so many changes are read out.
 _MOST_SAID: Final = 6
 
 
@@ -26,68 +28,98 @@ def picture(status: Status, now: float) -> str:
     """Workers over time, above the loss over the same time, as SVG. ``now``: seconds after the
     job's begin."""
     end = max([now, 1.0, *(at for _, at, _ in status.losses[-1:])])
-    workers = [*status.workers, (end, status.workers[-1][1])] if status.workers else []
-    most = max((count for _, count in workers), default=1) or 1
 
     def x(at: float) -> float:
-        return _LEFT + (_WIDTH - _LEFT - 8) * min(at, end) / end
+        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * min(at, end) / end
 
-    steps, before = [], 0
-    for at, count in workers:
-        low = _LOW - 10
-        steps += [f"{x(at):.1f},{low - 36 * before / most:.1f}"]
-        steps += [f"{x(at):.1f},{low - 36 * count / most:.1f}"]
-        before = count
-    words = ", ".join(f"{count} from {at:.0f} s on" for at, count in status.workers)
     parts = [
-        f'<polyline points="{" ".join(steps)}" fill="none" stroke="#2b7de9" stroke-width="2"/>',
-        _label(_LOW - 42, f"{most}"),
-        _label(_LOW - 6, "0"),
-        f'<text x="{_LEFT}" y="10" fill="currentColor">workers</text>',
+        *_steps(status.workers, end, x),
         *_curve(status.losses, x),
-        f'<text x="{_WIDTH - 8}" y="{_LOW + _HEIGHT + 16}" fill="currentColor" '
-        f'text-anchor="end">{end:.0f} s</text>',
+        show.text(_LEFT, _HEIGHT - 4, "0 s"),
+        show.text(_WIDTH - _RIGHT, _HEIGHT - 4, format_duration(end), "end"),
     ]
-    return (
-        f'<svg width="{_WIDTH}" height="{_LOW + _HEIGHT + 20}" role="img" font-size="11" '
-        f'aria-label="Workers: {escape(words or "none yet")}; below, the loss">{"".join(parts)}'
-        "</svg>"
-    )
+    return show.svg(_WIDTH, _HEIGHT, f"{_workers_words(status)}; {_loss_words(status)}", parts)
 
 
-def _label(y: float, text: str) -> str:
-    return f'<text x="{_LEFT - 6}" y="{y}" fill="currentColor" text-anchor="end">{text}</text>'
+def _steps(
+    workers: Sequence[tuple[float, int]], end: float, x: Callable[[float], float]
+) -> list[str]:
+    most = max((count for _, count in workers), default=1) or 1
+    height, before, corners = _WORKERS_LOW - _WORKERS_TOP, 0, [(x(0.0), 0)]
+    for at, count in workers:
+        corners += [(x(at), before), (x(at), count)]
+        before = count
+    corners.append((x(end), before))
+    line = " ".join(f"{at:.1f},{_WORKERS_LOW - height * n / most:.1f}" for at, n in corners)
+    return [
+        show.text(_LEFT, _WORKERS_TOP - 7, "workers"),
+        show.text(_LEFT - 6, _WORKERS_TOP + 4, str(most), "end"),
+        show.text(_LEFT - 6, _WORKERS_LOW + 4, "0", "end"),
+        show.rule(_LEFT, _WIDTH - _RIGHT, _WORKERS_LOW),
+        f'<polygon points="{line} {x(end):.1f},{_WORKERS_LOW}" fill="{_LINE}" opacity="0.2"/>',
+        f'<polyline points="{line}" fill="none" stroke="{_LINE}" stroke-width="2"/>',
+    ]
 
 
 def _curve(losses: Sequence[tuple[int, float, float]], x: Callable[[float], float]) -> list[str]:
-    points = [(at, loss) for _, at, loss in losses if abs(loss) < float("inf")]
-    if not points:
-        return []
-    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
-    span = (high - low) or 1.0
-    top, height = _LOW + 16, _HEIGHT - 20
-    line = " ".join(f"{x(at):.1f},{top + height * (high - loss) / span:.1f}" for at, loss in points)
-    return [
-        f'<text x="{_LEFT}" y="{_LOW + 10}" fill="currentColor">loss</text>',
-        _label(top + 4, f"{high:.4g}"),
-        _label(top + height + 4, f"{low:.4g}"),
-        f'<polyline points="{line}" fill="none" stroke="#3f9142" stroke-width="1.5"/>',
+    head = [
+        show.text(_LEFT, _LOSS_TOP - 9, "loss"),
+        show.rule(_LEFT, _WIDTH - _RIGHT, _LOSS_LOW),
     ]
+    points = _finite(losses)
+    if not points:
+        return [*head, show.text(_LEFT + 6, _LOSS_TOP + 12, "none reported yet")]
+    low, high = min(loss for _, loss in points), max(loss for _, loss in points)
+    span, height = (high - low) or 1.0, _LOSS_LOW - _LOSS_TOP
+    line = " ".join(
+        f"{x(at):.1f},{_LOSS_TOP + height * (high - loss) / span:.1f}" for at, loss in points
+    )
+    return [
+        *head,
+        show.text(_LEFT - 6, _LOSS_TOP + 4, f"{high:.4g}", "end"),
+        show.text(_LEFT - 6, _LOSS_LOW + 4, f"{low:.4g}", "end"),
+        f'<polyline points="{line}" fill="none" stroke="{_LOSS}" stroke-width="1.5"/>',
+    ]
+
+
+def _finite(losses: Sequence[tuple[int, float, float]]) -> list[tuple[float, float]]:
+    return [(at, loss) for _, at, loss in losses if abs(loss) < float("inf")]
+
+
+def _workers_words(status: Status) -> str:
+    """For those who do not see it: the last changes."""
+    words = [f"{n} from {format_duration(at)} on" for at, n in status.workers[-_MOST_SAID:]]
+    return f"Workers: {', '.join(words) or 'none yet'}"
+
+
+def _loss_words(status: Status) -> str:
+    values = [loss for _, loss in _finite(status.losses)]
+    if not values:
+        return "no loss yet"
+    return f"loss: {values[-1]:.4g} now, from {min(values):.4g} to {max(values):.4g}"
 
 
 def page(job: Job) -> str:
     """All of it."""
     status = job.status()
-    colour = _COLOURS.get(status.phase, "#9aa0a6")
-    told = f"step {status.step}, epoch {status.epoch}, {len(status.ranks)} workers"
-    where = ", ".join(f"{rank}: {at.gpu} on {at.host}" for rank, at in sorted(status.ranks.items()))
-    said = "".join(f"<li>{at:.0f} s: {escape(text)}</li>" for at, text in status.said[-_MOST_SAID:])
-    return (
-        f'<div><b>{escape(status.name)}</b> <span style="color:{colour}">{status.phase.value}'
-        f"</span>, {told}</div>"
+    mark = _MARKS.get(status.phase, show.NEUTRAL)
+    facts = [status.phase.value, f"step {status.step}", f"epoch {status.epoch}"]
+    if status.ranks:
+        facts.append(workers_text(len(status.ranks)))
+    if status.losses:
+        facts.append(f"loss {status.losses[-1][2]:.4g}")
+    where = ", ".join(
+        f'<span title="{escape(at.gpu)}">rank {rank} on {escape(str(at))}</span>'
+        for rank, at in sorted(status.ranks.items())
+    )
+    said = "".join(
+        f"<li>{format_duration(at)}: {escape(text)}</li>" for at, text in status.said[-_MOST_SAID:]
+    )
+    return show.block(
+        f"<div>{show.dot(mark)} <b>{escape(status.name)}</b>: {', '.join(facts)}</div>"
         + (f"<div>{escape(status.reason)}</div>" if status.reason else "")
         + picture(status, job.seconds)
-        + (f"<div>{escape(where)}</div>" if where else "")
+        + (f"<div>{where}</div>" if where else "")
         + (f"<ul>{said}</ul>" if said else "")
     )
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..client.acquire import broker
 from ..jobs.worker import plain
 from ..protocol import names
 from . import checkpoints, core
@@ -186,12 +187,14 @@ class _Training:
 
     def _tell_trains(self) -> None:
         if self.records is not None:
+            grant = broker().grant
             self.records.add(
                 "trains",
                 **{"rank": self.rank, "world": self.size, "entry": self.entry},
                 **{"step": self.step, "epoch": self.epoch, "hash": f"{self.hash:08x}"},
                 host=os.uname().nodename,
                 gpu=os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+                index=grant.gpus[0].index if grant is not None and grant.gpus else None,
                 lease=os.environ.get(names.LEASE, ""),
                 pid=os.getpid(),
             )

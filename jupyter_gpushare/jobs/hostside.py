@@ -76,7 +76,16 @@ class Ended:
     output: str = ""
 
 
-Told = Granted | Reported | Ended
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease of an attempt has ended while it ran: somebody released or revoked it."""
+
+    number: int
+    attempt: int
+    why: str
+
+
+Told = Granted | Reported | Lost | Ended
 
 
 def idle(host: str, memory: int | None, environ: Mapping[str, str] = os.environ) -> list[Row]:
@@ -193,6 +202,8 @@ class Attempt:
             self._tell(Granted(*self._id, tuple(said["granted"])))
         elif "report" in said:
             self._tell(Reported(*self._id, said["report"]))
+        elif "lost" in said:
+            self._tell(Lost(*self._id, said["lost"]))
         return said if "end" in said else None
 
     def _judged(self, said: Mapping[str, Any], code: int) -> tuple[End, str]:

@@ -1,6 +1,7 @@
 """What people see of a sweep in a notebook: a bar, a table that can be sorted, a plot. Pure HTML.
 
-No script comes from anywhere else: a few lines sort the table, and the plot is SVG.
+No script comes from anywhere else: a few lines sort the table, and the plot is SVG. Colours stand
+beside words that say the same; text has the page's own colour.
 """
 
 from __future__ import annotations
@@ -25,24 +26,67 @@ T = TypeVar("T", bound="Followed")
 _REFRESH: Final = 1.0
 _IDLE: Final = 20
 
-_COLOURS: Final = {
-    Phase.DONE: "#3f9142",
-    Phase.RUNNING: "#2b7de9",
-    Phase.FAILED: "#c9372c",
-    Phase.QUEUED: "#9aa0a6",
+#: Each can be told from a white and from a black ground; none is for text.
+COLOURS: Final = (
+    *("#2b7de9", "#3f9142", "#c2571a", "#8e5bd0", "#0f8b8d", "#c0407f", "#8a7414", "#777c82"),
+)
+GOOD, BAD, NEUTRAL = "#3f9142", "#d0453a", "#777c82"
+_PARTS: Final = {
+    Phase.DONE: GOOD,
+    Phase.RUNNING: COLOURS[0],
+    Phase.FAILED: BAD,
+    Phase.QUEUED: NEUTRAL,
 }
-#: Sorts a table's rows by the column whose head is clicked; again: the other way round. The choice
-#: outlives the next update of the table.
+#: Sorts a table's rows by the column whose head is pressed; again: the other way round. The choice,
+#: and the head that has the keyboard, outlive the next update of the table.
 _SORT: Final = """(id=>{const t=document.getElementById(id);if(!t)return;
-const kept=window.gpushareSorted=window.gpushareSorted||{},text=(r,i)=>r.cells[i].textContent;
-const go=([i,d])=>[...t.tBodies[0].rows].sort((a,b)=>{const x=text(a,i),y=text(b,i);
+const all=window.gpushareSorted=window.gpushareSorted||{},kept=all[id]=all[id]||{};
+const heads=[...t.tHead.rows[0].cells],text=(r,i)=>r.cells[i].dataset.v||r.cells[i].textContent;
+const go=()=>{const [i,d]=kept.by;[...t.tBodies[0].rows].sort((a,b)=>{const x=text(a,i),y=text(b,i);
 return x===''||y===''?(x==='')-(y===''):d*(isNaN(x)||isNaN(y)?x.localeCompare(y):x-y)})
-.forEach(r=>t.tBodies[0].append(r));
-[...t.tHead.rows[0].cells].forEach((h,i)=>h.onclick=()=>{const o=kept[id];
-kept[id]=[i,o&&o[0]===i?-o[1]:1];go(kept[id])});if(kept[id])go(kept[id])})"""
+.forEach(r=>t.tBodies[0].append(r));heads.forEach((h,j)=>{h.setAttribute('aria-sort',
+j!==i?'none':d>0?'ascending':'descending');
+h.querySelector('span').textContent=j!==i?'':d>0?' \u25b2':' \u25bc'})};
+heads.forEach((h,i)=>{const b=h.querySelector('button');b.onfocus=()=>{kept.at=i};
+b.onblur=()=>setTimeout(()=>{if(b.isConnected&&kept.at===i)delete kept.at});
+b.onclick=()=>{kept.by=[i,kept.by&&kept.by[0]===i?-kept.by[1]:1];go()}});
+if(kept.by)go();if(kept.at!==undefined&&document.activeElement===document.body)
+heads[kept.at].querySelector('button').focus({preventScroll:true})})"""
 #: So many rows are shown; all are in `Sweep.results`.
 _MOST_ROWS: Final = 200
-_WIDTH, _HEIGHT, _LEFT, _BELOW = 560, 180, 60, 20
+#: So many lines have their number beside the plot.
+_MOST_NAMED: Final = 12
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BELOW = 600, 190, 60, 12, 20
+_BUTTON: Final = "background:none;border:0;padding:0;font:inherit;color:inherit;cursor:pointer"
+
+
+def block(html: str) -> str:
+    """What is shown of a job."""
+    return f'<div class="jp-gpushare-job">{html}</div>'
+
+
+def dot(colour: str) -> str:
+    """A mark beside words that say the same."""
+    style = f"background:{colour};border-radius:50%;display:inline-block;height:0.7em;width:0.7em"
+    return f'<span aria-hidden="true" style="{style}"></span>'
+
+
+def svg(width: int, height: int, label: str, parts: Iterable[str]) -> str:
+    """A picture, with its words for those who do not see it; not wider than there is room."""
+    return (
+        f'<svg viewBox="0 0 {width} {height}" style="max-width:100%;width:{width}px" role="img" '
+        f'font-size="11" fill="currentColor" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    )
+
+
+def text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """Words in a picture."""
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def rule(left: float, right: float, y: float) -> str:
+    """A thin line below what is drawn."""
+    return f'<path d="M{left} {y}H{right}" stroke="currentColor" opacity="0.4"/>'
 
 
 def bar(counts: Mapping[Phase, int], label: str) -> str:
@@ -50,70 +94,111 @@ def bar(counts: Mapping[Phase, int], label: str) -> str:
     total = sum(counts.values()) or 1
     parts = "".join(
         f'<div style="width:{100 * counts[phase] / total:.2f}%;background:{colour}"></div>'
-        for phase, colour in _COLOURS.items()
+        for phase, colour in _PARTS.items()
         if counts.get(phase)
     )
-    words = ", ".join(f"{counts[phase]} {phase.value}" for phase in _COLOURS if counts.get(phase))
+    said = [
+        (colour, f"{counts[phase]} {phase.value}")
+        for phase, colour in _PARTS.items()
+        if counts.get(phase)
+    ]
+    words = ", ".join(word for _, word in said)
+    shown = ", ".join(f"{dot(colour)} {word}" for colour, word in said)
     return (
         '<div style="display:flex;gap:8px;align-items:center">'
-        f'<div style="width:10em;overflow:hidden">{escape(label)}</div>'
-        f'<div role="img" aria-label="{escape(label)}: {words}" style="display:flex;width:20em;'
-        f'height:1em;background:#8884">{parts}</div><div>{words}</div></div>'
+        f'<div style="width:10em;overflow:hidden;text-overflow:ellipsis" title="{escape(label)}">'
+        f'{escape(label)}</div><div role="img" aria-label="{escape(label)}: {words}" '
+        'style="display:flex;width:16em;height:1em;gap:1px;background:#8884">'
+        f"{parts}</div><div>{shown}</div></div>"
     )
 
 
 def table(rows: Sequence[Mapping[str, Any]], name: str = "") -> str:
-    """Rows as a table; a click on a head sorts. ``name``: tells it from other tables."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    known = f"gpushare-{name or os.urandom(8).hex()}"
-    heads = "".join(f'<th style="cursor:pointer">{escape(str(key))}</th>' for key in columns)
+    """Rows as a table; a press on a head sorts. ``name``: tells it from other tables."""
+    # In the order of the row that has most of them: one that has failed has no result.
+    ordered = sorted(rows, key=len, reverse=True)
+    columns = list(dict.fromkeys(key for row in ordered for key in row))
+    known = escape(f"gpushare-{name or os.urandom(8).hex()}")
+    heads = "".join(
+        f'<th scope="col"><button type="button" style="{_BUTTON}" title="Sort by {escape(str(key))}'
+        f'">{escape(str(key))}<span aria-hidden="true"></span></button></th>'
+        for key in columns
+    )
     lines = "".join(
-        f"<tr>{''.join(_cell(row.get(key)) for key in columns)}</tr>" for row in rows[:_MOST_ROWS]
+        f"<tr>{''.join(_cell(key, row.get(key)) for key in columns)}</tr>"
+        for row in rows[:_MOST_ROWS]
     )
     left = len(rows) - _MOST_ROWS
     more = f"<p>and {left} more: <code>results()</code> has all.</p>" if left > 0 else ""
     return (
-        f'<table id="{known}"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>{more}'
-        f"<script>{_SORT}({json.dumps(known)})</script>"
+        f'<div role="group" tabindex="0" aria-label="Table of models" style="overflow-x:auto">'
+        f'<table id="{known}"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+        f"{more}<script>{_SORT}({json.dumps(known)})</script>"
     )
 
 
-def _cell(value: Any) -> str:
-    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    last = text.strip().rpartition("\n")[2]  # of a traceback: what was wrong
-    return f'<td title="{escape(text)}">{escape(last[:60])}</td>'
+def _cell(key: object, value: Any) -> str:
+    whole = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+    last = whole.strip().rpartition("\n")[2]  # of a traceback: what was wrong
+    if key == "gpus":  # the beginning of each GPU's name tells it from the others
+        last = ", ".join(one[:12] for one in last.split(","))
+        return f'<td title="{escape(whole)}" style="white-space:nowrap">{escape(last[:60])}</td>'
+    return f'<td title="{escape(whole)}">{escape(last[:60])}</td>'
 
 
 def plot(metric: str, lines: Mapping[int, Sequence[float]]) -> str:
-    """The metric as each model reported it: a line for each model."""
+    """The metric as each model reported it: a line for each model, and the numbers of the models
+    whose last value is the least."""
     finite = {
-        number: [value for value in values if abs(value) < float("inf")]
+        number: kept
         for number, values in lines.items()
+        if (kept := [value for value in values if abs(value) < float("inf")])
     }
-    values = [value for line in finite.values() for value in line]
-    if not values:
+    if not finite:
         return ""
-    low, high = min(values), max(values)
+    every = [value for line in finite.values() for value in line]
+    low, high = min(every), max(every)
     span, longest = (high - low) or 1.0, max(map(len, finite.values()))
+    base = _HEIGHT - _BELOW
 
     def point(at: int, value: float) -> str:
-        x = _LEFT + (_WIDTH - _LEFT - 4) * at / max(1, longest - 1)
-        y = 4 + (_HEIGHT - _BELOW - 8) * (1 - (value - low) / span)
+        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / max(1, longest - 1)
+        y = 8 + (base - 8) * (1 - (value - low) / span)
         return f"{x:.1f},{y:.1f}"
 
-    drawn = "".join(
-        f'<polyline fill="none" stroke="hsl({number * 137 % 360},60%,50%)" stroke-width="1.5"'
+    drawn = [
+        f'<polyline fill="none" stroke="{_colour(number)}" stroke-width="1.5"'
         f' points="{" ".join(point(at, value) for at, value in enumerate(line))}">'
         f"<title>model {number}: {line[-1]:.6g}</title></polyline>"
         for number, line in finite.items()
-        if line
+    ]
+    best = sorted(finite, key=lambda number: (finite[number][-1], number))
+    named = [
+        f"<span>{dot(_colour(number))} model {number}: {finite[number][-1]:.4g}</span>"
+        for number in best[:_MOST_NAMED]
+    ]
+    if len(best) > _MOST_NAMED:
+        named.append(f"<span>and {len(best) - _MOST_NAMED} more</span>")
+    label = (
+        f"{metric} by report, {len(finite)} models: from {low:.4g} to {high:.4g}; "
+        f"the least at last is model {best[0]} with {finite[best[0]][-1]:.4g}"
     )
+    parts = [
+        text(_LEFT - 6, 12, f"{high:.4g}", "end"),
+        text(_LEFT - 6, base + 4, f"{low:.4g}", "end"),
+        text(_LEFT, _HEIGHT - 4, f"{metric}, by report"),
+        text(_WIDTH - _RIGHT, _HEIGHT - 4, str(longest), "end"),
+        rule(_LEFT, _WIDTH - _RIGHT, base),
+        *drawn,
+    ]
     return (
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(metric)}"'
-        f' fill="currentColor" font-size="11"><text x="0" y="12">{high:.4g}</text>'
-        f'<text x="0" y="{_HEIGHT - _BELOW}">{low:.4g}</text>'
-        f'<text x="{_LEFT}" y="{_HEIGHT - 4}">{escape(metric)}, by report</text>{drawn}</svg>'
+        f"{svg(_WIDTH, _HEIGHT, label, parts)}"
+        f'<div style="display:flex;flex-wrap:wrap;gap:0 12px">{"".join(named)}</div>'
     )
+
+
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
 
 
 def metric_of(reports: Iterable[tuple[int, Mapping[str, Any]]]) -> str | None:
@@ -138,7 +223,7 @@ def page(sweep: Sweep) -> str:
     drawn = plot(metric, lines) if metric else ""
     rows = [model.row for model in sweep.models()]
     error = f"<div>{escape(status.error)}</div>" if status.error else ""
-    return "".join([*bars, *why, error, drawn, table(rows, sweep.name)])
+    return block("".join([*bars, *why, error, drawn, table(rows, sweep.name)]))
 
 
 class Followed(Protocol):

@@ -20,7 +20,7 @@ from ..protocol.sizes import parse_size
 from . import core
 from .core import End, Phase, Pick
 from .engine import Engine, Event, Idle, OneHost, Silent
-from .hostside import Ended, Granted, Job, Reported
+from .hostside import Ended, Granted, Job, Lost, Reported
 from .records import Model, Plan, Records, SweepError, folder, names
 from .worker import Code, report
 
@@ -94,10 +94,7 @@ class Sweep:
         `sweep.load` goes on with it.
         """
         with self._lock:
-            self._state = core.stopped(self._state)
-            running = [self._state.models[number] for number in self._state.running]
-        for model in running:
-            self._engine.stop(model.number, model.attempt)
+            self._stop()
         self._over.wait()
 
     def status(self) -> Status:
@@ -175,6 +172,11 @@ class Sweep:
         for host in hosts:
             self._engine.ask(host)
 
+    def _stop(self) -> None:
+        self._state = core.stopped(self._state)
+        for number in self._state.running:
+            self._engine.stop(number, self._state.models[number].attempt)
+
     def _skip(self, host: str, why: str) -> None:
         self._state = core.skipped(self._state, host, why)
         self._why[host] = why
@@ -187,7 +189,7 @@ class Sweep:
                 if rows:
                     self._why.pop(host, None)
                 else:
-                    self._why[host] = "No card is idle there, or your quota allows no more."
+                    self._why[host] = "No GPU is idle there, or your quota allows no more."
             case Silent(host, why):
                 self._skip(host, why)
             case Granted(number, attempt, gpus):
@@ -196,6 +198,13 @@ class Sweep:
                 records.granted(number, gpus)
             case Reported(number, attempt, values):
                 records.reported(number, attempt, values)
+            case Lost(_, _, why):
+                if not self._state.stopped:
+                    self._error = (
+                        f"The sweep has stopped, for a lease of it has ended: {why} "
+                        f"sweep.load({self.name!r}) goes on."
+                    )
+                    self._stop()
             case Ended(number, attempt, end):
                 model = self._state.models[number]
                 self._state, phase = core.ended(self._state, number, attempt, end)

@@ -14,6 +14,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Seconds in which a pool answers a host that has nothing (more) to lend to this user.
 _LENT_WITHIN: Final = 5.0
+#: Seconds between two looks at the lease.
+_LOOK: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +108,10 @@ def main(descriptor: int) -> int:
     head = json.loads(source.readline())
     train, candidate = source.read(head["train"]), source.read(head["candidate"])
     threading.Thread(target=end_with_input, daemon=True).start()
-    os.environ[names.JOB] = head["name"]
+    os.environ |= {names.JOB: head["name"], names.JOB_KIND: "sweep"}
     if not leased(channel, head["gpus"], head["memory"]):
         return 0
+    watch_lease(channel)
     # Without a function of its own a model has nothing to save: it begins anew.
     on_preempt(nothing_to_save)
     sys.path += [place for place in head["path"] if place not in sys.path]
@@ -152,6 +156,17 @@ def _granted(ask: Ask, gpus: int) -> Grant:
         if pool is None or not pool["lent"] < after <= quota["gpus"]:
             raise
     return broker().request(ask, wait_timeout=_LENT_WITHIN)
+
+
+def watch_lease(channel: Channel) -> None:
+    """Say it when somebody ends this process's lease: then the job is to stop."""
+
+    def watch() -> None:
+        while (why := broker().lost) is None:
+            time.sleep(_LOOK)
+        channel.say(lost=why)
+
+    threading.Thread(target=watch, name="gpushare-lease", daemon=True).start()
 
 
 def _told(text: str) -> str:

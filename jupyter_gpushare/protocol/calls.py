@@ -92,6 +92,7 @@ class TaskParams:
     kernel_id: Id | None
     path: Annotated[str, Text(PATH)] | None
     job: Annotated[Name | None, "the job of which it is one worker; null: none"] = None
+    job_kind: Annotated[Name | None, "what kind of job that is: elastic, sweep"] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -574,6 +574,14 @@ class Lease(LeaseParking, LeaseTurn):
             "an environment have the same; null: none, or not yours to know",
         ]
     ]
+    job_kind: NotRequired[
+        Annotated[
+            str | None,
+            Private(),
+            "what kind of job that is, as the task itself says: elastic, sweep; null: unknown, or "
+            "not yours to know",
+        ]
+    ]
     gpus: list[LeaseGpu]
     asked: Asked
     priority_class: Class

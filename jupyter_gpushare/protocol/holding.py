@@ -12,6 +12,9 @@ from .times import format_about, format_duration
 Document = Mapping[str, Any]
 OneLease = TypeVar("OneLease", bound=Document)
 
+#: The kinds of jobs, for people.
+JOB_KINDS: Final = {"elastic": "elastic job", "sweep": "sweep"}
+
 
 def task_name(lease: Document) -> str:
     """The name by which a person knows a lease's task; empty where it is not told.
@@ -41,8 +44,10 @@ def job_of(row: Sequence[Document]) -> str | None:
 
 
 def job_name(job: str, row: Sequence[Document]) -> str:
-    """``digits, 3 workers``."""
-    return f"{job}, 1 worker" if len(row) == 1 else f"{job}, {len(row)} workers"
+    """``digits, 3 workers``; ``elastic job digits, 3 workers`` where the kind is known."""
+    kind = JOB_KINDS.get(str(row[0].get("job_kind")), "")
+    count = "1 worker" if len(row) == 1 else f"{len(row)} workers"
+    return f"{kind}{' ' if kind else ''}{job}, {count}"
 
 
 def each_state(words: Iterable[str]) -> str:

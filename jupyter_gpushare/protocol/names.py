@@ -20,6 +20,7 @@ RESTARTS: Final = "JUPYTER_GPUSHARE_RESTARTS"
 #: The process id of `run`.
 RUN: Final = "JUPYTER_GPUSHARE_RUN"
 JOB: Final = "JUPYTER_GPUSHARE_JOB"
+JOB_KIND: Final = "JUPYTER_GPUSHARE_JOB_KIND"
 MEETING: Final = "JUPYTER_GPUSHARE_MEETING"
 KERNEL_ID: Final = "JUPYTER_GPUSHARE_KERNEL_ID"
 NOTEBOOK: Final = "JUPYTER_GPUSHARE_NOTEBOOK"
@@ -110,6 +111,7 @@ MEANING: Final = {
     RESTARTS: "Set by `run --requeue`: how often it has started this command again; first 0.",
     RUN: "Set by `run`: its process id, by which its command knows that SIGTERM only asks.",
     JOB: "Set by us for the workers of a job: its name, by which people see their leases as one.",
+    JOB_KIND: "Set by us for the workers of a job: `elastic` or `sweep`, for display.",
     MEETING: "Set by us for the ranks of an elastic job: the folder where they meet, and the "
     "generation.",
     KERNEL_ID: "Set by the Jupyter server: the kernel's id.",

@@ -4,7 +4,7 @@ export const CommandIDs = {
   showPanel: 'gpushare:show-panel',
   /** Ask for the newest state now. */
   refresh: 'gpushare:refresh',
-  /** Give a lease's GPUs back; `{lease}` or the current notebook's. */
+  /** Give a lease's GPUs back, or all of a job's; `{lease}`, `{job}` or the current notebook's. */
   release: 'gpushare:release',
   /** Leave the queue; `{lease}` or the current notebook's. */
   cancel: 'gpushare:cancel',

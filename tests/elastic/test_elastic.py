@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from support.node import RunningNode, until
 
 from jupyter_gpushare import elastic
+from jupyter_gpushare.elastic.core import workers_text
 from jupyter_gpushare.elastic.records import Records
 from jupyter_gpushare.protocol.messages import Method
 
@@ -137,7 +139,8 @@ def done(job: elastic.Job, folder: Path, steps: int) -> elastic.Status:
 
 
 def entries(status: elastic.Status) -> list[str]:
-    return [text.split()[1] for _, text in status.said if " entry, " in text]
+    found = [re.search(r"\(entry: (\w+)\)", text) for _, text in status.said]
+    return [match[1] for match in found if match]
 
 
 def test_it_outlives_its_first_worker_and_goes_on_from_the_breakpoint(
@@ -173,6 +176,24 @@ def test_a_notebook_gets_a_card_back_and_the_job_goes_on_with_one_less_and_grows
     assert entries(status)[:3] == ["train", "breakpoint", "breakpoint"]
 
 
+def test_a_released_job_stops_as_a_whole_and_can_go_on(node: RunningNode, tmp_path: Path) -> None:
+    """Else its workers would train on with no lease, on cards that others may get."""
+    job = begun(tmp_path, 2, "released")
+    one, _ = leases = node.status()["leases"]
+    assert {(lease["job"], lease["job_kind"]) for lease in leases} == {("released", "elastic")}
+    with node.client() as person:
+        person.call(Method.RELEASE, lease=one["id"])
+    assert job.wait(WITHIN)
+    status = job.status()
+    assert status.phase is elastic.Phase.STOPPED
+    assert "The lease was released." in status.reason
+    assert "elastic.load('released')" in status.reason
+    until(lambda: node.status()["leases"] == [], "all are given back")
+    again = elastic.load("released")
+    done(again, tmp_path, 800)
+    check_samples(tmp_path, 240, 80)
+
+
 def test_a_leader_that_dies_is_replaced_and_a_damaged_checkpoint_is_passed_over(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -205,7 +226,7 @@ torch.set_num_threads(1)
 x = torch.randn(96, 8, dtype=torch.float64)
 y = x.sum(1, keepdim=True).sin()
 model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
-optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1]))
+optimizer = torch.optim.SGD(model.parameters(), lr=float(sys.argv[1].removeprefix("--lr=")))
 net = elastic.keep(model, optimizer)
 for a, b in elastic.batches(torch.utils.data.TensorDataset(x, y), batch=24, epochs=5):
     optimizer.zero_grad()
@@ -224,12 +245,12 @@ def test_a_program_in_a_terminal_trains_as_alone(node: RunningNode, tmp_path: Pa
     def weights(name: str, most: int) -> Any:
         command = [sys.executable, "-m", "jupyter_gpushare.cli", "elastic"]
         command += ["--name", name, "--max-gpus", str(most), "--min-gpus", str(most)]
-        command += ["--memory", "8GiB", "--json", "--", "python", str(script), "0.1"]
+        command += ["--memory", "8GiB", "--json", "--", "python", str(script), "--lr=0.1"]
         told = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, check=False)
         assert told.returncode == 0, told.stderr + (Records(name).output.read_text())
         answer = json.loads(told.stdout)
         assert (answer["phase"], answer["step"]) == ("done", 20)
-        assert f"entry, with {most} workers" in told.stderr
+        assert f"begins with {workers_text(most)} (entry: train)" in told.stderr
         return torch.load(answer["checkpoint"], weights_only=False)["kept"]["model"]
 
     alone, together = weights("alone", 1), weights("together", 3)

@@ -23,6 +23,7 @@ from jupyter_gpushare.jobs.core import Phase
 from jupyter_gpushare.jobs.records import SweepError
 from jupyter_gpushare.jobs.sweeps import Sweep, sweep
 from jupyter_gpushare.jobs.worker import Code, plain
+from jupyter_gpushare.protocol.messages import Method
 
 
 @pytest.fixture
@@ -161,7 +162,9 @@ def test_a_notebook_wins_a_card_back_and_the_model_runs_again(
     assert sorted(model.attempt for model in models)[:2] == [1, 1]
 
 
-def test_stop_and_load(node: RunningNode, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["stop", "release"])
+def test_stop_and_load(node: RunningNode, tmp_path: Path, by: str) -> None:
+    """A lease that a person ends stops the sweep, or another model would take the card at once."""
     go = str(tmp_path / "go")
 
     def train(x: int) -> int:
@@ -177,8 +180,15 @@ def test_stop_and_load(node: RunningNode, tmp_path: Path) -> None:
 
     running = begin(train, 5, name="stopped")
     until(lambda: len(node.status()["leases"]) == 3, "three run")
-    assert {lease["job"] for lease in node.status()["leases"]} == {"stopped"}
-    running.stop()
+    leases = node.status()["leases"]
+    assert {(lease["job"], lease["job_kind"]) for lease in leases} == {("stopped", "sweep")}
+    if by == "stop":
+        running.stop()
+    else:
+        with node.client() as person:
+            person.call(Method.RELEASE, lease=leases[0]["id"])
+        assert running.wait(WITHIN), running
+        assert "The lease was released. sweep.load('stopped') goes on." in str(running)
     assert not [model.error for model in running.models() if model.error]
     counts = running.status().counts
     assert (counts[Phase.QUEUED], counts[Phase.RUNNING], counts[Phase.DONE]) == (5, 0, 0)

@@ -34,6 +34,7 @@ def describe_task(environ: Mapping[str, str]) -> dict[str, Any]:
     task = _process() if app is None else _kernel(app, environ)
     if job := _clean(environ.get(names.JOB, ""), _LONGEST_NAME):
         task["job"] = job
+        task["job_kind"] = _clean(environ.get(names.JOB_KIND, ""), _LONGEST_NAME) or None
     return task
 
 

@@ -294,6 +294,7 @@ class Sheet:
             "path": lease.task.path,
             "pid": lease.task.process.pid,
             "job": lease.task.job,
+            "job_kind": lease.task.job_kind,
             "gpus": self._gpus_of(lease),
             "asked": {
                 "gpus": lease.request.gpus,

@@ -104,6 +104,10 @@ def _within(text: str, most: int) -> str:
     return text[:fits] + "…"
 
 
+def _name_or_none(name: str | None) -> str | None:
+    return None if name is None else _within(name, _LONGEST_NAME)
+
+
 def _bytes(size: int | None) -> Bytes | None:
     return None if size is None else Bytes(size)
 
@@ -115,7 +119,8 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         kind=TaskKind(params.task.kind),
         kernel_id=params.task.kernel_id,
         path=None if params.task.path is None else _within(params.task.path, _LONGEST_PATH),
-        job=None if params.task.job is None else _within(params.task.job, _LONGEST_NAME),
+        job=_name_or_none(params.task.job),
+        job_kind=_name_or_none(params.task.job_kind),
     )
     memory = _bytes(params.memory)
     priority_class = PriorityClass(params.priority_class or params.looks or "interactive")

@@ -332,7 +332,8 @@ class Loan:
 class Task:
     """One process tree that computes. ``path`` is the notebook's or script's path.
 
-    ``job`` names the job of which it is one worker, for display.
+    ``job`` names the job of which it is one worker, and ``job_kind`` says what kind of job that
+    is; for display.
     """
 
     process: ProcessId
@@ -341,6 +342,7 @@ class Task:
     kernel_id: str | None = None
     path: str | None = None
     job: str | None = since(3, None)
+    job_kind: str | None = since(3, None)
 
 
 @dataclass(frozen=True, slots=True)

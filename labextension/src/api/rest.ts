@@ -129,6 +129,24 @@ export class GpuShareApi {
     );
   }
 
+  /** Give several leases of mine back; one that has ended meanwhile is given back. */
+  async releaseAll(leases: readonly string[]): Promise<void> {
+    const answers = await Promise.allSettled(
+      leases.map(lease => this.release(lease))
+    );
+    for (const answer of answers) {
+      if (
+        answer.status === 'rejected' &&
+        !(
+          answer.reason instanceof ApiError &&
+          answer.reason.reason === 'unknown_lease'
+        )
+      ) {
+        throw answer.reason;
+      }
+    }
+  }
+
   /** Keep an idle lease's GPUs for `seconds`: 0 is no longer, absent the usual time. */
   async keep(lease: string, seconds?: number): Promise<LeaseAnswer> {
     return validated(

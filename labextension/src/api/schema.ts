@@ -580,6 +580,8 @@ export interface components {
             } | null;
             /** @description the job of which this task is one worker, as it says itself: the leases of one job of an environment have the same; null: none, or not yours to know */
             job?: string | null;
+            /** @description what kind of job that is, as the task itself says: elastic, sweep; null: unknown, or not yours to know */
+            job_kind?: string | null;
             /** @description why an idle task that was asked for its GPUs keeps them */
             kept: string | null;
             kernel_id: string | null;

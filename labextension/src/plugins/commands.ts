@@ -20,10 +20,12 @@ import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon } from '../icons';
 import { canRelease, leaseOfKernel, myLeases } from '../model/derive';
 import { canKeep } from '../model/parking';
+import { type IRow, releasable, rowsOf } from '../model/jobs';
 import { underRoot } from '../model/paths';
 import { formatDuration } from '../text/format';
+import { releaseEffect, releaseTitle, rowGpus, rowName } from '../text/jobs';
 import { keptUntilText } from '../text/parking';
-import { gpuNames, taskName } from '../text/words';
+import { taskName } from '../text/words';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
 
@@ -67,6 +69,13 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
     ): Lease[] => {
       const { currentWidget } = app.shell;
       const { status } = model.snapshot;
+      if (typeof args.job === 'string') {
+        return status
+          ? myLeases(status).filter(
+              lease => lease.job === args.job && may(lease)
+            )
+          : [];
+      }
       const one =
         typeof args.lease === 'string' ||
         (currentWidget !== null && currentWidget === notebooks?.currentWidget);
@@ -75,29 +84,35 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         (lease): lease is Lease => lease !== null && lease.mine && may(lease)
       );
     };
-    /** The only one of them, or the one that is chosen in a dialog. */
-    const oneOf = async (
+    /** The only one of their rows, or the one that is chosen in a dialog. */
+    const rowOf = async (
       title: string,
       leases: readonly Lease[]
-    ): Promise<Lease | null> => {
-      if (leases.length < 2) {
-        return leases[0] ?? null;
+    ): Promise<IRow | null> => {
+      const rows = rowsOf(leases);
+      if (rows.length < 2) {
+        return rows[0] ?? null;
       }
-      const names = leases.map((lease, place) => {
-        const where = gpuNames(lease, trans);
-        const name = trans.__('%1. %2', place + 1, taskName(lease, trans));
+      const names = rows.map((row, place) => {
+        const where = rowGpus(row, trans);
+        const name = trans.__('%1. %2', place + 1, rowName(row, trans));
         return where ? trans.__('%1 · %2', name, where) : name;
       });
       const answer = await InputDialog.getItem({
         title,
-        label: trans.__('Notebook or program'),
+        label: trans.__('Notebook, program or job'),
         items: names
       });
       const place = answer.button.accept
         ? names.indexOf(answer.value ?? '')
         : -1;
-      return leases[place] ?? null;
+      return rows[place] ?? null;
     };
+    /** The same for what is done with one lease. */
+    const oneOf = async (
+      title: string,
+      leases: readonly Lease[]
+    ): Promise<Lease | null> => (await rowOf(title, leases))?.leases[0] ?? null;
     const mayRelease = (lease: Lease): boolean => canRelease(lease.state);
     const mayCancel = (lease: Lease): boolean => lease.state === 'queued';
     const mayKeep = (lease: Lease): boolean => {
@@ -135,6 +150,30 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       }
     };
 
+    /** A job of mine as it is now; it may have grown since a dialog was opened. */
+    const jobNow = (job: string): IRow | undefined =>
+      rowsOf(fitting({ job }, () => true))[0];
+    const releaseJob = async (job: string): Promise<void> => {
+      const row = jobNow(job);
+      if (!row) {
+        return;
+      }
+      const answer = await showDialog({
+        title: releaseTitle(row, trans),
+        body: releaseEffect(row, trans),
+        buttons: [
+          Dialog.cancelButton(),
+          Dialog.warnButton({ label: trans.__('Release') })
+        ]
+      });
+      const now = jobNow(job);
+      if (answer.button.accept && now) {
+        await attempt(trans.__('Releasing'), () =>
+          model.api.releaseAll(releasable(now).flatMap(({ id }) => id ?? []))
+        );
+      }
+    };
+
     commands.addCommand(CommandIDs.refresh, {
       label: trans.__('Refresh GPUs'),
       caption: trans.__('Ask the node manager for the newest state'),
@@ -147,13 +186,31 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       label: trans.__('Release GPU'),
       caption: trans.__('Give the GPU back; the kernel keeps running'),
       icon: releaseIcon,
-      describedBy: leaseArgs,
+      describedBy: {
+        args: {
+          type: 'object',
+          properties: {
+            ...leaseArgs.args.properties,
+            job: {
+              type: 'string',
+              description: trans.__(
+                'The name of a job of mine: all its leases are meant.'
+              )
+            }
+          }
+        }
+      },
       isEnabled: args => fitting(args, mayRelease).length > 0,
       execute: async args => {
-        const lease = await oneOf(
+        const row = await rowOf(
           trans.__('Release the GPU of …'),
           fitting(args, mayRelease)
         );
+        if (row && row.job !== null) {
+          await releaseJob(row.job);
+          return;
+        }
+        const lease = row?.leases[0];
         const id = lease?.id;
         if (!lease || !id) {
           return;

@@ -6,11 +6,11 @@ import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ITranslator } from '@jupyterlab/translation';
 import { Signal } from '@lumino/signaling';
 
-import type { Lease } from '../api/types';
 import { CommandIDs } from '../commands';
 import { stateIcons } from '../icons';
 import { myLeases } from '../model/derive';
-import { gpuNames, stateWord, taskName } from '../text/words';
+import { type IRow, jobState, rowsOf } from '../model/jobs';
+import { jobText, rowGpus, rowName, statesText } from '../text/jobs';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
 
@@ -36,6 +36,7 @@ export const runningPlugin: JupyterFrontEndPlugin<void> = {
     let shown = '';
     model.changed.connect(() => {
       const now = running(model)
+        .flatMap(({ leases }) => leases)
         .map(lease => `${lease.id} ${lease.state} ${lease.position ?? ''}`)
         .join('\n');
       if (now !== shown) {
@@ -46,51 +47,59 @@ export const runningPlugin: JupyterFrontEndPlugin<void> = {
     managers.add({
       name: trans.__('GPU Leases'),
       running: () =>
-        running(model).map(lease => ({
-          icon: () => stateIcons[lease.state],
-          label: () => taskName(lease, trans),
-          labelTitle: () => lease.path ?? lease.name ?? '',
-          detail: () =>
-            lease.state === 'queued'
-              ? trans.__('waiting: %1', lease.position ?? '?')
-              : trans.__(
-                  '%1 · %2',
-                  gpuNames(lease, trans),
-                  stateWord(lease.state, trans)
-                ),
-          open: () =>
-            void app.commands.execute(CommandIDs.open, { lease: lease.id }),
-          shutdown: () => void release(model, lease)
-        })),
-      shutdownAll: () => {
-        for (const lease of running(model)) {
-          void release(model, lease);
-        }
-      },
+        running(model).map(row => {
+          const [lease] = row.leases;
+          return {
+            icon: () => stateIcons[jobState(row.leases)],
+            label: () => rowName(row, trans),
+            labelTitle: () =>
+              row.job === null
+                ? (lease.path ?? lease.name ?? '')
+                : jobText(row, trans),
+            detail: () =>
+              lease.state === 'queued'
+                ? trans.__('waiting: %1', lease.position ?? '?')
+                : trans.__(
+                    '%1 · %2',
+                    rowGpus(row, trans),
+                    statesText(row.leases, trans)
+                  ),
+            // A job has nothing that could be opened.
+            ...(row.job === null && {
+              open: () =>
+                void app.commands.execute(CommandIDs.open, { lease: lease.id })
+            }),
+            shutdown: () => void release(model, [row])
+          };
+        }),
+      shutdownAll: () => void release(model, running(model)),
       refreshRunning: () => void model.refresh(),
       runningChanged: changed,
       shutdownLabel: trans.__('Release'),
       shutdownAllLabel: trans.__('Release All'),
       shutdownAllConfirmationText: trans.__(
-        'Release all your GPUs and leave the queue? Kernels keep running.'
+        'Release all your GPUs and leave the queue? Kernels keep running; jobs stop.'
       )
     });
   }
 };
 
-function running(model: IGpuShareModel): Lease[] {
+function running(model: IGpuShareModel): IRow[] {
   const { status } = model.snapshot;
   return status
-    ? myLeases(status).filter(lease => lease.state !== 'draining')
+    ? rowsOf(myLeases(status).filter(lease => lease.state !== 'draining'))
     : [];
 }
 
-async function release(model: IGpuShareModel, lease: Lease): Promise<void> {
-  if (lease.id) {
-    try {
-      await model.api.release(lease.id);
-    } catch (error) {
-      console.warn('gpushare: not released.', error);
-    }
+async function release(
+  model: IGpuShareModel,
+  rows: readonly IRow[]
+): Promise<void> {
+  try {
+    await model.api.releaseAll(
+      rows.flatMap(({ leases }) => leases.flatMap(({ id }) => id ?? []))
+    );
+  } catch (error) {
+    console.warn('gpushare: not released.', error);
   }
 }

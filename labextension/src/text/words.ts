@@ -65,8 +65,11 @@ export function stateHint(state: LeaseState, trans: TranslationBundle): string {
   }
 }
 
-/** The name by which a person knows a lease's task. */
+/** The name by which a person knows a lease's task; a worker of a job goes by the job's. */
 export function taskName(lease: Lease, trans: TranslationBundle): string {
+  if (lease.job) {
+    return lease.job;
+  }
   if (lease.path) {
     const parts = lease.path.split('/');
     return parts[parts.length - 1] || lease.path;
@@ -79,9 +82,12 @@ export function taskName(lease: Lease, trans: TranslationBundle): string {
     : trans.__('A notebook');
 }
 
-/** `GPU 0, GPU 1`: where a lease is; empty while it waits. */
-export function gpuNames(lease: Lease, trans: TranslationBundle): string {
-  return lease.gpus
+/** `GPU 0, GPU 1`: where a lease with these GPUs is; empty while it waits. */
+export function gpuNames(
+  gpus: Lease['gpus'],
+  trans: TranslationBundle
+): string {
+  return gpus
     .map(gpu => gpu.index)
     .sort((a, b) => a - b)
     .map(index => trans.__('GPU %1', index))

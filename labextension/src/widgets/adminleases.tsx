@@ -66,7 +66,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
     {
       id: 'gpus',
       label: trans.__('GPUs'),
-      renderCell: lease => gpuNames(lease, trans) || '–',
+      renderCell: lease => gpuNames(lease.gpus, trans) || '–',
       sort: (a, b) => a.gpus.length - b.gpus.length
     },
     {

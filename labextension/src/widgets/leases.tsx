@@ -13,6 +13,7 @@ import {
   myLeases,
   restartHelps
 } from '../model/derive';
+import { rowsOf } from '../model/jobs';
 import { limitsNow } from '../model/limits';
 import { canKeep, secondsLeft } from '../model/parking';
 import { waitsForBudget } from '../model/waiting';
@@ -36,6 +37,7 @@ import { kindsText, myTurnText, turnHint } from '../text/turns';
 import { sharedText, shortEstimate } from '../text/waiting';
 import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
 import { useNow, useSettings, useSnapshot, useView } from './host';
+import { JobRow } from './jobs';
 import { keepMenu } from './leasemenu';
 import { KeepButton, WarningsAloud } from './parking';
 import { IconButton, Skeleton, UseBar } from './parts';
@@ -43,7 +45,7 @@ import { IconButton, Skeleton, UseBar } from './parts';
 /** Code, the same in every language. */
 const EXAMPLE = 'import torch';
 
-/** My leases, one row a task. */
+/** My leases, one row a task or a job. */
 export function LeasesView(): JSX.Element {
   const { trans } = useView();
   const { status } = useSnapshot();
@@ -80,25 +82,30 @@ export function LeasesView(): JSX.Element {
     <>
       <WarningsAloud status={status} />
       <ul className="jp-gpushare-list" aria-label={trans.__('My leases')}>
-        {leases.map(lease => (
-          <LeaseRow
-            key={lease.id}
-            lease={lease}
-            waiting={waiting.get(lease.id) ?? null}
-            node={status.node}
-            left={secondsLeft(lease, now)}
-            kept={keptUntilText(lease, now, trans)}
-            turn={myTurnText(lease, status, now, trans)}
-            promise={promiseText(lease, now, trans)}
-            over={excessText(lease, now, units, trans)}
-            stall={stallText(lease, now, trans)}
-            shared={sharedText(lease, status, trans)}
-            since={formatDuration(
-              now - (lease.position !== null ? lease.requested : lease.since),
-              trans
-            )}
-          />
-        ))}
+        {rowsOf(leases).map(row => {
+          const [lease] = row.leases;
+          return row.job !== null ? (
+            <JobRow key={row.key} row={row} status={status} />
+          ) : (
+            <LeaseRow
+              key={row.key}
+              lease={lease}
+              waiting={waiting.get(lease.id) ?? null}
+              node={status.node}
+              left={secondsLeft(lease, now)}
+              kept={keptUntilText(lease, now, trans)}
+              turn={myTurnText(lease, status, now, trans)}
+              promise={promiseText(lease, now, trans)}
+              over={excessText(lease, now, units, trans)}
+              stall={stallText(lease, now, trans)}
+              shared={sharedText(lease, status, trans)}
+              since={formatDuration(
+                now - (lease.position !== null ? lease.requested : lease.since),
+                trans
+              )}
+            />
+          );
+        })}
       </ul>
     </>
   );
@@ -155,7 +162,7 @@ const LeaseRow = React.memo(
     const lifted = liftedText(lease, units, trans);
     const run = (command: string): void =>
       void commands.execute(command, { lease: lease.id });
-    const where = gpuNames(lease, trans);
+    const where = gpuNames(lease.gpus, trans);
     const kinds = kindsText(lease, units, trans);
     return (
       <li
