@@ -198,6 +198,35 @@ def test_stop_and_load(node: RunningNode, tmp_path: Path, by: str) -> None:
     assert [model.result for model in again.models()] == list(range(5))
 
 
+def test_a_model_that_is_stopped_or_makes_way_gives_its_card_back(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    """It is not lost: the history has another word than for one that was killed."""
+    began = tmp_path / "began"
+    began.mkdir()
+    place = str(began)
+
+    def train(x: int) -> None:
+        import threading
+
+        open(f"{place}/{x}", "w").close()
+        threading.Event().wait()  # it comes to no gate
+
+    running = begin(train, 3, name="given-back")
+    until(lambda: len(list(began.iterdir())) == 3, "three run")
+    with node.client() as notebook:
+        notebook.request(memory=24 * 2**30, priority_class="interactive")
+        until(lambda: _ends(node), "one made way")
+        running.stop()
+        assert _ends(node) == ["released"] * 3
+
+
+def _ends(node: RunningNode) -> list[str]:
+    with node.client() as client:
+        events = client.call(Method.HISTORY, limit=1000)["events"]
+    return [event["reason"] for event in events if event["kind"] == "LeaseEnded"]
+
+
 def test_what_cannot_be_a_sweep() -> None:
     def train() -> None: ...
 

@@ -401,6 +401,7 @@ class Broker:
         if self._stopping is not stopping:
             self._stopping = self._getting.stopping = stopping
             stopping.said, stopping.kept = self._tell_stoppable, self._keeps_on
+            stopping.ended = self.close
             self._frameworks.step_ended = stopping.step_ended
             self.turns.is_to_stop = stopping.while_waiting
         self._getting.connect_gates()

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from ...protocol import names
 from ...protocol.times import format_duration
@@ -38,6 +38,8 @@ _NAMES_NONE: Final = 2
 GRACE: Final = 60.0
 #: Seconds within which two signals are one: a whole process group may get it, and `run` pass it on.
 ONE_SIGNAL: Final = 1.0
+#: Seconds after SIGTERM in which a program with nothing to save gives its lease back.
+_GIVE_WITHIN: Final = 5.0
 #: Seconds after which SIGTERM from `run` is another ask, and nobody who insists.
 ANOTHER_ASK: Final = 30.0
 
@@ -52,7 +54,8 @@ class Asker(Enum):
 class Stopping:
     """Stops one process. ``said`` is called when it becomes able to be stopped, or not any more.
 
-    ``kept(why)`` is called, on a thread of its own, when it was asked and goes on.
+    ``kept(why)`` is called, on a thread of its own, when it was asked and goes on; ``ended`` so,
+    when it ends at once, for nothing is to be saved.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Stopping:
     ) -> None:
         self.said: Callable[[], object] = _nothing
         self.kept: Callable[[str], object] = _ignore
+        self.ended: Callable[[], object] = _nothing
         self._say = say
         self._environ = environ
         self._save: Callable[[], object] | None = None
@@ -108,7 +112,7 @@ class Stopping:
         if not self.can:
             self.kept("It did not say how its state is saved.")
         elif self._save is nothing_to_save:
-            _end_at_once()
+            self._end_at_once()
         elif Asker.NODE not in self._askers:
             self._asked_by(Asker.NODE)
             self._timer = threading.Timer(seconds, self._is_late)
@@ -238,7 +242,8 @@ class Stopping:
             return
         if self._save is nothing_to_save:
             # An exception would end whatever the signal meets, for example a half loaded module.
-            _end_at_once()
+            self._end_at_once().acquire(timeout=_GIVE_WITHIN)
+            os._exit(PREEMPTED)
         now, before = time.monotonic(), self._signal_at
         if before is not None and now - before < ONE_SIGNAL:
             return
@@ -260,6 +265,25 @@ class Stopping:
         if not self._is_saved:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def _end_at_once(self) -> _thread.LockType:
+        """Give the lease back and end, on a new thread: this one may have a lock of the session's.
+
+        What it returns is free when the lease is given back.
+        """
+        given = _thread.allocate_lock()
+        given.acquire()
+
+        def end() -> None:
+            with contextlib.suppress(Exception):  # the node manager sees the end of it anyway
+                self.ended()
+            with contextlib.suppress(Exception):  # what was printed; the files may be anything
+                sys.stdout.flush()
+            given.release()
+            os._exit(PREEMPTED)
+
+        _thread.start_new_thread(end, ())
+        return given
+
     def _ends(self, number: int) -> None:
         """As it would without us."""
         signal.signal(signal.SIGTERM, self._before)
@@ -268,13 +292,6 @@ class Stopping:
 
 def nothing_to_save() -> None:
     """How a program saves its state that has none, for it begins anew: it is stopped at once."""
-
-
-def _end_at_once() -> NoReturn:
-    """No thread of the program has anything to finish."""
-    with contextlib.suppress(Exception):  # what was printed; the files may be anything
-        sys.stdout.flush()
-    os._exit(PREEMPTED)
 
 
 def is_run(environ: Mapping[str, str]) -> bool:
