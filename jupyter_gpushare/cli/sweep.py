@@ -74,6 +74,8 @@ class SweepApp(Verb):
             running = self._begun(arguments)
         except GpuShareError as error:
             raise Refused(str(error)) from error
+        except ValueError as error:
+            raise UsageError(str(error)) from error
         try:
             self._follow(running)
         except KeyboardInterrupt:

@@ -65,7 +65,7 @@ class Records:
     def make(cls, plan: Plan) -> Records:
         """A new job. Raises `ElasticError`."""
         name = plan.job.name
-        if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]{0,99}", name):
             raise ElasticError(
                 f"{name!r} is no name for a job: use letters, digits, '-', '_' and '.'."
             )

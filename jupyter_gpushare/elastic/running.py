@@ -6,6 +6,7 @@ The job itself is led by a process of its own. Where that dies, another one take
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from typing import Any, Final
 
 from ..jobs import hostside
 from ..jobs.sweeps import pickled
-from ..protocol.sizes import parse_size
 from . import checkpoints
 from .core import Phase, Status
 from .records import ElasticError, Plan, Records
@@ -161,6 +161,22 @@ def run(
 
     Returns at once. Raises :class:`ElasticError`, :class:`ValueError`.
     """
+    hostside.must_be_callable(train)
+    needed = [
+        name
+        for name, one in inspect.signature(train).parameters.items()
+        if one.default is one.empty and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    if needed:
+        raise ValueError(
+            f"train is called without arguments, and it needs {', '.join(needed)}: give them "
+            "defaults, or say elastic.run(lambda: train(…))."
+        )
+    if data is not None and not hasattr(data, "__len__"):
+        raise ValueError(
+            f"data is {type(data).__name__!r}, and has no length: give a dataset with __len__ and "
+            "__getitem__, so that each GPU gets its part of it."
+        )
     return begun(pickled((train, data)), (), min_gpus, max_gpus, name, memory)
 
 
@@ -173,13 +189,19 @@ def begun(
     memory: int | str | None,
 ) -> Job:
     """A new job, of a pickled function and its data, or of a command. Raises as `run`."""
-    if not 1 <= min_gpus <= max_gpus:
-        raise ValueError("min_gpus is 1 at least, and max_gpus not less than min_gpus")
+    for what, count in (("min_gpus", min_gpus), ("max_gpus", max_gpus)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{what}={count!r}: it must be a whole number, 1 at least.")
+    if min_gpus > max_gpus:
+        raise ValueError(
+            f"min_gpus={min_gpus} is more than max_gpus={max_gpus}: the job would never begin."
+        )
+    each = hostside.memory_each(memory)
     work = hostside.Job(
         name or time.strftime("elastic-%Y%m%d-%H%M%S"),
         train,
         1,
-        None if memory is None else parse_size(memory),
+        each,
         os.getcwd(),
         tuple(place for place in sys.path if place),
     )

@@ -364,6 +364,8 @@ def batches(
     data = here.data if data is None else data
     if data is None:
         raise ValueError("batches: of which data? Say batches(data, …), or elastic.run(data=…).")
+    if tail not in (words := [one.value for one in core.Tail]):
+        raise ValueError(f"batches: tail={tail!r} is none; say {' or '.join(map(repr, words))}.")
     cut = core.Cut(len(data), batch, core.Tail(tail))
     while here.epoch < epochs:
         chosen = torch.Generator().manual_seed(seed * 1_000_003 + here.epoch)

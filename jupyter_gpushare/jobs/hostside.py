@@ -18,6 +18,7 @@ from ..cli.node import connect
 from ..client.errors import PREEMPTED
 from ..protocol import names
 from ..protocol.messages import Method
+from ..protocol.sizes import parse_size
 from .core import Card, End, Row
 
 #: What a worker must not have from whoever starts it: it asks for a lease of its own.
@@ -29,6 +30,8 @@ NOT_INHERITED: Final = (
 GRACE: Final = 10.0
 #: Bytes of what a model printed that are kept.
 _KEPT: Final = 4096
+#: Less memory than this is a number whose unit was forgotten.
+_LEAST_MEMORY: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,24 @@ def idle(host: str, memory: int | None, environ: Mapping[str, str] = os.environ)
         and gpu["free"] >= (gpu["memory"] if memory is None else memory)
     ]
     return sorted(rows, key=lambda row: (-row.free, row.card))[:allowed]
+
+
+def memory_each(memory: int | str | None) -> int | None:
+    """Bytes on each GPU. Raises `ValueError`."""
+    if memory is None:
+        return None
+    size = parse_size(memory)
+    if size < _LEAST_MEMORY:
+        raise ValueError(f"memory={memory!r} is {size} bytes: say its unit, as in '8GiB'.")
+    return size
+
+
+def must_be_callable(train: object) -> None:
+    """Raises `ValueError` where it is no function."""
+    if not callable(train):
+        raise ValueError(
+            f"train is {type(train).__name__!r}: give the function itself, train, not train()."
+        )
 
 
 class Attempt:

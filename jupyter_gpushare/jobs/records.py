@@ -121,7 +121,7 @@ class Records:
     @classmethod
     def make(cls, job: Job, plan: Plan, candidates: Iterable[Any]) -> Records:
         """A new sweep. Raises `SweepError`."""
-        if not re.fullmatch(r"[\w.-]{1,100}", job.name):
+        if not isinstance(job.name, str) or not re.fullmatch(r"[\w.-]{1,100}", job.name):
             raise SweepError(
                 f"{job.name!r} is no name for a sweep: use letters, digits, '-', '_' and '.'."
             )

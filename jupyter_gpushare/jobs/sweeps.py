@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
-from ..protocol.sizes import parse_size
-from . import core
+from . import core, hostside
 from .core import End, Phase, Pick
 from .engine import Engine, Event, Idle, OneHost, Silent
 from .hostside import Ended, Granted, Job, Lost, Reported
@@ -266,13 +265,26 @@ class Sweeps:
 
         Returns at once. Raises :class:`SweepError`, :class:`ValueError`.
         """
-        if not isinstance(gpus, int) or gpus < 1:
-            raise ValueError("gpus: a model needs one GPU at least")
+        if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 1:
+            raise ValueError(f"gpus={gpus!r}: a model needs a whole number, one GPU at least.")
+        if pick not in (words := [one.value for one in Pick]):
+            raise ValueError(f"pick={pick!r} is none; say {' or '.join(map(repr, words))}.")
+        if not isinstance(train, Code):
+            hostside.must_be_callable(train)
+        if isinstance(candidates, str | Mapping) or not isinstance(candidates, Iterable):
+            raise ValueError(
+                "candidates: give a list with one entry for each model, such as "
+                "[{'lr': 0.1}, {'lr': 0.01}]."
+            )
+        candidates = list(candidates)
+        if not candidates:
+            raise ValueError("candidates: the list is empty, so there is nothing to try.")
+        each = hostside.memory_each(memory)
         job = Job(
             name or time.strftime("sweep-%Y%m%d-%H%M%S"),
             pickled(train),
             gpus,
-            None if memory is None else parse_size(memory),
+            each,
             os.getcwd(),
             tuple(place for place in sys.path if place),
         )
