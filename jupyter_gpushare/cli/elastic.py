@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ..protocol.sizes import parse_size
+from ..protocol.sizes import Memory, parse_memory
 from .verb import COMMAND, Refused, UsageError, WithCommand, number, option
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ class ElasticApp(WithCommand):
         1, "It trains with so many at least, else it waits. Default: 1.", number(1, 1024)
     )
     max_gpus = option(8, "It takes so many at most. Default: 8.", number(1, 1024))
-    memory = option(0, "Memory on each, such as 8GiB. Default: what the quota gives.", parse_size)
+    memory: Memory | None = option(
+        None,
+        "Memory on each, such as 8GiB, or 8GiB..40GiB. Default: what the quota gives.",
+        parse_memory,
+    )
     job_name = option("", "What the job is called. Default: the time.", name="name")
     resume = option("", "Go on with the job of this name; it has its program and settings.")
 
@@ -98,7 +102,7 @@ class ElasticApp(WithCommand):
             self.min_gpus,
             self.max_gpus,
             self.job_name or None,
-            self.memory or None,
+            self.memory,
         )
 
     def _follow(self, running: Job) -> None:

@@ -141,7 +141,9 @@ def memory(lease: doc.Lease, leases: list[doc.Lease]) -> str:
         asked = lease["asked"]["memory"]
         return "whole GPU" if asked is None else format_size(asked)
     sizes = sorted({gpu["memory"] for gpu in lease["gpus"]})
+    named = "" if lease.get("memory_most") else each_text(sizes)
     others = {name for gpu in lease["gpus"] for name in sharers(leases, lease, gpu["uuid"])}
     shared = shared_text([clipped(name) for name in sorted(others)], "")
-    limits = sorted({limit for gpu in lease["gpus"] if (limit := limit_words(gpu))})
-    return ", ".join(filter(None, (each_text(sizes), reserve_words(lease), shared, *limits)))
+    most = lease.get("memory_most")
+    limits = sorted({limit for gpu in lease["gpus"] if (limit := limit_words(gpu, most))})
+    return ", ".join(filter(None, (named, reserve_words(lease), shared, *limits)))

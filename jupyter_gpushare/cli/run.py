@@ -40,7 +40,7 @@ from ..protocol.address import find_socket
 from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.names import RESERVES
-from ..protocol.sizes import parse_gpus, parse_size
+from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from ..protocol.times import parse_duration
 from .node import NOT_SET_UP, PATIENCE, NodeSilent
 from .table import clean, duration
@@ -72,9 +72,9 @@ def read_gpus(text: str) -> int | str:
     return gpus
 
 
-def read_memory(text: str) -> int | None:
-    """Bytes on each GPU; ``none`` is what the quota gives. Raises `ValueError`."""
-    return None if text.lower() == "none" else parse_size(text)
+def read_memory(text: str) -> Memory | None:
+    """Bytes on each GPU, or a range; ``none`` is what the quota gives. Raises `ValueError`."""
+    return None if text.lower() == "none" else parse_memory(text)
 
 
 class UnderLease(Verb):
@@ -88,9 +88,10 @@ class UnderLease(Verb):
         read_gpus,
         variable=names.GPUS,
     )
-    memory: int | None = option(
+    memory: Memory | None = option(
         None,
-        "Memory on each GPU, such as 8GiB. Default: what the quota gives.",
+        "Memory on each GPU, such as 8GiB, or 8GiB..40GiB: at least so much, and up to so much as "
+        "others leave. Default: what the quota gives.",
         read_memory,
         variable=names.MEMORY,
     )
@@ -164,7 +165,7 @@ class UnderLease(Verb):
         asked = {
             "task": {"name": name[:256], "kind": "process", "path": program[:4096]},
             "gpus": self.gpus,
-            "memory": self.memory,
+            **Ask(memory=self.memory).sizes,
             "priority_class": self.priority_class or _class_named(wish, stops_by),
             "looks": class_of(origin(os.environ)),
             "reserve": self.reserve,

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.sizes import parse_size
+from ..protocol.sizes import Memory, parse_memory
 from .table import table
 from .verb import COMMAND, Refused, UsageError, Verb, number, option, options
 
@@ -53,7 +53,11 @@ class SweepApp(Verb):
     sweep_name = option("", "What the sweep is called. Default: the time.", name="name")
     resume = option("", "Go on with the sweep of this name; it has its FILE and settings.")
     gpus = option(1, "GPUs for each model, of one host. Default: 1.", number(1, 1024))
-    memory = option(0, "Memory on each, such as 8GiB. Default: what the quota gives.", parse_size)
+    memory: Memory | None = option(
+        None,
+        "Memory on each, such as 8GiB, or 8GiB..40GiB. Default: what the quota gives.",
+        parse_memory,
+    )
     pick = option(
         "random",
         "Which idle GPU is next: random, or most-free. Default: random.",
@@ -109,7 +113,7 @@ class SweepApp(Verb):
                 for values in itertools.product(*(values for _, values in over))
             ],
             gpus=self.gpus,
-            memory=self.memory or None,
+            memory=self.memory,
             name=self.sweep_name or None,
             pick=self.pick,
             seed=self.seed,

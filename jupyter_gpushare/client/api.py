@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.messages import Method
-from ..protocol.sizes import parse_gpus, parse_size
+from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
 from .errors import GpuShareError
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
 def make_ask(
     gpus: int | str | None = None,
-    memory: int | str | None = None,
+    memory: Memory | str | None = None,
     priority_class: str | None = None,
     persistent: int | str | None = None,
     temporary: int | str | None = None,
     turn_offset: int | str | None = None,
     reserve: str | None = None,
 ) -> Ask:
-    """Checked needs; sizes in bytes or like ``"8GiB"``. Raises :class:`ValueError`."""
+    """Checked needs; sizes in bytes or like ``"8GiB"``, ``memory`` also like
+    ``"8GiB..40GiB"``. Raises :class:`ValueError`."""
     if (persistent is None) != (temporary is None):
         raise ValueError(ONE_PART)
     return Ask(
         None if gpus is None else parse_gpus(gpus),
-        None if memory is None else parse_size(memory),
+        None if memory is None else parse_memory(memory),
         None if priority_class is None else parse_class(priority_class),
         None if persistent is None else parse_size(persistent),
         None if temporary is None else parse_size(temporary),
@@ -45,7 +46,7 @@ def make_ask(
 
 def request(
     gpus: int | str | None = None,
-    memory: int | str | None = None,
+    memory: Memory | str | None = None,
     priority_class: str | None = None,
     *,
     persistent: int | str | None = None,
@@ -88,7 +89,7 @@ def release() -> str | None:
 @contextmanager
 def lease(
     gpus: int | str | None = None,
-    memory: int | str | None = None,
+    memory: Memory | str | None = None,
     priority_class: str | None = None,
     *,
     persistent: int | str | None = None,

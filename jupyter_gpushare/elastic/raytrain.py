@@ -30,7 +30,7 @@ from ..client import acquire, api
 from ..client.errors import GpuShareError
 from ..protocol import names
 from ..protocol.messages import Method
-from ..protocol.sizes import parse_size
+from ..protocol.sizes import Memory, least_of, parse_memory
 from .records import ElasticError
 
 #: Seconds between two looks at the hosts' cards, and in which a host must answer.
@@ -61,7 +61,7 @@ class Job:
     name: str
     least: int
     most: int
-    memory: int | None
+    memory: Memory | None
     every: int
 
 
@@ -71,7 +71,7 @@ class Job:
 class HostCards:
     """On a host: how many of its cards this job may have. An actor of Ray, pinned there."""
 
-    def count(self, job: str, memory: int | None) -> tuple[int, int]:
+    def count(self, job: str, memory: Memory | None) -> tuple[int, int]:
         """The job's own cards, and idle ones for it; none where no node manager answers."""
         try:
             with connect(os.environ) as node:
@@ -80,7 +80,7 @@ class HostCards:
             return 0, 0
 
 
-def cards(status: Mapping[str, Any], job: str, memory: int | None) -> tuple[int, int]:
+def cards(status: Mapping[str, Any], job: str, memory: Memory | None) -> tuple[int, int]:
     """The cards that the job has on a host, and the idle ones that its quota allows.
 
     A card on which there are others' tasks as well is not the job's.
@@ -95,7 +95,7 @@ def cards(status: Mapping[str, Any], job: str, memory: int | None) -> tuple[int,
         if not gpu["tasks"]
         and gpu["health"] == "ok"
         and gpu["out_of_service"] is None
-        and gpu["free"] >= (gpu["memory"] if memory is None else memory)
+        and gpu["free"] >= (least_of(memory) or gpu["memory"])
     ]
     quota = status["quota"]
     # Whoever waits is to have an idle card first.
@@ -371,7 +371,7 @@ def run(
             ) from error
     for variable, value in _FASTER.items():
         os.environ.setdefault(variable, value)
-    bytes_each = None if memory is None else parse_size(memory)
+    bytes_each = None if memory is None else parse_memory(memory)
     job = Job(name, min_gpus, max_gpus, bytes_each, every)
     watch = ray.remote(num_cpus=0, max_concurrency=8)(Cards).remote(job)
     try:

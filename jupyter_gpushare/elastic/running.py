@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ..jobs import hostside
 from ..jobs.sweeps import pickled
+from ..protocol.sizes import Memory
 from . import checkpoints
 from .core import Phase, Status
 from .records import ElasticError, Plan, Records
@@ -148,7 +149,7 @@ def run(
     max_gpus: int = 8,
     data: Any = None,
     name: str | None = None,
-    memory: int | str | None = None,
+    memory: Memory | str | None = None,
 ) -> Job:
     """Train one model on as many idle GPUs of this host as there are just now.
 
@@ -186,7 +187,7 @@ def begun(
     min_gpus: int,
     max_gpus: int,
     name: str | None,
-    memory: int | str | None,
+    memory: Memory | str | None,
 ) -> Job:
     """A new job, of a pickled function and its data, or of a command. Raises as `run`."""
     for what, count in (("min_gpus", min_gpus), ("max_gpus", max_gpus)):

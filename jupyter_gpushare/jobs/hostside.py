@@ -18,7 +18,7 @@ from ..cli.node import connect
 from ..client.errors import PREEMPTED
 from ..protocol import names
 from ..protocol.messages import Method
-from ..protocol.sizes import parse_size
+from ..protocol.sizes import Memory, least_of, parse_memory
 from .core import Card, End, Row
 
 #: What a worker must not have from whoever starts it: it asks for a lease of its own.
@@ -38,13 +38,14 @@ _LEAST_MEMORY: Final = 2**20
 class Job:
     """What all models of a sweep have in common.
 
-    ``train`` is pickled; see `worker.Code`. ``path``: where it may import from, also.
+    ``train`` is pickled; see `worker.Code`. ``memory``: on each card; ``None``: the quota's.
+    ``path``: where it may import from, also.
     """
 
     name: str
     train: bytes
     gpus: int = 1
-    memory: int | None = None
+    memory: Memory | None = None
     folder: str = ""
     path: tuple[str, ...] = ()
 
@@ -91,7 +92,7 @@ class Lost:
 Told = Granted | Reported | Lost | Ended
 
 
-def idle(host: str, memory: int | None, environ: Mapping[str, str] = os.environ) -> list[Row]:
+def idle(host: str, memory: Memory | None, environ: Mapping[str, str] = os.environ) -> list[Row]:
     """The cards that nobody uses and that the quota allows. Raises `Refused`."""
     with connect(environ) as node:
         status = node.call(Method.STATUS)
@@ -102,19 +103,19 @@ def idle(host: str, memory: int | None, environ: Mapping[str, str] = os.environ)
         if not gpu["tasks"]
         and gpu["health"] == "ok"
         and gpu["out_of_service"] is None
-        and gpu["free"] >= (gpu["memory"] if memory is None else memory)
+        and gpu["free"] >= (least_of(memory) or gpu["memory"])
     ]
     return sorted(rows, key=lambda row: (-row.free, row.card))[:allowed]
 
 
-def memory_each(memory: int | str | None) -> int | None:
-    """Bytes on each GPU. Raises `ValueError`."""
+def memory_each(memory: Memory | str | None) -> Memory | None:
+    """Bytes on each GPU, or a range of them. Raises `ValueError`."""
     if memory is None:
         return None
-    size = parse_size(memory)
-    if size < _LEAST_MEMORY:
+    each = parse_memory(memory)
+    if (size := least_of(each) or 0) < _LEAST_MEMORY:
         raise ValueError(f"memory={memory!r} is {size} bytes: say its unit, as in '8GiB'.")
-    return size
+    return each
 
 
 def must_be_callable(train: object) -> None:

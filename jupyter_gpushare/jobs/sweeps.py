@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
+from ..protocol.sizes import Memory
 from . import core, hostside
 from .core import End, Phase, Pick
 from .engine import Engine, Event, Idle, OneHost, Silent
@@ -244,7 +245,7 @@ class Sweeps:
         candidates: Iterable[Any],
         *,
         gpus: int = 1,
-        memory: int | str | None = None,
+        memory: Memory | str | None = None,
         name: str | None = None,
         pick: str = "random",
         seed: int = 0,

@@ -26,6 +26,7 @@ from ..client.errors import GpuShareError, Preempted, QuotaExceeded
 from ..client.memory.stopping import nothing_to_save
 from ..client.words.settings import Ask
 from ..protocol import names
+from ..protocol.sizes import Memory, parse_memory
 from .core import End
 
 if TYPE_CHECKING:
@@ -128,9 +129,10 @@ def main(descriptor: int) -> int:
     return 0
 
 
-def leased(channel: Channel, gpus: int, memory: int | None) -> bool:
+def leased(channel: Channel, gpus: int, memory: Memory | list[int] | None) -> bool:
     """Take cards that nobody has, now or not at all; whether it has them. The channel hears it."""
-    ask = Ask(gpus=gpus, memory=memory, priority_class="batch")
+    read = None if memory is None else parse_memory(memory)
+    ask = Ask(gpus=gpus, memory=read, priority_class="batch")
     try:
         grant = _granted(ask, gpus)
     except GpuShareError as error:

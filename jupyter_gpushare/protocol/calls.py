@@ -144,11 +144,18 @@ class RequestParams:
         float | None, Range(0.0, 1e9), "seconds for which it expects to hold its GPUs"
     ] = None
     stops: Annotated[bool, "it can save its state, end, and go on later from there"] = False
+    memory_most: Annotated[
+        Whole | None,
+        "bytes on each GPU: it has use for so much, and `memory` is enough for it; null: no range",
+    ] = None
 
     def mistake(self) -> str:
         """What is wrong with them together; empty: nothing is."""
-        wrong = (self.persistent is None) != (self.temporary is None)
-        return "name both of `persistent` and `temporary`, or neither." if wrong else ""
+        if (self.persistent is None) != (self.temporary is None):
+            return "name both of `persistent` and `temporary`, or neither."
+        if self.memory_most is not None and not 0 < (self.memory or 0) <= self.memory_most:
+            return "name `memory` with `memory_most`, which must not be less."
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

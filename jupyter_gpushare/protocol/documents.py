@@ -582,6 +582,13 @@ class Lease(LeaseParking, LeaseTurn):
             "not yours to know",
         ]
     ]
+    memory_most: NotRequired[
+        Annotated[
+            Bytes | None,
+            "bytes that it has use for on each GPU: it asked for a range, and its `limit` is "
+            "between what it was granted and this; null: no range",
+        ]
+    ]
     gpus: list[LeaseGpu]
     asked: Asked
     priority_class: Class
@@ -1166,6 +1173,13 @@ class Held(NewVoucher):
             bool,
             "what is reserved follows what is measured: it is to say, by `limited`, whether its "
             "limits can change while it runs",
+        ]
+    ]
+    memory_most: NotRequired[
+        Annotated[
+            Bytes | None,
+            "bytes that it asked for at most on each GPU; it is to say the same then; null: it "
+            "asked for no range",
         ]
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 _UNITS: Final = {
     "": 1,
@@ -65,6 +66,59 @@ def parse_size(text: str | int, least: int = 1) -> int:
         bound = "one byte" if least == 1 else f"{least} bytes"
         raise ValueError(f"{text!r} is no usable memory size: it must be at least {bound}.")
     return size
+
+
+class MemoryRange(NamedTuple):
+    """Bytes on each GPU: ``least`` are enough, and a task has use for ``most``."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        """``8 GiB to 40 GiB``."""
+        return f"{format_size(self.least)} to {format_size(self.most)}"
+
+
+#: What a request may name: a size, or a range of them.
+Memory = int | MemoryRange
+
+
+def parse_memory(given: str | int | Sequence[int]) -> Memory:
+    """A size as :func:`parse_size` reads it, or a range of them: ``"8GiB..40GiB"``, or two numbers.
+
+    Raises :class:`ValueError` with a sentence for a person.
+    """
+    if isinstance(given, str) and ".." in given:
+        ends = [end.strip() for end in given.split("..")]
+        if len(ends) != 2 or not all(end[-1:].isalpha() for end in ends):
+            raise ValueError(
+                f"{given!r} is no range of memory: write it like 8GiB..40GiB, each end with a unit."
+            )
+        least, most = (parse_size(end) for end in ends)
+    elif isinstance(given, list | tuple) and len(given) == 2:
+        least, most = (parse_size(end) for end in given)
+    elif isinstance(given, str | int):
+        return parse_size(given)
+    else:
+        raise ValueError(f"{given!r} is no memory size: write it like 8GiB, or 8GiB..40GiB.")
+    if least > most:
+        raise ValueError(f"{given!r} is no range of memory: the smaller size comes first.")
+    return MemoryRange(least, most) if least < most else least
+
+
+def least_of(memory: Memory | None) -> int | None:
+    """The bytes that are enough; ``None``: what the quota gives."""
+    return memory.least if isinstance(memory, MemoryRange) else memory
+
+
+def most_of(memory: Memory | None) -> int | None:
+    """The end of a range; ``None``: it is none."""
+    return memory.most if isinstance(memory, MemoryRange) else None
+
+
+def format_memory(memory: Memory) -> str:
+    """As a person reads it: ``8 GiB``, or ``8 GiB to 40 GiB``."""
+    return str(memory) if isinstance(memory, MemoryRange) else format_size(memory)
 
 
 _SHARE: Final = r"\s*(0?[.,]\d{1,9}|[01][.,]\d{1,9})\s*"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.kernel import Kernel
-from support.node import GIB, WITHIN, Puppet, RunningNode, until
+from support.node import GIB, WITHIN, Puppet, RunningNode, token_file, until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
 
@@ -95,6 +95,44 @@ def test_torch_is_lifted_and_lowered_while_it_runs(nvml_world: NvmlWorld, tmp_pa
             until(lambda: limits()[-1] < 0.2, "it is lowered")
         assert k.ok("print(len(torch.emptied))").stream().strip() != "0"
         assert lease["gpus"][0]["memory"] == 20 * GIB
+
+
+def test_a_range_is_had_at_once_and_falls_while_torch_runs(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "torch.py").write_text(TORCH)
+    environ = nvml_world.environ()
+    config = "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
+    more = {
+        "PYTHONPATH": f"{modules}:{environ.get('PYTHONPATH', '')}",
+        "JUPYTER_GPUSHARE_MEMORY": "8GiB..80GiB",
+    }
+    with (
+        RunningNode(
+            tmp_path,
+            simulate="",
+            config=config,
+            environ=environ,
+            arguments=[token_file(tmp_path, "alice", "bob")],
+        ) as node,
+        Kernel(tmp_path, node.socket, JUPYTER_GPUSHARE_TOKEN="alice", **more) as k,
+        Puppet() as other,
+    ):
+        k.ok("import torch")
+
+        def limit() -> float:
+            return float(k.ok("print(torch.limits[-1])").stream())
+
+        # 768 MiB of each limit are the CUDA context's.
+        until(lambda: limit() == pytest.approx(0.793, abs=0.002), "as much as it asked for")
+        assert "may use 80 GiB of 8 GiB to 80 GiB" in k.ok("%gpushare status").plain()
+        bob = other.client(node.socket, "bob")
+        bob.request(memory=60 * GIB)
+        assert limit() == pytest.approx(0.393, abs=0.002)
+        assert "may use 40 GiB of 8 GiB to 80 GiB" in k.ok("%gpushare status").plain()
 
 
 def test_the_newest_limit_is_told_last() -> None:
@@ -214,3 +252,23 @@ def test_a_limit_told_during_an_import_waits_for_the_framework() -> None:
     fixed: Any = SimpleNamespace(live_limits=False)
     frameworks.comes("fixed", fixed)
     assert frameworks.live is False
+
+
+def test_a_range_needs_no_framework_yet() -> None:
+    """The first one that comes keeps to it; only one whose limit is fixed cannot."""
+    gpu = GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB)
+    grant = Grant("lease", (gpu,), memory_most=24 * GIB)
+    answers: Queue[tuple[Mapping[str, int], bool]] = Queue()
+    frameworks = nobody()
+    limits = Limits(
+        Worker(),
+        frameworks.limit,
+        lambda _lease, now, live: answers.put((dict(now), live)),
+        lambda: frameworks.live,
+    )
+    limits.changed(grant, {"GPU-1": 20 * GIB})
+    assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
+    fixed = SimpleNamespace(live_limits=False, after=lambda *_: None)
+    frameworks.add("pretend", fixed, SimpleNamespace())  # type: ignore[arg-type]
+    limits.changed(grant, {"GPU-1": 22 * GIB})
+    assert answers.get(timeout=WITHIN) == ({}, False)

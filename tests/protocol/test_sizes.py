@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.protocol.sizes import format_size, parse_share, parse_size
+from jupyter_gpushare.protocol.sizes import (
+    MemoryRange,
+    format_memory,
+    format_size,
+    least_of,
+    most_of,
+    parse_memory,
+    parse_share,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -92,3 +101,56 @@ def test_what_is_bytes_or_nonsense_is_no_part(text: object) -> None:
 def test_a_part_is_more_than_nothing_and_at_most_all(text: object) -> None:
     with pytest.raises(ValueError, match="no part of a GPU"):
         parse_share(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "memory"),
+    [
+        ("8GiB..40GiB", MemoryRange(8 * 2**30, 40 * 2**30)),
+        (" 512 MiB .. 1.5 GiB ", MemoryRange(2**29, 3 * 2**29)),
+        ([2**30, 2**31], MemoryRange(2**30, 2**31)),
+        (MemoryRange(1, 2), MemoryRange(1, 2)),
+        ("8GiB..8GiB", 8 * 2**30),
+        ("8GiB", 8 * 2**30),
+        (8, 8),
+    ],
+)
+def test_a_range_has_two_ends(given: str | int | list[int], memory: object) -> None:
+    assert parse_memory(given) == memory
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("40GiB..8GiB", "the smaller size comes first"),
+        ("8..40GiB", "each end with a unit"),
+        ("8GiB..", "each end with a unit"),
+        ("..8GiB", "each end with a unit"),
+        ("1GiB..2GiB..3GiB", "each end with a unit"),
+        ("8GiB...40GiB", "no memory size"),
+        ("xGiB..40GiB", "no memory size"),
+        ("0GiB..40GiB", "no usable memory size"),
+        ([1], "no memory size"),
+        ([1, 2, 3], "no memory size"),
+        (["1", None], "no memory size"),
+        (None, "no memory size"),
+        (True, "no memory size"),
+        (1.5, "no memory size"),
+    ],
+)
+def test_what_is_no_range_says_so(given: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_memory(given)  # type: ignore[arg-type]
+
+
+def test_a_range_in_words_and_its_ends() -> None:
+    memory = parse_memory("8GiB..40GiB")
+    assert format_memory(memory) == str(memory) == "8 GiB to 40 GiB"
+    assert (least_of(memory), most_of(memory)) == (8 * 2**30, 40 * 2**30)
+    assert format_memory(2**30) == "1 GiB"
+    assert (least_of(2**30), most_of(2**30), least_of(None), most_of(None)) == (
+        2**30,
+        None,
+        None,
+        None,
+    )

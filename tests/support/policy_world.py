@@ -257,6 +257,10 @@ class World:
         assert event.gpu not in after.out, "a limit was lifted on a GPU that is out of service"
         gpu = after.gpus[event.gpu]
         headroom = self.config.burst_headroom * gpu.gpu.memory  # a share, in these worlds
+        here = (after.leases[name] for name, uuid in after.claims if uuid == event.gpu)
+        mine = [lease for lease in here if lease.environment == event.environment]
+        if any(lease.request.memory_most for lease in mine):
+            headroom = 0  # it asked for all that is there
         assert gpu.free >= headroom, f"the head-room was given away: {gpu.free} of {headroom}"
         assert not [i for i in after.queue.waiting.values() if i.left is None], "somebody waits"
         left = sum(

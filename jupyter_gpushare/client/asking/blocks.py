@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...protocol.sizes import least_of
 from ..errors import GpuShareError
 from ..words.grant import Grant
 from ..words.promises import Wish
@@ -29,7 +30,8 @@ class Needs(NamedTuple):
 
 def covers(grant: Grant, ask: Ask) -> bool:
     """Whether a held lease is enough for these needs."""
-    enough = ask.memory is None or all(gpu.memory >= ask.memory for gpu in grant.gpus)
+    least = least_of(ask.memory) or 0
+    enough = all(gpu.memory >= least for gpu in grant.gpus)
     if isinstance(ask.gpus, str):
         return enough and grant.of_quota
     return enough and len(grant.gpus) >= (ask.gpus or 1)

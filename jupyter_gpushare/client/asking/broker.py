@@ -77,7 +77,7 @@ class Broker:
             self._worker,
             self._frameworks.limit,
             self._answer_limits,
-            lambda: self._frameworks.live is True,
+            lambda: self._frameworks.live,
         )
         self._aside = SetAside(self._holding, self._frameworks, environ, self._say)
         self._giving = GivingBack(

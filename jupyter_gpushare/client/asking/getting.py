@@ -10,6 +10,7 @@ from typing import Any
 from ...protocol import names
 from ...protocol.errors import Reason
 from ...protocol.messages import Method
+from ...protocol.sizes import least_of, most_of
 from ..adapters import registry
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..memory.frameworks import Frameworks, is_live
@@ -134,7 +135,7 @@ class Getting:
             "request_id": os.urandom(16).hex(),
             "task": describe_task(self._wishes.told_environ()),
             "gpus": ask.gpus,
-            "memory": ask.memory,
+            **ask.sizes,
             "priority_class": ask.priority_class,
             "looks": None if ask.priority_class else class_of(origin(self._environ)),
             "stops": None if self.stopping is None else self.stopping.can,
@@ -336,9 +337,11 @@ class Getting:
     def tell_live(self) -> None:
         """Whether limits can change here, where the node manager lets a reservation follow."""
         grant, live = self._holding.grant, self._frameworks.live
-        if grant is None or not grant.follows or live is None:
+        if grant is None or live is None or not (grant.follows or grant.memory_most):
             return
-        if self._told_live != (grant.lease, live) and self._holding.standing is Standing.HELD:
+        # To a range all processes of a lease keep, and each that can change its limit says so.
+        speaks = self._holding.standing is Standing.HELD or (grant.memory_most and live)
+        if self._told_live != (grant.lease, live) and speaks:
             self._told_live = (grant.lease, live)
             self._limits.say(grant, live)
 
@@ -348,7 +351,9 @@ class Getting:
 
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:
-    enough = ask.memory is None or all(gpu.memory == ask.memory for gpu in grant.gpus)
+    least = least_of(ask.memory)
+    enough = least is None or all(gpu.memory == least for gpu in grant.gpus)
+    enough = enough and (ask.memory is None or grant.memory_most == most_of(ask.memory))
     if grant.follows and ask.memory is None and ask.reserve == "whole":
         return False
     if isinstance(ask.gpus, str):

@@ -27,7 +27,7 @@ from traitlets import TraitError
 from traitlets.config import Config, Configurable
 
 from ...protocol.names import RESERVES, STARTED_FROM
-from ...traits import Size, Told, task_traits, word
+from ...traits import Told, task_traits, word
 from ..acquire import broker, use_traits
 from ..words.tracebacks import stopped_waiting
 from . import kernel
@@ -86,10 +86,12 @@ class GpuShare(Configurable):
         allow_none=True,
         help="""GPUs to ask for, or "quota": as many as the quota allows. None: 1.""",
     ).tag(config=True)
-    memory = Size(
+    memory = Told(
+        "sizes.parse_memory",
         None,
+        info="a size such as 8GiB, or a range such as 8GiB..40GiB",
         allow_none=True,
-        help="Memory on each GPU to ask for. None: what the quota allows.",
+        help="Memory on each GPU to ask for: a size, or a range. None: what the quota allows.",
     ).tag(config=True)
     priority_class = word(
         ("interactive", "batch"),
@@ -114,7 +116,8 @@ class GpuShare(Configurable):
             for name, *_ in names.SETTINGS
             if (value := getattr(self, name)) is not None
         }
-        return Settings(ask=Ask(self.gpus, self.memory, self.priority_class, self.reserve), **said)
+        ask = Ask(self.gpus, self.memory, self.priority_class, reserve=self.reserve)
+        return Settings(ask=ask, **said)
 
 
 def read_traits(shell: Any) -> GpuShare:
@@ -457,7 +460,7 @@ def _asking(prog: str) -> _Parser:
 
 def _ask(prog: str, options: argparse.Namespace) -> Ask:
     """Checked needs. Raises ``UsageError``."""
-    from ...protocol.sizes import parse_gpus, parse_size
+    from ...protocol.sizes import parse_gpus, parse_memory, parse_size
     from ..words.settings import ONE_PART, Ask, parse_class, parse_reserve
 
     def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
@@ -473,7 +476,7 @@ def _ask(prog: str, options: argparse.Namespace) -> Ask:
         raise UsageError(f"{prog}: {ONE_PART}")
     return Ask(
         gpus,
-        read("--memory", parse_size, options.memory),
+        read("--memory", parse_memory, options.memory),
         read("--class", parse_class, options.priority_class),
         read("--persistent", parse_size, options.persistent),
         read("--temporary", parse_size, options.temporary),

@@ -25,8 +25,9 @@ class Limits:
 
     ``carry_out(now)`` sets the limits of ``now()`` and says whether any framework could. It calls
     ``now`` only when it sets them, because other threads tell frameworks their limits, too.
-    ``answer(lease, limits, live)`` tells the node manager. ``comes()``: a framework whose limit can
-    change is being imported, and will be told the limits in force.
+    ``answer(lease, limits, live)`` tells the node manager. ``comes()``: whether a framework whose
+    limit can change is being imported, and will be told the limits in force; ``None``: none is
+    here yet, and none is coming. To a range that first one will keep, and processes that joined do.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Limits:
         worker: Worker,
         carry_out: Callable[[Callable[[], Grant | None]], bool],
         answer: Callable[[str, Mapping[str, int], bool], None],
-        comes: Callable[[], bool] = lambda: False,
+        comes: Callable[[], bool | None] = lambda: False,
     ) -> None:
         self._worker = worker
         self._comes = comes
@@ -85,11 +86,15 @@ class Limits:
                 if grant is None or not news:
                     return
             still = partial(self._still, grant)
-            if self._carry_out(still) or self._comes():
+            if self._carry_out(still) or self._will_be(grant):
                 if still() is not None:
                     self._answer(grant.lease, news, True)
             else:
                 self._refuse(grant, news, still)
+
+    def _will_be(self, grant: Grant) -> bool:
+        comes = self._comes()
+        return grant.memory_most is not None if comes is None else comes
 
     def _refuse(
         self, grant: Grant, news: Mapping[str, int], still: Callable[[], Grant | None]

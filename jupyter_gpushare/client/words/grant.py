@@ -46,7 +46,8 @@ class Grant(NamedTuple):
 
     ``of_quota``: it was granted as many as the quota allowed then. ``follows``: what is reserved
     for it follows what it is measured to use. ``share``: hundredths of its GPUs' compute that it is
-    predicted to need; ``None``: nobody predicted that.
+    predicted to need; ``None``: nobody predicted that. ``memory_most``: it asked for a range, up to
+    so many bytes on each GPU.
     """
 
     lease: str
@@ -54,6 +55,7 @@ class Grant(NamedTuple):
     of_quota: bool = False
     follows: bool = False
     share: int | None = None
+    memory_most: int | None = None
 
     @property
     def visible_devices(self) -> str:
@@ -101,7 +103,10 @@ def read_grant(result: Mapping[str, Any]) -> Grant:
         share = result.get("share")
         known = isinstance(share, int) and not isinstance(share, bool) and 0 < share <= 100
         of_quota = result.get("of_quota") is True
-        return Grant(lease, gpus, of_quota, follows, share if known else None)
+        most = result.get("memory_most")
+        if isinstance(most, bool) or not isinstance(most, int | None):
+            raise ValueError(f"a range up to {most!r}")
+        return Grant(lease, gpus, of_quota, follows, share if known else None, most)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise NodeUnavailable(
             f"The node manager's grant cannot be read ({error!r}); are both of the same release?",

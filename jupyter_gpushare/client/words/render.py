@@ -33,7 +33,7 @@ from ...protocol.holding import (
     sharers,
     time_text,
 )
-from ...protocol.sizes import format_size
+from ...protocol.sizes import format_memory, format_size
 from ...protocol.times import format_duration
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def ask_words(ask: Ask) -> str:
     if not isinstance(ask.gpus, str):
         words = count(ask.gpus or 1, "GPU")
     if ask.memory is not None:
-        words += f" with {size(ask.memory)} on each"
+        words += f" with {format_memory(ask.memory)} on each"
     if ask.persistent is not None and ask.temporary is not None:
         words += f", {size(ask.persistent)} persistent and {size(ask.temporary)} temporary"
     return words if ask.priority_class is None else f"{words}, class {ask.priority_class}"
@@ -218,9 +218,14 @@ def sharing_words(lease: Document, now: object) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def limit_words(part: Document) -> str:
-    """``lifted to 12 GiB``: a limit on one of a lease's GPUs that differs from the grant."""
+def limit_words(part: Document, most: object = None) -> str:
+    """``lifted to 12 GiB``: a limit on one of a lease's GPUs that differs from the grant.
+
+    ``may use 12 GiB of 8 GiB to 40 GiB`` where it asked for a range, up to ``most``.
+    """
     granted, limit = _number(part.get("memory")), part.get("limit")
+    if most is not None:
+        return f"may use {size(limit)} of {size(granted)} to {size(most)}"
     if not isinstance(limit, int) or limit == granted:
         return ""
     return f"{'lifted' if limit > granted else 'lowered'} to {size(limit)}"
@@ -649,7 +654,15 @@ def _shares(row: Sequence[Document], status: Document) -> str:
 def _share_of(lease: Document, status: Document) -> str:
     whose = "your " if lease.get("mine") else ""
     shares = ", ".join(
-        " ".join(filter(None, (_share(gpu), shared_text(_own_sharers(lease, gpu, status), whose))))
+        " ".join(
+            filter(
+                None,
+                (
+                    _share(gpu, lease.get("memory_most")),
+                    shared_text(_own_sharers(lease, gpu, status), whose),
+                ),
+            )
+        )
         for gpu in lease.get("gpus") or ()
     )
     why = reserve_words(lease)
@@ -678,11 +691,16 @@ def _own_sharers(lease: Document, gpu: Document, status: Document) -> list[str]:
     return [plain(name, 60) for name in sharers(status["leases"], lease, gpu.get("uuid"))]
 
 
-def _share(gpu: Document) -> str:
+def _share(gpu: Document, most: object) -> str:
     used, of = gpu.get("measured"), size(gpu.get("memory"))
-    share = f"{_index(gpu)}: {of}" if used is None else f"{_index(gpu)}: {size(used)} of {of}"
-    if limit := limit_words(gpu):
-        share = f"{share}, {limit}"
+    limit = limit_words(gpu, most)
+    if most is not None:
+        share = (
+            f"{_index(gpu)}: {limit}" if used is None else f"{_index(gpu)}: {size(used)}, {limit}"
+        )
+    else:
+        share = f"{_index(gpu)}: {of}" if used is None else f"{_index(gpu)}: {size(used)} of {of}"
+        share = f"{share}, {limit}" if limit else share
     kept, step = gpu.get("persistent"), gpu.get("temporary")
     if kept is None or step is None:
         return share

@@ -16,7 +16,7 @@ from ...protocol import names
 from ...protocol.address import Found, is_administrators, told_token
 from ...protocol.names import RESERVES
 from ...protocol.notebook import Notebook
-from ...protocol.sizes import parse_gpus, parse_size
+from ...protocol.sizes import Memory, least_of, most_of, parse_gpus, parse_memory
 
 T = TypeVar("T")
 
@@ -41,18 +41,24 @@ class Acquire(Enum):
 class Ask(NamedTuple):
     """A task's wishes; ``None`` leaves one to the next weaker source. Sizes are in bytes.
 
-    ``gpus`` is a number, or ``"quota"`` for as many as the quota allows. ``persistent`` and
+    ``gpus`` is a number, or ``"quota"`` for as many as the quota allows. ``memory`` is a size, or a
+    range of them. ``persistent`` and
     ``temporary`` are the parts of its memory, and ``turn_offset`` the head-room before them, where
     tasks take turns. ``reserve`` says how much is reserved where no ``memory`` is named.
     """
 
     gpus: int | str | None = None
-    memory: int | None = None
+    memory: Memory | None = None
     priority_class: str | None = None
     persistent: int | None = None
     temporary: int | None = None
     turn_offset: int | None = None
     reserve: str | None = None
+
+    @property
+    def sizes(self) -> dict[str, int | None]:
+        """The memory on each GPU, as a call has it."""
+        return {"memory": least_of(self.memory), "memory_most": most_of(self.memory)}
 
     @property
     def parts(self) -> dict[str, int]:
@@ -162,17 +168,10 @@ _KEYS: Final = {
 }
 
 
-def _parse_memory(text: Any) -> int:
-    try:
-        return parse_size(text)
-    except ValueError:
-        raise ValueError("it is not a memory size: write it like 8GiB or 512MiB.") from None
-
-
 #: Which part of an `Ask` each key says, and what reads it.
 _ASKED: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "gpus": ("gpus", parse_gpus),
-    "memory": ("memory", _parse_memory),
+    "memory": ("memory", parse_memory),
     "class": ("priority_class", parse_class),
     "reserve": ("reserve", parse_reserve),
 }

@@ -295,6 +295,7 @@ class Sheet:
             "pid": lease.task.process.pid,
             "job": lease.task.job,
             "job_kind": lease.task.job_kind,
+            "memory_most": lease.request.memory_most,
             "gpus": self._gpus_of(lease),
             "asked": {
                 "gpus": lease.request.gpus,

@@ -570,7 +570,7 @@ class Service:
             guests = self._own(effect.lease, state)
             self._tell_recall(guests, effect.lease, effect.give, state)
         elif isinstance(effect, TellLimit):
-            self._tell_limit(self._own(effect.lease, state), effect, state)
+            self._tell_limit(self._limited(effect.lease, state), effect, state)
         elif isinstance(effect, TellOverLimit):
             notice = recalls.over_limit_notice(effect, state, self._manager.config)
             self._tell_task(self._own(effect.lease, state), Notice.OVER_LIMIT, notice)
@@ -679,6 +679,12 @@ class Service:
             if guest is not None and lease is not None and guest.who.process == lease.task.process
         ]
 
+    def _limited(self, name: LeaseId, state: State) -> list[Guest]:
+        """Who is told a lease's limit: its own process; where it asked for a range, all of them."""
+        lease = state.leases.get(name)
+        ranged = lease is not None and lease.request.memory_most is not None
+        return self._held_by(name) if ranged else self._own(name, state)
+
     def _in_turns(self, name: LeaseId, state: State) -> list[Guest]:
         """The task's own process, and those that have joined it if they may take turns for it."""
         lease = state.leases.get(name)
@@ -695,6 +701,7 @@ class Service:
     def _tell_again(self, guest: Guest, lease: Lease, state: State) -> None:
         """A task that was away may have missed what it may use now, and what it was asked."""
         guests = [own for own in self._own(lease.id, state) if own is guest]
+        limited = [one for one in self._limited(lease.id, state) if one is guest]
         lifted = tuple(
             Allocation(gpu, lift.memory)
             for (name, gpu), lift in state.lifts.items()
@@ -704,7 +711,7 @@ class Service:
         if again and lease.id not in state.takers and lease.phase is LeasePhase.HELD:
             lifted = lifted or lease.allocations  # it may have been lifted before
         if lifted:
-            self._tell_limit(guests, TellLimit(lease.id, lifted), state)
+            self._tell_limit(limited, TellLimit(lease.id, lifted), state)
         for key, recall in state.recalls.items():
             gated = key.give is Give.CACHE and lease.id in state.takers
             gated = gated and lease.id not in state.by_lock

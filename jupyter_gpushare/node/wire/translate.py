@@ -138,6 +138,7 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
         params.code,
         lasts=params.lasts,
         stops=params.stops,
+        memory_most=_bytes(params.memory_most),
     )
     detected = params.priority_class is None
     return cmd.RequestLease(
@@ -341,6 +342,7 @@ def lease_result(state: State, lease: Lease, key: bytes) -> doc.Granted:
         "gpus": granted_gpus(state, lease),
         "state": lease.phase.value,
         "follows": lease.request.follows,
+        "memory_most": lease.request.memory_most,
         "share": state.given.get(lease.id) if lease.request.expected else None,
         **voucher(state, lease, key),
     }

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
+from ..words.config import MIB
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase
 from .copies import replace
 from .state import GpuState, Lease, Reservation, ReservationKey, State
 from .table import Map
+
+#: Lifts are multiples of this; smaller rises are not told.
+STEP: Final = 256 * MIB
 
 
 def unlifted(state: State) -> State:

@@ -136,6 +136,15 @@ class Lease:
         return not self.stalled and not self.is_resuming and len(self.members) == 1
 
     @property
+    def can_be_lifted(self) -> bool:
+        """Whether its limit may be lifted: its processes can change theirs, as far as is known.
+
+        Who asks for a range says that all of its processes keep to the limit that they are told.
+        """
+        ranged = self.request.memory_most is not None and not (self.stalled or self.is_resuming)
+        return self.live_limits is not False and (self.can_be_asked or ranged)
+
+    @property
     def is_resuming(self) -> bool:
         """Whether it has GPUs again, and its memory is on the way back."""
         return self.phase is LeasePhase.HELD and self.parked is not None

@@ -21,7 +21,7 @@ from ..words.model import (
 from ..words.recalls import AT_WORK, NOTHING_STAYS, Give, Recall, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft, Refuse
-from .own import of_task
+from .own import of_task, unknown_lease
 from .serving import serve, serve_restores, waits_for_link
 
 
@@ -207,13 +207,14 @@ def set_limits(
 def settle_newcomers(draft: Draft) -> None:
     """After grants: who shares a reservation that follows has its part of it.
 
-    Tasks that were granted less than their quota gives are lifted at once, where nobody needs it:
-    the first thing that such a task does may need more than it is expected to.
+    Tasks that were granted less than their quota gives, or than they asked for, are lifted at once
+    where nobody needs it: the first thing that such a task does may need more than it is expected
+    to.
     """
     granted = [event for event in draft.events if isinstance(event, ev.LeaseGranted)]
-    if not granted or not following.follows_any(draft.state):
+    if not granted:
         return
-    for event in granted:
+    for event in granted if following.follows_any(draft.state) else ():
         if event.lease in draft.state.leases:
             for followed in tuple(following.again(draft.state, event)):
                 draft.emit(replace(followed, at=draft.at))
@@ -221,15 +222,20 @@ def settle_newcomers(draft: Draft) -> None:
             for told in tuple(following.told(draft.state, gpus, draft.at)):
                 draft.emit(told)
     if draft.state.rebuild is None and any(
-        held.request.follows
+        held.request.follows or held.request.memory_most
         for event in granted
         if (held := draft.state.leases.get(event.lease)) and held.phase is LeasePhase.HELD
     ):
         set_limits(draft, may_lift=True)
 
 
-@of_task(cmd.ConfirmLimit)
+@of_task(cmd.ConfirmLimit, members=True)
 def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit, lease: Lease) -> Decision:
+    if lease.request.memory_most is None:
+        if command.process != lease.task.process:
+            return unknown_lease()
+    elif not command.live and len(lease.members) > 1:
+        return Done(lease.id)  # another process of it has the framework
     if lifts.is_news(draft.state, lease, command.gpus, command.live):
         draft.emit(
             ev.LimitConfirmed(draft.at, lease.id, lease.environment, command.gpus, command.live)

@@ -21,7 +21,7 @@ import math
 from collections.abc import Container, Iterable, Iterator
 
 from ..books import shares
-from ..books.lifts import entitled, followers_on, tasks_on
+from ..books.lifts import STEP, entitled, followers_on, tasks_on
 from ..books.placement import wanted
 from ..books.room import known
 from ..books.state import Lease, ReservationKey, State
@@ -87,10 +87,10 @@ def follow(
             need = min(need, max(now, reserved + free[gpu]))
             reserved = Bytes(max(reserved, need))
             free[gpu] -= reserved - held.memory
-            lacks = sure - need if sure - need >= lifts.STEP else 0
+            lacks = sure - need if sure - need >= STEP else 0
         if lacks != state.short.get(key, 0):
             yield ev.ShortOfMemory(at, environment, gpu, Bytes(lacks))
-        if need < now and (now - need < lifts.STEP or not _may_shrink(state, key)):
+        if need < now and (now - need < STEP or not _may_shrink(state, key)):
             continue
         if need != now:
             seen = tuple((x.id, Bytes(x.peak(gpu))) for x in followers_on(state, key) if x.full)

@@ -8,7 +8,7 @@ in time loses the reservation all the same. Memory that it still uses then count
 lease, and no other task gets it before it is gone.
 
 No limit is lifted while a request waits. Each GPU keeps a head-room, and the leases there share the
-rest equally.
+rest equally. Who asked for a range of memory comes first (:mod:`.ranges`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Final
 from ..books import shares
 from ..books.copies import replace
 from ..books.lifts import (
+    STEP,
     answers,
     entitled,
     followers_on,
@@ -36,17 +37,13 @@ from ..books.placement import GpuRoom, Granted, wanted
 from ..books.room import try_place
 from ..books.state import ClaimKey, Lease, ReservationKey, State
 from ..words import events as ev
-from ..words.config import MIB, PolicyConfig
+from ..words.config import PolicyConfig
 from ..words.model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase
-from . import growing, patience, plan
+from . import growing, patience, plan, ranges
 
 #: Seconds for which no limit on a GPU is lifted after one was taken back there.
 REST: Final = 30.0
-
-
-#: Lifts are multiples of this; smaller rises are not told.
-STEP: Final = 256 * MIB
 
 
 #: Bytes by GPU that was measured and environment; ``None``: not all is known.
@@ -88,19 +85,44 @@ def adjust(
 ) -> Iterator[ev.LimitTold]:
     """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
     follows = frozenset(key[1] for key, held in state.reservations.items() if held.following)
+    ranged = any(state.leases[name].request.memory_most for name, _gpu in state.claims)
     if state.problem is not None or not (
-        config.burst_memory or state.lifts or state.quotas.has_bursts or follows
+        config.burst_memory or state.lifts or state.quotas.has_bursts or follows or ranged
     ):
         return
     line = state.has_line
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
     if state.short and state.lifts:
         demand, freed = _with_growers(state, config, at, demand, freed)
+    resting = {
+        uuid
+        for uuid, books in state.gpus.items()
+        if not may_lift
+        or line
+        or at - state.lowered_at.get(uuid, at - REST) < REST
+        or books.problem is not None
+        or uuid in state.out
+    }
+    late = {uuid for uuid in demand if _is_late(state, config, uuid, at)}
     told: dict[LeaseId, list[Allocation]] = {}
+    promised, risen = Counter[GpuUuid](), Counter[GpuUuid]()
+    if ranged:
+        rooms = {
+            uuid: _spare(state, uuid)
+            - max(0, demand.get(uuid, 0) - freed.get(uuid, 0))
+            - (_kept(state, uuid, used.get(uuid, {})) if uuid in late else 0)
+            for uuid in state.gpus
+        }
+        for part, share in ranges.given(state, config, rooms, resting, late):
+            promised[part.gpu] += share.wish
+            risen[part.gpu] += max(0, share.now - part.has)
+            if share.now != part.has:
+                limits = told.setdefault(part.lease, [])
+                limits.append(Allocation(part.gpu, Bytes(part.least + share.now)))
     for uuid, books in sorted(state.gpus.items()):
         if books.problem is not None or uuid in state.out:
             continue
-        spare = books.free + sum(size for key, size in state.bursts.items() if key[1] == uuid)
+        spare = _spare(state, uuid) - promised[uuid]
         kept_free = headroom(config, books.gpu)
         room = spare - kept_free
         keeps = uuid in follows and not line
@@ -108,38 +130,48 @@ def adjust(
             room = spare - min(books.free, kept_free)
         if demand.get(uuid):
             room = min(room, room + freed.get(uuid, 0) - demand[uuid])
-        late = uuid in demand and _is_late(state, config, uuid, at)
-        if late:
+        if uuid in late:
             room -= max(0, _kept(state, uuid, used.get(uuid, {})) - kept_free)
         # Memory that others are to give back is not free yet.
-        now_free = max(0, books.free - kept_free)
+        now_free = max(0, books.free - risen[uuid] - kept_free)
         wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
         fair = _share(max(0, room), wishes)
         for name in tuple(fair):  # those who share a reservation that follows share its lift
             for other in _sharers(state, state.leases[name], uuid):
                 fair[other.id] = fair[name]
-        lifted = [name for name, gpu in state.lifts if gpu == uuid]
-        if late and any(fair.get(name, 0) < lifted_by(state, name, uuid) for name in lifted):
+        lifted = [
+            name
+            for name, gpu in state.lifts
+            if gpu == uuid and not state.leases[name].request.memory_most
+        ]
+        if uuid in late and any(
+            fair.get(name, 0) < lifted_by(state, name, uuid) for name in lifted
+        ):
             fair = {}  # one step was not enough: the next is the last
-        rests = at - state.lowered_at.get(uuid, at - REST) < REST
         for lease in sorted({*fair, *lifted}):
-            part = part_on(state, lease, uuid)
-            if part is None:
+            own = part_on(state, lease, uuid)
+            if own is None:
                 continue
             now = lifted_by(state, lease, uuid)
             most = fair.get(lease, 0)
             if most > now:
                 most = min(most, now + now_free)
-                if not may_lift or line or rests or most < now + STEP:
+                if uuid in resting or most < now + STEP:
                     continue
                 now_free -= most - now
             elif keeps and now - most < STEP:
                 continue
             if most != now:
                 limits = told.setdefault(lease, [])
-                limits.append(Allocation(uuid, Bytes(part.memory + most)))
+                limits.append(Allocation(uuid, Bytes(own.memory + most)))
     for lease, parts in sorted(told.items()):
         yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
+
+
+def _spare(state: State, gpu: GpuUuid) -> int:
+    """Bytes of a GPU that are free, or would be if no limit were lifted."""
+    bursts = sum(size for key, size in state.bursts.items() if key[1] == gpu)
+    return state.gpus[gpu].free + bursts
 
 
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
@@ -180,9 +212,9 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
         held = state.reservations[(lease.environment, gpu)]
         if part is None:
             continue
-        if in_time and not lease.request.follows:
+        if (in_time and not lease.request.follows) or lease.request.memory_most:
             continue
-        can = lease.can_be_asked and lease.live_limits is not False
+        can = lease.can_be_lifted
         burst = 0.0 if in_time else burst_memory(state, config, lease.environment)
         ceiling = int(_part_of(state.gpus[gpu].gpu, burst))
         if lease.request.follows:

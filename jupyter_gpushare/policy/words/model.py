@@ -373,10 +373,11 @@ class Parts:
 class Request:
     """What a task asks for. Sizes are bytes on each GPU.
 
-    ``memory`` ``None``: what the quota gives. ``persistent`` and ``temporary`` are the parts that
-    it names of its memory (:class:`.turns.Figures`); they are known before it is placed, if both
-    are named. ``turn_offset`` is the head-room before its persistent part where it takes turns, if
-    that is more than the administrator's.
+    ``memory`` ``None``: what the quota gives. ``memory_most``: it asks for a range, of which
+    ``memory`` is the least (:mod:`..recall.ranges`). ``persistent`` and ``temporary`` are the parts
+    that it names of its memory (:class:`.turns.Figures`); they are known before it is placed, if
+    both are named. ``turn_offset`` is the head-room before its persistent part where it takes
+    turns, if that is more than the administrator's.
 
     Once it is decided, ``reserve`` says how much it reserves where no ``memory`` is named;
     ``None``: all that the quota gives. ``live``: its frameworks' limits can change while they run
@@ -408,6 +409,7 @@ class Request:
     bounded: bool = since(3, False)
     expected: tuple[Expected, ...] = since(3, ())
     promise: Promise | None = since(3, None)
+    memory_most: Bytes | None = since(3, None)
 
     def in_class(self, kind: PriorityClass) -> Request:
         """The same in a class; what is batch by its own wish stays so."""

@@ -591,6 +591,8 @@ export interface components {
             live_limits: boolean | null;
             /** @description until when an idle one keeps its GPUs whoever waits: Unix time, seconds; null: for ever, or not yours to know */
             may_be_taken_at?: number | null;
+            /** @description bytes that it has use for on each GPU: it asked for a range, and its `limit` is between what it was granted and this; null: no range */
+            memory_most?: number | null;
             mine: boolean;
             name: string | null;
             /** @description it uses more of a GPU than it may, and what is done about it when; null: it does not, or not yours to know */

@@ -1,0 +1,550 @@
+"""Leases that ask for a range of memory: shares fall as the GPUs fill, and rise again."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from support.examples import examples
+from support.policy_histories import PEOPLE, Histories
+from support.policy_moves import idle, stories_of
+from support.policy_world import BOOT, GIB, World, gpu, is_asked_back, plain_config, process, task
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import room
+from jupyter_gpushare.policy.books.lifts import STEP, unlifted
+from jupyter_gpushare.policy.books.placement import Granted
+from jupyter_gpushare.policy.books.state import Lease, State
+from jupyter_gpushare.policy.recall import lifts, ranges
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.model import (
+    Allocation,
+    Bytes,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    ProcessId,
+    Quota,
+    Request,
+)
+from jupyter_gpushare.policy.words.moves import InvariantBroken
+
+LONG = 1e6
+
+
+def asks(least: int, most: int, gpus: int = 1) -> Request:
+    return Request(gpus, Bytes(least * GIB), memory_most=Bytes(most * GIB))
+
+
+def node(*sizes: int, quota: Quota | None = None, **more: Any) -> World:
+    config = plain_config(heartbeat_timeout=LONG, settle_interval=LONG, **more)
+    gpus = [gpu(index, size) for index, size in enumerate(sizes)]
+    return World(config).start(gpus, quota or Quota(4, None))
+
+
+def share(state: State, lease: str) -> float:
+    """GiB that a lease was last told that it may use, on each of its GPUs."""
+    found = state.leases[LeaseId(lease)]
+    (size,) = {lifts.limit(state, found, part) for part in found.allocations}
+    return size / GIB
+
+
+def all_shares(world: World) -> dict[str, float]:
+    held = (x for x in world.state.leases.values() if x.phase is LeasePhase.HELD)
+    return {lease.id: share(world.state, lease.id) for lease in sorted(held, key=lambda x: x.order)}
+
+
+def who(lease: Lease) -> tuple[LeaseId, EnvironmentName, ProcessId]:
+    return lease.id, lease.environment, lease.task.process
+
+
+def obey(world: World, *, but: Sequence[str] = ()) -> None:
+    """All tasks use what they may, and say so; then the GPUs are measured."""
+    world.at += 0.5
+    for lease in tuple(world.state.leases.values()):
+        if lease.phase is not LeasePhase.HELD or lease.id in but:
+            continue
+        limits = tuple(
+            Allocation(part.gpu, lifts.limit(world.state, lease, part))
+            for part in lease.allocations
+        )
+        if any(key[0] == lease.id for key in world.state.lifts):
+            world.run(cmd.ConfirmLimit(world.at, *who(lease), limits, True))
+    for lease in tuple(world.state.leases.values()):
+        if lease.phase is LeasePhase.HELD and lease.id not in but:
+            for part in lease.allocations:
+                size = lifts.limit(world.state, lease, part)
+                world.memory[(lease.task.process.pid, part.gpu)] = size
+    world.at += 0.5
+    world.observe()
+
+
+def settled(world: World, *, but: Sequence[str] = ()) -> None:
+    """Until nothing moves any more, with the rest after a fall."""
+    before, tries = None, 0
+    while before != (before := (all_shares(world), world.state.gpus)) or tries < 3:
+        obey(world, but=but)
+        world.at += lifts.REST + 1
+        world.observe()
+        tries += 1
+        assert tries < 50, "it never comes to rest"
+
+
+def test_who_comes_first_gets_most_and_gives_it_up_step_by_step() -> None:
+    """More at first, then less, then the queue, and back again."""
+    world = node(40, max_tasks_per_gpu=8)
+    world.request("alice", 1, asks(8, 30))
+    assert all_shares(world) == {"L1": 30}, "at once, and no more than it asked for"
+    obey(world)
+    world.request("bob", 2, asks(8, 30))
+    assert all_shares(world) == {"L1": 30, "L2": 10}, "he gets what is left"
+    obey(world)
+    world.request("carol", 3, asks(8, 30))
+    assert all_shares(world) == {"L1": 24, "L2": 8}, "the last one first, then as much as is needed"
+    assert "L3" in world.state.queue.waiting, "their words are not enough"
+    obey(world)
+    assert all_shares(world) == {"L1": 24, "L2": 8, "L3": 8}
+    for pid, name in ((4, "dave"), (5, "erin")):
+        world.request(name, pid, asks(8, 30))
+        obey(world)
+    assert all_shares(world) == dict.fromkeys(("L1", "L2", "L3", "L4", "L5"), 8)
+    world.request("frank", 6, asks(8, 30))
+    settled(world)
+    assert "L6" in world.state.queue.waiting, "all have their least"
+    assert set(all_shares(world).values()) == {8}
+    for pid in (5, 6, 4):
+        world.die(pid)
+    assert set(all_shares(world).values()) == {8}
+    settled(world)
+    assert all_shares(world) == {"L1": 24, "L2": 8, "L3": 8}
+    world.die(3)
+    world.die(2)
+    settled(world)
+    assert all_shares(world) == {"L1": 30}
+
+
+def test_all_gpus_of_a_lease_have_the_same_share() -> None:
+    """The fullest of its GPUs says how much it is."""
+    world = node(40, 24)
+    world.request("alice", 1, asks(8, 40, gpus=2))
+    assert all_shares(world) == {"L1": 24}
+    obey(world)
+    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    obey(world)
+    assert share(world.state, "L2") == 20
+    assert all_shares(world)["L1"] == 20, "on both, though only one of them is needed"
+    settled(world)
+    assert all_shares(world)["L1"] == 20
+
+
+def test_all_leases_of_a_job_have_the_same_share() -> None:
+    """Also the newcomer, on a GPU that others use as well."""
+    world = node(40, 40)
+    world.request("bob", 9, Request(1, Bytes(26 * GIB)))
+    for pid in (1, 2):
+        worker = replace(task(pid), job="digits")
+        name, request = LeaseId(f"W{pid}"), asks(8, 40)
+        world.run(cmd.RequestLease(world.at, name, EnvironmentName("alice"), worker, request, True))
+        obey(world)
+    assert {name: size for name, size in all_shares(world).items() if name != "L1"} == {
+        "W1": 14,
+        "W2": 14,
+    }
+    world.die(9)
+    settled(world)
+    assert all_shares(world) == {"W1": 40, "W2": 40}
+    world.die(2)
+    settled(world)
+    assert all_shares(world) == {"W1": 40}
+
+
+def test_nobody_is_asked_for_a_gpu_before_the_ranges_have_fallen() -> None:
+    world = node(40, idle_timeout=5.0, max_tasks_per_gpu=8)
+    world.request("alice", 1, Request(1, Bytes(10 * GIB)))
+    world.request("bob", 2, asks(8, 40))
+    obey(world)
+    idle(world, "L1")
+    world.at += 20.0
+    world.request("carol", 3, Request(1, Bytes(20 * GIB)))
+    assert share(world.state, "L2") == 10
+    assert not any(is_asked_back(event) for event in world.history)
+    obey(world)
+    assert share(world.state, "L3") == 20
+    assert not any(is_asked_back(event) for event in world.history)
+
+
+def test_where_one_does_not_come_down_the_next_one_has_to() -> None:
+    """What is not measured to be free belongs to the one that has it."""
+    world = node(48, burst_return=30.0)
+    for pid, name in ((1, "alice"), (2, "bob")):
+        world.request(name, pid, asks(8, 24))
+    obey(world)
+    assert all_shares(world) == {"L1": 24, "L2": 24}
+    world.request("carol", 3, Request(1, Bytes(12 * GIB)))
+    assert all_shares(world) == {"L1": 24, "L2": 12}, "the last one first"
+    for _ in range(8):
+        obey(world, but=["L2"])
+        world.at += 1.0
+        world.observe()
+    assert share(world.state, "L1") < 24, "the other one did not"
+    for _ in range(8):
+        obey(world, but=["L2"])
+    assert share(world.state, "L3") == 12
+    assert world.memory[(2, GpuUuid("GPU-0"))] == 24 * GIB
+
+
+def test_who_cannot_change_its_limit_has_its_least() -> None:
+    world = node(40)
+    world.request("alice", 1, asks(8, 40))
+    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases[LeaseId("L1")]), (), False))
+    world.observe()
+    settled(world, but=["L1"])
+    assert share(world.state, "L1") == 8
+    assert world.state.gpus[GpuUuid("GPU-0")].reserved == 8 * GIB
+    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases[LeaseId("L1")]), (), True))
+    settled(world)
+    assert share(world.state, "L1") == 40, "a framework that can was imported"
+
+
+def test_the_quota_is_the_bound_and_a_second_lease_shares_what_it_gives() -> None:
+    world = node(40, quota=Quota(1, Bytes(20 * GIB)))
+    world.request("alice", 1, asks(8, 40))
+    assert share(world.state, "L1") == 20
+    obey(world)
+    world.request("alice", 2, asks(8, 40))
+    settled(world)
+    assert all_shares(world) == {"L1": 8, "L2": 8}, "both are in one reservation"
+    world.die(2)
+    settled(world)
+    assert all_shares(world) == {"L1": 20}
+
+
+def test_a_range_goes_before_what_the_node_lends() -> None:
+    """`burst_memory` is for those who did not ask."""
+    world = node(40, burst_memory=0.9, quota=Quota(1, Bytes(4 * GIB)))
+    world.request("alice", 1)
+    world.observe()
+    obey(world)
+    assert share(world.state, "L1") == 36
+    world.run(
+        cmd.SetQuota(world.at, EnvironmentName("bob"), Quota(1, None), EnvironmentName("root"))
+    )
+    world.request("bob", 2, asks(8, 32))
+    settled(world)
+    assert all_shares(world) == {"L1": 4, "L2": 32}
+
+
+def test_shares_survive_a_restart() -> None:
+    world = node(40)
+    world.request("alice", 1, asks(8, 30))
+    obey(world)
+    state = State()
+    for event in core.summarise(world.state):
+        state = core.evolve(state, event)
+    world.state = core.step(state, cmd.Start(world.at, BOOT, (gpu(0, 40),)), world.config).state
+    world.run(cmd.ConfigureQuotas(world.at, Quota(4, None)))
+    assert share(world.state, "L1") == 30
+    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    assert share(world.state, "L1") == 20
+
+
+def test_a_share_holds_for_processes_that_joined() -> None:
+    """They keep to it as well, and whoever of them can change its limit answers."""
+    world = node(40)
+    world.request("alice", 1, asks(8, 30))
+    lease = world.state.leases[LeaseId("L1")]
+    child = process(77)
+    world.run(cmd.Attach(world.at, lease.id, lease.environment, child))
+    world.run(cmd.ConfirmLimit(world.at, *who(lease), (), False))
+    settled(world, but=["L1"])
+    part = lease.allocations[0].gpu
+    world.run(cmd.ConfirmLimit(world.at, lease.id, lease.environment, child, (), True))
+    settled(world, but=["L1"])
+    assert share(world.state, "L1") == 30
+    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    assert share(world.state, "L1") == 20
+    told = (Allocation(part, Bytes(20 * GIB)),)
+    world.run(cmd.ConfirmLimit(world.at, lease.id, lease.environment, child, told, True))
+    world.at += 1.0
+    world.observe()
+    assert share(world.state, "L2") == 20
+
+
+# -- what always holds --------------------------------------------------------------------------
+
+
+class Load(RuleBasedStateMachine):
+    """Jobs come and go, and all obey; after each command we look at every event of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = node(24, 40, 80, max_tasks_per_gpu=20)
+        self.pid = 0
+        self.known: dict[str, float] = {}
+
+    @rule(
+        least=st.integers(1, 12),
+        more=st.sampled_from([0, 4, 12, 60]),
+        gpus=st.integers(1, 3),
+        fixed=st.booleans(),
+        of_job=st.booleans(),
+    )
+    def comes(self, least: int, more: int, gpus: int, fixed: bool, of_job: bool) -> None:
+        self.pid += 1
+        name = EnvironmentName("team" if of_job else f"user{self.pid}")
+        request = Request(gpus, Bytes(least * GIB))
+        if of_job:
+            request, fixed = asks(4, 24), False
+        elif not fixed:
+            request = asks(least, least + more, gpus)
+        worker = replace(task(self.pid), job="job" if of_job else None)
+        lease = LeaseId(f"L{self.pid:03}")
+        before, heard = all_shares(self.world), len(self.world.history)
+        self.world.run(cmd.RequestLease(self.world.at, lease, name, worker, request, True))
+        # More load: no share of another job rises.
+        after = all_shares(self.world)
+        rose = [one for one in before if after[one] > before[one]]
+        assert not rose, f"{rose} rose when {lease} came"
+        self._events(heard)
+
+    @rule(data=st.data())
+    def goes(self, data: st.DataObject) -> None:
+        there = sorted(self.world.state.leases)
+        if not there:
+            return
+        lease = self.world.state.leases[data.draw(st.sampled_from(there))]
+        before, heard = all_shares(self.world), len(self.world.history)
+        waited = bool(self.world.state.queue.waiting)
+        self.world.die(lease.task.process.pid)
+        # Less load: no share falls, as long as nobody waits for what was freed.
+        after = all_shares(self.world)
+        fell = [one for one in before if one in after and after[one] < before[one]]
+        assert waited or not fell, f"{fell} fell when {lease.id} went"
+        self._events(heard)
+
+    @rule()
+    def obeys(self) -> None:
+        heard = len(self.world.history)
+        obey(self.world)
+        self._events(heard)
+
+    @rule()
+    def settles(self) -> None:
+        heard = len(self.world.history)
+        settled(self.world)
+        self._events(heard)
+        self.at_rest()
+
+    def at_rest(self) -> None:
+        state = self.world.state
+        for name in state.queue.waiting:
+            placed = room.try_place(unlifted(state), state.leases[name], self.world.config)
+            assert not isinstance(placed, Granted), f"{name} waits while others could fall"
+        if state.queue.waiting:
+            return
+        for job in ranges._jobs(state, self.world.config, frozenset()):
+            level = job.parts[0].has
+            tight = any(state.gpus[part.gpu].free < STEP for part in job.parts)
+            assert level + STEP > job.most or tight, "there is room, and it did not rise"
+
+    def _events(self, heard: int) -> None:
+        """What the ledger has: the reservations after each event never exceed a GPU."""
+        for event in self.world.history[heard:]:
+            if isinstance(event, ev.LimitTold):
+                lease = self.world.state.leases.get(event.lease)
+                if lease is not None and lease.request.memory_most is not None:
+                    sizes = {part.memory for part in event.gpus}
+                    assert len(sizes) == 1, "the same on all GPUs"
+                    assert (lease.request.memory or 0) <= min(sizes), "never below the least"
+                    assert max(sizes) <= lease.request.memory_most, "never above the most"
+        for books in self.world.state.gpus.values():
+            assert books.reserved <= books.gpu.memory
+
+    @invariant()
+    def a_job_has_one_share(self) -> None:
+        jobs: dict[tuple[str, str], set[float]] = {}
+        for lease in self.world.state.leases.values():
+            if lease.phase is LeasePhase.HELD and lease.task.job:
+                key = (lease.environment, lease.task.job)
+                jobs.setdefault(key, set()).add(share(self.world.state, lease.id))
+        assert all(len(sizes) == 1 for sizes in jobs.values()), jobs
+
+    @invariant()
+    def the_first_has_most(self) -> None:
+        """Of leases with the same range: on the same GPUs, or fewer of them."""
+        state = self.world.state
+        held = [
+            lease
+            for lease in sorted(state.leases.values(), key=lambda one: one.order)
+            if lease.phase is LeasePhase.HELD and lease.request.memory_most and not lease.task.job
+        ]
+        for place, first in enumerate(held):
+            for later in held[place + 1 :]:
+                same = (first.request.memory, first.request.memory_most) == (
+                    later.request.memory,
+                    later.request.memory_most,
+                )
+                if same and {p.gpu for p in first.allocations} <= {
+                    p.gpu for p in later.allocations
+                }:
+                    assert share(state, first.id) >= share(state, later.id)
+
+
+class Ranged(Histories):
+    """All that people do, with requests for a range among them."""
+
+    @rule(
+        person=st.sampled_from(PEOPLE),
+        gpus=st.integers(1, 2),
+        least=st.integers(1, 6),
+        more=st.integers(0, 20),
+    )
+    def ask_for_a_range(self, person: str, gpus: int, least: int, more: int) -> None:
+        pid, self.next_pid = self.next_pid, self.next_pid + 1
+        self.alive[pid] = person
+        self.world.request(person, pid, asks(least, least + more, gpus))
+
+
+pytestmark = pytest.mark.timeout(600)
+
+SOME = settings(
+    max_examples=examples(60),
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def test_shares_are_monotone_and_fit_whatever_comes() -> None:
+    run_state_machine_as_test(Load, settings=SOME)
+
+
+def test_ranges_among_all_that_people_do() -> None:
+    run_state_machine_as_test(Ranged, settings=SOME)
+
+
+JOBS = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from("abc"), min_size=1).map(sorted),
+        st.integers(0, 60),
+        st.integers(0, 60),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+def _jobs(drawn: Iterable[tuple[list[str], int, int, bool]]) -> list[ranges.Job]:
+    return [
+        ranges.Job(
+            tuple(
+                ranges.Part(LeaseId(f"L{number}"), GpuUuid(name), 8 * GIB, min(has, most) * STEP)
+                for name in gpus
+            ),
+            most * STEP,
+            steady,
+        )
+        for number, (gpus, most, has, steady) in enumerate(drawn)
+    ]
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(drawn=JOBS, room=st.integers(-20, 100), free=st.integers(0, 40))
+def test_the_arithmetic(
+    drawn: list[tuple[list[str], int, int, bool]], room: int, free: int
+) -> None:
+    """What is given fits; who has to fall falls and no other; nobody goes below the least."""
+    jobs, gpus = _jobs(drawn), [GpuUuid(name) for name in "abc"]
+    rooms, frees = dict.fromkeys(gpus, room * STEP), dict.fromkeys(gpus, free * STEP)
+    told = ranges.shares(jobs, rooms, frees)
+    had, has, rises = Counter[GpuUuid](), Counter[GpuUuid](), Counter[GpuUuid]()
+    for job, one in zip(jobs, told, strict=True):
+        assert 0 <= one.now <= one.wish <= job.most
+        for part in job.parts:
+            had[part.gpu] += part.has
+            has[part.gpu] += one.now
+            rises[part.gpu] += max(0, one.now - part.has)
+            assert not (job.steady and one.now > part.has)
+    for name in gpus:
+        assert has[name] <= max(0, rooms[name])
+        assert rises[name] <= frees[name]
+    for job, one in zip(jobs, told, strict=True):
+        if one.now < job.parts[0].has:
+            assert any(had[part.gpu] > rooms[part.gpu] for part in job.parts)
+
+
+def run_everything() -> None:
+    for story in stories_of(sys.modules[__name__]):
+        story()
+    run_state_machine_as_test(Load, settings=SOME)
+
+
+def _each_gpu_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ranges._jobs
+
+    def jobs(*told: Any) -> list[ranges.Job]:
+        return [
+            ranges.Job((part,), job.most, job.steady)
+            for job in original(*told)
+            for part in job.parts
+        ]
+
+    monkeypatch.setattr(ranges, "_jobs", jobs)
+
+
+def _the_first_falls_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ranges._jobs
+    monkeypatch.setattr(ranges, "_jobs", lambda *told: original(*told)[::-1])
+
+
+def _rise_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ranges._jobs
+    monkeypatch.setattr(
+        ranges, "_jobs", lambda state, config, _resting: original(state, config, frozenset())
+    )
+
+
+def _take_what_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ranges.shares
+    monkeypatch.setattr(
+        ranges, "shares", lambda jobs, room, _free, late: original(jobs, room, room, late)
+    )
+
+
+def _never_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = ranges.shares
+    plenty = 10**15
+    monkeypatch.setattr(
+        ranges,
+        "shares",
+        lambda jobs, room, free, late: original(jobs, dict.fromkeys(room, plenty), free, late),
+    )
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _each_gpu_for_itself,
+        _the_first_falls_first,
+        _rise_at_any_time,
+        _take_what_is_not_free,
+        _never_fall,
+    ],
+    ids=lambda plant: plant.__name__.strip("_"),
+)
+def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, InvariantBroken, ValueError)):
+        run_everything()
