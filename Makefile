@@ -5,6 +5,8 @@
 #   make test-fast   the tests without the slow ones and without a browser
 #   make test-long   the tests that CI leaves out, because together they take minutes; and those
 #                    with random examples, with new ones (CI has the same at each run)
+#   make test-ray    sweeps and elastic training with real Ray and torch, on this machine and on hosts of
+#                    its own (as root); Ray and what it needs take 500 MB in .venv
 #   make test-ui     the tests in a browser only
 #   make matrix      the built package with old and new versions of Python, JupyterLab, Notebook,
 #                    JupyterHub and the rest, each in an environment of its own; MATRIX=oldest: one
@@ -75,7 +77,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept lab test test-fast test-long test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept lab test test-fast test-long test-ray test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -221,6 +223,15 @@ test-fast: $(VENV)/.dev $(UI)
 test-long: $(VENV)/.dev $(UI)
 	@$(SUITES) --pytest='-m long' pytest
 	@$(SUITES) --pytest='--hypothesis-profile=searching tests/policy tests/protocol tests/checkpoint' pytest
+
+$(VENV)/.ray: $(VENV)/.dev
+	@echo "Installing Ray (once) …"
+	@$(PIP) install --no-compile 'cloudpickle>=3' 'ray[train,tune]>=2.40'
+	@touch $@
+
+# One by one: each has several hosts, or several trainings, of its own.
+test-ray: $(VENV)/.ray
+	@$(BIN)/python -m pytest -q -n0 -m long tests/elastic tests/jobs
 
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright

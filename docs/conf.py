@@ -29,7 +29,7 @@ smartquotes = False  # two dashes begin an option
 nitpicky = True
 # No inventory of other projects is fetched: the site is built without a network.
 nitpick_ignore_regex = [
-    ("py:class", r"(collections\.abc|jupyter_gpushare)\..*|P|Prediction")
+    ("py:class", r"(collections\.abc|jupyter_gpushare|pathlib)\..*|P|Prediction")
 ]  # P: parameters
 
 myst_heading_anchors = 4  # links to headings are written as GitHub names them
