@@ -17,6 +17,8 @@
 #                    GPU, and a picture of it (2 min)
 #   make demo-qos    a training that grows slower keeps its deadline by a larger share of the GPU, and a
 #                    picture of it (1 min)
+#   make demo-pool   notebooks, a sweep and an elastic training share nine GPUs of three hosts, and a
+#                    picture of it (2 min; needs Ray, which it installs)
 #   make bench       measure, and write docs/benchmarks.md
 #   make bench-hub   measure a class of 200 on one node manager, and write docs/benchmarks-hub.md
 #   make bench-hosts  people on several hosts, by where they start; docs/benchmarks-hosts.md (1 h)
@@ -77,7 +79,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept lab test test-fast test-long test-ray test-ui matrix wheels demo demo-parking demo-turns demo-qos bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept lab test test-fast test-long test-ray test-ui matrix wheels demo demo-parking demo-turns demo-qos demo-pool bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -176,6 +178,11 @@ demo-qos: $(VENV)/.lab $(UI)
 	@mkdir -p build
 	@$(BIN)/python scripts/demo_qos.py --svg build/qos.svg $(ARGS)
 
+# The three hosts are namespaces where iproute2 is installed and the user is root.
+demo-pool: $(VENV)/.lab $(VENV)/.ray $(UI)
+	@mkdir -p build
+	@$(BIN)/python scripts/demo_pool.py --svg build/pool.svg $(ARGS)
+
 lint: lint-python lint-ui
 lint-python: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -224,13 +231,13 @@ test-long: $(VENV)/.dev $(UI)
 	@$(SUITES) --pytest='-m long' pytest
 	@$(SUITES) --pytest='--hypothesis-profile=searching tests/policy tests/protocol tests/checkpoint' pytest
 
-$(VENV)/.ray: $(VENV)/.dev
+$(VENV)/.ray: $(VENV)/.lab
 	@echo "Installing Ray (once) …"
 	@$(PIP) install --no-compile 'cloudpickle>=3' 'ray[train,tune]>=2.40'
 	@touch $@
 
 # One by one: each has several hosts, or several trainings, of its own.
-test-ray: $(VENV)/.ray
+test-ray: $(VENV)/.dev $(VENV)/.ray
 	@$(BIN)/python -m pytest -q -n0 -m long tests/elastic tests/jobs
 
 test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)

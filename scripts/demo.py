@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -52,13 +52,28 @@ class Story:
 
 
 class Notebook:
-    """One real kernel of one person. ``run`` starts a cell, ``result`` waits for it."""
+    """One real kernel of one person. ``run`` starts a cell, ``result`` waits for it.
+
+    ``before`` is put before the kernel's command, to start it on another host.
+    """
 
     def __init__(
-        self, story: Story, owner: str, name: str, socket: str, more: dict[str, str]
+        self,
+        story: Story,
+        owner: str,
+        name: str,
+        socket: str,
+        more: dict[str, str],
+        before: Sequence[str] = (),
     ) -> None:
         self.story, self.owner, self.name = story, owner, name
         self.manager = KernelManager(kernel_name="python3")
+        if before:
+            # Over Unix sockets: that host has a network of its own.
+            self.manager.transport = "ipc"
+            self.manager.ip = f"{socket}-{name}"
+            assert self.manager.kernel_spec is not None
+            self.manager.kernel_spec.argv[:1] = [*before, sys.executable]
         environment = {
             **os.environ,
             "JUPYTER_GPUSHARE_SOCKET": socket,
@@ -146,10 +161,11 @@ def start_node(
     people: Iterable[str],
     *which: str,
     environ: Mapping[str, str] = MappingProxyType({}),
+    there: Callable[[list[str]], list[str]] = list,
 ) -> tuple[subprocess.Popen[str], str]:
     """A node manager that tells people apart by their tokens. ``which``: arguments for its GPUs.
 
-    It sees ``environ``, too.
+    It sees ``environ``, too. ``there`` makes a command run on another host.
     """
     tokens = folder / "tokens.json"
     tokens.touch(0o600)
@@ -165,7 +181,7 @@ def start_node(
         "--log-level=WARN",
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
+        there(command), stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
     )
     assert process.stdout is not None
     if not process.stdout.readline().startswith("ready"):

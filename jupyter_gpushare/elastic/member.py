@@ -195,4 +195,9 @@ def _kinds() -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit((run_agent if sys.argv[2:] else main)(int(sys.argv[1])))
+    if not sys.argv[2:]:
+        sys.exit(main(int(sys.argv[1])))
+    code = run_agent(int(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # the card waits for our end, and taking torch down takes long

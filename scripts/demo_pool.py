@@ -1,0 +1,304 @@
+"""Notebooks, a sweep and an elastic training share nine GPUs of three hosts that are one pool.
+
+``make demo-pool`` runs it. The pool says on which host Alice's notebook starts. She goes to think,
+and Carol's training grows to all cards of that host. Bob's sweep takes what idles on the others.
+Then Alice's next cell gets a card back from the training, and Dave's, on another host, one from
+the sweep. At the end every model of the sweep has its result, and the training lost no step. The
+program exits with 1 if anything of that is not so. ``--svg`` makes a picture of who held which card
+when.
+
+The GPUs are simulated. Each host is a set of namespaces, with its own network and its own node
+manager (as root; else a folder with its own sockets). Everything else is real: the pool, Ray, torch
+with Gloo, kernels. What a GPU would compute is slept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from demo import IMPORT, WORK, Notebook, Story, wait_until
+from pool_hosts import CARDS, CLI, PATIENCE, Place, Ray, pool_of, started
+from pool_picture import Held, paint
+from pool_programs import MODEL, TRAINING
+
+from jupyter_gpushare.elastic import Phase as JobPhase
+from jupyter_gpushare.elastic.records import Records as JobRecords
+from jupyter_gpushare.elastic.records import names as job_names
+from jupyter_gpushare.jobs.core import Phase
+from jupyter_gpushare.jobs.records import Model
+from jupyter_gpushare.jobs.records import Records as SweepRecords
+from jupyter_gpushare.jobs.records import folder as sweeps_folder
+
+NAMES = ("a", "b", "c")
+STEP = 0.1
+RATES, DEPTHS = (0.1, 0.2, 0.4, 0.8), (2, 3, 4, 5, 6)
+#: Seconds from sending a cell to its card, beyond the step under way of who gives it.
+WITHIN = 1.0
+#: All of it takes less.
+MOST = 180.0
+WHO = {
+    "alice": "Alice's notebook",
+    "dave": "Dave's notebook",
+    "bob": "Bob's sweep",
+    "carol": "Carol's training",
+}
+
+
+class Play:
+    """The story. Every fact in it is checked."""
+
+    def __init__(self, story: Story, stack: ExitStack, folder: Path, places: list[Place]) -> None:
+        self.story, self.stack, self.folder = story, stack, folder
+        self.places = {place.host.name: place for place in places}
+        self.enough = folder / "enough"
+        self.marks: list[tuple[float, str]] = []
+        (folder / "model.py").write_text(MODEL)
+        (folder / "train.py").write_text(TRAINING)
+
+    def opened(self, owner: str, place: Place) -> Notebook:
+        """A notebook whose first cell imported torch, and so has a card."""
+        before = place.host.prefix
+        notebook = Notebook(self.story, owner, owner, place.socket, {}, before)
+        self.stack.callback(notebook.close)
+        notebook.run(IMPORT)
+        notebook.result(PATIENCE)
+        self.story.tell(
+            owner, f"opens a notebook on host {place.host.name}: import torch gets a card"
+        )
+        return notebook
+
+    def trains(self, place: Place) -> None:
+        """Carol's training, on cards that idle."""
+        words = ["elastic", f"--max-gpus={CARDS}", "--memory=8GiB", "--name=line", "--"]
+        environ = {"DEMO_STEP": str(STEP), "DEMO_ENOUGH": str(self.enough), "OMP_NUM_THREADS": "1"}
+        line = [*CLI, *words, sys.executable, "train.py"]
+        self.job = self._runs(place, line, "carol", {**place.environ("carol"), **environ})
+        self.story.tell("carol", f"jupyter gpushare {' '.join(words)} python train.py")
+
+    def sweeps(self, place: Place, environ: dict[str, str]) -> None:
+        """Bob's sweep, over all hosts."""
+        over = [f"rate={','.join(map(str, RATES))}", f"depth={','.join(map(str, DEPTHS))}"]
+        words = ["sweep", "model.py", *(f"--over={one}" for one in over)]
+        line = [*CLI, *words, "--memory=8GiB", "--name=sine"]
+        self.sweep = self._runs(place, line, "bob", environ)
+        self.story.tell("bob", f"jupyter gpushare {' '.join(words)}")
+
+    def _runs(
+        self, place: Place, line: list[str], who: str, environ: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{who}.out").open("wb") as out:
+            at = place.host.command(line, self.folder)
+            return started(self.stack, at, env=environ, stdout=out, stderr=out, cwd=self.folder)
+
+    def workers(self) -> int:
+        """So many cards train now."""
+        if self.job.poll() is not None:
+            said = (self.folder / "carol.out").read_text()[-2000:]
+            raise RuntimeError(f"carol's training has ended: {said}")
+        if "line" not in job_names():
+            return 0
+        status = JobRecords("line").status()
+        return len(status.ranks) if status.phase is JobPhase.TRAINING else 0
+
+    def has(self, who: str, place: Place) -> int:
+        """So many cards somebody holds on a host."""
+        leases = place.status()["leases"]
+        return sum(len(one["gpus"]) for one in leases if one["environment"] == who)
+
+    def computing(self) -> dict[str, int]:
+        """The cards of Bob's sweep, by host. Raises :class:`RuntimeError`: it has ended."""
+        if self.sweep.poll() is not None:
+            said = (self.folder / "bob.out").read_text()[-2000:]
+            raise RuntimeError(f"bob's sweep has ended: {said}")
+        return {name: self.has("bob", place) for name, place in self.places.items()}
+
+    def gives_back(self, notebook: Notebook) -> None:
+        notebook.run("%gpushare release")
+        notebook.result()
+        self.mark(f"{notebook.owner.capitalize()} gives the card back")
+        self.story.tell(notebook.owner, "%gpushare release, and thinks")
+
+    def mark(self, words: str) -> None:
+        self.marks.append((time.time(), words))
+
+    def comes_back(self, notebook: Notebook, place: Place, giver: str) -> None:
+        """Her next cell gets a card of whoever has lent it."""
+        whose = {"carol": "the training", "bob": "the sweep"}[giver]
+        sent = time.time()
+        self.mark(f"{notebook.owner.capitalize()}'s cell")
+        notebook.run(WORK)
+        notebook.result(PATIENCE)
+        events = [one for one in place.events() if one["environment"] == notebook.owner]
+        granted = [one["at"] for one in events if one["kind"] == "LeaseGranted"][-1]
+        gave = [
+            one
+            for one in place.events()
+            if one["kind"] == "LeaseEnded" and sent - 0.1 <= one["at"] <= granted + 0.1
+        ]
+        waited = granted - sent
+        # A step is not broken off. Where programs wait for a processor, all takes so much longer.
+        bound = (WITHIN + STEP) * crowding()
+        who, owners = notebook.owner, [one["environment"] for one in gave]
+        self.story.tell(who, f"sends a cell, while others have all cards of host {place.host.name}")
+        had = f"{who}'s cell had its card after {waited:.2f} s (at most {bound:.1f} s)"
+        self.story.check(waited <= bound and giver in owners, f"{had}; {whose} gave it back")
+
+    def job_events(self, *kinds: str) -> list[dict[str, Any]]:
+        """What Carol's training wrote down."""
+        found = JobRecords("line").follow().news()
+        return [one for one in found if one["event"] in kinds]
+
+    # -- what came of it ----------------------------------------------------------------------
+
+    def training_is_whole(self) -> None:
+        """It grew, and its step counter never fell."""
+        check, events = self.story.check, self.job_events("trains", "step")
+        sizes = [one["world"] for one in events if one["event"] == "trains" and one["rank"] == 0]
+        first, most = sizes[0], max(sizes)
+        check(first < most, f"carol's training: {', '.join(map(str, sizes))} cards; it grew")
+        steps = [one["step"] for one in events if one["event"] == "step" or one["rank"] == 0]
+        check(steps == sorted(steps), f"its step counter never fell, and came to {steps[-1]}")
+        said = JobRecords("line").status()
+        check(said.phase is JobPhase.DONE, f"it is {said.phase.value} {said.reason}")
+
+    def sweep_is_whole(self, held: list[Held]) -> None:
+        """Each model has one result, the one that it has anywhere."""
+        check, models = self.story.check, self._models()
+        count = len(RATES) * len(DEPTHS)
+        done = [model for model in models if model.phase is Phase.DONE and model.result]
+        numbers = {model.number for model in done}
+        check(
+            len(done) == len(numbers) == count, f"each of the {count} models has exactly one result"
+        )
+        space: dict[str, Any] = {}
+        exec(MODEL, space)
+        os.environ["DEMO_STEP"] = "0"
+        wrong = [one.number for one in done if space["train"](**one.candidate) != one.result]
+        check(not wrong, f"the same as computed here, one after the other{wrong or ''}")
+        again = sum(model.attempt > 1 for model in models)
+        hosts = sorted({one.host for one in held if one.who == "bob"})
+        check(len(hosts) >= 2, f"its models ran on hosts {', '.join(hosts)}; {again} began again")
+
+    def _models(self) -> list[Model]:
+        records = SweepRecords(sweeps_folder() / "sine.sqlite")
+        try:
+            return records.models()
+        finally:
+            records.close()
+
+    def cards_are_single(self, held: list[Held]) -> None:
+        """No card had two leases at once."""
+        order = sorted(held, key=lambda one: (one.host, one.card, one.began))
+        both = [
+            (one, other)
+            for one, other in pairwise(order)
+            if (one.host, one.card) == (other.host, other.card) and other.began < one.ended
+        ]
+        what = f"by the ledgers none of the cards was held by two at once, in {len(held)} leases"
+        self.story.check(not both, f"{what} {both or ''}")
+
+
+def crowding() -> float:
+    """So many programs want each processor; 1 where none has to wait."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def play(story: Story, stack: ExitStack, folder: Path) -> tuple[list[Held], Play]:
+    """The story."""
+    tell, check = story.tell, story.check
+    hosts, pool, places = stack.enter_context(pool_of(folder, NAMES))
+    if hosts.why:
+        tell("the hosts", f"are folders with sockets of their own, not namespaces: {hosts.why}")
+    else:
+        tell("the hosts", f"are namespaces with a network each: {', '.join(NAMES)}")
+
+    def joined() -> list[Any]:
+        return [one for one in pool.verb("hosts")["hosts"] if one["connected"]]
+
+    wait_until("all hosts joined", lambda: len(joined()) == len(NAMES), PATIENCE)
+    cards = sum(len(place.status()["gpus"]) for place in places)
+    check(cards == 9, f"the pool has {len(NAMES)} hosts with {cards} GPUs")
+    part = Play(story, stack, folder, places)
+    best = pool.verb("where", "alice")["hosts"][0]["host"]
+    home = part.places[best]
+    other = next(place for place in places if place is not home)
+    tell("the pool", f"says that alice's notebook starts best on host {best}")
+    tell("bob", "starts Ray on all hosts, with a token")
+    ray = Ray(stack, [home, *(place for place in places if place is not home)], "bob")
+    with ThreadPoolExecutor() as crew:
+        alice, dave = crew.map(part.opened, ("alice", "dave"), (home, other))
+    part.gives_back(dave)
+    part.trains(home)
+    first = wait_until("carol's training begins", part.workers, PATIENCE)
+    check(first < CARDS, f"carol's training has {first} of the two cards that idle beside alice's")
+    part.gives_back(alice)
+    wait_until("it grows", lambda: part.workers() == CARDS, PATIENCE)
+    check(True, "the training grew to three, with the card that alice does not need")
+    part.sweeps(home, {**ray.environ(home), "DEMO_STEP": str(STEP)})
+    wait_until(
+        "the sweep has what idles", lambda: sum(part.computing().values()) == 2 * CARDS, PATIENCE
+    )
+    check(True, "the sweep took the six that idled; now all nine are used")
+    with ThreadPoolExecutor() as crew:
+        list(crew.map(part.comes_back, (alice, dave), (home, other), ("carol", "bob")))
+    for notebook in (alice, dave):
+        part.gives_back(notebook)
+    tell("bob", "waits for the rest of his models")
+    if part.sweep.wait(PATIENCE):
+        check(False, f"bob's sweep: {(folder / 'bob.out').read_text()[-2000:]}")
+    wait_until("it has three again", lambda: part.workers() == CARDS, PATIENCE)
+    tell("carol", "has enough")
+    part.enough.touch()
+    part.job.wait(PATIENCE)
+    for notebook in (alice, dave):
+        notebook.close()
+    wait_until(
+        "all cards are free",
+        lambda: not any(place.status()["leases"] for place in places),
+        PATIENCE,
+    )
+    held = [one for place in places for one in place.held()]
+    part.sweep_is_whole(held)
+    part.training_is_whole()
+    part.cards_are_single(held)
+    return held, part
+
+
+def main() -> int:
+    """Play it; 0 when all was well."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--svg", type=Path, help="make this picture (needs matplotlib)")
+    options = parser.parse_args()
+    if importlib.util.find_spec("ray") is None:
+        print("A sweep over many hosts needs Ray: pip install 'ray>=2.40'", file=sys.stderr)
+        return 1
+    story = Story()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpd-")))
+        os.environ["JUPYTER_DATA_DIR"] = str(folder / "data")
+        try:
+            held, part = play(story, stack, folder)
+            took, most = time.monotonic() - story.began, MOST * crowding()
+            story.check(took < most, f"all of it took {took:.0f} s (at most {most:.0f} s)")
+            if options.svg:
+                paint(held, WHO, part.marks, options.svg)
+                story.tell("a picture", f"of who held which card: {options.svg}")
+        except RuntimeError as error:
+            story.check(False, str(error))
+    print(f"\n{'Everything as promised.' if not story.wrong else f'{story.wrong} WRONG.'}")
+    return 1 if story.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
