@@ -41,6 +41,7 @@ from jupyter_gpushare.jobs.records import Records as SweepRecords
 from jupyter_gpushare.jobs.records import folder as sweeps_folder
 
 NAMES = ("a", "b", "c")
+#: Seconds of a step, of the sweep's models and of the training.
 STEP = 0.1
 RATES, DEPTHS = (0.1, 0.2, 0.4, 0.8), (2, 3, 4, 5, 6)
 #: Seconds from sending a cell to its card, beyond the step under way of who gives it.
@@ -81,7 +82,7 @@ class Play:
     def trains(self, place: Place) -> None:
         """Carol's training, on cards that idle."""
         words = ["elastic", f"--max-gpus={CARDS}", "--memory=8GiB", "--name=line", "--"]
-        environ = {"DEMO_STEP": str(STEP), "DEMO_ENOUGH": str(self.enough), "OMP_NUM_THREADS": "1"}
+        environ = {"DEMO_ENOUGH": str(self.enough), "OMP_NUM_THREADS": "1"}
         line = [*CLI, *words, sys.executable, "train.py"]
         self.job = self._runs(place, line, "carol", {**place.environ("carol"), **environ})
         self.story.tell("carol", f"jupyter gpushare {' '.join(words)} python train.py")
@@ -183,7 +184,7 @@ class Play:
         )
         space: dict[str, Any] = {}
         exec(MODEL, space)
-        os.environ["DEMO_STEP"] = "0"
+        space["SECONDS"] = 0.0
         wrong = [one.number for one in done if space["train"](**one.candidate) != one.result]
         check(not wrong, f"the same as computed here, one after the other{wrong or ''}")
         again = sum(model.attempt > 1 for model in models)
@@ -245,7 +246,7 @@ def play(story: Story, stack: ExitStack, folder: Path) -> tuple[list[Held], Play
     part.gives_back(alice)
     wait_until("it grows", lambda: part.workers() == CARDS, PATIENCE)
     check(True, "the training grew to three, with the card that alice does not need")
-    part.sweeps(home, {**ray.environ(home), "DEMO_STEP": str(STEP)})
+    part.sweeps(home, ray.environ(home))
     wait_until(
         "the sweep has what idles", lambda: sum(part.computing().values()) == 2 * CARDS, PATIENCE
     )
