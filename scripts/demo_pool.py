@@ -126,6 +126,11 @@ class Play:
             raise RuntimeError(f"bob's sweep has ended: {said}")
         return {name: self.has("bob", place) for name, place in self.places.items()}
 
+    def filled(self, place: Place) -> bool:
+        """Whether the sweep has all cards there, and some elsewhere."""
+        had = self.computing()
+        return had[place.host.name] == CARDS and sum(had.values()) > CARDS
+
     def gives_back(self, notebook: Notebook) -> None:
         notebook.run("%gpushare release")
         notebook.result()
@@ -248,10 +253,8 @@ def play(story: Story, stack: ExitStack, folder: Path) -> tuple[list[Held], Play
     wait_until("it grows", lambda: part.workers() == CARDS, PATIENCE)
     check(True, "the training grew to three, with the card that alice does not need")
     part.sweeps(home, ray.environ(home))
-    wait_until(
-        "the sweep has what idles", lambda: sum(part.computing().values()) == 2 * CARDS, PATIENCE
-    )
-    check(True, "the sweep took the six that idled; now all nine are used")
+    wait_until("the sweep has all of dave's host", lambda: part.filled(other), PATIENCE)
+    check(part.workers() == CARDS, "the sweep takes what idles, the training has three cards")
     part.mark("both send a cell")
     with ThreadPoolExecutor() as crew:
         list(crew.map(part.comes_back, (alice, dave), (home, other), ("carol", "bob")))
