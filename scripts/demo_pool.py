@@ -61,11 +61,14 @@ WHO = {
 class Play:
     """The story. Every fact in it is checked."""
 
-    def __init__(self, story: Story, stack: ExitStack, folder: Path, places: list[Place]) -> None:
+    def __init__(
+        self, story: Story, stack: ExitStack, folder: Path, places: list[Place], crowded: float
+    ) -> None:
         self.story, self.stack, self.folder = story, stack, folder
         self.places = {place.host.name: place for place in places}
         self.enough = folder / "enough"
         self.marks: list[tuple[float, str]] = []
+        self.crowded = crowded
         (folder / "model.py").write_text(MODEL)
         (folder / "train.py").write_text(TRAINING)
 
@@ -126,11 +129,6 @@ class Play:
             raise RuntimeError(f"bob's sweep has ended: {said}")
         return {name: self.has("bob", place) for name, place in self.places.items()}
 
-    def filled(self, place: Place) -> bool:
-        """Whether the sweep has all cards there, and some elsewhere."""
-        had = self.computing()
-        return had[place.host.name] == CARDS and sum(had.values()) > CARDS
-
     def gives_back(self, notebook: Notebook) -> None:
         notebook.run("%gpushare release")
         notebook.result()
@@ -153,8 +151,7 @@ class Play:
             if one["kind"] == "LeaseEnded" and sent - 0.1 <= one["at"] <= granted + 0.1
         ]
         waited = granted - sent
-        # A step is not broken off. Where programs wait for a processor, all takes so much longer.
-        bound = (WITHIN + STEP) * crowding()
+        bound = (WITHIN + STEP) * self.crowded  # a step is not broken off
         who, owners = notebook.owner, [one["environment"] for one in gave]
         self.story.tell(who, f"sends a cell, while others have all cards of host {place.host.name}")
         had = f"{who}'s cell had its card after {waited:.2f} s (at most {bound:.1f} s)"
@@ -215,11 +212,11 @@ class Play:
 
 
 def crowding() -> float:
-    """So many programs want each processor; 1 where none has to wait."""
+    """So many programs want each processor before the demo begins; 1 where none has to wait."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def play(story: Story, stack: ExitStack, folder: Path) -> tuple[list[Held], Play]:
+def play(story: Story, stack: ExitStack, folder: Path, crowded: float) -> tuple[list[Held], Play]:
     """The story."""
     tell, check = story.tell, story.check
     hosts, pool, places = stack.enter_context(pool_of(folder, NAMES))
@@ -234,7 +231,7 @@ def play(story: Story, stack: ExitStack, folder: Path) -> tuple[list[Held], Play
     wait_until("all hosts joined", lambda: len(joined()) == len(NAMES), PATIENCE)
     cards = sum(len(place.status()["gpus"]) for place in places)
     check(cards == 9, f"the pool has {len(NAMES)} hosts with {cards} GPUs")
-    part = Play(story, stack, folder, places)
+    part = Play(story, stack, folder, places, crowded)
     best = pool.verb("where", "alice")["hosts"][0]["host"]
     home = part.places[best]
     other = next(place for place in places if place is not home)
@@ -253,8 +250,8 @@ def play(story: Story, stack: ExitStack, folder: Path) -> tuple[list[Held], Play
     wait_until("it grows", lambda: part.workers() == CARDS, PATIENCE)
     check(True, "the training grew to three, with the card that alice does not need")
     part.sweeps(home, ray.environ(home))
-    wait_until("the sweep has all of dave's host", lambda: part.filled(other), PATIENCE)
-    check(part.workers() == CARDS, "the sweep takes what idles, the training has three cards")
+    wait_until("all nine work", lambda: sum(part.computing().values()) == 2 * CARDS, PATIENCE)
+    check(part.workers() == CARDS, "the sweep took the six that idled; now all nine are used")
     part.mark("both send a cell")
     with ThreadPoolExecutor() as crew:
         list(crew.map(part.comes_back, (alice, dave), (home, other), ("carol", "bob")))
@@ -295,8 +292,12 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpd-")))
         os.environ["JUPYTER_DATA_DIR"] = str(folder / "data")
         try:
-            held, part = play(story, stack, folder)
-            took, most = time.monotonic() - story.began, MOST * crowding()
+            crowded = crowding()
+            if crowded > 1:
+                busy = f"is busy already: {crowded:.1f} programs want each processor"
+                story.tell("this machine", f"{busy}; so times may be so much longer")
+            held, part = play(story, stack, folder, crowded)
+            took, most = time.monotonic() - story.began, MOST * crowded
             story.check(took < most, f"all of it took {took:.0f} s (at most {most:.0f} s)")
             if options.svg:
                 paint(held, WHO, part.marks, options.svg)

@@ -130,18 +130,28 @@ class Ray:
         self.address = f"{places[0].host.address}:{self._port}"
         more = [f"--port={self._port}", "--head", "--include-dashboard=false"]
         self._begin(places[0], more)
-        wait_until("Ray", self._listens, PATIENCE)
+        # One after the other: some of those that join at once give up on a busy machine.
         for place in places[1:]:
             self._begin(place, [f"--address={self.address}"])
 
     def _begin(self, place: Place, more: list[str]) -> None:
+        """Start it, and wait until it has joined."""
         host = place.host
         line = [str(Path(sys.executable).with_name("ray")), "start", "--disable-usage-stats"]
         line += ["--block", f"--node-name={host.name}", f"--node-ip-address={host.address}"]
         line += ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", *more]
-        with (place.folder / "ray.log").open("wb") as log:
+        path = place.folder / "ray.log"
+        with path.open("wb") as log:
             options = {"stdout": log, "stderr": log, "start_new_session": True}
-            started(self._stack, host.command(line), env=self.environ(place), **options)
+            environ = self.environ(place)
+            process = started(self._stack, host.command(line), env=environ, **options)
+
+        def has_joined() -> bool:
+            if process.poll() is not None:
+                raise RuntimeError(f"Ray on host {host.name}: {path.read_text()[-2000:]}")
+            return "Ray runtime started" in path.read_text(errors="replace")
+
+        wait_until(f"Ray on host {host.name}", has_joined, PATIENCE)
 
     def environ(self, place: Place) -> dict[str, str]:
         """What connects somebody's program on a host."""
@@ -154,13 +164,6 @@ class Ray:
             "RAY_TMPDIR": str(folder),
             "RAY_ADDRESS": self.address,
         }
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection((self._first.host.address, self._port), 1.0).close()
-        except OSError:
-            return False
-        return True
 
 
 @contextmanager

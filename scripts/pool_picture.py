@@ -67,7 +67,7 @@ def paint(
     axis.set_yticks(list(rows.values()), [f"host {host}, card {card}" for host, card in rows])
     axis.set_ylim(high, low - 0.5)
     axis.set_xlim(0, ends - begins)
-    told = "   ".join(f"{number}: {words}" for number, (_at, words) in enumerate(marks, 1))
+    told = "; ".join(f"{number} {words}" for number, (_at, words) in enumerate(marks, 1))
     axis.set_xlabel(f"seconds\n{told}")
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)

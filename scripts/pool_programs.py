@@ -18,7 +18,7 @@ def train(rate, depth):
     x = numpy.linspace(-1, 1, 64)
     powers = numpy.stack([x**n for n in range(depth)], 1)
     weights = numpy.zeros(depth)
-    for step in range(60):
+    for step in range(100):
         errors = powers @ weights - numpy.sin(3 * x)
         weights -= rate * powers.T @ errors / len(x)
         time.sleep(SECONDS)  # the GPU computes
