@@ -20,6 +20,7 @@ from jupyter_gpushare import elastic
 from jupyter_gpushare.elastic import training
 from jupyter_gpushare.elastic.core import workers_text
 from jupyter_gpushare.elastic.records import Records
+from jupyter_gpushare.elastic.running import MOST_LEADERS
 from jupyter_gpushare.protocol.messages import Method
 
 # Here, where there is no node manager yet: the tests themselves ask for no GPU.
@@ -265,6 +266,27 @@ def test_a_leader_that_dies_is_replaced_and_a_damaged_checkpoint_is_passed_over(
     assert again.leader != first
     status = done(again, tmp_path, 800)
     assert any("Another one takes its place" in text for _, text in status.said)
+
+
+def test_jobs_have_a_leader_each_and_one_whose_leaders_all_die_ends_with_the_reason(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    (tmp_path / "doomed").mkdir()
+    job = begun(tmp_path, 1, "lives")
+    doomed = elastic.run(trained(tmp_path / "doomed", 80), data=data(240), max_gpus=1, name="dies")
+    killed: set[int] = set()
+    for _ in range(MOST_LEADERS):
+        until(lambda: doomed.leader not in killed, "another leader takes its place", WITHIN)
+        killed.add(doomed.leader)
+        os.kill(doomed.leader, signal.SIGKILL)
+    assert doomed.wait(WITHIN)
+    status = doomed.status()
+    assert status.phase is elastic.Phase.FAILED
+    assert "The leader's process ended with the code -9. It was the 4th one." in status.reason
+    assert job.leader not in killed
+    until(lambda: {one["job"] for one in node.status()["leases"]} == {"lives"}, "all given back")
+    done(job, tmp_path, 800)
+    check_samples(tmp_path, 240, 80)
 
 
 @pytest.mark.long
