@@ -290,6 +290,28 @@ def test_jobs_have_a_leader_each_and_one_whose_leaders_all_die_ends_with_the_rea
 
 
 @pytest.mark.long
+def test_a_notebook_presses_the_memory_of_a_job_before_it_takes_a_card(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    train = trained(tmp_path, 80)
+    job = elastic.run(train, data=data(240), max_gpus=2, name="wide", memory="8GiB..24GiB")
+
+    def shares() -> list[float]:
+        leases = [one for one in node.status()["leases"] if one["job"] == "wide"]
+        return [gpu["limit"] / 2**30 for one in leases for gpu in one["gpus"]]
+
+    until(lambda: shares() == [24.0, 24.0] and sizes(job)[-1:] == [2], "it has all", WITHIN)
+    with node.client() as notebook:
+        notebook.request(memory=24 * 2**30, priority_class="interactive")  # on the third GPU
+        notebook.request(memory=10 * 2**30, priority_class="interactive")
+        # It is on one of the job's two GPUs, and all workers have the same share.
+        until(lambda: shares() == [14.0, 14.0], "both fall", WITHIN)
+        assert sizes(job)[-1] == 2, "no card was taken"
+    done(job, tmp_path, 800)
+    check_samples(tmp_path, 240, 80)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(900)
 # The notebooks of this test say nothing while they hold their cards.
 @pytest.mark.parametrize("node", [(4, "c.Policy.heartbeat_timeout = 600.0")], indirect=True)
