@@ -77,6 +77,7 @@ def test_a_large_status_reaches_an_administrators_browser(home: Home, letter: st
         )
         assert server.wait_connected()["admin"]
         live = server.websocket(LIVE)
+        live.settimeout(120)  # each status is megabytes, and other tests run beside
         try:
             with (
                 node.client("root-token") as watcher,
