@@ -127,6 +127,8 @@ class PoolHub:
                 *("--Hub.service=gpushare", api.replace("127.0.0.1", self.hosts.address)),
                 *(f"--Hub.api_token_file={hub.home}/hub-token", "--ledger=/run/ledger.sqlite"),
                 *(f"--socket={NODE}", f"--NodeManagerApp.pool_listen=0.0.0.0:{PORT}"),
+                # What a test lets somebody hold sends no heartbeats.
+                "--Policy.heartbeat_timeout=600",
             ],
             stdout=subprocess.PIPE,
             text=True,
