@@ -680,7 +680,7 @@ class Service:
         ]
 
     def _limited(self, name: LeaseId, state: State) -> list[Guest]:
-        """Who is told a lease's limit: its own process; where it asked for a range, all of them."""
+        """The processes that get a lease's limit: its own; all, if the lease asked for a range."""
         lease = state.leases.get(name)
         ranged = lease is not None and lease.request.memory_most is not None
         return self._held_by(name) if ranged else self._own(name, state)
