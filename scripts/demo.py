@@ -6,6 +6,7 @@ it is not as it should be. The GPUs are simulated; everything else is real.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -155,17 +157,38 @@ def wait_until(what: str, fact: Callable[[], Any], within: float = 30.0) -> Any:
     return answer
 
 
+def started(stack: ExitStack, line: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """A process that ends with the stack."""
+    process = subprocess.Popen(line, **options)
+    stack.callback(end, process)
+    return process
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End it, if it runs."""
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
 def start_node(
+    stack: ExitStack,
     folder: Path,
     config: str,
     people: Iterable[str],
     *which: str,
     environ: Mapping[str, str] = MappingProxyType({}),
     there: Callable[[list[str]], list[str]] = list,
-) -> tuple[subprocess.Popen[str], str]:
-    """A node manager that tells people apart by their tokens. ``which``: arguments for its GPUs.
+) -> str:
+    """A node manager that tells people apart by their tokens; return its socket.
 
-    It sees ``environ``, too. ``there`` makes a command run on another host.
+    ``which`` are arguments for its GPUs. It sees ``environ``, too. ``there`` makes a command run
+    on another host.
     """
     tokens = folder / "tokens.json"
     tokens.touch(0o600)
@@ -180,21 +203,50 @@ def start_node(
         *("--token-file", str(tokens), f"--config={folder / 'node_config.py'}"),
         "--log-level=WARN",
     ]
-    process = subprocess.Popen(
-        there(command), stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}
-    )
+    environ = {**os.environ, **environ}
+    process = started(stack, there(command), stdout=subprocess.PIPE, text=True, env=environ)
     assert process.stdout is not None
     if not process.stdout.readline().startswith("ready"):
         raise RuntimeError("the node manager did not start")
-    return process, socket
+    return socket
 
 
-def play(story: Story, socket: str, notebooks: list[Notebook]) -> None:
+def told(
+    play: Callable[[Story, ExitStack, Path], None], outcome: str = "Everything as promised."
+) -> int:
+    """Play a story in a folder of its own, and say how it ended. Return the exit status.
+
+    What the story puts on the stack is closed at its end, whatever came.
+    """
+    story = Story()
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-"))
+        try:
+            play(story, stack, Path(folder))
+        except RuntimeError as error:
+            story.check(False, str(error))
+    print(f"\n{f'{story.wrong} WRONG.' if story.wrong else outcome}")
+    return 1 if story.wrong else 0
+
+
+def where_to_paint(description: str | None, **numbers: float) -> argparse.Namespace:
+    """What the command line says: ``svg``, a path or None, and ``numbers``, which have defaults."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--svg", type=Path, help="make this picture (needs matplotlib)")
+    for name, value in numbers.items():
+        parser.add_argument(f"--{name}", type=float, default=value, help="(default: %(default)s)")
+    return parser.parse_args()
+
+
+def play(story: Story, stack: ExitStack, folder: Path) -> None:
     """The story. Every fact in it is checked."""
+    socket = start_node(stack, folder, CONFIG, ("alice", "bob"), "--simulate", "2x24GiB")
     node = Watcher(socket)
+    notebooks: list[Notebook] = []
 
     def opened(owner: str, name: str, **environment: str) -> Notebook:
         notebook = Notebook(story, owner, name, socket, environment)
+        stack.callback(notebook.close)
         notebooks.append(notebook)
         story.tell(notebook.who, "opened; holds no GPU")
         return notebook
@@ -271,25 +323,5 @@ def place_of(node: Watcher, owner: str) -> dict[str, Any] | None:
     return waiting[0] if waiting else None
 
 
-def main() -> int:
-    """Play it; 0 when all was well."""
-    story = Story()
-    notebooks: list[Notebook] = []
-    with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
-        gpus = ("--simulate", "2x24GiB")
-        node, socket = start_node(Path(folder), CONFIG, ("alice", "bob"), *gpus)
-        try:
-            play(story, socket, notebooks)
-        except RuntimeError as error:
-            story.check(False, str(error))
-        finally:
-            for notebook in notebooks:
-                notebook.close()
-            node.terminate()
-            node.wait(20)
-    print(f"\n{'Everything as promised.' if not story.wrong else f'{story.wrong} WRONG.'}")
-    return 1 if story.wrong else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(play))

@@ -15,13 +15,13 @@ from __future__ import annotations
 import os
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from demo import Notebook, Story, Watcher, start_node, wait_until
+from demo import Notebook, Story, Watcher, start_node, told, wait_until
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.sizes import format_size
@@ -75,15 +75,19 @@ class Person:
         return int(self.notebook.result(90.0)) == int(self._weights.sum())
 
 
-def play(story: Story, socket: str, people: list[Person]) -> None:
+def play(story: Story, stack: ExitStack, folder: Path) -> None:
     """The day. Every sum is checked."""
+    gpu = ["--NodeManagerApp.gpus=0"] if REAL else ["--simulate", "1x24GiB"]
+    socket = start_node(stack, folder, CONFIG, PEOPLE, *gpu)
     node = Watcher(socket)
+    people: list[Person] = []
     status = node.session.call(Method.STATUS)
-    gpu = status["gpus"][0]
-    kind = "simulated" if status["node"]["simulated"] else gpu["name"]
-    story.tell("the node", f"one GPU, {format_size(gpu['memory'])} ({kind}), and three people")
+    card = status["gpus"][0]
+    kind = "simulated" if status["node"]["simulated"] else card["name"]
+    story.tell("the node", f"one GPU, {format_size(card['memory'])} ({kind}), and three people")
     for index, name in enumerate(PEOPLE):
         person = Person(story, name, socket, start=index)
+        stack.callback(person.notebook.close)
         people.append(person)
         person.begin()
         story.check(person.is_right(), f"{name} has begun; her variables are on the GPU she got")
@@ -116,25 +120,5 @@ def play(story: Story, socket: str, people: list[Person]) -> None:
     node.session.close()
 
 
-def main() -> int:
-    """Play it; 0 when all was well."""
-    story = Story()
-    people: list[Person] = []
-    with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
-        gpu = ["--NodeManagerApp.gpus=0"] if REAL else ["--simulate", "1x24GiB"]
-        node, socket = start_node(Path(folder), CONFIG, PEOPLE, *gpu)
-        try:
-            play(story, socket, people)
-        except RuntimeError as error:
-            story.check(False, str(error))
-        finally:
-            for person in people:
-                person.notebook.close()
-            node.terminate()
-            node.wait(20)
-    print(f"\n{'Every sum is right.' if not story.wrong else f'{story.wrong} WRONG.'}")
-    return 1 if story.wrong else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(told(play, "Every sum is right."))

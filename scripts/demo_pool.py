@@ -14,12 +14,10 @@ with Gloo, kernels. What a GPU would compute is slept.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,8 +25,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from demo import IMPORT, WORK, Notebook, Story, wait_until
-from pool_hosts import CARDS, CLI, PATIENCE, Place, Ray, pool_of, started
+from demo import IMPORT, WORK, Notebook, Story, started, told, wait_until, where_to_paint
+from pool_hosts import CARDS, CLI, PATIENCE, Place, Ray, pool_of
 from pool_picture import Held, paint
 from pool_programs import MODEL, TRAINING
 
@@ -281,31 +279,25 @@ def play(story: Story, stack: ExitStack, folder: Path, crowded: float) -> tuple[
 
 def main() -> int:
     """Play it; 0 when all was well."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--svg", type=Path, help="make this picture (needs matplotlib)")
-    options = parser.parse_args()
+    options = where_to_paint(__doc__)
     if importlib.util.find_spec("ray") is None:
         print("A sweep over many hosts needs Ray: pip install 'ray>=2.40'", file=sys.stderr)
         return 1
-    story = Story()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpd-")))
+
+    def painted(story: Story, stack: ExitStack, folder: Path) -> None:
         os.environ["JUPYTER_DATA_DIR"] = str(folder / "data")
-        try:
-            crowded = crowding()
-            if crowded > 1:
-                busy = f"is busy already: {crowded:.1f} programs want each processor"
-                story.tell("this machine", f"{busy}; so times may be so much longer")
-            held, part = play(story, stack, folder, crowded)
-            took, most = time.monotonic() - story.began, MOST * crowded
-            story.check(took < most, f"all of it took {took:.0f} s (at most {most:.0f} s)")
-            if options.svg:
-                paint(held, WHO, part.marks, options.svg)
-                story.tell("a picture", f"of who held which card: {options.svg}")
-        except RuntimeError as error:
-            story.check(False, str(error))
-    print(f"\n{'Everything as promised.' if not story.wrong else f'{story.wrong} WRONG.'}")
-    return 1 if story.wrong else 0
+        crowded = crowding()
+        if crowded > 1:
+            busy = f"is busy already: {crowded:.1f} programs want each processor"
+            story.tell("this machine", f"{busy}; so times may be so much longer")
+        held, part = play(story, stack, folder, crowded)
+        took, most = time.monotonic() - story.began, MOST * crowded
+        story.check(took < most, f"all of it took {took:.0f} s (at most {most:.0f} s)")
+        if options.svg:
+            paint(held, WHO, part.marks, options.svg)
+            story.tell("a picture", f"of who held which card: {options.svg}")
+
+    return told(painted)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,16 @@ train with torch on the CPU and sleep for as long as a GPU would compute.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from demo import Story, Watcher, start_node, wait_until
+from demo import Story, Watcher, start_node, started, told, wait_until, where_to_paint
 from qos_picture import Line, paint
 from qos_programs import ENDLESS, SENSITIVE
 
@@ -113,11 +110,8 @@ def opens(stack: ExitStack, folder: Path, name: str, most: int) -> Side:
     """A node with one GPU, on which all begin to run; Alice waits with her loop."""
     place = folder / name
     place.mkdir()
-    process, socket = start_node(
-        place, CONFIG.format(most=most), ("alice", *OTHERS), "--simulate", "1x32GiB"
-    )
-    stack.callback(process.wait, 20)
-    stack.callback(process.terminate)
+    config = CONFIG.format(most=most)
+    socket = start_node(stack, place, config, ("alice", *OTHERS), "--simulate", "1x32GiB")
     node = Watcher(socket)
     stack.callback(node.session.close)
     side = Side(name, node, {})
@@ -134,14 +128,8 @@ def runs(stack: ExitStack, side: Side, socket: str, place: Path, who: str, progr
     others = {n: v for n, v in os.environ.items() if not n.startswith(("JUPYTER", "JPY_"))}
     environ = {"JUPYTER_GPUSHARE_SOCKET": socket, "JUPYTER_GPUSHARE_TOKEN": f"{who}-token"}
     with side.files[who].open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={**others, **environ},
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-    stack.callback(process.wait, 20)
-    stack.callback(process.terminate)
+        line = [sys.executable, "-c", program]
+        started(stack, line, env={**others, **environ}, stdout=out, stderr=out)
 
 
 def play(story: Story, stack: ExitStack, folder: Path) -> tuple[Side, Side]:
@@ -192,25 +180,19 @@ def play(story: Story, stack: ExitStack, folder: Path) -> tuple[Side, Side]:
 
 def main() -> int:
     """Play it; 0 when all was well."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--svg", type=Path, help="make this picture (needs matplotlib)")
-    options = parser.parse_args()
-    story = Story()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
-        try:
-            kept, missed = play(story, stack, folder)
-            if options.svg:
-                lines = [
-                    Line("with the loop", kept.shares(), kept.progress()),
-                    Line("without", missed.shares(), missed.progress()),
-                ]
-                paint(lines, DEADLINE, STEPS, SLOWS, options.svg)
-                story.tell("a picture", f"of shares and progress: {options.svg}")
-        except RuntimeError as error:
-            story.check(False, str(error))
-    print(f"\n{'Everything as promised.' if not story.wrong else f'{story.wrong} WRONG.'}")
-    return 1 if story.wrong else 0
+    options = where_to_paint(__doc__)
+
+    def painted(story: Story, stack: ExitStack, folder: Path) -> None:
+        kept, missed = play(story, stack, folder)
+        if options.svg:
+            lines = [
+                Line("with the loop", kept.shares(), kept.progress()),
+                Line("without", missed.shares(), missed.progress()),
+            ]
+            paint(lines, DEADLINE, STEPS, SLOWS, options.svg)
+            story.tell("a picture", f"of shares and progress: {options.svg}")
+
+    return told(painted)
 
 
 if __name__ == "__main__":

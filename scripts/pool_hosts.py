@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from demo import Watcher, start_node, wait_until
+from demo import Watcher, start_node, started, wait_until
 from pool_picture import Held
 
 from jupyter_gpushare.protocol.messages import Method
@@ -72,10 +72,8 @@ class Place:
         host.ask([*join, f"--directory={self.folder / 'pool'}"])
         config = CONFIG.format(address=host.address, port=port)
         cards = f"{CARDS}x24GiB"
-        process, self.socket = start_node(
-            *(self.folder, config, PEOPLE, "--simulate", cards), there=host.command
-        )
-        stack.callback(ended, process)
+        which = ("--simulate", cards)
+        self.socket = start_node(stack, self.folder, config, PEOPLE, *which, there=host.command)
         self._node = Watcher(self.socket)
         stack.callback(self._node.session.close)
 
@@ -174,25 +172,6 @@ def pool_of(folder: Path, names: tuple[str, ...]) -> Iterator[tuple[Hosts, Pool,
         with ThreadPoolExecutor() as crew:
             places = list(crew.map(lambda host: Place(stack, folder, host, pool), hosts.values()))
         yield hosts, pool, places
-
-
-def started(stack: ExitStack, line: list[str], **options: Any) -> subprocess.Popen[Any]:
-    """A process that ends with the stack."""
-    process = subprocess.Popen(line, **options)
-    stack.callback(ended, process)
-    return process
-
-
-def ended(process: subprocess.Popen[Any]) -> None:
-    """End it, and what it started where it leads a session of its own."""
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def free_port() -> int:

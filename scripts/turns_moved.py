@@ -80,9 +80,7 @@ class Scene:
             for name, value in world.environ({}).items()
             if name.startswith(("LD_", "NVML_"))
         }
-        process, socket = start_node(folder, CONFIG, ("alice", "bob", "carol"), environ=sees)
-        stack.callback(process.wait, 20)
-        stack.callback(process.terminate)
+        socket = start_node(stack, folder, CONFIG, ("alice", "bob", "carol"), environ=sees)
         self.node = Watcher(socket)
         stack.callback(self.node.session.close)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 import websocket
-from demo import wait_until
+from demo import end, wait_until
 from torch_stand_in import STAND_IN
 from turns_picture import Span
 from turns_programs import SCRIPT
@@ -247,16 +247,6 @@ def environment_of(name: str, node: str, log: Path) -> dict[str, str]:
         "JUPYTER_GPUSHARE_TOKEN": f"{name}-token",
         "DEMO_STEPS": str(log),
     }
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End it, if it runs."""
-    process.terminate()
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def read_steps(log: Path) -> list[Span]:

@@ -206,3 +206,24 @@ def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: P
             assert len({id(one.changes[-1]) for one in many}) == 1, "encoded for each again"
 
     asyncio.run(story())
+
+
+def test_a_status_that_costs_more_than_the_whole_allowance_is_told_all_the_same(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            root = await here.enter("root")
+            await settled(root)
+            charged = False
+
+            def took(environment: str, seconds: float) -> None:
+                nonlocal charged
+                charged = charged or (environment == "root" and seconds > 0)
+
+            here.service.statuses.took = took
+            here.service.statuses.owes = lambda environment: charged
+            await here.change()
+            await until(lambda: root.changes)
+
+    asyncio.run(story())

@@ -116,8 +116,9 @@ class Statuses:
                     guest.behind = True  # until it is told
                     if not self.owes(guest.who.environment):
                         watchers.put(guest.who.environment, guest)
+            heard = set[EnvironmentName]()
             wanted = [
-                (guest.who.viewer, 0, partial(self._tell_status, guest))
+                (guest.who.viewer, 0, partial(self._tell_status, guest, heard))
                 for guest in watchers.take(len(watchers), len(watchers))
             ]
             slices = Slices()
@@ -125,10 +126,16 @@ class Statuses:
                 await self._manager.observers.wait(self._hand_out(wanted, slices, _as_change))
             await asyncio.sleep(max(WATCH_INTERVAL, slices.spent * WATCH_REST))
 
-    def _tell_status(self, guest: Guest, change: Encoded) -> None:
+    def _tell_status(self, guest: Guest, heard: set[EnvironmentName], change: Encoded) -> None:
+        """``heard``: environments of which somebody was told of this change."""
+        environment = guest.who.environment
         # An environment that used more than its share of the processor is told later than others.
-        if not self.owes(guest.who.environment):
-            guest.behind = not guest.conn.notify(Notice.CHANGED.value, change)
+        # But one of it hears what was made: a status that costs more than the whole allowance would
+        # be made again and again, and told to nobody.
+        if environment in heard and self.owes(environment):
+            return
+        heard.add(environment)
+        guest.behind = not guest.conn.notify(Notice.CHANGED.value, change)
 
     def _answer_look(self, guest: Guest, call: Call, changes: int, status: Encoded) -> None:
         guest.conn.reply(call.id, status)
