@@ -34,6 +34,7 @@ class ElasticApp(WithCommand):
     examples = """
     jupyter gpushare elastic --max-gpus 4 --memory 8GiB --name digits -- python train.py --lr 1e-3
     jupyter gpushare elastic --resume digits
+    jupyter gpushare elastic --delete digits
 
     The exit code is 0 where the training is done, else 1; 130 after Ctrl-C. The workers print to a
     file that is named at the beginning.
@@ -50,11 +51,14 @@ class ElasticApp(WithCommand):
     )
     job_name = option("", "What the job is called. Default: the time.", name="name")
     resume = option("", "Go on with the job of this name; it has its program and settings.")
+    delete = option("", "Remove the job of this name, with its checkpoints, and do nothing else.")
 
     def run(self, arguments: list[str]) -> int:
         from ..client.errors import GpuShareError
 
         try:
+            if self.delete:
+                return self._deleted(arguments)
             running = self._begun(arguments)
         except GpuShareError as error:
             raise Refused(str(error)) from error
@@ -69,6 +73,14 @@ class ElasticApp(WithCommand):
             print(f"Go on: {COMMAND} elastic --resume {running.name}", file=sys.stderr)
             return 130
         return self._told(running)
+
+    def _deleted(self, arguments: list[str]) -> int:
+        from .. import elastic
+
+        self.no_arguments(arguments)
+        elastic.delete(self.delete)
+        self.say({"deleted": self.delete}, f"Job {self.delete} is deleted.")
+        return 0
 
     def _begun(self, arguments: list[str]) -> Job:
         from .. import elastic

@@ -44,6 +44,7 @@ class SweepApp(Verb):
     examples = """
     jupyter gpushare sweep train.py --over lr=1e-4,1e-3 --over depth=2,4 --memory 8GiB
     jupyter gpushare sweep --resume sweep-20260101-120000
+    jupyter gpushare sweep --delete sweep-20260101-120000
 
     The exit code is 0 where all models have a result, else 1; 130 after Ctrl-C.
     """
@@ -52,6 +53,7 @@ class SweepApp(Verb):
     function = option("train", "The function of FILE to call. Default: train.")
     sweep_name = option("", "What the sweep is called. Default: the time.", name="name")
     resume = option("", "Go on with the sweep of this name; it has its FILE and settings.")
+    delete = option("", "Remove the sweep of this name, with its results, and do nothing else.")
     gpus = option(1, "GPUs for each model, of one host. Default: 1.", number(1, 1024))
     memory: Memory | None = option(
         None,
@@ -75,6 +77,8 @@ class SweepApp(Verb):
         from ..client.errors import GpuShareError
 
         try:
+            if self.delete:
+                return self._deleted(arguments)
             running = self._begun(arguments)
         except GpuShareError as error:
             raise Refused(str(error)) from error
@@ -88,6 +92,14 @@ class SweepApp(Verb):
             print(f"Go on: {COMMAND} sweep --resume {running.name}", file=sys.stderr)
             return 130
         return self._told(running)
+
+    def _deleted(self, arguments: list[str]) -> int:
+        from ..jobs.sweeps import sweep
+
+        self.no_arguments(arguments)
+        sweep.delete(self.delete)
+        self.say({"deleted": self.delete}, f"Sweep {self.delete} is deleted.")
+        return 0
 
     def _begun(self, arguments: list[str]) -> Sweep:
         from ..jobs.sweeps import sweep

@@ -9,7 +9,7 @@ and ``records`` are on disk, and ``running`` is what people call.
 
 from .core import Phase, Rank, Status
 from .records import ElasticError, names
-from .running import Job, load, run
+from .running import Job, delete, load, run
 from .training import World, batches, device, keep, report, world
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Status",
     "World",
     "batches",
+    "delete",
     "device",
     "keep",
     "load",

@@ -111,6 +111,17 @@ class Records:
             ) from error
         return held
 
+    def delete(self) -> None:
+        """Remove it, with its checkpoints. Raises `ElasticError` where it runs."""
+        held = self.lock()
+        try:
+            # Nobody finds half of it, whenever this ends.
+            gone = self.path.with_name(f".{self.name}.{os.getpid()}")
+            os.rename(self.path, gone)
+            shutil.rmtree(gone)
+        finally:
+            os.close(held)
+
     def add(self, event: str, **words: Any) -> None:
         """Write down what happened."""
         line = json.dumps({"at": time.time(), "event": event, **words}).encode() + b"\n"

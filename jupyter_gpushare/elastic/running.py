@@ -215,6 +215,12 @@ def load(name: str) -> Job:
     return _shown(Job(Records(name)))
 
 
+def delete(name: str) -> None:
+    """Remove a job with its checkpoints and its output. Raises :class:`ElasticError` where it runs,
+    or where there is none of this name."""
+    Records(name).delete()
+
+
 def _shown(job: Job) -> Job:
     from .show import follow
 

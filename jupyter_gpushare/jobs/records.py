@@ -170,6 +170,15 @@ class Records:
         self._lock = held
         self._db = _opened(self.path)
 
+    def delete(self) -> None:
+        """Remove it, with all results. Raises `SweepError` where it runs."""
+        self.lock()
+        # SQLite would take what is left of it for a part of a later sweep of this name.
+        for end in ("-wal", "-shm", ""):
+            Path(f"{self.path}{end}").unlink(missing_ok=True)
+        self.close()
+        self.path.with_suffix(".lock").unlink(missing_ok=True)
+
     def close(self) -> None:
         """Somebody else may run it."""
         held, self._lock = self._lock, None

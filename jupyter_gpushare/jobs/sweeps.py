@@ -300,6 +300,11 @@ class Sweeps:
         """
         return _shown(Sweep(Records(folder() / f"{name}.sqlite"), engine))
 
+    def delete(self, name: str) -> None:
+        """Remove a sweep with its results. Raises :class:`SweepError` where it runs, or where there
+        is none of this name."""
+        Records(folder() / f"{name}.sqlite").delete()
+
     def names(self) -> list[str]:
         """This user's sweeps, the newest first."""
         return names()

@@ -1,7 +1,8 @@
-"""What a person hears who gives a sweep or an elastic job something that it cannot use."""
+"""Sweeps and elastic jobs without a node manager: input that they cannot use, and their names."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare import elastic
+from jupyter_gpushare.elastic import records as jobs
+from jupyter_gpushare.jobs import records as sweeps
+from jupyter_gpushare.jobs.hostside import Job
 from jupyter_gpushare.jobs.sweeps import sweep
 
 
@@ -47,3 +51,32 @@ def _no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_says_what_is_wrong_and_what_to_do(begin: Callable[[], Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         begin()
+
+
+def test_an_ended_sweep_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
+    plan, job = sweeps.Plan(), Job("digits", b"")
+    records = sweeps.Records.make(job, plan, [{}])
+    records.lock()
+    with pytest.raises(sweeps.SweepError, match="runs already"):
+        sweep.delete("digits")
+    records.close()
+    sweep.delete("digits")
+    assert sweep.names() == []
+    assert list(sweeps.folder().iterdir()) == []
+    with pytest.raises(sweeps.SweepError, match="There is no sweep 'digits'"):
+        sweep.delete("digits")
+    sweeps.Records.make(job, plan, [{}])
+
+
+def test_an_ended_job_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
+    plan = jobs.Plan(Job("digits", b""), 1, 1)
+    held = jobs.Records.make(plan).lock()
+    with pytest.raises(elastic.ElasticError, match="has a leader already"):
+        elastic.delete("digits")
+    os.close(held)
+    elastic.delete("digits")
+    assert elastic.names() == []
+    assert list(jobs.folder().iterdir()) == []
+    with pytest.raises(elastic.ElasticError, match="There is no job 'digits'"):
+        elastic.delete("digits")
+    jobs.Records.make(plan)
