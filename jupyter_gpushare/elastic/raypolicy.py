@@ -10,6 +10,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .raytrain import LeaseEnded
+
 if TYPE_CHECKING:
     from .raytrain import Job
 
@@ -25,6 +27,8 @@ _trainer: Any = import_module("ray.train.v2.api.data_parallel_trainer")
 _NODE = "ray.io/node-id"
 #: Errors by which workers make way, by name: Ray hands them over as causes of its own.
 _NO_FAULTS = ("CardWanted", "MoreRoom")
+
+_ENDED = "LeaseEnded"
 
 
 class Placed(train.ScalingConfig):  # type: ignore[misc]
@@ -57,9 +61,20 @@ class FaultsOnly(_failing.DefaultFailurePolicy):  # type: ignore[misc]
 
     def make_decision(self, training_failed_error: Any) -> Any:
         failures = getattr(training_failed_error, "worker_failures", {})
+        if ended(training_failed_error) is not None:
+            return _failing.FailureDecision.RAISE
         if any(name in repr(error) for error in failures.values() for name in _NO_FAULTS):
             return _failing.FailureDecision.RETRY
         return super().make_decision(training_failed_error)
+
+
+def ended(error: Any) -> str | None:
+    """Why a worker's lease has ended, where that is what stopped the workers."""
+    for cause in getattr(error, "worker_failures", {}).values():
+        text = str(getattr(cause, "cause", cause))
+        if _ENDED in repr(cause) or _ENDED in text:
+            return text.rpartition(f"{_ENDED}: ")[2].partition("\n")[0]
+    return None
 
 
 class Trainer(_trainer.DataParallelTrainer):  # type: ignore[misc]
@@ -80,10 +95,13 @@ def fit(
     resources: dict[str, float],
     max_failures: int,
 ) -> Any:
-    """Run it to its end; Ray Train's result. Raises Ray's ``TrainingFailedError``."""
+    """Run it to its end; Ray Train's result.
+
+    Raises `LeaseEnded`, and Ray's ``TrainingFailedError``.
+    """
     scaling = Placed(num_workers=(job.least, job.most), resources_per_worker=resources)
     scaling.cards = cards
-    return Trainer(
+    trainer = Trainer(
         work,
         scaling_config=scaling,
         run_config=train.RunConfig(
@@ -91,4 +109,14 @@ def fit(
             storage_path=storage,
             failure_config=train.FailureConfig(max_failures=max_failures),
         ),
-    ).fit()
+    )
+    try:
+        return trainer.fit()
+    except train.TrainingFailedError as error:
+        why = ended(error)
+        if why is None:
+            raise
+        raise LeaseEnded(
+            f"One of its leases has ended: {why} So it saved and stopped. Run it again with the "
+            f"name {job.name!r} and the same storage, and it goes on."
+        ) from error

@@ -50,6 +50,10 @@ class CardWanted(Exception):
     """This worker's card was asked back, or another task got it: the others go on without it."""
 
 
+class LeaseEnded(ElasticError):
+    """Somebody ended a worker's lease: the job has saved, and stops."""
+
+
 class MoreRoom(Exception):
     """A card became idle: all start again, with one worker more."""
 
@@ -217,6 +221,10 @@ class _Worker:
         """Whether the node manager asks for this worker's card."""
         return acquire.is_asked_to_stop()
 
+    def has_lost(self) -> str | None:
+        """Why its lease has ended, where somebody released or revoked it."""
+        return acquire.broker().lost
+
     def sees_more(self) -> bool:
         """On the first rank: whether there is room for one more. It asks, and waits for nothing."""
         ray = import_module("ray")
@@ -254,16 +262,22 @@ def step(save: Callable[[Path], object], **metrics: Any) -> None:
 
     first = distributed.get_rank() == 0
     worker.steps += 1
-    wants = torch.tensor([worker.is_wanted(), first and worker.sees_more()], dtype=torch.int32)
+    lost = worker.has_lost()
+    said = [worker.is_wanted(), first and worker.sees_more(), lost is not None]
+    wants = torch.tensor(said, dtype=torch.int32)
     if distributed.get_backend() == "nccl":
         wants = wants.cuda()
     distributed.all_reduce(wants, op=distributed.ReduceOp.MAX)
-    leaves, grows = (bool(one) for one in wants.tolist())
-    if leaves or grows or worker.steps % worker.job.every == 0:
+    leaves, grows, ends = (bool(one) for one in wants.tolist())
+    if leaves or grows or ends or worker.steps % worker.job.every == 0:
         _save(save, metrics, first)
-    if not (leaves or grows):
+    if not (leaves or grows or ends):
         return
     distributed.barrier()  # the checkpoint is everybody's before one ends
+    if ends:
+        if lost is not None:
+            raise LeaseEnded(lost)
+        threading.Event().wait()  # Ray ends this process
     if leaves:
         if worker.is_wanted():
             api.release()
@@ -350,7 +364,8 @@ def run(
     on where it was. ``every``: steps after which the state is saved in any case. Workers that end
     by a fault are started again ``max_failures`` times; what goes back or grows is no fault.
 
-    Raises :class:`ElasticError` without Ray Train or a cluster, and Ray's ``TrainingFailedError``.
+    Raises :class:`ElasticError` without Ray Train or a cluster, :class:`LeaseEnded` where somebody
+    ended a worker's lease, and Ray's ``TrainingFailedError``.
     """
     if not 1 <= min_gpus <= max_gpus:
         raise ElasticError(f"There is nothing between {min_gpus} and {max_gpus} GPUs.")

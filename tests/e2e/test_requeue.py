@@ -381,7 +381,9 @@ def test_without_a_named_gate_a_steps_end_is_one(node: LiveNode, tmp_path: Path)
         assert batch.process.wait(WITHIN) == 0, batch.err.read_text()
     finally:
         batch.close()
-    assert lines(batch.out, "saved") == ["saved 1"], "the step has ended, its loop has not gone on"
+    assert lines(batch.out, "saved") == ["saved 1"], (
+        f"the step has ended, its loop has not gone on: {batch.err.read_text()}"
+    )
     assert lines(batch.out, "up") == ["up 0", "up 1"]
 
 

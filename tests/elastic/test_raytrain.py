@@ -227,3 +227,24 @@ def test_a_worker_that_dies_costs_the_steps_since_a_save(
     for one in job.told():
         nets.setdefault(one["step"], set()).add(one["net"])
     assert all(len(several) == 1 for several in nets.values()), "what was done again is the same"
+
+
+def test_a_lease_that_somebody_ends_stops_it_saved(alone: RunningNode, tmp_path: Path) -> None:
+    from jupyter_gpushare.elastic import raytrain
+
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    job = Job(folder, tmp_path / "storage", every=1000)
+    until(lambda: job.told() and job.told()[-1]["step"] >= 5, "it trains", LONG)
+    with alone.client() as person:
+        person.call(Method.RELEASE, lease=job.told()[-1]["lease"])
+    until(lambda: job.error is not None or job.result is not None, "it ends", LONG)
+    assert isinstance(job.error, raytrain.LeaseEnded), job.error
+    assert "One of its leases has ended: " in str(job.error)
+    until(lambda: not alone.status()["leases"], "all leases end")
+    job.error = None
+    last = max(one["step"] for one in job.told())
+    again = Job(folder, tmp_path / "storage", steps=last + 3, every=1000)
+    again.join()
+    steps = [one["step"] for one in again.told() if one["rank"] == 0]
+    assert steps == list(range(1, last + 4)), "no step is lost, and none is done twice"

@@ -177,7 +177,8 @@ class Stopping:
             return
         was_signal = Asker.SIGNAL in self._askers
         self._askers.clear()
-        with contextlib.suppress(RuntimeError):  # the signal came while something was printed
+        # The signal may have come while something was printed. Whatever fails here, it is saved.
+        with contextlib.suppress(Exception):
             self._say("The program is to stop: it saves its state and ends.")
         try:
             save()
