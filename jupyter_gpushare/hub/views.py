@@ -367,8 +367,11 @@ def _sharing_text(lease: Json, now: float) -> str:
     if lease.get("overran"):
         parts.append("Did not give its turn back in time.")
     for part in lease["gpus"]:
-        limit = part.get("limit", part["memory"])
-        if limit != part["memory"]:
+        limit, most = part.get("limit", part["memory"]), lease.get("memory_most")
+        if most:
+            share = f"{words.size(limit)} of {words.size(part['memory'])} to {words.size(most)}"
+            parts.append(f"May use {share} on GPU {part['index']}.")
+        elif limit != part["memory"]:
             how = "lifted" if limit > part["memory"] else "lowered"
             parts.append(f"Its limit on GPU {part['index']} is {how} to {words.size(limit)}.")
     over = lease.get("over_limit")

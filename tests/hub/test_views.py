@@ -91,6 +91,8 @@ def test_whose_turn_it_is_and_which_limits_are_in_force() -> None:
     assert lifted == "Its limit on GPU 0 is lifted to 12 GiB."
     lowered = shown_lease(gpus=[{**part, "limit": 6 * GIB}]).sharing
     assert lowered == "Its limit on GPU 0 is lowered to 6 GiB."
+    ranged = shown_lease(gpus=[{**part, "limit": 12 * GIB}], memory_most=40 * GIB).sharing
+    assert ranged == "May use 12 GiB of 8 GiB to 40 GiB on GPU 0."
     over = {"gpu": "GPU-0", "used": 9 * GIB, "limit": 8 * GIB, "since": 900.0, "stage": "warned"}
     text = shown_lease(over_limit={**over, "next": "trim", "next_at": 1004.2}).sharing
     assert text == "Uses 9 GiB and may use 8 GiB. Its caches are emptied in at most 5 s."

@@ -115,6 +115,15 @@ describe('a job among my leases', () => {
     ]);
   });
 
+  it('says that its share of a range changes', () => {
+    const given = { memory_most: 40 * GIB };
+    show(LeasesView, aStatus({ leases: [worker(0, given), worker(1, given)] }));
+    const [row] = rowsShown();
+    expect(row.textContent).toMatch(
+      /Its share of .* to 40 GiB on each GPU changes with demand/
+    );
+  });
+
   it('is one row with one worker, too, and grows with its details open', () => {
     const { model } = show(LeasesView, aStatus({ leases: [worker(0)] }));
     expect(screen.getByText('Elastic job: GPU 0')).toBeTruthy();

@@ -69,6 +69,21 @@ describe('a limit that is lifted', () => {
     expect(details?.textContent).toContain('release the GPU and ask for more');
   });
 
+  it('is a share, where a range was asked for, and not lifted', () => {
+    for (const limit of [8, 12]) {
+      const lease = lifted(limit, { memory_most: 40 * GIB });
+      expect(liftedText(lease, 'binary', trans)).toBe(
+        'Its share of 8 GiB to 40 GiB on each GPU changes with demand'
+      );
+    }
+    const lease = lifted(12, { memory_most: 40 * GIB });
+    show(LeasesView, aStatus({ leases: [lease] }));
+    const row = screen.getByRole('listitem');
+    const words = within(row).getByText(/^Its share of 8 GiB to 40 GiB/);
+    expect(words.title).toContain('The smaller size is certain');
+    expect(row.textContent).toContain('Uses 9 GiB, 1 GiB of 12 GiB, 8 GiB');
+  });
+
   it('is not an excess: 9 GiB of 12 GiB are within it', () => {
     const [part] = lifted(12).gpus;
     show(LeasesView, aStatus({ leases: [lifted(12, { gpus: [part] })] }));

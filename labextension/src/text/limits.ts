@@ -5,12 +5,19 @@ import type { Gpu, Lease } from '../api/types';
 import { excess, type IExcess, memoryLimit } from '../model/limits';
 import { formatBytes, formatDuration, type Units } from './format';
 
-/** That a lease may use more than it was granted, for now; empty where it may not. */
+/** That a lease has a share of a range, or may use more than it was granted; else empty. */
 export function liftedText(
   lease: Lease,
   units: Units,
   trans: TranslationBundle
 ): string {
+  if (lease.memory_most && lease.gpus.length > 0) {
+    return trans.__(
+      'Its share of %1 to %2 on each GPU changes with demand',
+      formatBytes(lease.gpus[0].memory, units),
+      formatBytes(lease.memory_most, units)
+    );
+  }
   const { granted, now } = memoryLimit(lease);
   return now > granted
     ? trans.__(
@@ -22,7 +29,19 @@ export function liftedText(
 }
 
 /** The meaning of this, and what to do. */
-export function liftedHint(trans: TranslationBundle): string {
+export function liftedHint(lease: Lease, trans: TranslationBundle): string {
+  return lease.memory_most ? rangeHint(trans) : gpuLiftedHint(trans);
+}
+
+/** The meaning of a share of a range. */
+export function rangeHint(trans: TranslationBundle): string {
+  return trans.__(
+    'It asked for a range of memory. The smaller size is certain. What is more falls when others need memory on one of its GPUs, and rises again afterwards.'
+  );
+}
+
+/** The meaning of lifted limits on a GPU. */
+export function gpuLiftedHint(trans: TranslationBundle): string {
   return trans.__(
     'The GPU is nearly empty, so the limit is higher for now. When others need the memory, caches are emptied and the limit is lowered again, also while code runs. If the code cannot do without, release the GPU and ask for more: %gpushare request --memory 16GiB.'
   );

@@ -11,7 +11,7 @@ import {
   formatShare,
   type Units
 } from '../text/format';
-import { gpuLiftedText, liftedHint } from '../text/limits';
+import { gpuLiftedHint, gpuLiftedText } from '../text/limits';
 import { gpuKindsText, gpuTimeText } from '../text/turns';
 import { stateWord, taskName } from '../text/words';
 import { useSettings, useSnapshot, useView } from './host';
@@ -199,7 +199,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
         )}
       </div>
       <MemoryBar gpu={gpu} units={units} trans={trans} />
-      {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
+      {lifted && <div title={gpuLiftedHint(trans)}>{lifted}</div>}
       {kinds && <div>{kinds}</div>}
       <div className="jp-gpushare-card-facts">
         <h4>{trans.__('Time')}</h4>

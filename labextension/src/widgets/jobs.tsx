@@ -7,7 +7,7 @@ import { Level, measuredMemory } from '../model/derive';
 import { type IRow, jobState, releasable } from '../model/jobs';
 import { limitsNow } from '../model/limits';
 import { eachText, formatBytes, formatDuration } from '../text/format';
-import { excessText, stallText } from '../text/limits';
+import { excessText, liftedText, rangeHint, stallText } from '../text/limits';
 import { jobText, rowName, statesText, workersText } from '../text/jobs';
 import { myTurnText } from '../text/turns';
 import { gpuNames, stateHint, stateWord } from '../text/words';
@@ -26,6 +26,8 @@ export function JobRow(props: { row: IRow; status: Status }): JSX.Element {
   const limits = row.leases.flatMap(limitsNow);
   const limit = limits.reduce((sum, one) => sum + one, 0);
   const used = usedMemory(row.leases);
+  const [range] = row.leases.filter(lease => lease.memory_most);
+  const share = range && liftedText(range, units, trans);
   const begun = Math.min(...row.leases.map(begunAt));
   const advice = row.leases.flatMap(lease =>
     [excessText(lease, now, units, trans), stallText(lease, now, trans)].filter(
@@ -90,6 +92,7 @@ export function JobRow(props: { row: IRow; status: Status }): JSX.Element {
             level={used > limit ? Level.Over : Level.Free}
           />
         )}
+        {share && <div title={rangeHint(trans)}>{share}</div>}
         {advice.map((text, place) => (
           <div key={place} className="jp-gpushare-advice">
             {text}

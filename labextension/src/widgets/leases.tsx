@@ -283,7 +283,7 @@ const LeaseRow = React.memo(
           )}
           {shared && <div>{shared}</div>}
           {stall && <div className="jp-gpushare-advice">{stall}</div>}
-          {lifted && <div title={liftedHint(trans)}>{lifted}</div>}
+          {lifted && <div title={liftedHint(lease, trans)}>{lifted}</div>}
           {over && (
             <div className="jp-gpushare-advice" title={excessHint(trans)}>
               {over}
@@ -319,7 +319,7 @@ const LeaseRow = React.memo(
           {(over || lifted) && (
             <Details title={trans.__('Memory limit')}>
               {over && <p>{excessHint(trans)}</p>}
-              {lifted && <p>{liftedHint(trans)}</p>}
+              {lifted && <p>{liftedHint(lease, trans)}</p>}
             </Details>
           )}
           {lease.turn === 'waits' && (
