@@ -76,14 +76,14 @@ def lease_line(lease: doc.Lease, leases: list[doc.Lease], now: float) -> tuple[o
 def job_line(job: str, row: list[doc.Lease]) -> tuple[object, ...]:
     """All leases of one job; it is as old as the oldest."""
     indices = sorted({gpu["index"] for lease in row for gpu in lease["gpus"]})
-    sizes = sorted({gpu["memory"] for lease in row for gpu in lease["gpus"]})
+    granted = ", ".join(filter(None, (_named(row), *_limits(row))))
     return (
         "1 lease" if len(row) == 1 else f"{len(row)} leases",
         who(row[0]),
         job_name(clipped(job), row),
         each_state(str(lease["state"]) for lease in row),
         ",".join(map(str, indices)) or f"asks {sum(lease['asked']['gpus'] for lease in row)}",
-        each_text(sizes) or memory(row[0], row),
+        granted or memory(row[0], row),
         each_state(str(lease["priority_class"]) for lease in row),
         duration(max(lease["age"] for lease in row)),
     )
@@ -135,15 +135,27 @@ def gpus(lease: doc.Lease) -> str:
 
 def memory(lease: doc.Lease, leases: list[doc.Lease]) -> str:
     """Bytes on each GPU, granted or asked; with whom they are shared; limits that are otherwise."""
-    from ..client.words.render import limit_words, reserve_words
+    from ..client.words.render import reserve_words
 
     if not lease["gpus"]:
         asked = lease["asked"]["memory"]
         return "whole GPU" if asked is None else format_size(asked)
-    sizes = sorted({gpu["memory"] for gpu in lease["gpus"]})
-    named = "" if lease.get("memory_most") else each_text(sizes)
     others = {name for gpu in lease["gpus"] for name in sharers(leases, lease, gpu["uuid"])}
     shared = shared_text([clipped(name) for name in sorted(others)], "")
-    most = lease.get("memory_most")
-    limits = sorted({limit for gpu in lease["gpus"] if (limit := limit_words(gpu, most))})
-    return ", ".join(filter(None, (named, reserve_words(lease), shared, *limits)))
+    told = (_named([lease]), reserve_words(lease), shared, *_limits([lease]))
+    return ", ".join(filter(None, told))
+
+
+def _named(leases: list[doc.Lease]) -> str:
+    """Bytes granted on each GPU; nothing where a range was asked for, of which `_limits` speaks."""
+    if any(lease.get("memory_most") for lease in leases):
+        return ""
+    return each_text(sorted({gpu["memory"] for lease in leases for gpu in lease["gpus"]}))
+
+
+def _limits(leases: list[doc.Lease]) -> list[str]:
+    """Limits that are otherwise than what was granted, and shares of a range."""
+    from ..client.words.render import limit_words
+
+    told = {limit_words(gpu, lease.get("memory_most")) for lease in leases for gpu in lease["gpus"]}
+    return sorted(told - {""})

@@ -281,7 +281,7 @@ def test_others_leases_which_have_no_name_for_us_are_passed_over() -> None:
 
 def test_a_job_is_one_line_and_its_name_releases_all_of_it(node: LiveNode) -> None:
     program = (
-        "from jupyter_gpushare.client import api; api.request(memory='1GiB'); "
+        "from jupyter_gpushare.client import api; api.request(memory='1GiB..3GiB'); "
         "print('up', flush=True); input()"
     )
     environ = {**node.environ, "JUPYTER_GPUSHARE_JOB": "digits"}
@@ -297,6 +297,7 @@ def test_a_job_is_one_line_and_its_name_releases_all_of_it(node: LiveNode) -> No
         lines = [line for line in node.cli("leases").stdout.splitlines() if "digits" in line]
         assert len(lines) == 1
         assert "digits, 2 workers" in lines[0]
+        assert "may use 3 GiB of 1 GiB to 3 GiB" in lines[0]
         done = node.cli("release", "digits", "--json")
         assert len(json.loads(done.stdout)["leases"]) == 2
     finally:

@@ -343,7 +343,9 @@ def test_loops_without_an_optimizer_take_turns(
     node: RunningNode, tmp_path: Path, program: str
 ) -> None:
     with looping(node, tmp_path, program) as files:
-        until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), "both take turns")
+        # TensorFlow takes half a minute to load in two programs at once, longer beside other tests.
+        both = "both take turns"
+        until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), both, within=180.0)
         before = [len(written(file)) for file in files]
         for file, count in zip(files, before, strict=True):
             until(lambda f=file, c=count: len(written(f)) >= c + 20, "both go on")
