@@ -176,8 +176,8 @@ class Records:
         # SQLite would take what is left of it for a part of a later sweep of this name.
         for end in ("-wal", "-shm", ""):
             Path(f"{self.path}{end}").unlink(missing_ok=True)
+        self.path.with_suffix(".lock").unlink()  # while it is ours: the next one is another sweep's
         self.close()
-        self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Somebody else may run it."""
