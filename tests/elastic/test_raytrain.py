@@ -240,7 +240,7 @@ def test_a_lease_that_somebody_ends_stops_it_saved(alone: RunningNode, tmp_path:
         person.call(Method.RELEASE, lease=job.told()[-1]["lease"])
     until(lambda: job.error is not None or job.result is not None, "it ends", LONG)
     assert isinstance(job.error, raytrain.LeaseEnded), job.error
-    assert "One of its leases has ended: " in str(job.error)
+    assert "One of its leases has ended: The lease was released. So it" in str(job.error)
     until(lambda: not alone.status()["leases"], "all leases end")
     job.error = None
     last = max(one["step"] for one in job.told())
