@@ -41,6 +41,7 @@ from hardware.bench import (  # noqa: E402 - found by the lines above
     resume,
     told,
 )
+from hardware.idle import elastic_job, sweeps  # noqa: E402
 from hardware.product import notebooks, quota, shares, two_compute  # noqa: E402
 from hardware.targets import Target, Trouble, adamw_state, digest_of, tensors_of, train  # noqa: E402
 
@@ -619,6 +620,8 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "notebooks": (notebooks, 120),
     "two_compute": (two_compute, 150),
     "quota": (quota, 60),
+    "elastic": (elastic_job, 200),
+    "sweeps": (sweeps, 120),
     "storage": (storage, 120),
     "driver": (driver, 190),
     "locks": (locks, 60),
