@@ -19,12 +19,13 @@ from hardware.product import House, house, timed
 #: The state of a job is three times its parameters: so many layers of so many by so many.
 SMALL, LARGE = (4, 1024), (12, 4096)
 CONFIG = "c.NodeManagerApp.debug_checks = True\nc.Policy.stop_after = 0.2\n"
-#: What a notebook does on the GPU that it got.
+#: What a notebook does on the GPU that it got, and before it gives it back. CUDA stays there.
 FILL = """
 import torch
 x = torch.empty({size}, dtype=torch.uint8, device="cuda")
 print(int(x[-1] * 0))
 """
+EMPTY = "del x\ntorch.cuda.empty_cache()"
 
 
 @contextmanager
@@ -94,8 +95,6 @@ def elastic_job(bench: Bench) -> None:
         place.kernel("bob") as bob,
         asking_as(place, "alice"),
     ):
-        if not bench.orders.rehearse:
-            timed(bob, "import torch")
         for shape in (SMALL,) if bench.orders.rehearse else (SMALL, LARGE):
             _given_back(bench, place, bob, shape)
         _gives_way(bench, place, bob)
@@ -122,10 +121,8 @@ def _given_back(bench: Bench, place: House, bob: Any, shape: tuple[int, int]) ->
         place.until(lambda: job.status().phase is elastic.Phase.WAITING, "the job waits")
         saved = job.checkpoint()
         bench.append("given_back", {"left_on_gpu": left, "saved": saved and saved.stat().st_size})
-        if not bench.orders.rehearse:
-            seconds["bob fills the GPU"], _ = timed(bob, FILL.format(size=total - 8 * unit))
-            timed(bob, "del x\ntorch.cuda.empty_cache()")
-        timed(bob, "%gpushare release")
+        seconds["bob fills the GPU"] = _fill(bench, bob, total - 8 * unit)
+        _give_back(bench, bob)
         seconds["bob has released: the job's next step"] = _steps(place, job)
         again = _last(name, "trains")
         if again["entry"] != "breakpoint" or again["step"] < step:
@@ -168,9 +165,8 @@ def _gives_way(bench: Bench, place: House, bob: Any) -> None:
         timed_out = "nothing"
         took, _ = timed(bob, f"%gpushare request --memory {half}")
         bench.append("range_while", {"bob_waits": took, "said": place.said_by("leases")})
-        if not bench.orders.rehearse:
-            filled, _ = timed(bob, FILL.format(size=half - 2 * unit))
-            bench.append("range_while", {"bob_fills": filled, "step": _last(name, "step")})
+        filled = _fill(bench, bob, half - 2 * unit)
+        bench.append("range_while", {"bob_fills": filled, "step": _last(name, "step")})
         status = job.status()
         if status.phase is not elastic.Phase.TRAINING or status.restarts:
             raise Wrong(f"the job should have gone on with less memory: {status}")
@@ -179,9 +175,7 @@ def _gives_way(bench: Bench, place: House, bob: Any) -> None:
         within = _last(name, "step")
         if within["held"] > most - half + 2 * unit and not bench.orders.rehearse:
             raise Wrong(f"the job holds {within['held']} bytes beside bob's {half}")
-        if not bench.orders.rehearse:
-            timed(bob, "del x\ntorch.cuda.empty_cache()")
-        timed(bob, "%gpushare release")
+        _give_back(bench, bob)
         with suppress(TimeoutError, AssertionError):
             timed_out = "never"
             timed_out = place.until(
@@ -233,11 +227,8 @@ def sweeps(bench: Bench) -> None:
         place.until(lambda: running.reports()[1:], "the next one trains")
         took, _ = timed(bob, f"%gpushare request --memory {total - 4 * unit}")
         bench.note("bob_waits", took)
-        if not bench.orders.rehearse:
-            filled, _ = timed(bob, FILL.format(size=total - 8 * unit))
-            bench.note("bob_fills_with_the_import", filled)
-            timed(bob, "del x\ntorch.cuda.empty_cache()")
-        timed(bob, "%gpushare release")
+        bench.note("bob_fills_with_the_import", _fill(bench, bob, total - 8 * unit))
+        _give_back(bench, bob)
         if not running.wait(bench.orders.until - time.monotonic() - 10.0):
             raise Wrong(f"the sweep is not over: {running.status()}")
         bench.note("seconds", time.monotonic() - began)
@@ -253,6 +244,21 @@ def sweeps(bench: Bench) -> None:
     bench.note("one_after_the_other", alone := [model(**each)["loss"] for each in candidates])
     if _ranking(found) != _ranking(alone):
         raise Wrong(f"the ranking differs: {found} in the sweep, {alone} alone")
+
+
+def _fill(bench: Bench, kernel: Any, size: int) -> float:
+    """Seconds in which a notebook has so many bytes on its GPU."""
+    if not bench.orders.rehearse:
+        return timed(kernel, FILL.format(size=size))[0]
+    from support.driverstage import FILL as STAND_IN
+
+    return timed(kernel, STAND_IN.replace("4 * 2**30", str(size)))[0]
+
+
+def _give_back(bench: Bench, kernel: Any) -> None:
+    timed(kernel, "must(driver.cuMemFree(block))" if bench.orders.rehearse else EMPTY)
+    _, said = timed(kernel, "%gpushare release")
+    bench.note("released", said)
 
 
 def _ranking(losses: list[float]) -> list[int]:

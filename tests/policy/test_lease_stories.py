@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.policy_moves import phase, two_people_one_gpu
+from support.policy_moves import phase, restarted, two_people_one_gpu
 from support.policy_world import (
     BOOT,
     GIB,
@@ -52,6 +52,55 @@ def test_a_released_lease_drains_until_measured() -> None:
     assert phase(world, "L1") == "ended", "a reading begun before the release proves nothing"
     world.observe()
     assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def test_a_kernel_that_goes_on_keeps_what_cuda_has_there() -> None:
+    """Not its whole reservation: nobody would have the GPU until the kernel is restarted."""
+    world = two_people_one_gpu()
+
+    def books() -> tuple[int, int]:
+        both = world.state.gpus[gpu(0).uuid]
+        return both.reserved, both.tasks
+
+    world.release("L1", "alice")
+    world.memory[(1, gpu(0).uuid)] = GIB // 2
+    world.observe()
+    assert books() == (24 * GIB, 1), "it may be about to end"
+    world.at += 2.0
+    world.observe()
+    kept = GIB // 2 + world.config.residue_margin
+    assert books() == (kept, 0)
+    said = core.why_waiting(world.state, LeaseId("L2"), 0, world.config).message
+    assert "A process whose lease has ended still has memory on GPU 0" in said
+    assert core.check(restarted(world)) is None
+    world.release("L2", "bob")
+    world.request("carol", 3, Request(memory=Bytes(8 * GIB)))
+    assert phase(world, "L3") == "held"
+    world.die(1)
+    world.observe()
+    assert phase(world, "L1") == "forgotten"
+    assert books() == (8 * GIB, 1)
+
+
+def test_a_process_that_still_computes_is_a_task() -> None:
+    world = two_people_one_gpu()
+    world.release("L1", "alice")
+    world.at += 5.0
+    world.work[(1, gpu(0).uuid)] = 0.5
+    world.observe()
+    assert world.state.gpus[gpu(0).uuid].tasks == 1
+
+
+def test_a_kernel_that_asks_again_has_its_memory_by_the_new_lease() -> None:
+    world = two_people_one_gpu()
+    world.release("L2", "bob")
+    world.release("L1", "alice")
+    world.at += 5.0
+    world.observe()
+    assert phase(world, "L1") == "ended"
+    world.request("alice", 1)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L3")) == ("forgotten", "held")
 
 
 def test_a_dead_holder_gives_way_after_one_measurement() -> None:

@@ -574,8 +574,8 @@ def _remains(grant: Grant) -> str:
     else:
         return ""
     return (
-        f" {who} memory there, though: it becomes free when the process releases it, and nobody "
-        f"else gets it before that (the lease shows as draining meanwhile). {advice}: that would "
+        f" {who} memory there, though: that much stays reserved until the process gives it back "
+        f"(the lease shows as draining meanwhile). Others may have the rest. {advice}: that would "
         "count as use without a lease."
     )
 

@@ -240,6 +240,10 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
         "left memory on a GPU",
         lambda d: "still has memory on the GPUs that it gave back",
     ),
+    "LeaseOutlived": (
+        "ended and left memory",
+        lambda d: "has ended, and its process still has memory on the GPUs",
+    ),
     "ResumeQueued": ("asked for the GPU again", lambda d: "asked for its GPUs again"),
     "ResumeCancelled": (
         "stopped waiting, stays parked",

@@ -248,6 +248,7 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
     ev.LeaseParked: (_INFO, "lease.parked", _of(*_WHO, "rung", "memory", "seconds")),
     ev.LeaseRestored: (_INFO, "lease.restored", _of(*_WHO, "memory", "seconds")),
     ev.ResidueFound: (_WARNING, "lease.still_there", _who),
+    ev.LeaseOutlived: (_INFO, "lease.outlived", _who),
     ev.ResumeQueued: (_INFO, "lease.resume_asked", _who),
     ev.ResumeCancelled: (_INFO, "lease.resume_cancelled", _who),
     ev.LeaseEnded: (_INFO, "lease.ended", _of(*_WHO, "reason", "by")),

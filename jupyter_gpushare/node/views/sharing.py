@@ -141,8 +141,8 @@ def own_share(state: State, lease: Lease) -> int:
 
 
 def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:
-    """Why so much is reserved for a lease; ``None``: it holds no GPU."""
-    if not lease.allocations:
+    """Why so much is reserved for a lease; ``None``: it holds no GPU any more, or not yet."""
+    if not lease.allocations or lease.outlived:
         return None
     request, estimate = lease.request, lease.request.estimate
     quota, _source = state.quotas.resolve(lease.environment)

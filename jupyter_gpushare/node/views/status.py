@@ -17,6 +17,7 @@ from ...policy.books.placement import wanted
 from ...policy.books.quotas import QuotaBook, QuotaSource
 from ...policy.books.state import Lease, State
 from ...policy.measure import stalled, watchdog
+from ...policy.measure.observe import owner
 from ...policy.recall import lifts
 from ...policy.recall.offers import idle_until
 from ...policy.recall.outlook import Outlook
@@ -398,7 +399,9 @@ class Sheet:
             {
                 "uuid": part.gpu,
                 "index": state.gpus[part.gpu].gpu.index,
-                "memory": part.memory,
+                "memory": _reserved(state, lease.environment, part.gpu)
+                if lease.outlived
+                else part.memory,
                 "limit": lifts.limit(state, lease, part),
                 "measured": self._measured.get((lease.id, part.gpu)),
                 "there_since": claim.since + self._offset
@@ -614,15 +617,7 @@ def measured_by_lease(
     result: dict[tuple[LeaseId, GpuUuid], int | None] = {}
     for reading in readings.values():
         for process in reading.processes:
-            lease = next(
-                (
-                    name
-                    for ancestor in process.lineage
-                    for name in state.by_process.get(ancestor, ())
-                    if (name, reading.uuid) in state.claims
-                ),
-                None,
-            )
+            lease = owner(state, process, reading.uuid)
             if lease is None:
                 continue
             key = (lease, reading.uuid)

@@ -270,9 +270,9 @@ def rooms_without(
         lease = state.leases[name]
         for part in lease.allocations:
             if (name, part.gpu) in state.claims:
-                tasks[part.gpu] += not lease.has_residue
+                tasks[part.gpu] += lease.is_task
                 claims[(lease.environment, part.gpu)] += 1
-                if lease.environment == environment and not lease.has_residue:
+                if lease.environment == environment and lease.is_task:
                     named[part.gpu] += lease.request.named
     freed: defaultdict[GpuUuid, int] = defaultdict(int)
     for key, count in claims.items():

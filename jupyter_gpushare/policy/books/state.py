@@ -79,6 +79,7 @@ class Lease:
     because of a pin, which counts from ``turn_pinned_from``. ``parked`` stays until all is back in
     place.
     ``ability`` is the highest rung it says it can take, and why no higher one.
+    ``outlived``: it has ended, its process goes on, and what that left is measured.
     ``live_limits`` says whether its frameworks' memory limits can change while it runs. ``peaks``
     are the most that it was measured to use on each GPU, where its reservation follows that;
     it has ended ``known_by`` cells or steps since it was first measured to use any.
@@ -107,6 +108,7 @@ class Lease:
     live_limits: bool | None = None
     peaks: tuple[Allocation, ...] = ()
     known_by: int = 0
+    outlived: bool = False
 
     @property
     def full(self) -> bool:
@@ -123,6 +125,11 @@ class Lease:
         """Whether it is parked and its process left something on its GPUs."""
         parked = self.parked if self.phase is LeasePhase.PARKED else None
         return parked is not None and (parked.rung.stays or parked.stayed)
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it counts as a task on its GPUs, and not as memory that one left there."""
+        return not (self.has_residue or self.outlived)
 
     @property
     def can_give(self) -> bool:

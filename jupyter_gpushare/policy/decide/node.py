@@ -74,7 +74,7 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
     for uuid, books in tuple(draft.state.gpus.items()):
         if uuid in present:
             continue
-        if books.tasks:
+        if books.reserved:  # also what a parked or ended task left there
             if books.problem != texts.NOT_IN_NODE:
                 draft.emit(ev.GpuLost(draft.at, uuid, texts.NOT_IN_NODE))
         else:

@@ -61,13 +61,14 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     books = books_of(state, event.gpu)
     key = (lease.environment, event.gpu)
     held = state.reservations[key]
+    tasks = books.tasks - lease.is_task
     if held.claims > 1:
-        state = put_books(state, replace(books, tasks=books.tasks - 1))
-        kept = replace(held, claims=held.claims - 1).with_task(lease.request, -1)
+        state = put_books(state, replace(books, tasks=tasks))
+        kept = replace(held, claims=held.claims - 1).with_task(lease.request, -lease.is_task)
         state = replace(state, reservations=state.reservations.set(key, kept))
     else:
         reserved = books.reserved - held.memory
-        state = put_books(state, replace(books, tasks=books.tasks - 1, reserved=reserved))
+        state = put_books(state, replace(books, tasks=tasks, reserved=reserved))
         reservations, short = state.reservations.delete(key), drop(state.short, key)
         state = replace(state, reservations=reservations, short=short)
         state = lifts.forget_reservation(state, key)

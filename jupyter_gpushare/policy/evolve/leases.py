@@ -171,6 +171,12 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     return state
 
 
+@evolves(ev.LeaseOutlived)
+def _lease_outlived(state: State, event: ev.LeaseOutlived) -> State:
+    before = lease_of(state, event.lease)
+    return put_lease(state, before, replace(before, outlived=True))
+
+
 @evolves(ev.LeaseRestored)
 def _lease_restored(state: State, event: ev.LeaseRestored) -> State:
     return changed(_paced(state, event.memory, event.seconds), event.lease, parked=None)

@@ -31,7 +31,7 @@ def changed(state: State, name: LeaseId, **parts: Any) -> State:
 def put_lease(state: State, before: Lease, lease: Lease) -> State:
     """Store a changed lease, and update the index of leases that can give.
 
-    Memory that a parked task left on a GPU does not count as a task there.
+    Memory that a parked or ended task left on a GPU does not count as a task there.
     """
     index = state.idle
     state = replace(
@@ -39,9 +39,11 @@ def put_lease(state: State, before: Lease, lease: Lease) -> State:
         leases=state.leases.set(lease.id, lease),
         idle=index.set(lease.id, None) if lease.can_give else drop(index, lease.id),
     )
-    change = before.has_residue - lease.has_residue
+    change = lease.is_task - before.is_task
     if change:
         for part in before.allocations:
+            if (lease.id, part.gpu) not in state.claims:
+                continue
             books = books_of(state, part.gpu)
             state = put_books(state, replace(books, tasks=books.tasks + change))
             key = (lease.environment, part.gpu)

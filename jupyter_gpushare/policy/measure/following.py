@@ -108,7 +108,7 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
     named = state.reservations[key].named
     need = sure = 0
     for lease in tasks_on(state, key):
-        if lease.has_residue:
+        if not lease.is_task:
             continue
         if lease.request.named:
             need, sure = need + lease.request.named, sure + lease.request.named

@@ -41,6 +41,8 @@ from . import stalled, watchdog
 
 #: Seconds after which what a parked task said to have given back is looked at again.
 SETTLES: Final = 10.0
+#: Seconds that a process has to end with its lease, or to give back what it has.
+ENDS: Final = 2.0
 #: Seconds for which a task must have computed before it is measured what it uses.
 STEADY: Final = 5.0
 
@@ -94,6 +96,7 @@ def observe(
     yield from _claims(state, seen, at)
     yield from _still_there(state, seen, at)
     yield from _left_behind(state, seen, at, config)
+    yield from _outlived(state, seen, at, config)
     yield from _work(state, seen, at)
     yield from _takers(state, seen, at, config)
     yield from _uses(state, seen, at)
@@ -109,12 +112,16 @@ def observe(
     yield from stalled.look(state, vitals, quiet, at, config)
 
 
-def _owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None:
-    """The lease this process computes under: its own, or the nearest parent's."""
+def owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None:
+    """The lease this process computes under: its own, or the nearest parent's.
+
+    One that has ended counts only where the process has no other.
+    """
     for ancestor in process.lineage:
-        for lease in state.by_process.get(ancestor, ()):
-            if (lease, gpu) in state.claims:
-                return lease
+        of_it = state.by_process.get(ancestor, ())
+        claiming = [lease for lease in of_it if (lease, gpu) in state.claims]
+        if claiming:
+            return min(claiming, key=lambda name: state.leases[name].phase is LeasePhase.ENDED)
     return None
 
 
@@ -123,7 +130,7 @@ def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
     for process in reading.processes:
         # Start time 0: a process of another pid namespace, whose parents we cannot see.
         parts.opaque |= bool(process.lineage) and process.lineage[0].start_time == 0
-        lease = _owner(state, process, reading.uuid)
+        lease = owner(state, process, reading.uuid)
         if lease is None:
             parts.foreign += process.memory or 0
             parts.strangers.append(process)
@@ -327,7 +334,6 @@ def _left_behind(
     state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """Parked tasks keep what they were seen to have left on a GPU, and give back the rest."""
-    grain = config.measure_granularity
     for name in sorted(state.idle):
         lease = state.leases[name]
         if not lease.has_residue or lease.changed_at > at or name in state.queue.waiting:
@@ -345,12 +351,47 @@ def _left_behind(
             held = state.reservations[(lease.environment, part.gpu)]
             if parts is None or parts.opaque or held.claims > 1 or held.full is not None:
                 continue  # other tasks share the reservation, or it takes turns
-            left = parts.by_lease.get(name, 0)
-            if left is None:
-                continue
-            keeps = -(-(left + config.residue_margin) // grain) * grain
-            if 0 < keeps < held.memory:
-                yield ev.ReservationResized(at, lease.environment, part.gpu, Bytes(keeps))
+            yield from _keeps_left(state, name, part.gpu, parts, at, config)
+
+
+def _outlived(
+    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """Leases that ended while their process goes on keep what it has on a GPU, no more."""
+    for name in sorted({lease for lease, _gpu in state.draining}):
+        lease = state.leases[name]
+        there = [part.gpu for part in lease.allocations if (name, part.gpu) in state.claims]
+        if lease.phase is not LeasePhase.ENDED:
+            continue
+        if all(_is_outlived(state, lease, gpu, seen.get(gpu), at) for gpu in there):
+            for gpu in there:
+                yield from _keeps_left(state, name, gpu, seen[gpu], at, config)
+            if not lease.outlived:
+                yield ev.LeaseOutlived(at, name, lease.environment)
+
+
+def _is_outlived(
+    state: State, lease: Lease, gpu: GpuUuid, parts: _Sorted | None, at: float
+) -> bool:
+    """Whether its process has had time to end, is there, does nothing, and nobody shares that."""
+    held, since = state.reservations[(lease.environment, gpu)], state.claims[(lease.id, gpu)].since
+    if parts is None or parts.opaque or at - since < ENDS:
+        return False
+    is_quiet = lease.id in parts.present and lease.id not in parts.worked
+    return is_quiet and held.claims == 1 and held.full is None
+
+
+def _keeps_left(
+    state: State, name: LeaseId, gpu: GpuUuid, parts: _Sorted, at: float, config: PolicyConfig
+) -> Iterator[ev.Event]:
+    """The reservation falls to what this lease, the only one in it, is measured to have."""
+    environment, grain = state.leases[name].environment, config.measure_granularity
+    left = parts.by_lease.get(name, 0)
+    if left is None:
+        return
+    keeps = -(-(left + config.residue_margin) // grain) * grain
+    if 0 < keeps < state.reservations[(environment, gpu)].memory:
+        yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
 
 
 def _takers(

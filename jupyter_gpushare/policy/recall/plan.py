@@ -299,15 +299,17 @@ def gave(
 
 
 def why_residue(state: State, config: PolicyConfig, waiting: LeaseId) -> str:
-    """The sentence for a person whose request waits for what parked tasks left; else empty."""
+    """The sentence for a person whose request waits for what parked or ended tasks left; or ''."""
     left = {name for name in state.idle if state.leases[name].has_residue} - {waiting}
+    left |= {name for name, _gpu in state.draining if state.leases[name].outlived}
     if not left or not fits_without(state, config, waiting, left):
         return ""
     name = next((n for n in sorted(left) if fits_without(state, config, waiting, {n})), min(left))
     lease = state.leases[name]
-    gpu = lease.allocations[0].gpu
+    gpu = next(part.gpu for part in lease.allocations if (name, part.gpu) in state.claims)
     reserved = state.reservations[(lease.environment, gpu)].memory
-    return texts.residue_bars_text(state.gpus[gpu].gpu.index, reserved)
+    say = texts.outlived_bars_text if lease.outlived else texts.residue_bars_text
+    return say(state.gpus[gpu].gpu.index, reserved)
 
 
 def why_caches(state: State, config: PolicyConfig, waiting: Lease, at: float | None) -> str:

@@ -39,7 +39,7 @@ def _books(state: State) -> None:
     named: Counter[tuple[str, str]] = Counter()
     following: Counter[tuple[str, str]] = Counter()
     for name, gpu in state.claims:
-        if not (lease := state.leases[name]).has_residue:
+        if (lease := state.leases[name]).is_task:
             tasks[gpu] += 1
             named[(lease.environment, gpu)] += lease.request.named
             following[(lease.environment, gpu)] += lease.request.follows

@@ -206,6 +206,15 @@ def residue_bars_text(gpu: int, reserved: int) -> str:
     )
 
 
+def outlived_bars_text(gpu: int, reserved: int) -> str:
+    """Why a request waits for memory of a process whose lease has ended."""
+    return (
+        f"A process whose lease has ended still has memory on GPU {gpu} ({size(reserved)} with its "
+        "reserve). It becomes free when that process ends: when its kernel is restarted, for "
+        "instance. A request for less memory need not wait for it."
+    )
+
+
 def cache_bars_text(gpu: int) -> str:
     """Why a request waits for memory in another task's cache."""
     return (

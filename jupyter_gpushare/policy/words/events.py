@@ -571,6 +571,11 @@ class ResidueFound(OfLease):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseOutlived(OfLease):
+    """A lease has ended and its process goes on: what that left on its GPUs is measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseRestored(OfLease):
     """A resumed task has its ``memory`` bytes on its GPUs again, after ``seconds``."""
 
