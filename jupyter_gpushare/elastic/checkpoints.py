@@ -11,18 +11,35 @@ import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 #: So many are kept.
 KEPT: Final = 3
 _NAME: Final = re.compile(r"step-(\d+)-([0-9a-f]{8})\.pt")
 
 
-def write(folder: Path, step: int, content: bytes) -> Path:
-    """Write it whole, and delete those that are too old."""
-    path = folder / f"step-{step:09d}-{zlib.crc32(content):08x}.pt"
+class _Summed:
+    """A file that is written from its begin to its end, and its checksum."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.sum = 0
+
+    def write(self, part: bytes | memoryview) -> int:
+        self.sum = zlib.crc32(part, self.sum)
+        return self._file.write(part)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write(folder: Path, step: int, save: Callable[[_Summed], object]) -> Path:
+    """Let ``save`` write it whole, and delete those that are too old."""
     made = folder / f".made-{os.getpid()}"
-    made.write_bytes(content)
+    with made.open("wb") as file:
+        summed = _Summed(file)
+        save(summed)
+    path = folder / f"step-{step:09d}-{summed.sum:08x}.pt"
     os.replace(made, path)
     for old in found(folder)[KEPT:]:
         old.unlink(missing_ok=True)

@@ -189,7 +189,9 @@ def _kinds() -> tuple[Any, Any]:
 
         def _stop_workers(self, worker_group: WorkerGroup) -> None:
             gentle = worker_group.spec.rdzv_handler.is_gentle
-            self._shutdown(timeout=PATIENCE if gentle else PATIENCE_AFTER_FAILURE)
+            if self._pcontext is not None:  # `_shutdown` takes no time-out in older torches
+                self._pcontext.close(timeout=PATIENCE if gentle else PATIENCE_AFTER_FAILURE)
+            self._shutdown()
 
     return Agent, Rendezvous
 

@@ -102,19 +102,33 @@ class _Training:
 
     def keep(self, kept: Mapping[str, Any]) -> None:
         """Load the newest state into these, on all ranks, or the first rank's own."""
-        import torch
-
         self.begin()
         self.kept = {name: held for name, held in kept.items() if held is not None}
         records = self.records
         if records is None:
             return
-        content = None
+        content, began = None, time.monotonic()
         if self.rank == 0:
             content = checkpoints.newest(records.checkpoints, lambda t: records.add("said", text=t))
-            if content is None:
-                content = self._content(fresh=True)
-        content = self._broadcast(content)
+            if content is None and self.size > 1:
+                fresh = io.BytesIO()
+                self._write_state(fresh, fresh=True)
+                content = fresh.getvalue()
+        if self.size > 1:
+            content = self._broadcast(content)
+        if content is not None:
+            self._load(content)
+        self._saved_step = self.step if self.entry == "breakpoint" else -1
+        if self.entry == "breakpoint":  # it is saved; saving takes about as long as loading
+            self._saved_at = time.monotonic()
+            self._cost = self._saved_at - began
+        self._check_same()
+        self._tell_trains()
+        self._mark()
+
+    def _load(self, content: bytes) -> None:
+        import torch
+
         # It is this user's own file, and a scheduler's state may be any object.
         state = torch.load(io.BytesIO(content), map_location=device(), weights_only=False)
         for name, held in self.kept.items():
@@ -126,10 +140,6 @@ class _Training:
             _set_random(state["random"])
         else:
             torch.manual_seed(hash((state["seed"], self.step, self.rank)) % 2**63)
-        self._saved_step = self.step if self.entry == "breakpoint" else -1
-        self._check_same()
-        self._tell_trains()
-        self._mark()
 
     def _broadcast(self, content: bytes | None) -> bytes:
         """What rank 0 has, on all ranks.
@@ -146,6 +156,8 @@ class _Training:
         size, digest = self.store.get("state").decode().split()
         held = torch.frombuffer(bytearray(content or int(size)), dtype=torch.uint8)
         distributed.broadcast(held, src=0)
+        if content is not None:
+            return content
         got: bytes = _bytes_of(held)
         if hashlib.sha256(got).hexdigest() != digest:
             raise RuntimeError(
@@ -153,7 +165,7 @@ class _Training:
             )
         return got
 
-    def _content(self, fresh: bool = False) -> bytes:
+    def _write_state(self, file: Any, *, fresh: bool = False) -> None:
         import torch
 
         kept = {name: held.state_dict() for name, held in self.kept.items()}
@@ -166,9 +178,7 @@ class _Training:
             "seed": torch.initial_seed(),
             "entry": "train" if fresh else "breakpoint",
         }
-        held = io.BytesIO()
-        torch.save(state, held)
-        return held.getvalue()
+        torch.save(state, file)
 
     def _check_same(self) -> None:
         """Raises `RuntimeError` where ranks have different parameters."""
@@ -204,7 +214,7 @@ class _Training:
         if self.records is None or not self.kept or self._saved_step == self.step:
             return
         began = time.monotonic()
-        checkpoints.write(self.records.checkpoints, self.step, self._content())
+        checkpoints.write(self.records.checkpoints, self.step, self._write_state)
         self._saved_at = time.monotonic()
         self._saved_step, self._cost = self.step, self._saved_at - began
 

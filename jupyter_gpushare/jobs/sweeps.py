@@ -75,7 +75,7 @@ class Sweep:
         self._state = replace(state, models=models)
         self._lock = threading.Lock()  # of the state and the records
         self._why: dict[str, str] = {}
-        self._next = self._deadline = 0.0
+        self._asked = self._next = self._deadline = 0.0
         self._barren, self._granted = 0, False
         self._error = ""
         self._over = threading.Event()
@@ -164,7 +164,7 @@ class Sweep:
                 return
             self._barren = 0 if self._granted else min(self._barren + 1, _MOST_DOUBLED)
             self._granted = False
-            self._next = now + plan.every * 2 ** max(0, self._barren - 1)
+            self._asked, self._next = now, now + plan.every * 2 ** max(0, self._barren - 1)
             self._deadline = now + plan.answer_within
             hosts = tuple(self._engine.hosts())
             self._state = core.registered(self._state, hosts)
@@ -212,6 +212,8 @@ class Sweep:
                     records.ended(event, phase)
                     if end is End.NO_ROOM:
                         self._why[model.cards[0].host] = event.error
+                    else:  # its cards may be idle: no need to wait as long as after barren rounds
+                        self._barren, self._next = 0, self._asked + self._records.plan.every
 
     def _send(self) -> None:
         while True:

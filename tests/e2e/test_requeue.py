@@ -17,6 +17,7 @@ import torch
 from support.cuda import children_of
 from support.kernel import Kernel
 from support.livenode import LiveNode, until
+from support.torch_stand_in import STAND_IN
 
 from jupyter_gpushare.client.errors import PREEMPTED
 
@@ -345,8 +346,12 @@ def test_a_program_with_a_lease_of_its_own_saves_and_ends_with_75(
         alone.wait(30)
 
 
-#: A program that names no gate: the ends of its optimizer's steps are its gates.
-STEPS_ONLY = """
+#: A program that names no gate: the ends of its optimizer's steps are its gates. Steps are seen
+#: in a torch that can use GPUs, or in its stand-in.
+STEPS_ONLY = (
+    STAND_IN
+    + """
+USES_GPU = False
 import os, time
 import torch
 import jupyter_gpushare as gpushare
@@ -368,6 +373,7 @@ while again == "0":
     steps += 1
     print("step", flush=True)
 """
+)
 
 
 def test_without_a_named_gate_a_steps_end_is_one(node: LiveNode, tmp_path: Path) -> None:

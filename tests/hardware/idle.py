@@ -162,7 +162,6 @@ def _gives_way(bench: Bench, place: House, bob: Any) -> None:
         _steps(place, job)
         before = _last(name, "step")
         bench.append("range_before", {"step": before, "said": place.said_by("leases")})
-        timed_out = "nothing"
         took, _ = timed(bob, f"%gpushare request --memory {half}")
         bench.append("range_while", {"bob_waits": took, "said": place.said_by("leases")})
         filled = _fill(bench, bob, half - 2 * unit)
@@ -176,23 +175,24 @@ def _gives_way(bench: Bench, place: House, bob: Any) -> None:
         if within["held"] > most - half + 2 * unit and not bench.orders.rehearse:
             raise Wrong(f"the job holds {within['held']} bytes beside bob's {half}")
         _give_back(bench, bob)
-        with suppress(TimeoutError, AssertionError):
-            timed_out = "never"
-            timed_out = place.until(
-                lambda: _last(name, "step")["spare"] > within["spare"] * 1.5, "its share has risen"
-            )
-        bench.append("range_after", {"risen_after": timed_out, "said": place.said_by("leases")})
+        if bench.has_time(50):  # nothing rises on a GPU for half a minute after something fell
+            risen: float | None = None
+            with suppress(AssertionError):
+                risen = place.until(
+                    lambda: _last(name, "step")["spare"] > within["spare"] * 1.5, "it has risen"
+                )
+            bench.append("range_after", {"risen_after": risen, "said": place.said_by("leases")})
         job.stop()
     finally:
         _told(bench, job)
 
 
 def sweeps(bench: Bench) -> None:
-    """Six models one after the other on the one GPU; a notebook asks for it in between."""
+    """Four models one after the other on the one GPU; a notebook asks for it in between."""
     from jupyter_gpushare import sweep
     from jupyter_gpushare.jobs.core import Phase
 
-    device, rates = bench.device, [10.0**-power for power in range(1, 7)]
+    device, rates = bench.device, [10.0**-power for power in range(1, 5)]
 
     def model(lr: float) -> dict[str, Any]:
         import os
@@ -205,12 +205,12 @@ def sweeps(bench: Bench) -> None:
         net = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]).to(device)
         optimizer = torch.optim.SGD(net.parameters(), lr=lr)
         x = torch.randn(256, 512, device=device)
-        for step in range(2000 if device == "cuda" else 20):
+        for step in range(1000 if device == "cuda" else 20):
             optimizer.zero_grad()
             loss = (net(x) - x).square().mean()
             loss.backward()
             optimizer.step()
-            if step % 10 == 0:
+            if step % 50 == 0:
                 sweep.report(loss=loss.item())
         return {"loss": loss.item(), "visible": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
 

@@ -26,7 +26,9 @@ from ...policy.turns.expected import Cells
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import (
     Activity,
+    Allocation,
     BudgetLevel,
+    Bytes,
     ClaimPhase,
     EnvironmentName,
     FlagKind,
@@ -393,25 +395,27 @@ class Sheet:
 
     def _gpus_of(self, lease: Lease) -> list[doc.LeaseGpu]:
         """The GPUs of a lease that are still there, in the node's order."""
+        gpus = self._state.gpus
+        here = [part for part in lease.allocations if part.gpu in gpus]
+        here.sort(key=lambda part: gpus[part.gpu].gpu.index)
+        return [self._gpu_of(lease, part) for part in here]
+
+    def _gpu_of(self, lease: Lease, part: Allocation) -> doc.LeaseGpu:
         state = self._state
-        here = [part for part in lease.allocations if part.gpu in state.gpus]
-        return [
-            {
-                "uuid": part.gpu,
-                "index": state.gpus[part.gpu].gpu.index,
-                "memory": _reserved(state, lease.environment, part.gpu)
-                if lease.outlived
-                else part.memory,
-                "limit": lifts.limit(state, lease, part),
-                "measured": self._measured.get((lease.id, part.gpu)),
-                "there_since": claim.since + self._offset
-                if (claim := state.claims.get((lease.id, part.gpu)))
-                else None,
-                "peak": (lease.peak(part.gpu) or None) if lease.request.follows else None,
-                **sharing.of_claim(state, lease, part.gpu),
-            }
-            for part in sorted(here, key=lambda part: state.gpus[part.gpu].gpu.index)
-        ]
+        claim = state.claims.get((lease.id, part.gpu))
+        memory, limit = part.memory, lifts.limit(state, lease, part)
+        if lease.outlived:
+            memory = limit = Bytes(_reserved(state, lease.environment, part.gpu))
+        return {
+            "uuid": part.gpu,
+            "index": state.gpus[part.gpu].gpu.index,
+            "memory": memory,
+            "limit": limit,
+            "measured": self._measured.get((lease.id, part.gpu)),
+            "there_since": claim.since + self._offset if claim else None,
+            "peak": (lease.peak(part.gpu) or None) if lease.request.follows else None,
+            **sharing.of_claim(state, lease, part.gpu),
+        }
 
     def _stall(self, lease: Lease) -> doc.Stall | None:
         """The next step against a stalled task; ``at`` is set while the time for it runs."""
