@@ -8,6 +8,7 @@ model has ended, for its host may not see yet that it is busy.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from typing import Final
 
 #: So often a model is tried again after its host failed.
 MOST_HOST_FAULTS: Final = 5
+#: A round that brings no card doubles the time to the next one, up to so many times ``every``.
+MOST_SLOWED: Final = 4
 
 
 class Pick(Enum):
@@ -100,6 +103,29 @@ class Send:
     @property
     def host(self) -> str:
         return self.cards[0].host
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When hosts are asked, in seconds. ``barren`` rounds, one after the other, brought no card."""
+
+    every: float
+    asked_at: float = -math.inf
+    barren: int = 0
+    granted: bool = False
+
+    @property
+    def due(self) -> float:
+        """When the next round may begin."""
+        return self.asked_at + self.every * min(MOST_SLOWED, 1 << max(0, self.barren - 1))
+
+    def asked(self, now: float) -> Pace:
+        """A round begins."""
+        return Pace(self.every, now, 0 if self.granted else self.barren + 1)
+
+    def freed(self) -> Pace:
+        """A model has ended, so that its cards may be idle: the next round need not be late."""
+        return replace(self, barren=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,6 @@ from .hostside import Ended, Granted, Job, Lost, Reported
 from .records import Model, Plan, Records, SweepError, folder, names
 from .worker import Code, report
 
-#: A round in which no card was granted doubles the time to the next one, so many times at most.
-_MOST_DOUBLED: Final = 5
-
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -75,8 +72,7 @@ class Sweep:
         self._state = replace(state, models=models)
         self._lock = threading.Lock()  # of the state and the records
         self._why: dict[str, str] = {}
-        self._asked = self._next = self._deadline = 0.0
-        self._barren, self._granted = 0, False
+        self._pace, self._deadline = core.Pace(plan.every), 0.0
         self._error = ""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpushare-sweep", daemon=True)
@@ -141,7 +137,8 @@ class Sweep:
         try:
             while not self._state.is_over:
                 self._begin_round()
-                within = min(self._next, self._deadline or self._next) - time.monotonic()
+                due = self._pace.due
+                within = min(due, self._deadline or due) - time.monotonic()
                 events = self._engine.events(min(1.0, max(0.01, within)))
                 with self._lock, self._records.transaction():
                     for event in events:
@@ -160,11 +157,9 @@ class Sweep:
             if self._state.unasked and now >= self._deadline:
                 for host in self._state.unasked:
                     self._skip(host, f"It did not answer within {plan.answer_within:g} s.")
-            if not core.wants_round(self._state) or now < self._next:
+            if not core.wants_round(self._state) or now < self._pace.due:
                 return
-            self._barren = 0 if self._granted else min(self._barren + 1, _MOST_DOUBLED)
-            self._granted = False
-            self._asked, self._next = now, now + plan.every * 2 ** max(0, self._barren - 1)
+            self._pace = self._pace.asked(now)
             self._deadline = now + plan.answer_within
             hosts = tuple(self._engine.hosts())
             self._state = core.registered(self._state, hosts)
@@ -193,7 +188,7 @@ class Sweep:
             case Silent(host, why):
                 self._skip(host, why)
             case Granted(number, attempt, gpus):
-                self._granted = True
+                self._pace = replace(self._pace, granted=True)
                 self._state = core.granted(self._state, number, attempt, gpus)
                 records.granted(number, gpus)
             case Reported(number, attempt, values):
@@ -212,8 +207,8 @@ class Sweep:
                     records.ended(event, phase)
                     if end is End.NO_ROOM:
                         self._why[model.cards[0].host] = event.error
-                    else:  # its cards may be idle: no need to wait as long as after barren rounds
-                        self._barren, self._next = 0, self._asked + self._records.plan.every
+                    else:
+                        self._pace = self._pace.freed()
 
     def _send(self) -> None:
         while True:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 from support.node import RunningNode, until
 
 from jupyter_gpushare import elastic
+from jupyter_gpushare.elastic import member
 from jupyter_gpushare.elastic.core import Phase
 from jupyter_gpushare.elastic.meeting import Meeting, Word
 
@@ -48,6 +50,28 @@ def test_another_user_reads_and_writes_nothing_there(meeting: Meeting) -> None:
         assert tried.returncode != 0
         assert "ermission denied" in tried.stderr
     assert meeting.heard() == Word(0)
+
+
+class OldAgent:
+    """What is asked of torch's agent before 2.12, where ``_shutdown`` takes no time-out."""
+
+    def __init__(self) -> None:
+        self._pcontext, self.closed = self, []
+
+    def close(self, death_sig: object = None, timeout: int = 30) -> None:
+        self.closed.append(timeout)
+
+    def _shutdown(self, death_sig: object = None) -> None:
+        self.closed.append("shut down")
+
+
+@pytest.mark.parametrize(("is_gentle", "seconds"), [(True, 60), (False, 20)])
+def test_a_worker_has_its_time_with_older_torches_too(is_gentle: bool, seconds: int) -> None:
+    agent, _meeting = member._kinds()
+    group = SimpleNamespace(spec=SimpleNamespace(rdzv_handler=SimpleNamespace(is_gentle=is_gentle)))
+    old = OldAgent()
+    agent._stop_workers(old, group)
+    assert old.closed == [seconds, "shut down"]
 
 
 RANK = """

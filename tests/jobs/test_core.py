@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -204,3 +205,13 @@ def test_ten_hosts_of_eight_cards_and_ten_thousand_models() -> None:
             state, _ = core.ended(state, end[1], end[2], End.DONE)
     assert state.count(Phase.DONE) == 10_000
     assert 10_000 / 80 <= rounds < 10_000, "nobody is asked more often than models end"
+
+
+def test_hosts_that_name_no_card_are_asked_more_seldom_until_a_model_ends() -> None:
+    pace, dues = core.Pace(every=1.0), []
+    for _ in range(6):
+        pace = pace.asked(100.0)
+        dues.append(pace.due)
+    assert dues == [101, 102, 104, 104, 104, 104]
+    assert pace.freed().due == 101
+    assert replace(pace, granted=True).asked(200.0).due == 201
