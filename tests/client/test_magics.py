@@ -181,8 +181,8 @@ def test_release_after_cuda_started_says_what_becomes_of_the_memory(
     said = kernel.ok("%gpushare release").plain()
     kernel.ok("del sys.modules['torch']")
 
-    assert "when the process releases it" in said
-    assert "draining" in said
+    assert "that much stays reserved until the process gives it back" in said
+    assert "Others may have the rest" in said
     assert "Restart the kernel" in said
 
 

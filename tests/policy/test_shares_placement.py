@@ -506,7 +506,7 @@ def grants_of_many() -> int:
         held = [x for x in world.state.leases.values() if x.phase is LeasePhase.HELD]
         granted += any(x.id == f"lease-{pid}" for x in held)
         if chance.random() < 0.7:
-            gone = chance.choice(list(world.state.leases.values()))
+            gone = chance.choice(sorted(world.state.leases.values(), key=lambda x: x.order))
             world.run(cmd.Release(world.at, gone.id, gone.environment))
         world.observe()
         world.at += 0.1

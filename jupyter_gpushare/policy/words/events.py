@@ -574,6 +574,8 @@ class ResidueFound(OfLease):
 class LeaseOutlived(OfLease):
     """A lease has ended and its process goes on: what that left on its GPUs is measured."""
 
+    SINCE: ClassVar[int] = 3
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseRestored(OfLease):
