@@ -19,6 +19,7 @@ from typing import Final
 from ..cli.verb import Refused
 from ..jobs.core import End
 from ..jobs.hostside import Attempt, Ended, Lost, Reported, Told, idle
+from ..protocol.sizes import MemoryRange
 from . import core
 from .core import Phase
 from .meeting import Meeting, Word
@@ -152,7 +153,9 @@ class Leader:
 
     def _ask(self) -> None:
         try:
-            self._asked.put(len(idle("", self._plan.job.memory)))
+            memory = self._plan.job.memory
+            rows = idle("", memory, beside=isinstance(memory, MemoryRange))
+            self._asked.put(len(rows))
         except Refused as refused:
             self._asked.put(str(refused))
 

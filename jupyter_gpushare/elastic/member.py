@@ -51,7 +51,7 @@ def main(descriptor: int) -> int:
     told = json.loads(sys.stdin.buffer.read(head["candidate"]))
     threading.Thread(target=end_with_input, daemon=True).start()
     os.environ |= {names.JOB: head["name"], names.JOB_KIND: "elastic"}
-    if not leased(channel, 1, head["memory"]):
+    if not leased(channel, 1, head["memory"], beside=True):
         return 0
     watch_lease(channel)
     with open(told["output"], "ab") as output:

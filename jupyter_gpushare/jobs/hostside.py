@@ -92,20 +92,37 @@ class Lost:
 Told = Granted | Reported | Lost | Ended
 
 
-def idle(host: str, memory: Memory | None, environ: Mapping[str, str] = os.environ) -> list[Row]:
-    """The cards that nobody uses and that the quota allows. Raises `Refused`."""
+def idle(
+    host: str,
+    memory: Memory | None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    beside: bool = False,
+) -> list[Row]:
+    """The cards that nobody uses and that the quota allows. Raises `Refused`.
+
+    ``beside``: also those where only others' tasks are that make room, for they asked for a range
+    of memory.
+    """
     with connect(environ) as node:
         status = node.call(Method.STATUS)
     allowed = max(0, status["quota"]["gpus"] - status["quota"]["used_gpus"])
     rows = [
         Row(Card(host, gpu["uuid"]), gpu["free"])
         for gpu in status["gpus"]
-        if not gpu["tasks"]
-        and gpu["health"] == "ok"
+        if gpu["health"] == "ok"
         and gpu["out_of_service"] is None
-        and gpu["free"] >= (least_of(memory) or gpu["memory"])
+        and _room(gpu, beside) >= (least_of(memory) or gpu["memory"])
     ]
     return sorted(rows, key=lambda row: (-row.free, row.card))[:allowed]
+
+
+def _room(gpu: Mapping[str, Any], beside: bool) -> int:
+    """Bytes that a job could have there without taking the card from anybody."""
+    if not gpu["tasks"]:
+        return int(gpu["free"])
+    makes_room = beside and gpu["tasks"] == gpu.get("ranged") and not gpu["mine"]
+    return int(gpu["free"] + gpu["lifted"]) if makes_room else 0
 
 
 def memory_each(memory: Memory | str | None) -> Memory | None:

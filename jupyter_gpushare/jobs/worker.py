@@ -26,7 +26,8 @@ from ..client.errors import GpuShareError, Preempted, QuotaExceeded
 from ..client.memory.stopping import nothing_to_save
 from ..client.words.settings import Ask
 from ..protocol import names
-from ..protocol.sizes import Memory, parse_memory
+from ..protocol.errors import Reason
+from ..protocol.sizes import Memory, MemoryRange, parse_memory
 from .core import End
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Seconds in which a pool answers a host that has nothing (more) to lend to this user.
 _LENT_WITHIN: Final = 5.0
+#: Seconds in which others' tasks with a range of memory make room.
+_ROOM_WITHIN: Final = 15.0
 #: Seconds between two looks at the lease.
 _LOOK: Final = 0.1
 
@@ -129,12 +132,17 @@ def main(descriptor: int) -> int:
     return 0
 
 
-def leased(channel: Channel, gpus: int, memory: Memory | list[int] | None) -> bool:
-    """Take cards that nobody has, now or not at all; whether it has them. The channel hears it."""
+def leased(
+    channel: Channel, gpus: int, memory: Memory | list[int] | None, *, beside: bool = False
+) -> bool:
+    """Take cards that nobody has, now or not at all; whether it has them. The channel hears it.
+
+    ``beside``: for a range of memory it may be where others make room, and waits until they did.
+    """
     read = None if memory is None else parse_memory(memory)
     ask = Ask(gpus=gpus, memory=read, priority_class="batch")
     try:
-        grant = _granted(ask, gpus)
+        grant = _granted(ask, gpus, beside=beside and isinstance(read, MemoryRange))
     except GpuShareError as error:
         channel.say(end=End.NO_ROOM.value, error=str(error))
         return False
@@ -148,11 +156,13 @@ def leased(channel: Channel, gpus: int, memory: Memory | list[int] | None) -> bo
     return True
 
 
-def _granted(ask: Ask, gpus: int) -> Grant:
+def _granted(ask: Ask, gpus: int, *, beside: bool) -> Grant:
     """What idles. Nobody asks the pool for a request that does not wait, so one waits for that."""
     try:
         return broker().request(ask, wait=False)
-    except QuotaExceeded:
+    except QuotaExceeded as error:
+        if beside and error.reason is Reason.NO_RESOURCES:
+            return broker().request(ask, wait_timeout=_ROOM_WITHIN)
         quota = broker().status()["quota"]
         after, pool = quota["used_gpus"] + gpus, quota.get("pool")
         if pool is None or not pool["lent"] < after <= quota["gpus"]:

@@ -293,6 +293,7 @@ class GpuOfAll(SharedGpu):
     lifted: Annotated[Bytes, "bytes of reserved above what people are entitled to"]
     utilisation: Annotated[float | None, "0 to 1; null: the driver does not tell"]
     tasks: Count
+    ranged: NotRequired[Annotated[Count, "tasks that asked for a range of memory: they make room"]]
     health: Annotated[str, words("ok", "lost")]
     problem: str | None
 

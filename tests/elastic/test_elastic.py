@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RunningNode, until
+from support.node import NodeClient, RunningNode, token_file, until
 
 from jupyter_gpushare import elastic
 from jupyter_gpushare.elastic import training
@@ -309,6 +309,40 @@ def test_a_notebook_presses_the_memory_of_a_job_before_it_takes_a_card(
         assert sizes(job)[-1] == 2, "no card was taken"
     done(job, tmp_path, 800)
     check_samples(tmp_path, 240, 80)
+
+
+def test_two_peoples_jobs_share_the_memory_of_one_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has more; what the second needs, the first gives up, and both train."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    people = token_file(tmp_path, "alice", "bob", "root")
+    with RunningNode(tmp_path, simulate="1x24GiB", arguments=[people]) as node:
+        monkeypatch.setenv("JUPYTER_GPUSHARE_SOCKET", str(node.socket))
+
+        def begins(who: str, memory: str) -> elastic.Job:
+            monkeypatch.setenv("JUPYTER_GPUSHARE_TOKEN", who)
+            (tmp_path / who).mkdir()
+            train = trained(tmp_path / who, 10_000)
+            return elastic.run(train, data=data(240), max_gpus=1, name=who, memory=memory)
+
+        def shares() -> dict[str, float]:
+            with node.client("root") as admin:
+                leases = admin.call(Method.STATUS)["leases"]
+            return {one["job"]: one["gpus"][0]["limit"] / 2**30 for one in leases if one["gpus"]}
+
+        with contextlib.ExitStack() as jobs:
+            alices = begins("alice", "8GiB..20GiB")
+            jobs.callback(alices.stop)
+            until(lambda: sizes(alices)[-1:] == [1] and shares() == {"alice": 20.0}, "hers", WITHIN)
+            bobs = begins("bob", "6GiB..20GiB")
+            jobs.callback(bobs.stop)
+            until(lambda: sizes(bobs)[-1:] == [1], "both train", WITHIN)
+            assert shares() == {"alice": 18.0, "bob": 6.0}
+            assert alices.status().restarts == 0
+            step = alices.status().step
+            until(lambda: alices.status().step > step + 3, "she goes on", WITHIN)
 
 
 @pytest.mark.long

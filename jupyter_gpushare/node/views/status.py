@@ -6,6 +6,7 @@ the REST API, in ``%gpushare status`` and on the command line.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -225,8 +226,13 @@ class Sheet:
         self._measured = measured_by_lease(state, readings)
         self._flags = sorted(state.flags.items(), key=lambda entry: repr(entry[0]))
         self._parked_memory = state.parked_memory()
+        ranged = Counter(
+            uuid
+            for name, uuid in state.claims
+            if (lease := state.leases[name]).request.memory_most and lease.is_task
+        )
         self._gpus = [
-            _gpu(state, uuid, readings, config)
+            _gpu(state, uuid, readings, config, ranged[uuid])
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
         ]
         self._leases = _Listing(sorted(state.leases.values(), key=lambda lease: lease.order))
@@ -632,7 +638,11 @@ def measured_by_lease(
 
 
 def _gpu(
-    state: State, uuid: GpuUuid, readings: Mapping[str, GpuReading], config: PolicyConfig
+    state: State,
+    uuid: GpuUuid,
+    readings: Mapping[str, GpuReading],
+    config: PolicyConfig,
+    ranged: int,
 ) -> doc.GpuOfAll:
     books = state.gpus[uuid]
     reading = readings.get(uuid)
@@ -648,6 +658,7 @@ def _gpu(
         "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),
         "utilisation": reading.utilisation if reading else None,
         "tasks": books.tasks,
+        "ranged": ranged,
         "health": "ok" if books.problem is None else "lost",
         "problem": books.problem,
         **sharing.of_gpu(state, uuid, config),
