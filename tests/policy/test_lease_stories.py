@@ -56,7 +56,7 @@ def test_a_released_lease_drains_until_measured() -> None:
 
 def test_a_kernel_that_goes_on_keeps_what_cuda_has_there() -> None:
     """Not its whole reservation: nobody would have the GPU until the kernel is restarted."""
-    world = two_people_one_gpu()
+    world = two_people_one_gpu(Request(memory=Bytes(24 * GIB)))
 
     def books() -> tuple[int, int]:
         both = world.state.gpus[gpu(0).uuid]
@@ -73,13 +73,15 @@ def test_a_kernel_that_goes_on_keeps_what_cuda_has_there() -> None:
     said = core.why_waiting(world.state, LeaseId("L2"), 0, world.config).message
     assert "A process whose lease has ended still has memory on GPU 0" in said
     assert core.check(restarted(world)) is None
-    world.release("L2", "bob")
-    world.request("carol", 3, Request(memory=Bytes(8 * GIB)))
-    assert phase(world, "L3") == "held"
+    world.request("carol", 3)
+    assert phase(world, "L3") == "held", "who names no size has what there is"
+    assert books() == (24 * GIB, 1)
     world.die(1)
     world.observe()
-    assert phase(world, "L1") == "forgotten"
-    assert books() == (8 * GIB, 1)
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "queued")
+    world.release("L3", "carol")
+    world.observe()
+    assert phase(world, "L2") == "held"
 
 
 def test_a_process_that_still_computes_is_a_task() -> None:

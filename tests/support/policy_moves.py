@@ -17,6 +17,7 @@ from jupyter_gpushare.policy.words.model import (
     LeaseId,
     Movable,
     Quota,
+    Request,
     Rung,
 )
 from support.policy_world import (
@@ -37,13 +38,13 @@ def phase(world: World, lease: str) -> str:
     return "forgotten" if found is None else found.phase.value
 
 
-def two_people_one_gpu() -> World:
+def two_people_one_gpu(bobs: Request | None = None) -> World:
     """alice holds the only GPU and uses it; bob waits."""
     world = World().start([gpu(0)], Quota(1, Bytes(24 * GIB)))
     world.request("alice", 1)
     world.memory[(1, gpu(0).uuid)] = 20 * GIB
     world.observe()
-    world.request("bob", 2)
+    world.request("bob", 2, bobs)
     return world
 
 

@@ -34,7 +34,7 @@ class GpuRoom:
     share them with one task more. ``tasks`` counts everybody's tasks. ``expected`` is what a
     request that names no memory is expected to need here; ``None``: unknown. ``rank`` is higher the
     later one more task would have its turn there; 0 where none computes, and on GPUs that are not
-    used by turns.
+    used by turns. ``left_over`` bytes are of others' processes whose leases have ended.
 
     Of its ``kind`` it has so many hundredths of compute ``left`` for this environment. ``batch``
     are the shares of batch tasks there, and ``floors`` is what promises claim.
@@ -56,6 +56,12 @@ class GpuRoom:
     left: int = WHOLE
     batch: tuple[int, ...] = ()
     floors: int = 0
+    left_over: int = 0
+
+    @property
+    def capacity(self) -> Bytes:
+        """The most bytes that a request can have there, however long it waits for tasks."""
+        return Bytes(self.memory - self.left_over)
 
     def reclaimed(self, least: int) -> int:
         """Hundredths that would be left if batch tasks kept no more than ``least`` each."""
@@ -196,14 +202,14 @@ def place(
         return refused
 
     def want(room: GpuRoom) -> int:
-        return wanted(quota, memory, room.memory, room.expected)
+        return wanted(quota, memory, room.capacity, room.expected)
 
     def need(room: GpuRoom) -> int:
         """Bytes that the reservation must have: at least the sum of what its tasks named.
 
         Where it follows what they need, one more task needs its own beside that, in the quota.
         """
-        beside = min(wanted(quota, None, room.memory), held(room) + want(room))
+        beside = min(wanted(quota, None, room.capacity), held(room) + want(room))
         if memory is None:
             return want(room) if room.expected is None else beside
         return max(room.named + memory, beside if room.follows else 0)
@@ -305,7 +311,7 @@ def shortage(
     """The facts that explain to a person why :func:`place` found no room for a request."""
 
     def want(room: GpuRoom) -> int:
-        return wanted(quota, memory, room.memory, room.expected)
+        return wanted(quota, memory, room.capacity, room.expected)
 
     largest = max((room.memory for room in rooms), default=Bytes(0))
     expected = next((room.expected for room in rooms if room.expected is not None), None)

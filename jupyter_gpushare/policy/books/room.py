@@ -51,7 +51,7 @@ def try_place(
     if lease.phase is LeasePhase.PARKED:
         rooms = tuple(
             _large_enough(
-                lease, room, wanted(quota, request.memory, room.memory, room.expected), config
+                lease, room, wanted(quota, request.memory, room.capacity, room.expected), config
             )
             for room in rooms
         )
@@ -279,6 +279,11 @@ def rooms_without(
         held = state.reservations[key]
         if held.claims == count:
             freed[key[1]] += held.memory
+    left_over: defaultdict[GpuUuid, int] = defaultdict(int)
+    for name, uuid in state.draining:
+        lease = state.leases[name]
+        if lease.outlived and lease.environment != environment and name not in without:
+            left_over[uuid] += state.reservations[(lease.environment, uuid)].memory
     taken = Taken(state, environment, frozenset(without)) if state.given else None
     for uuid, books in state.gpus.items():
         key = (environment, uuid)
@@ -297,6 +302,7 @@ def rooms_without(
             follows=own is not None and own.following > 0,
             lifted=state.bursts.get(key, 0) if own and own.following else 0,
             kind=books.gpu.name,
+            left_over=left_over[uuid],
             left=WHOLE if taken is None else max(0, WHOLE - taken.others[uuid]),
             batch=() if taken is None else tuple(taken.batch[uuid]),
             floors=0 if taken is None else taken.floors[uuid],
