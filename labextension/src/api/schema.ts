@@ -356,6 +356,8 @@ export interface components {
             problem: string | null;
             /** @description hundredths of its compute that named promises have, whoever wants to compute */
             promised?: number;
+            /** @description tasks that asked for a range of memory: they make room */
+            ranged?: number;
             /** @description bytes */
             reserved: number;
             /**
