@@ -16,6 +16,7 @@ from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Bytes,
+    FlagKind,
     LeaseId,
     LeasePhase,
     Quota,
@@ -91,6 +92,20 @@ def test_a_process_that_still_computes_is_a_task() -> None:
     world.work[(1, gpu(0).uuid)] = 0.5
     world.observe()
     assert world.state.gpus[gpu(0).uuid].tasks == 1
+
+
+def test_a_process_that_takes_more_after_its_lease_is_a_squatter() -> None:
+    world = two_people_one_gpu()
+    world.release("L2", "bob")
+    world.release("L1", "alice")
+    world.memory[(1, gpu(0).uuid)] = GIB // 2
+    world.at += 5.0
+    world.observe()
+    assert not world.state.flags
+    world.memory[(1, gpu(0).uuid)] = 4 * GIB
+    world.observe()
+    assert [kind for _gpu, _process, kind in world.state.flags] == [FlagKind.SQUATTER]
+    assert world.state.gpus[gpu(0).uuid].free <= 20 * GIB, "nobody gets it"
 
 
 def test_a_kernel_that_asks_again_has_its_memory_by_the_new_lease() -> None:

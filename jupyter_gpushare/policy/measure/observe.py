@@ -263,7 +263,11 @@ def _offenders(
     for environment, used in parts.by_environment.items():
         limit = _reserved(state, environment, gpu) + config.over_limit_tolerance
         if used > limit and environment in parts.largest:
-            yield (gpu, parts.largest[environment][1], FlagKind.OVER_LIMIT), Bytes(used)
+            largest = parts.largest[environment][1]
+            # It had given its lease back, and took more again.
+            has_none = state.leases[parts.owner[largest]].outlived
+            kind = FlagKind.SQUATTER if has_none else FlagKind.OVER_LIMIT
+            yield (gpu, largest, kind), Bytes(used)
 
 
 def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
