@@ -13,7 +13,7 @@ from typing import Any
 from e2e.test_parked_by_the_driver import FILL, READ, Stage, fill, stage
 from support.cuda import GIB, Call, Cuda
 from support.cuda_fixtures import cuda_stubs, cuda_world
-from support.kernel import Kernel, Shown, shows
+from support.kernel import Kernel, Shown, runs_long, shows
 from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
@@ -119,7 +119,7 @@ def test_a_cell_in_a_subshell_waits_as_the_first_one_does(stage: Stage) -> None:
         subshell = alice.new_subshell()
         park(stage, alice)
         bob.ok("%gpushare request")
-        busy = bob.start("import time; time.sleep(600)")
+        busy = runs_long(bob)
         stage.until_state("bob", "active")
         first = alice.start(READ)
         until(lambda: stage.root.call(Method.STATUS)["queue"], "the first one waits")
@@ -207,7 +207,7 @@ def test_a_kernel_that_is_restarted_while_it_waits_to_resume_starts_anew(stage: 
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         park(stage, alice)
         bob.ok("%gpushare request")
-        busy = bob.start("import time; time.sleep(600)")
+        busy = runs_long(bob)
         stage.until_state("bob", "active")
         alice.start(READ)
         until(lambda: stage.root.call(Method.STATUS)["queue"], "she waits")

@@ -12,7 +12,7 @@ import pytest
 from support.cgroups import limit, memory_group
 from support.cuda import GIB, Call, Cuda, CudaWorld
 from support.driverstage import FILL, READ, Stage, Wish, cuda_stubs, cuda_world, fill, shows, stage
-from support.kernel import Kernel, Shown
+from support.kernel import Kernel, Shown, runs_long
 from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
@@ -101,7 +101,7 @@ def test_interrupting_a_request_keeps_what_is_parked_and_its_memory(stage: Stage
         fill(alice)
         bob.finish(bob_wants(stage, bob))
         parked = stage.until_state("alice", "parked")
-        busy = bob.start("import time; time.sleep(600)")
+        busy = runs_long(bob)
         stage.until_state("bob", "active")
         asks = alice.start("%gpushare request")
         shows(alice, asks, "Waiting for GPUs: position 1")
@@ -124,7 +124,7 @@ def test_leaving_the_queue_bars_the_cell_while_memory_is_elsewhere(stage: Stage)
         wants = bob_wants(stage, bob)
         stage.until_state("alice", "parked")
         bob.finish(wants)
-        busy = bob.start("import time; time.sleep(600)")
+        busy = runs_long(bob)
         stage.until_state("bob", "active")
         cell = alice.start("ran = True")
         until(lambda: stage.root.call(Method.STATUS)["queue"], "alice waits")
@@ -243,7 +243,7 @@ def test_it_goes_on_on_another_gpu_of_the_kind(stage: Stage) -> None:
         until(lambda: not stage.lease("alice")["gpus"], "nothing of her is there any more")
         fill(bob)
         assert stage.lease("bob")["gpus"][0]["uuid"] == first
-        busy = bob.start("import time; time.sleep(600)")
+        busy = runs_long(bob)
         assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
         second = stage.lease("alice")["gpus"][0]["uuid"]
         assert second != first
@@ -295,7 +295,7 @@ def test_several_gpus_go_to_others_in_one_move(stage: Stage) -> None:
         until(lambda: not stage.lease("alice")["gpus"], "nothing of her is there any more")
         bob.ok("%gpushare request --gpus 2")
         assert gpus_of(stage, "bob") == had
-        busy = bob.start("import time; time.sleep(600)")
+        busy = runs_long(bob)
         assert alice.ok(READ_BOTH).stream().strip() == "read: first other", "each is what it was"
         now = gpus_of(stage, "alice")
         assert len(now) == 2

@@ -187,3 +187,10 @@ def shows(kernel: Kernel, shown: Shown, words: str) -> None:
         return words in shown.plain() + shown.stream("stderr")
 
     until(seen, words)
+
+
+def runs_long(kernel: Kernel) -> Shown:
+    """A cell of ten minutes, whose own code runs: an interrupt before that IPython may drop."""
+    shown = kernel.start("print('it runs', flush=True); import time; time.sleep(600)")
+    until(lambda: (kernel.pump(), shown.stream())[1], "its own code runs")
+    return shown
