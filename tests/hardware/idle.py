@@ -83,7 +83,7 @@ def trained(layers: int, width: int, spare: int = 0) -> Callable[[], Any]:
                 sums=str(torch.distributed.get_backend()),
                 handled_by=torch.distributed.get_backend_config(),
             )
-            time.sleep(0.02)
+            time.sleep(0.02)  # as loading data would: a step takes some 30 ms
 
     return train
 
@@ -113,7 +113,7 @@ def _given_back(bench: Bench, place: House, bob: Any, shape: tuple[int, int]) ->
         bench.append("trains", {**worker, "bytes_of_it": nvml.of(worker["pid"])})
         bench.append("step", _last(name, "step"))
         rate, began = job.status().step, time.monotonic()
-        time.sleep(2.0)
+        time.sleep(2.0)  # the time in which steps are counted
         bench.append("steps_a_second", (job.status().step - rate) / (time.monotonic() - began))
         seconds["bob's request"], _ = timed(bob, f"%gpushare request --memory {total - 4 * unit}")
         left = nvml.used() - empty
@@ -129,7 +129,7 @@ def _given_back(bench: Bench, place: House, bob: Any, shape: tuple[int, int]) ->
             raise Wrong(f"at step {step} the job gave the GPU back, and it went on so: {again}")
         step, restarts = job.status().step, job.status().restarts
         os.kill(again["pid"], signal.SIGKILL)
-        seconds["kill -9 of the worker: the next step"] = place.until(
+        seconds["kill -9 of the worker: it trains again"] = place.until(
             lambda: (
                 job.status().restarts > restarts and _last(name, "trains")["pid"] != again["pid"]
             ),

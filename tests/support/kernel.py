@@ -190,7 +190,8 @@ def shows(kernel: Kernel, shown: Shown, words: str) -> None:
 
 
 def runs_long(kernel: Kernel) -> Shown:
-    """A cell of ten minutes, whose own code runs: an interrupt before that IPython may drop."""
+    """A cell that lasts until it is interrupted. Its own code runs: IPython may drop an interrupt
+    that comes earlier."""
     shown = kernel.start("print('it runs', flush=True); import time; time.sleep(600)")
     until(lambda: (kernel.pump(), shown.stream())[1], "its own code runs")
     return shown
