@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.costs import Costs
 
 # How long an example takes depends on the machine, and is no property of the code.
 # The same examples at each run, so that what fails fails again; `make test-long` searches on.
@@ -34,7 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=turn)  # it keeps the order of files and of the tests in them
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", type=Path, help="write here what each test costs, as JSON lines")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    worker = hasattr(config, "workerinput")
+    config.pluginmanager.register(Costs(None if worker else config.getoption("--costs")), "costs")
     # A node manager of whoever runs the tests, say of `make lab`, would give pytest a GPU.
     runtime = tempfile.TemporaryDirectory(prefix="gpushare-")
     config.add_cleanup(runtime.cleanup)

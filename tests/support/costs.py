@@ -1,0 +1,103 @@
+"""What each test costs, and what kind of processes it starts.
+
+With ``--costs=FILE`` a line of JSON for each test: when it began and ended (seconds since 1970),
+its worker, the processor seconds of the worker and of the children that ended in it, and its layer,
+which is the most expensive thing that it started. The ten slowest files are printed at the end of
+each run.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["LAYERS", "Costs", "Starts"]
+
+#: Layers by a word of the command, the most expensive first; the last word matches all commands.
+LAYERS = (
+    ("Hub", ("jupyterhub", "configurable-http-proxy")),
+    ("Jupyter server", ("jupyter_server", "jupyterlab", "nbclassic", "notebook")),
+    ("kernel", ("ipykernel_launcher", "ipykernel")),
+    ("node manager", ("jupyter_gpushare.node", "jupyter_gpushare.pool")),
+    ("other process", ("",)),
+)
+IN_PROCESS = "in process"
+
+
+class Starts:
+    """Counts the processes that this process starts, by their layer."""
+
+    def __init__(self) -> None:
+        self.counted: collections.Counter[str] = collections.Counter()
+        sys.addaudithook(self._heard)
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen":
+            command = arguments[1]
+            words = [command] if isinstance(command, str | bytes | os.PathLike) else list(command)
+            line = " ".join(os.fsdecode(word) for word in words)
+            self.counted[
+                next(layer for layer, among in LAYERS if any(w in line for w in among))
+            ] += 1
+
+
+class Costs:
+    """The plugin. In a worker it measures; in the process that tells, it sums and writes."""
+
+    def __init__(self, place: Path | None) -> None:
+        self.place = place
+        self.starts = Starts()
+        self.files: collections.Counter[str] = collections.Counter()
+        self._tests: dict[str, dict[str, Any]] = {}
+        if place is not None:
+            place.write_text("", "utf-8")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        """Measure one test with its fixtures."""
+        self._before = os.times(), collections.Counter(self.starts.counted)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
+        """Hand what was measured to whoever tells it; the last report of a test has it all."""
+        report = yield
+        if report.when == "teardown":
+            times, counted = self._before
+            now = os.times()
+            report.costs = {
+                "own": round(now.user + now.system - times.user - times.system, 3),
+                "children": round(sum(now[2:4]) - sum(times[2:4]), 3),
+                "starts": dict(self.starts.counted - counted),
+            }
+        return report
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Sum what a test took; written when its teardown is done."""
+        self.files[report.nodeid.split("::")[0]] += report.duration
+        one = self._tests.setdefault(
+            report.nodeid, {"test": report.nodeid, "start": report.start, "failed": False}
+        )
+        one["failed"] |= report.failed
+        if report.when == "teardown" and self.place is not None:
+            costs = getattr(report, "costs", {})
+            layers = [layer for layer, _ in LAYERS if costs.get("starts", {}).get(layer)]
+            one |= {
+                **{"end": report.stop, "worker": getattr(report, "worker_id", "main"), **costs},
+                "layer": layers[0] if layers else IN_PROCESS,
+            }
+            with self.place.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(one) + "\n")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """The ten slowest files."""
+        if len(self.files) > 10:
+            terminalreporter.section("ten slowest files")
+            for file, seconds in self.files.most_common(10):
+                terminalreporter.line(f"{seconds:7.1f} s  {file}")
