@@ -60,14 +60,11 @@ PYTHON := $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; 
 endif
 
 TORCH := torch==2.13.0
-TORCH_CPU := --extra-index-url https://download.pytorch.org/whl/cpu
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-# Three quarters of an installation are the compilation of all modules, one by one. It is done once, on all
-# cores and without others' tests; what is left out is compiled when it is imported.
-COMPILE := $(BIN)/python -m compileall -q -q -j 0 -x '/(tests?|testing|sympy|tensorflow|keras)/' $(VENV)/lib
+# By uv, or by pip where uv cannot. Nothing is compiled before it is imported: most never is.
+INSTALL := $(BIN)/python scripts/packages.py
 INSTALLED_FROM := pyproject.toml client/pyproject.toml hatch_build.py jupyter_gpushare/_version.py \
 	labextension/install.json $(wildcard etc/*/* etc/*/*/*)
 
@@ -91,22 +88,19 @@ $(VENV)/.made:
 		echo "Could not make $(VENV). On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; fi
 	@touch $@
 
-# The CPU build of torch is a tenth of the size; with a GPU the default build is the right one.
-# After .builder: two pips at once would write into one environment.
+# After .builder: two of them at once would write into one environment.
 $(VENV)/.torch: $(VENV)/.builder
 	@echo "Installing $(TORCH) (once) …"
-	@if [ -e /dev/nvidiactl ]; then $(PIP) install --no-compile '$(TORCH)'; \
-	else $(PIP) install --no-compile --no-deps $(TORCH_CPU) '$(TORCH)' \
-		&& $(PIP) install --no-compile '$(TORCH)'; fi
+	@$(INSTALL) --torch '$(TORCH)'
 	@touch $@
 
 $(VENV)/.builder: $(VENV)/.made
-	@$(PIP) install 'jupyter-builder>=1.2,<2'
+	@$(INSTALL) 'jupyter-builder>=1.2,<2'
 	@touch $@
 
 # With it all that pyproject.toml's build-system asks for.
 $(VENV)/.packager: $(VENV)/.builder
-	@$(PIP) install 'hatchling>=1.27' 'hatch-jupyter-builder>=0.9.1'
+	@$(INSTALL) 'hatchling>=1.27' 'hatch-jupyter-builder>=0.9.1'
 	@touch $@
 
 define need_node
@@ -141,8 +135,7 @@ COMMA := ,
 define install
 	@if [ -L $(VENV)/share/jupyter/labextensions/jupyter-gpushare ]; then \
 		rm $(VENV)/share/jupyter/labextensions/jupyter-gpushare; fi
-	@SKIP_JUPYTER_BUILDER=1 $(PIP) install --no-compile --editable ./client --editable '.[$(1)]'
-	@$(COMPILE) || true  # a file that is no Python of this version is not imported either
+	@SKIP_JUPYTER_BUILDER=1 $(INSTALL) --editable ./client --editable '.[$(1)]'
 	@$(BIN)/jupyter-builder develop --overwrite . >/dev/null 2>&1 \
 	|| { echo "The built UI could not be linked: try $(BIN)/jupyter-builder develop --overwrite ." >&2; exit 1; }
 	@touch $@
@@ -233,7 +226,7 @@ test-long: $(VENV)/.dev $(UI)
 
 $(VENV)/.ray: $(VENV)/.lab
 	@echo "Installing Ray (once) …"
-	@$(PIP) install --no-compile 'cloudpickle>=3' 'ray[train,tune]>=2.40'
+	@$(INSTALL) 'cloudpickle>=3' 'ray[train,tune]>=2.40'
 	@touch $@
 
 # One by one: each has several hosts, or several trainings, of its own.
@@ -244,7 +237,7 @@ test-ui: chromium $(VENV)/.lab $(UI) $(UI_TEST_MODULES)
 	@$(SUITES) playwright
 
 $(VENV)/.uv: $(VENV)/.builder
-	@$(PIP) install 'uv>=0.9'
+	@$(INSTALL) 'uv>=0.9'
 	@touch $@
 
 # As somebody has it who installed the package there. ARGS=--require: what is skipped has failed.
@@ -279,7 +272,7 @@ docs: $(VENV)/.dev
 
 # Into docs/images: the tests' own pictures of the main states, and the tour of `make lab`.
 pictures: test-ui
-	$(PIP) install playwright
+	$(INSTALL) playwright
 	$(BIN)/python docs/diagrams.py
 	$(BIN)/python docs/screenshots.py
 	$(BIN)/python docs/hub_screenshots.py

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support import warm
+from support.changed import changed, rooms_to_tell
 from support.costs import Costs
 
 # How long an example takes depends on the machine, and is no property of the code.
@@ -24,15 +26,25 @@ END = ("packaging", "replay", "policy", "docs", "protocol", "boot")
 ORDER = {name: at for at, name in enumerate((*BEGIN, "", *END))}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Longest stories first, so that none of them is left to run alone at the end."""
+def room_of(path: Path) -> str:
+    """The folder of a test, below this one."""
     here = Path(__file__).parent
+    return path.relative_to(here).parts[0] if path.is_relative_to(here) else ""
 
-    def turn(item: pytest.Item) -> int:
-        parts = item.path.relative_to(here).parts if item.path.is_relative_to(here) else ("",)
-        return ORDER.get(parts[0], ORDER[""])
 
-    items.sort(key=turn)  # it keeps the order of files and of the tests in them
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Longest stories first, so that none of them is left to run alone at the end.
+
+    A `story` is a `long` test, unless its room has changed or somebody names its folder.
+    """
+    items.sort(key=lambda item: ORDER.get(room_of(item.path), ORDER[""]))  # files stay together
+    told = {room_of(Path(word.split("::")[0]).absolute()) for word in config.args}
+    stories = [item for item in items if item.get_closest_marker("story") is not None]
+    if any(room_of(item.path) not in told for item in stories):
+        told |= rooms_to_tell(changed())
+    for item in stories:
+        if room_of(item.path) not in told:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     runtime = tempfile.TemporaryDirectory(prefix="gpushare-")
     config.add_cleanup(runtime.cleanup)
     os.environ["JUPYTER_RUNTIME_DIR"] = runtime.name
+    if (starts := warm.install()) is not None:
+        config.add_cleanup(starts.close)
     # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
