@@ -1,4 +1,4 @@
-"""The resident helper as a process: started once, for one user, and gone when nobody needs it."""
+"""Each user's kernels have one helper: it serves nobody else, and ends when nobody needs it."""
 
 from __future__ import annotations
 
