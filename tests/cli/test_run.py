@@ -1,4 +1,7 @@
-"""``jupyter gpushare run``: real commands, real signals, a real node manager."""
+"""A command under ``jupyter gpushare run`` has its GPUs, and behaves as it does without us.
+
+Real commands, real signals, a real node manager.
+"""
 
 from __future__ import annotations
 
