@@ -1,4 +1,7 @@
-"""Which class a request has that names none, and how a program is stopped: with real processes."""
+"""A program is stopped for a person only as it said how, and with what it has saved.
+
+Also: which class a request has that names none. With real processes.
+"""
 
 from __future__ import annotations
 

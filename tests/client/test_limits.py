@@ -1,4 +1,7 @@
-"""A running framework's limit is lifted and lowered: a real kernel, a torch of a few lines."""
+"""A running framework's limit is lifted and lowered, and what it was told last is in force.
+
+A real kernel, a torch of a few lines.
+"""
 
 from __future__ import annotations
 
