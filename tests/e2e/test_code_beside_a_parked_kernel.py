@@ -1,4 +1,4 @@
-"""Code that runs while what a kernel had on the GPU is elsewhere: by whatever way it begins.
+"""Code of a parked kernel, however it begins, has its memory back first or is not run.
 
 A kernel whose memory the driver has would hang in its first CUDA call, for good. So whatever
 reaches it brings the memory back first, or is not run. The stage is that of
