@@ -1,4 +1,4 @@
-"""Whose a JupyterHub token is, for how long that is believed, and what a lie comes to."""
+"""A JupyterHub token is its owner for a bounded time, and a lie costs only who tells it."""
 
 from __future__ import annotations
 

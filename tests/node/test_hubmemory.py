@@ -1,4 +1,4 @@
-"""Whom the Hub vouched for: how long, for whom, what the file tells, and how it is forgotten."""
+"""Whom the Hub vouched for is believed for a bounded time, and forgotten when that is said."""
 
 from __future__ import annotations
 

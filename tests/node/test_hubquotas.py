@@ -1,4 +1,4 @@
-"""Quotas from the properties of JupyterHub's groups."""
+"""Quotas follow JupyterHub's groups, and a mistake or a Hub that is away takes none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The manager's loop when its disk, its checks or the system's favours fail."""
+"""Whatever fails in the disk, the checks or the system, nothing is told that is not so.
+
+The manager's loop when its disk, its checks or the system's favours fail.
+"""
 
 from __future__ import annotations
 

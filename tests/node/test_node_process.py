@@ -1,4 +1,4 @@
-"""The node manager as a process: how it ends, and how it comes through trouble of the host's."""
+"""The node manager ends when it is told to, and comes through trouble of the host's."""
 
 from __future__ import annotations
 

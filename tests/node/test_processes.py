@@ -1,4 +1,7 @@
-"""Processes are real here: started, stopped, killed and waited for."""
+"""A process is never taken for another one, and its end is told once and at once.
+
+Processes are real here: started, stopped, killed and waited for.
+"""
 
 from __future__ import annotations
 

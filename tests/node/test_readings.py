@@ -1,4 +1,4 @@
-"""What was measured: kept for a while, told when it changes, and honest where it is simulated."""
+"""What was measured is kept for a while, told when it changes, and honest where simulated."""
 
 from __future__ import annotations
 

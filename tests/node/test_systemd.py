@@ -1,4 +1,4 @@
-"""The node manager as a systemd service: its socket, what it tells, its secrets, its rights."""
+"""As a systemd service the node manager loses nobody over restarts, and needs no right."""
 
 from __future__ import annotations
 

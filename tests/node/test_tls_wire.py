@@ -1,4 +1,4 @@
-"""What is the same over TLS as on the Unix socket: limits, turns, and bytes that nobody reads."""
+"""Limits and turns are the same over TLS as on the Unix socket, also for unread bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node manager's socket with real clients: the polite, the slow, the rude and the dead."""
+"""No client that is slow, rude or dead delays another one at the node manager's socket."""
 
 from __future__ import annotations
 

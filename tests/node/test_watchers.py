@@ -1,4 +1,4 @@
-"""Who watches: everybody ends with the newest status, and pays for their own watching only."""
+"""Everybody who watches ends with the newest status, and pays for their own watching only."""
 
 from __future__ import annotations
 
