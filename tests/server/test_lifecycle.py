@@ -1,4 +1,4 @@
-"""Kernels that end, restart and die, and what the node manager hears of it."""
+"""A kernel that ends, restarts or dies frees its GPUs, and so does the end of its server."""
 
 from __future__ import annotations
 
