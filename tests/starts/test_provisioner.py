@@ -1,4 +1,7 @@
-"""A kernel on another host, over a real sshd: hosts are namespaces, each with a cable."""
+"""A kernel on another host works as one here, and a cut of its cable ends nothing.
+
+Over a real sshd: hosts are namespaces, each with a cable.
+"""
 
 from __future__ import annotations
 
