@@ -233,7 +233,7 @@ def test_python_npm_and_citation_lead_to_one_place() -> None:
 
 
 def says_a_promise(source: str) -> bool:
-    """Whether the first line of a test file is a sentence: what a reader of a failure sees first."""
+    """Whether the first line of a test file is a sentence, for a reader who sees it first."""
     said = ast.get_docstring(ast.parse(source)) or ""
     first = said.partition("\n")[0]
     return first.endswith(".") and len(first.split()) >= 5
