@@ -141,7 +141,9 @@ async def house(
             client.writer.transport.abort()
         await port.close()
         await transport.close()
-        await asyncio.sleep(0.05)
+        for client in there.clients:
+            with contextlib.suppress(OSError):
+                await client.writer.wait_closed()
 
 
 def test_answers_come_whole_whatever_the_turns(tmp_path: Path) -> None:
