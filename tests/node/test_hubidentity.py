@@ -52,7 +52,8 @@ def asking(
                 HubApi(hub.url), OWN, trust or HubTrust(), now=time, owner_uid=9999
             )
             try:
-                return await work(hub, identity, time)
+                async with asyncio.timeout(60):
+                    return await work(hub, identity, time)
             finally:
                 identity.close()
 
