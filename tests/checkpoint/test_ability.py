@@ -1,4 +1,4 @@
-"""Whether the driver can checkpoint here, in words for a person."""
+"""A person reads in plain words whether the driver can checkpoint here, and if not, why not."""
 
 from __future__ import annotations
 

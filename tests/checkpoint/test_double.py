@@ -1,4 +1,7 @@
-"""The pretend driver keeps the real one's table, seen through the real cuda-bindings."""
+"""The pretend driver answers as a real one does, so what tests show with it holds for real ones.
+
+Seen through the real cuda-bindings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parking and resuming a real process through the real helper and cuda-bindings."""
+"""A process that is parked gives back all its GPU memory and is whole again, whatever fails.
+
+Real processes, the real helper and cuda-bindings; the driver is our double.
+"""
 
 from __future__ import annotations
 

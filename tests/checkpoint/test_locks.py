@@ -1,4 +1,4 @@
-"""Processes that are locked for another's turn: whatever happens, they are unlocked in time."""
+"""A process that is locked for another's turn is unlocked in time, whatever happens."""
 
 from __future__ import annotations
 

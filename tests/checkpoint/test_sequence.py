@@ -1,4 +1,7 @@
-"""The order of the driver calls, against a model of the driver that fails wherever it likes."""
+"""Wherever the driver fails, parking and resuming end in time and say what is so.
+
+The order of the driver calls, against a model of the driver that fails wherever it likes.
+"""
 
 from __future__ import annotations
 

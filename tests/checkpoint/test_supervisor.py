@@ -1,4 +1,4 @@
-"""The resident helper as a process: started once, for one user, and gone when nobody needs it."""
+"""Each user's kernels have one helper: it serves nobody else, and ends when nobody needs it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
+import psutil
 import pytest
 from support.cuda import (
     GIB,
@@ -271,6 +271,11 @@ def test_it_ends_by_itself(program: CudaProgram, drive: Drive, place: Path) -> N
     assert driver.park(10, 1).result is Result.DONE  # the next one starts it again
 
 
+def sleeps(pid: int) -> int:
+    """How often its first thread has gone to sleep, which looks between two sleeps."""
+    return psutil.Process(pid).num_ctx_switches().voluntary
+
+
 def test_it_stays_while_something_is_parked(
     program: CudaProgram, drive: Drive, place: Path
 ) -> None:
@@ -280,7 +285,8 @@ def test_it_stays_while_something_is_parked(
     assert helper is not None
     descriptor = os.pidfd_open(helper)
     try:
-        time.sleep(1.0)  # five times as long as it would wait
+        slept = sleeps(helper)  # four times until it would end
+        until(lambda: sleeps(helper) >= slept + 12, "it looks whether it is of use")
         assert not has_ended(helper)
         assert driver.resume(None, 10).result is Result.DONE
         until(lambda: has_ended(helper), "the helper's end")

@@ -1,4 +1,4 @@
-"""``jupyter gpushare advise``, as a person runs it."""
+"""``jupyter gpushare advise`` tells whether turns or parking serve a node's people better."""
 
 from __future__ import annotations
 

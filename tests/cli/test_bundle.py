@@ -1,4 +1,4 @@
-"""``jupyter gpushare doctor --bundle``: it helps, and nothing that was planted gets into it."""
+"""``jupyter gpushare doctor --bundle`` helps, and tells nothing that was planted as a secret."""
 
 from __future__ import annotations
 

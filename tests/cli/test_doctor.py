@@ -1,4 +1,4 @@
-"""``jupyter gpushare doctor``: each thing that can be wrong is made wrong once."""
+"""``jupyter gpushare doctor`` finds each thing that can be wrong, and says what to do."""
 
 from __future__ import annotations
 

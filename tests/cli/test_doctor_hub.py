@@ -1,4 +1,4 @@
-"""``jupyter gpushare doctor --hub``: what JupyterHub's configuration sets, and what it lacks."""
+"""``jupyter gpushare doctor --hub`` says what JupyterHub's configuration lacks, and no secret."""
 
 from __future__ import annotations
 

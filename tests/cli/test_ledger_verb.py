@@ -1,4 +1,4 @@
-"""Backups of a ledger: made while it is used, looked at, put back; and never spoiled by root."""
+"""A ledger is backed up while it is used, looked at and put back, and root never spoils it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jupyter gpushare plan``, as an outsider runs it: JSON lines in, JSON lines out."""
+"""``jupyter gpushare plan`` answers each line of JSON with the policy's decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jupyter gpushare replay``, as a person runs it."""
+"""``jupyter gpushare replay`` compares policies on a trace, the same way for the same seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``status`` says of a node manager whose JupyterHub is away, and of a host of a pool."""
+"""``status`` says when JupyterHub's answers are old, and which hosts are one of a pool's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jupyter gpushare systemd``: files that systemd takes, for the Python that runs."""
+"""``jupyter gpushare systemd`` writes units that systemd takes, for a Python that it can see."""
 
 from __future__ import annotations
 

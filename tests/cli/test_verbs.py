@@ -1,4 +1,7 @@
-"""The verbs, run as a person runs them, against a real node manager."""
+"""Each verb does for a person what its help says, or says in words what is wrong.
+
+Run as a person runs them, against a real node manager.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adapters have in common, and those that only set variables."""
+"""Each framework has the GPUs and memory of its lease, and what the user set stays as it is."""
 
 from __future__ import annotations
 

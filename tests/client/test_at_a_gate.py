@@ -1,4 +1,4 @@
-"""A kernel that is paused at a gate: what its person sees, and what works at once."""
+"""While a kernel is paused at a gate its person sees why, and the stop button works at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which class a request has that names none, and how a program is stopped: with real processes."""
+"""A program is stopped for a person only as it said how, and with what it has saved.
+
+Also: which class a request has that names none. With real processes.
+"""
 
 from __future__ import annotations
 
@@ -518,7 +521,7 @@ def test_after_the_grace_sigterm_ends_a_program_that_comes_to_no_gate() -> None:
 
 def test_what_is_being_saved_then_is_saved() -> None:
     slow = FAST.format(grace=0.3) + (
-        "@gpushare.on_preempt\ndef slow():\n    time.sleep(1)\n    save()\ngpushare.checkpoint()"
+        "@gpushare.on_preempt\ndef slow():\n    time.sleep(0.5)\n    save()\ngpushare.checkpoint()"
     )
     assert program(slow) == (MAIN, PREEMPTED)
 

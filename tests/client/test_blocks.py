@@ -1,4 +1,4 @@
-"""Code that holds a lease for as long as it runs: ``with lease(...)`` and ``@gpu(...)``."""
+"""Code in ``with lease(...)`` or ``@gpu(...)`` holds GPUs for as long as it runs, and no longer."""
 
 from __future__ import annotations
 

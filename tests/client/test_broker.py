@@ -1,4 +1,7 @@
-"""One process's dealings with a real node manager, seen from inside that process."""
+"""A process has one lease, as it asked, and no trouble of ours reaches its user's code.
+
+Dealings with a real node manager, seen from inside the process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name of the code that asks: the same for the same path and content, and no content in it."""
+"""Code that asks has one name for one path and content, and the name tells no content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whether each framework says truly that it has not started CUDA, in processes of their own."""
+"""A framework that says that it has not started CUDA is right, so its GPU may be taken.
+
+Each in a process of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The display of a wait: late, in one place, growing, and never in the way."""
+"""A wait is shown late, in one place and growing, and its display is never in the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Real frameworks, imported in processes of their own through the hook and their adapters."""
+"""Real frameworks have their GPUs when they are imported, and gates change nothing in them.
+
+In processes of their own, through the hook and their adapters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel does and says after its GPU was given back, and when a wait is stopped.
+"""A kernel whose GPU was given back has one again when it uses one, and says only what helps.
 
 Real kernels over a real node manager with one simulated GPU, which bob may hold.
 """

@@ -1,4 +1,4 @@
-"""Promise 7: a program whose gates close at random moments computes what it would undisturbed.
+"""A program whose gates close at random moments computes what it would undisturbed.
 
 Each program runs twice with real torch, the second time with a node manager's notices at random
 moments from another thread, as a session brings them. Everything that it can see is compared bit

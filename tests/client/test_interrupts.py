@@ -1,4 +1,4 @@
-"""Ctrl-C at lines of ours that a person may wait in: nothing is left half done.
+"""Ctrl-C at lines of ours that a person may wait in leaves nothing half done.
 
 The lines are counted by a trace of the main thread, and a real SIGINT comes at one of them:
 every seventeenth, or each with INTERRUPT_STRIDE=1.

@@ -1,4 +1,4 @@
-"""Counting cells: alone, nested, in several threads, and as the node manager sees it."""
+"""The node manager hears truly when a kernel's cells run, and our trouble never reaches a cell."""
 
 from __future__ import annotations
 

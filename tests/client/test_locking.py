@@ -1,4 +1,4 @@
-"""When a process lets itself be locked for another's turn, and when it does not."""
+"""A process lets itself be locked for another's turn only where nothing forbids it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The magics in real kernels and shells, over a real node manager with simulated GPUs."""
+"""The magics do what they say in kernels and shells, and wrong use is one sentence.
+
+Real kernels and shells, over a real node manager with simulated GPUs.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A task that is asked for its memory while it computes: a broker, and a node manager by a script.
+"""A task gives its memory at its gate and has it back before it goes on, interrupted or not.
 
+A broker, and a node manager by a script.
 What moves the memory is a stand-in here; `tests/e2e/test_moved_in_mid_cell.py` has a driver.
 """
 

@@ -1,4 +1,4 @@
-"""The note on a framework's out-of-memory error: its words, and that it arrives."""
+"""A framework's out-of-memory error arrives with a note that says what is known and what to do."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Two people, one GPU, real kernels: an idle kernel gives it back, keeps its variables, comes back.
+"""An idle kernel gives its GPU back, keeps its variables, and has a GPU again when it computes.
 
-And a broker beside it, for what a kernel shows too seldom.
+Two people, one GPU, real kernels; and a broker beside it, for what a kernel shows too seldom.
 """
 
 from __future__ import annotations

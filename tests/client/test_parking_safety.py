@@ -1,4 +1,7 @@
-"""What speaks against a driver checkpoint: seen in a /proc of our own, and judged."""
+"""No process is checkpointed where that would harm it, and what speaks against it is told.
+
+Seen in a /proc of our own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model needs: the table that people see, the cell that is read and not run, and no node."""
+"""People read what a model needs or why that is not known, and nothing of their cell is run."""
 
 from __future__ import annotations
 

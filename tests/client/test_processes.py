@@ -1,4 +1,7 @@
-"""Real Python processes that import real torch, with a real node manager and simulated GPUs."""
+"""A real Python process that imports torch has its GPU first, or goes on in bounded time.
+
+Real torch, with a real node manager and simulated GPUs.
+"""
 
 from __future__ import annotations
 

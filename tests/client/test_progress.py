@@ -1,5 +1,7 @@
-"""How far a cell is: whoever knows steps best counts them, and the loops around them tell how many
-there will be."""
+"""People are told truly how far a cell is, by whoever counts its steps best.
+
+The loops around the steps tell how many there will be.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell is promised, how that is said, and that it is over with the cell."""
+"""A cell is told what it is promised and whether it will be late, and the promise ends with it."""
 
 from __future__ import annotations
 

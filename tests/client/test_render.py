@@ -1,4 +1,4 @@
-"""What people see: every state has words, nothing from elsewhere is markup or moves a cursor."""
+"""Every state has words for people, and nothing from elsewhere is markup or moves a cursor."""
 
 from __future__ import annotations
 

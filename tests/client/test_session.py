@@ -1,4 +1,4 @@
-"""The session against node managers that hang, lie, stutter, die and come back."""
+"""A node manager that hangs, lies, stutters or dies holds a process up for a bounded time only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may say what a task asks for, and what becomes of what makes no sense."""
+"""The stronger source says what a task asks for, and what makes no sense is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A program that is to stop while it waits: for its turn, or in the queue. The node is scripted."""
+"""A program that is to stop saves and ends while it waits for its turn or in the queue, too.
+
+The node is scripted.
+"""
 
 from __future__ import annotations
 

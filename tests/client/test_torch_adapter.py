@@ -1,4 +1,7 @@
-"""The PyTorch adapter over the real torch; only C functions that need a GPU are stood in for."""
+"""PyTorch has its lease before CUDA starts, keeps to its limit, and never sees our errors.
+
+Real torch; only C functions that need a GPU are stood in for.
+"""
 
 from __future__ import annotations
 

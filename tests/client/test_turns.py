@@ -1,4 +1,4 @@
-"""The gate at the end of a step: what it sends, when it waits, how a wait ends."""
+"""A task waits at a step's end only where another has the turn, and each wait ends."""
 
 from __future__ import annotations
 

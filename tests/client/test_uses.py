@@ -1,4 +1,4 @@
-"""Which cells use a framework, as far as can be seen before they run."""
+"""Cells that use a framework are told from those that do not before they run."""
 
 from __future__ import annotations
 

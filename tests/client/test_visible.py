@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES: the lease's, the user's, the launcher's."""
+"""A process sees the GPUs of its lease only, and its user's or launcher's choice among them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``make demo`` tells a true story. A file for each of them: they are played side by side."""
+"""What ``make demo`` tells a newcomer is a true story.
+
+A file for each demo: they are played side by side.
+"""
 
 from __future__ import annotations
 

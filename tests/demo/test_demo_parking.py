@@ -1,4 +1,4 @@
-"""``make demo-parking`` tells a true story."""
+"""What ``make demo-parking`` tells of a day with one GPU is a true story."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make demo-pool`` tells a true story."""
+"""What ``make demo-pool`` tells of notebooks, a sweep and a training is a true story."""
 
 from __future__ import annotations
 

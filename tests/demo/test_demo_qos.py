@@ -1,4 +1,4 @@
-"""``make demo-qos`` tells a true story."""
+"""What ``make demo-qos`` tells of a promise that is kept is a true story."""
 
 from __future__ import annotations
 

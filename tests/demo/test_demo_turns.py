@@ -1,4 +1,4 @@
-"""``make demo-turns`` tells a true story."""
+"""What ``make demo-turns`` tells of turns that leave no trace is a true story."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a container sees of the node manager: namespaces, and the mount of docs/deploy/docker.md."""
+"""Containers of one OS user are told apart, and reach the node manager after it restarts.
+
+Namespaces, and the mount of docs/deploy/docker.md.
+"""
 
 from __future__ import annotations
 

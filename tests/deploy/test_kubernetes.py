@@ -1,4 +1,4 @@
-"""The files for Kubernetes: they say the same as ``setup(c)``, and as each other."""
+"""The files for Kubernetes say the same as ``setup(c)``, and as each other."""
 
 from __future__ import annotations
 

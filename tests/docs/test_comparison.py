@@ -1,4 +1,4 @@
-"""The page that compares: each cell has a source; the checker of double hand-outs."""
+"""Each cell of the page that compares has a source, and what was handed out twice is counted."""
 
 from __future__ import annotations
 

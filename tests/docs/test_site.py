@@ -1,4 +1,4 @@
-"""The site of docs/: it builds without a warning, and everything on it can be found."""
+"""The site of docs/ builds without a warning, and everything on it can be found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trend of the benchmarks: what is in it, and that nothing got slower than it may."""
+"""The trend of the benchmarks names what got slower than it may."""
 
 from __future__ import annotations
 

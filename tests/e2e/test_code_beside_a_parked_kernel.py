@@ -1,4 +1,4 @@
-"""Code that runs while what a kernel had on the GPU is elsewhere: by whatever way it begins.
+"""Code of a parked kernel, however it begins, has its memory back first or is not run.
 
 A kernel whose memory the driver has would hang in its first CUDA call, for good. So whatever
 reaches it brings the memory back first, or is not run. The stage is that of
@@ -86,13 +86,29 @@ def test_a_widgets_code_has_its_memory_back_first(stage: Stage) -> None:
         assert alice.ok("print(seen)").stream().strip() == "[b'alice was here']"
 
 
+#: Until this process was asked for its GPU, and does nothing about it (any more).
+UNTIL_ASKED = """
+import threading, time
+from jupyter_gpushare.client.memory.giveback import GivingBack
+asked, asked_back = threading.Event(), GivingBack.asked_back
+def hears(self, recall):
+    asked_back(self, recall)
+    asked.set()
+GivingBack.asked_back = hears
+def until_asked():
+    assert asked.wait(60)
+    while any(thread.name == "gpushare-recalls" for thread in threading.enumerate()):
+        time.sleep(0.01)
+"""
+
+
 def test_a_widgets_code_is_not_parked_while_it_runs(stage: Stage, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
         alice.ok(
-            "import time\nseen = []\ndef work(_message):\n"
-            f"    time.sleep(4)\n    seen.append(read())\n    open({str(ran)!r}, 'w').close()\n"
+            f"{UNTIL_ASKED}\nseen = []\ndef work(_message):\n"
+            f"    until_asked()\n    seen.append(read())\n    open({str(ran)!r}, 'w').close()\n"
             "def opened(comm, _message):\n    comm.on_msg(work)\n"
             "get_ipython().kernel.comm_manager.register_target('w', opened)"
         )

@@ -1,4 +1,4 @@
-"""The benchmark of a class that begins, in small: what it checks holds, whatever it measures."""
+"""A small class that begins at once loses nothing, and the benchmark measures only what lives."""
 
 from __future__ import annotations
 

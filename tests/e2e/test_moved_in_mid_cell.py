@@ -1,5 +1,6 @@
-"""A long cell is moved in mid-run: real kernels, real torch, a driver and NVML of our own.
+"""A long cell that is moved in mid-run goes on with its memory, whatever fails meanwhile.
 
+Real kernels, real torch, a driver and NVML of our own.
 Alice's cell trains, with 4 GiB on a GPU. Root's short cell takes her turn there, and Bob gives the
 other GPU back: so her process is checkpointed at the end of a step and goes on there.
 """

@@ -1,5 +1,6 @@
-"""The thread through all layers: real servers, real kernels, real torch, one pretend GPU.
+"""Whoever writes ``import torch`` has a GPU, or waits for one, and does not notice our restarts.
 
+The thread through all layers: real servers, real kernels, real torch, one pretend GPU.
 alice and bob each have a Jupyter server; one node manager knows them by their
 tokens. Nothing in the notebooks is about GPUs but ``import torch``.
 """

@@ -1,4 +1,4 @@
-"""What else than a cell may touch a parked kernel's GPU memory: it waits, or is told, never hangs.
+"""What else than a cell touches a parked kernel's GPU memory waits or is told, and never hangs.
 
 The driver blocks every CUDA call of a checkpointed process, and no interrupt ends that.
 """

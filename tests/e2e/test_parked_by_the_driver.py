@@ -1,4 +1,4 @@
-"""Two people, one GPU with memory on it: kernels that are checkpointed, and come back whole.
+"""Kernels with memory on their GPU are checkpointed for others, and come back whole.
 
 Real kernels, a real node manager that reads NVML, the real cuda-bindings; the driver and
 NVML are our own doubles (tests/cuda_stub, tests/nvml_stub), which share one world.

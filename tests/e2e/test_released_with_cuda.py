@@ -1,4 +1,4 @@
-"""After `%gpushare release` CUDA keeps some memory; the rest of the GPU is for others."""
+"""After `%gpushare release` CUDA keeps some memory, and the rest of the GPU is for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same notebook again: it is granted what it needed before, and the rest is somebody else's."""
+"""The same notebook, run again, is granted what it needed before, and others have the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A notebook's deadline needs a GPU that a real batch program has a share of, with torch.
+"""For a notebook's deadline a batch program that can save stops, and goes on bit for bit.
 
 The GPU is pretended; the notebook, the training and what it saves are real.
 """

@@ -1,4 +1,7 @@
-"""Elastic jobs for real: a node manager with simulated GPUs, torch's agents, gloo."""
+"""An elastic job outlives its workers, gives GPUs to notebooks, and loses nothing that it learnt.
+
+A node manager with simulated GPUs, torch's agents, gloo.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What elastic training decides: samples by rank, who trains, and how a job stands."""
+"""An elastic job takes each sample once, and never trains on more GPUs than it has.
+
+What elastic training decides: samples by rank, who trains, and how a job stands.
+"""
 
 from __future__ import annotations
 

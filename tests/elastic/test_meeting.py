@@ -1,4 +1,4 @@
-"""Where a job's ranks meet: another user of the host takes no part, and changes nothing unseen."""
+"""No other user of the host takes part where a job's ranks meet, or changes anything unseen."""
 
 from __future__ import annotations
 

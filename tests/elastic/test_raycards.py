@@ -1,4 +1,4 @@
-"""Which of a host's cards Ray Train's workers may count on."""
+"""Ray Train's workers count only on GPUs that their job can have, and it says what cannot be."""
 
 from __future__ import annotations
 

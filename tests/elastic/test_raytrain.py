@@ -1,4 +1,4 @@
-"""Ray Train over three hosts: it grows, gives a card back, and loses no step."""
+"""Ray Train over three hosts grows, gives a GPU back, and loses no step that was saved."""
 
 from __future__ import annotations
 

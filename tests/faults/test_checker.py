@@ -1,4 +1,4 @@
-"""The checker of the storm: silent on what is right, and it finds each thing that is wrong."""
+"""The checker of the storm is silent on what is right, and finds each thing that is wrong."""
 
 from __future__ import annotations
 

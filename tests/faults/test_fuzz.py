@@ -1,4 +1,7 @@
-"""Some thousands of inputs into each reader; ``make fuzz`` feeds millions."""
+"""No input breaks a reader, whatever comes: it is read, or refused by one typed error.
+
+Some thousands of inputs into each; ``make fuzz`` feeds millions.
+"""
 
 from __future__ import annotations
 

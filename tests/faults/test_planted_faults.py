@@ -1,4 +1,4 @@
-"""A test of the test: bugs planted in a real node manager must be found from outside."""
+"""Bugs planted in a real node manager are found from outside, so the storm can be believed."""
 
 from __future__ import annotations
 

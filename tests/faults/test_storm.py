@@ -1,4 +1,7 @@
-"""A short storm on a real node manager; ``make soak`` is the long one. The seed is printed."""
+"""In a storm of faults a real node manager loses no lease, and gives no memory twice.
+
+A short one; ``make soak`` is the long one. The seed is printed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hosts of other tests: apart from each other, and gone afterwards."""
+"""The hosts of other tests are apart from each other, and gone afterwards."""
 
 from __future__ import annotations
 

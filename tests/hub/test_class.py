@@ -1,4 +1,7 @@
-"""The administrator's page for a class of 54: a real Hub, its groups, browsers without scripts."""
+"""An administrator finds each of a class of 54 on the page, and changes only what is ticked.
+
+A real Hub, its groups, browsers without scripts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the pages say of all hosts, from documents: no Hub, no browser."""
+"""The pages say of all hosts what is free there, and why one takes nothing.
+
+From documents: no Hub, no browser.
+"""
 
 from __future__ import annotations
 

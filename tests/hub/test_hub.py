@@ -1,5 +1,6 @@
-"""Many people on one host: a real JupyterHub, its real proxy, servers, kernels and node manager.
+"""Each of many people on one host has the quota of their group, and touches nobody's lease.
 
+A real JupyterHub, its real proxy, servers, kernels and node manager.
 Twice: as real OS users, and as one OS user in namespaces of their own, as containers are.
 """
 

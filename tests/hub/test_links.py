@@ -1,4 +1,4 @@
-"""The links that pages borrow: one a token, only so many, and closed when nobody looks."""
+"""Pages borrow one link for each token, only so many, and it is closed when nobody looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which users the administrators' table shows, in which order, on which page."""
+"""The administrators' table shows everybody once, in the order that its address says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service in front of several node managers, one of which is not there."""
+"""A node manager that is away hides no other one from the service's pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The service behind a real JupyterHub and its proxy, in front of a real node manager."""
+"""Pages show people their own, administrators everything, and who is not logged in nothing.
+
+The service behind a real JupyterHub and its proxy, in front of a real node manager.
+"""
 
 from __future__ import annotations
 

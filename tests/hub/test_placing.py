@@ -1,4 +1,7 @@
-"""The hook by which the pool chooses a host for any spawner, with the spawners' real classes."""
+"""The pool chooses the host for any spawner, and what an administrator wrote stays.
+
+With the spawners' real classes.
+"""
 
 from __future__ import annotations
 

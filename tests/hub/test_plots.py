@@ -1,4 +1,4 @@
-"""The Hub page's plots of the GPUs, made from documents."""
+"""The Hub page's plots draw what was measured, and nothing where it is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A real Hub whose service runs the pool; two hosts joined it, one of them the Hub's own."""
+"""A quota that is edited at the Hub holds on all hosts, also while its service is killed.
+
+A real Hub whose service runs the pool; two hosts joined it, one of them the Hub's own.
+"""
 
 from __future__ import annotations
 

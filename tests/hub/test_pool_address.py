@@ -1,4 +1,4 @@
-"""Where hosts join the pool that runs with JupyterHub's pages."""
+"""The token of a pool that runs with JupyterHub's pages says where hosts reach it."""
 
 from __future__ import annotations
 

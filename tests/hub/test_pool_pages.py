@@ -1,4 +1,7 @@
-"""The pages of a pool: a real JupyterHub whose service runs it, and real hosts over TLS."""
+"""The pages of a pool are true of all its hosts, and what is edited there holds for each.
+
+A real JupyterHub whose service runs the pool, and real hosts over TLS.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Nothing pretended but the GPUs: a Hub with its pool, two hosts that joined, servers and kernels.
+"""Servers and kernels start on the host that has the GPUs, and who waits is told of it.
 
+Nothing pretended but the GPUs: a Hub with its pool, two hosts that joined.
 The pool itself ranks the hosts. A server starts where it says; a kernel of a server on one host
 starts on the other.
 """

@@ -1,5 +1,6 @@
-"""Servers on several hosts: a real Hub and proxy, hosts that are namespaces, nsenter and ssh.
+"""A server on another host outlives the Hub and a cut cable, and the next host is taken.
 
+A real Hub and proxy, hosts that are namespaces, nsenter and ssh.
 The ranking is a test's; everything else is real. A host has a node manager of its own, with GPUs
 that no other has, so that a status says where it comes from.
 """

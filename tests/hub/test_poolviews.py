@@ -1,4 +1,4 @@
-"""What the pages say of a pool, from its state: no Hub, no hosts."""
+"""The pages say of a pool's hosts, groups and people what its state says, in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``setup(c)``: what it sets, what it leaves alone, and what it refuses."""
+"""``setup(c)`` sets all that is needed, keeps what was written, and refuses what cannot be."""
 
 from __future__ import annotations
 

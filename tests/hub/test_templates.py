@@ -1,4 +1,4 @@
-"""How our templates stand beside JupyterHub's, and an administrator's."""
+"""Our pages look as JupyterHub's do, and an administrator's own templates go before both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What breaks, and who tries to break it: the Hub, the node manager, a rude neighbour."""
+"""Whatever breaks or is attacked, those who are known go on and no lease is lost.
+
+The Hub, the node manager, a rude neighbour.
+"""
 
 from __future__ import annotations
 

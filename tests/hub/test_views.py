@@ -1,4 +1,7 @@
-"""What the pages show, from documents: no Hub, no browser."""
+"""The pages say in words what is so, and keep a form's text when something is wrong with it.
+
+From documents: no Hub, no browser.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps and elastic jobs without a node manager: input that they cannot use, and their names."""
+"""Sweeps and elastic jobs say what is wrong with their input, and free the names of ended ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep decides, in stories and in random histories."""
+"""A sweep gives each model a GPU and one end, in stories and in random histories."""
 
 from __future__ import annotations
 

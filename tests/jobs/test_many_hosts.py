@@ -1,4 +1,7 @@
-"""A sweep over three hosts through Ray, while a worker, a raylet and a node manager are killed."""
+"""A sweep through Ray ends well though a worker, a raylet and a node manager are killed.
+
+Forty models over three hosts.
+"""
 
 from __future__ import annotations
 

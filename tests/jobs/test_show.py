@@ -1,4 +1,4 @@
-"""What people see of sweeps and elastic jobs: HTML that says in words what it draws."""
+"""People see sweeps and elastic jobs as HTML that says in words what it draws."""
 
 from __future__ import annotations
 

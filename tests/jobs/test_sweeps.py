@@ -1,4 +1,7 @@
-"""Sweeps for real: a node manager with simulated GPUs, and a process for each model."""
+"""Each model of a sweep has one result, though workers and kernels die and GPUs are taken.
+
+A node manager with simulated GPUs, and a process for each model.
+"""
 
 from __future__ import annotations
 

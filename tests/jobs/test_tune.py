@@ -1,4 +1,4 @@
-"""Trials of the real Ray Tune ask for their leases."""
+"""Each trial of the real Ray Tune has a lease of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The link against node managers that misbehave: real sockets, rude peers."""
+"""A node manager that misbehaves gets its link to end or to say so, and never hangs it.
+
+Real sockets, rude peers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every method, tried by another OS user and by an administrator on somebody's lease."""
+"""No method lets another OS user act on somebody's lease, nor an administrator beyond the list."""
 
 from __future__ import annotations
 

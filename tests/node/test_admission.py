@@ -1,4 +1,4 @@
-"""Places at the node manager: nobody is kept out by somebody who takes many."""
+"""Nobody is kept out of the node manager by somebody who takes many places."""
 
 from __future__ import annotations
 

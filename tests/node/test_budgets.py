@@ -1,4 +1,7 @@
-"""GPU-hour budgets in the real node manager: measured from the ledger, told, waited for, raised."""
+"""A budget of GPU-hours is told, waited for and raised in time, and no restart forgets it.
+
+In the real node manager, measured from the ledger.
+"""
 
 from __future__ import annotations
 

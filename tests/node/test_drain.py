@@ -1,4 +1,4 @@
-"""GPUs out of service, in the real node manager: told, waited for, kept over `kill -9`."""
+"""A GPU out of service takes nothing new, who waits reads why, and `kill -9` changes nothing."""
 
 from __future__ import annotations
 

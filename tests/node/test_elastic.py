@@ -1,4 +1,7 @@
-"""Limits are lifted and come back over the real socket, measured through NVML."""
+"""A lease's limit is lifted while nobody waits, and comes back when somebody does.
+
+Over the real socket, measured through NVML.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics that name people: bounded, and the figures of `usage`."""
+"""Metrics that name people are bounded, and tell the figures of `usage`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns and allowances: nobody waits for more than one thing of each other owner."""
+"""Nobody waits for more than one thing of each other owner, and nobody owes without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of the node manager's configuration: they have an end, and who writes else hears where.
+"""Each number of the configuration has an end, and who writes another one hears where.
 
 Each trait is tried by itself, so one that is added later cannot be forgotten.
 """

@@ -1,4 +1,7 @@
-"""What the driver says of a task's kernels decides whether it is idle: node manager over NVML."""
+"""A task whose kernels compute is not idle, whatever its cells do, and keeps its GPU.
+
+Node manager over NVML: the driver tells of the kernels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group's and the default quota, set while the node manager runs; budgets by calendar."""
+"""A group's and the default quota hold as they were last set while the node manager runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that needs more than is left gets the memory of its idle neighbour: warned, then asked."""
+"""A task that needs more than is left gets its idle neighbour's memory, after a warning."""
 
 from __future__ import annotations
 

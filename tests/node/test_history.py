@@ -1,4 +1,4 @@
-"""What people read of an event: a sentence, not the name of a class."""
+"""People read a sentence of each event that happened, and not the name of a class."""
 
 from __future__ import annotations
 

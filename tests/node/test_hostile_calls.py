@@ -1,4 +1,4 @@
-"""Calls about one lease: by who should not make them, at the wrong time, with absurd values."""
+"""No call about a lease harms anybody, whoever makes it, at whatever time, with whatever values."""
 
 from __future__ import annotations
 

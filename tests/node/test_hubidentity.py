@@ -1,4 +1,4 @@
-"""Whose a JupyterHub token is, for how long that is believed, and what a lie comes to."""
+"""A JupyterHub token is its owner for a bounded time, and a lie costs only who tells it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def asking(
                 HubApi(hub.url), OWN, trust or HubTrust(), now=time, owner_uid=9999
             )
             try:
-                return await work(hub, identity, time)
+                async with asyncio.timeout(60):
+                    return await work(hub, identity, time)
             finally:
                 identity.close()
 

@@ -1,4 +1,4 @@
-"""A real node manager that knows people by JupyterHub tokens: all of them one OS user."""
+"""People of one OS user are told apart by JupyterHub tokens, and keep what they have."""
 
 from __future__ import annotations
 

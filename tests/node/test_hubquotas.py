@@ -1,4 +1,4 @@
-"""Quotas from the properties of JupyterHub's groups."""
+"""Quotas follow JupyterHub's groups, and a mistake or a Hub that is away takes none."""
 
 from __future__ import annotations
 
@@ -166,11 +166,11 @@ def test_a_mistake_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_signal_makes_it_look_at_once() -> None:
     async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
         running = asyncio.create_task(quotas.run())
-        while not applied:
-            await asyncio.sleep(0.01)
-        hub.properties["students"] = {"gpushare": {"gpus": 2}}
-        quotas.hurry()
         async with asyncio.timeout(10):
+            while not applied:
+                await asyncio.sleep(0.01)
+            hub.properties["students"] = {"gpushare": {"gpus": 2}}
+            quotas.hurry()
             while len(applied) < 2:
                 await asyncio.sleep(0.01)
         running.cancel()

@@ -1,4 +1,7 @@
-"""Who is at the other end: from the kernel, with real processes of real users; or from a token."""
+"""Who is at the other end is what the kernel says, or a token, and never the client.
+
+With real processes of real users.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a status says is done with a task that is at work."""
+"""A status says what is done with a task that is at work, and until when."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The inventories: NVML's through the real pynvml over our own library, and the simulated one."""
+"""Each GPU is told as NVML has it, nothing unknown as zero, and no trouble of the driver stops us.
+
+NVML's through the real pynvml over our own library, and the simulated one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One user does his worst; another one, watched meanwhile, works on. `make hostile` has times."""
+"""A user who does his worst costs another one, who works on, a bounded delay.
+
+`make hostile` has times.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Hub's last answer in a file: nobody else's, never half of one, and never a reason to stop."""
+"""The Hub's last answer in a file is nobody else's, never half of one, and stops no start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The ledger on real disks: durable, one writer, and honest when the disk is not."""
+"""What the ledger has taken is there after a crash, and a disk in trouble is told truly.
+
+On real disks, with one writer.
+"""
 
 from __future__ import annotations
 

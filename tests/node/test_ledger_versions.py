@@ -1,4 +1,4 @@
-"""What older and newer releases may do with a ledger: read all of it, or say why not."""
+"""A release older or newer than a ledger reads all of it, or says why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ledger a host's node manager has where a home directory is shared by hosts."""
+"""Each host's node manager finds a ledger of its own where hosts share a home directory."""
 
 from __future__ import annotations
 

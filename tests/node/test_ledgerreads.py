@@ -1,4 +1,4 @@
-"""Readings of the ledger for people: whose time they are, and how much of them is kept."""
+"""Whoever reads the ledger pays for it, and holds up nobody's heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node manager's log: one event a line, which call it came from, and no secrets."""
+"""The log has one line for each event, says which call it came from, and has no secrets."""
 
 from __future__ import annotations
 

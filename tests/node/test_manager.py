@@ -1,4 +1,7 @@
-"""The manager's loop when its disk, its checks or the system's favours fail."""
+"""Whatever fails in the disk, the checks or the system, nothing is told that is not so.
+
+The manager's loop when its disk, its checks or the system's favours fail.
+"""
 
 from __future__ import annotations
 
@@ -480,17 +483,35 @@ def test_a_ledger_that_cannot_be_read_stops_nobody(
 ) -> None:
     """A budget is no reason for a node manager not to start, or to end."""
 
-    def usage(*_: object) -> list[Any]:
+    tries: list[object] = []
+
+    def usage(*arguments: object) -> list[Any]:
+        tries.append(arguments)
         raise LedgerFailed("The disk is gone.")
 
     monkeypatch.setattr(Reads, "usage", usage)
 
     async def run() -> None:
         async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
-            await asyncio.sleep(0.05)
+            bob = EnvironmentName("bob")
+            quota = Quota(1, gpu_hours=5.0)
+            await manager.submit(cmd.SetQuota(CLOCK.boot(), bob, quota, bob))
+            async with asyncio.timeout(10):
+                while len(tries) < 3:  # at the start, and then again and again
+                    await asyncio.sleep(0.01)
             assert isinstance(await manager.submit(ask(1)), core.Grant)
 
     asyncio.run(run())
+
+
+class Rounds(asyncio.Event):
+    """Counts the rounds of a loop that waits for it, each of which clears it."""
+
+    begun = 0
+
+    def clear(self) -> None:
+        self.begun += 1
+        super().clear()
 
 
 def test_nothing_is_read_while_no_quota_has_a_budget(
@@ -508,7 +529,11 @@ def test_nothing_is_read_while_no_quota_has_a_budget(
 
     async def run() -> None:
         async with managing(tmp_path / "ledger.sqlite", budget_interval=0.01) as manager:
-            await asyncio.sleep(0.1)
+            rounds = Rounds()
+            manager._budgets_wanted = rounds
+            async with asyncio.timeout(10):
+                while rounds.begun < 5:
+                    await asyncio.sleep(0.01)
             assert len(calls) == 1, "once at the start, before the first grant"
             alice = EnvironmentName("alice")
             quota = Quota(1, gpu_hours=5.0)

@@ -1,4 +1,4 @@
-"""Requests for a range of memory over the real socket; the ledger has the shares."""
+"""Leases that ask for a range of memory share the GPU, and the ledger has their shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads, and that the dashboard asks for nothing else."""
+"""Prometheus reads what really happened, and the dashboard asks for nothing else."""
 
 from __future__ import annotations
 

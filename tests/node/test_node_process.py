@@ -1,4 +1,4 @@
-"""The node manager as a process: how it ends, and how it comes through trouble of the host's."""
+"""The node manager ends when it is told to, and comes through trouble of the host's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -402,6 +403,12 @@ def test_a_stopped_process_stalls_and_gives_way_a_beating_one_does_not(tmp_path:
                 holder.kill()
 
 
+def says(lease: str, activity: str, params: Mapping[str, Any]) -> bool:
+    """Whether the status of a notice says that of the lease."""
+    rows = params["status"]["leases"]
+    return any(one["id"] == lease and one["activity"] == activity for one in rows)
+
+
 def test_a_watcher_that_did_not_read_gets_the_newest_status_when_it_does(tmp_path: Path) -> None:
     """Even if nothing changes any more by then."""
     # Hundreds of leases make a status that soon fills what a socket may hold.
@@ -413,13 +420,12 @@ def test_a_watcher_that_did_not_read_gets_the_newest_status_when_it_does(tmp_pat
         leases = [busy.request()["lease"] for _ in range(300)]
         with node.client() as watcher:
             watcher.call(Method.WATCH)
-            size = len(json.dumps(busy.call(Method.STATUS)))
+            size = len(json.dumps(busy.call(Method.WATCH)))
             rounds = 3 + 2 * 2**20 // size
             for number in range(rounds):
-                state = "idle" if number % 2 else "busy"
+                state = "busy" if number % 2 else "idle"
                 busy.call(Method.ACTIVITY, lease=leases[0], state=state)
-                time.sleep(0.21)  # status changes are told at most five times a second
-            busy.call(Method.WATCH)
+                busy.wait_notice(Notice.CHANGED, where=partial(says, leases[0], state))
             for lease in leases[1:]:
                 busy.call(Method.RELEASE, lease=lease)
 

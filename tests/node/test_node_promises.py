@@ -1,4 +1,4 @@
-"""The promises, kept by the real node manager with real processes, real deaths and a real disk."""
+"""The real node manager keeps the promises through real deaths and on a real disk."""
 
 from __future__ import annotations
 

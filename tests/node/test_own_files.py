@@ -1,4 +1,4 @@
-"""What others could have written or read is not believed: the key, the ledger's directory."""
+"""A key or a ledger's directory that others could have read or written is not believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node manager that ends with whoever started it."""
+"""A node manager ends with whoever started it, however that ends."""
 
 from __future__ import annotations
 

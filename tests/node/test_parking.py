@@ -1,4 +1,7 @@
-"""Idle GPUs are asked back, parked and resumed, over the real socket of the real node manager."""
+"""An idle GPU is asked back for who waits, and its task comes back with what it had.
+
+Over the real socket of the real node manager.
+"""
 
 from __future__ import annotations
 

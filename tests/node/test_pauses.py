@@ -1,4 +1,4 @@
-"""How often a cell was paused for somebody's turn, as people are told."""
+"""People are told how often a cell was paused for a turn or a move, and of nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A host of a pool: a real node manager, its pool over TLS, and people on its socket."""
+"""A host serves by what its pool lends, and nothing that runs ends when a loan does.
+
+A real node manager, its pool over TLS, and people on its socket.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node manager's TLS port: who comes in there, and with which rights."""
+"""Whoever comes in at the node manager's TLS port has the rights that were proved, and no more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Processes are real here: started, stopped, killed and waited for."""
+"""A process is never taken for another one, and its end is told once and at once.
+
+Processes are real here: started, stopped, killed and waited for.
+"""
 
 from __future__ import annotations
 
@@ -101,6 +104,17 @@ class Watching:
             while len(self.gone) < count:
                 self._event.clear()
                 await self._event.wait()
+
+    async def next_gone(self, other: subprocess.Popen[str]) -> list[ProcessId]:
+        """What goes before ``other``, which is killed now: what was to be told is told by then."""
+        last = known(other.pid)
+        assert self.watch.watch(last)
+        other.kill()
+        async with asyncio.timeout(DEADLINE):
+            while last not in self.gone:
+                self._event.clear()
+                await self._event.wait()
+        return self.gone[: self.gone.index(last)]
 
 
 def test_a_process_is_itself_again_and_no_other() -> None:
@@ -332,8 +346,7 @@ def test_a_process_gone_before_the_watch(start: Start) -> None:
         running.wait()
         assert not watching.watch.watch(process)
         assert not watching.watch.watch(process, descriptor)
-        await asyncio.sleep(0)
-        assert watching.gone == []
+        assert await watching.next_gone(start()) == []
 
     asyncio.run(scenario())
 
@@ -346,11 +359,10 @@ def test_a_stopped_process_is_not_gone_until_it_is_killed(start: Start) -> None:
         watching.watch.watch(process)
         send(process, signal.SIGSTOP)
         until(lambda: state_of(running.pid) == "T")
-        await asyncio.sleep(0)
-        assert watching.gone == []
+        assert await watching.next_gone(start()) == []
         send(process, signal.SIGKILL)
-        await watching.until_gone()
-        assert watching.gone == [process]
+        await watching.until_gone(2)
+        assert watching.gone[1:] == [process]
 
     asyncio.run(scenario())
 

@@ -1,4 +1,7 @@
-"""Real training loops on one simulated GPU, of which one was promised to be ready in time."""
+"""A training loop that was promised to be ready in time gets a share that keeps it.
+
+Real loops on one simulated GPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotas as people write them: what is understood, and what is refused in words."""
+"""Quotas are understood as people write them, or refused in words that say where and why."""
 
 from __future__ import annotations
 

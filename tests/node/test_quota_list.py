@@ -1,4 +1,4 @@
-"""Whom an administrator finds in the list of quotas: everybody the node manager knows."""
+"""An administrator finds everybody whom the node manager knows in the list of quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured: kept for a while, told when it changes, and honest where it is simulated."""
+"""What was measured is kept for a while, told when it changes, and honest where simulated."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from support.policy_world import World, gpu, task
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.inventory.readings import Readings, figures
 from jupyter_gpushare.node.inventory.simulated import BusyGpus, SimulatedInventory
+from jupyter_gpushare.node.wire.statuses import WATCH_INTERVAL
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
@@ -146,15 +147,15 @@ def history(node: RunningNode) -> list[dict[str, Any]]:
 
 
 def quiet(watcher: NodeClient, node: RunningNode) -> None:
-    """At least twenty measurements long nothing is told."""
+    """Some ten measurements long nothing is told, by the node manager's own clock."""
 
     def pause(seconds: float) -> None:
         begin = now(watcher)
         until(lambda: now(watcher) > begin + seconds, "some time passes")
 
-    pause(0.5)  # what is under way comes
+    pause(1.5 * WATCH_INTERVAL)  # what is under way comes
     watcher.notices.clear()
-    pause(1.0)
+    pause(0.5 + WATCH_INTERVAL)
     assert [notice.method for notice in watcher.notices] == []
 
 

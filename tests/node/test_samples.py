@@ -1,4 +1,4 @@
-"""The samples of the GPUs that people are shown: bounded, in steps, and with nobody else's name."""
+"""The samples of the GPUs that people see are bounded, in steps, and name nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes that hang with memory on their GPUs, and people who wait for it."""
+"""A process that hangs with memory for which people wait is interrupted, and no other one."""
 
 from __future__ import annotations
 

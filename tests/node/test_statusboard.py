@@ -1,4 +1,4 @@
-"""Statuses of a large node: pages of it, and made for many at once without holding up the rest."""
+"""Statuses of a large node are made for many at once, and hold nobody else up."""
 
 from __future__ import annotations
 

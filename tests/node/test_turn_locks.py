@@ -1,5 +1,6 @@
-"""Real processes without a gate take turns by the driver's lock, over the driver's double.
+"""Processes without a gate take turns by the driver's lock, and nobody stays locked.
 
+Real processes, over the driver's double.
 While one is locked none of its threads may run: the call that waits holds Python's own lock.
 """
 

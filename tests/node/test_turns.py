@@ -1,5 +1,6 @@
-"""Real processes take turns on a simulated GPU of a real node manager.
+"""Tasks that do not fit at once take turns on a GPU, and nobody holds the others up for ever.
 
+Real processes on a simulated GPU of a real node manager.
 What is asserted of turns is what the processes themselves wrote down, on one clock.
 """
 

@@ -1,4 +1,4 @@
-"""GPU-seconds by local day: the days themselves, and the sums against the ledger's usage."""
+"""GPU-seconds by local day add up to the ledger's usage, whatever the clocks do."""
 
 from __future__ import annotations
 

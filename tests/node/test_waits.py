@@ -1,4 +1,4 @@
-"""How long requests waited, why they wait, and what a status may cost to make."""
+"""Who waits is told why and how long others waited, and a status costs a bounded work."""
 
 from __future__ import annotations
 

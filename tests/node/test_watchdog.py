@@ -1,4 +1,4 @@
-"""A task over its limit is warned, trimmed and parked, and its stages are shown."""
+"""A task over its limit is warned, trimmed and parked, and each stage is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who watches: everybody ends with the newest status, and pays for their own watching only."""
+"""Everybody who watches ends with the newest status, and pays for their own watching only."""
 
 from __future__ import annotations
 
@@ -139,12 +139,16 @@ async def house(path: Path) -> AsyncIterator[House]:
         await manager.close()
 
 
-async def settled(*readers: Reader) -> None:
-    """What entering changed has been told, and is forgotten.
+async def settled(here: House, *readers: Reader) -> None:
+    """What entering changed has been told, and is forgotten."""
+    told = here.service.statuses
 
-    Its pushes are due on the same loop before this wait is over, however busy the machine is.
-    """
-    await asyncio.sleep(3 * statuses.WATCH_INTERVAL)
+    def is_quiet() -> bool:
+        """Whoever pushes waits for a change, and there is none, and nobody lacks one."""
+        waits = told._changed._waiters and not told._changed.is_set()  # type: ignore[attr-defined]
+        return waits and not any(guest.behind for guest in told._guests.values())
+
+    await until(is_quiet)
     for reader in readers:
         reader.got.clear()
         reader.changes.clear()
@@ -162,7 +166,7 @@ def test_a_change_while_the_answer_to_a_watch_is_made_is_told_behind_it(
             before = await here.enter("alice")
             asker = await here.enter("carol", watching=False)
             late = await here.enter("bob", watching=False)
-            await settled(before, asker, late)
+            await settled(here, before, asker, late)
             Held.gate.clear()
             here.service.on_call(asker, Call(3, Method.STATUS, None))
             here.watch(late)
@@ -185,7 +189,7 @@ def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: P
         async with house(tmp_path) as here:
             many = [await here.enter("mallory") for _ in range(3)]
             other = await here.enter("alice")
-            await settled(*many, other)
+            await settled(here, *many, other)
             is_let_off = False
 
             def owes(environment: str) -> bool:
@@ -214,7 +218,7 @@ def test_a_status_that_costs_more_than_the_whole_allowance_is_told_all_the_same(
     async def story() -> None:
         async with house(tmp_path) as here:
             root = await here.enter("root")
-            await settled(root)
+            await settled(here, root)
             charged = False
 
             def took(environment: str, seconds: float) -> None:

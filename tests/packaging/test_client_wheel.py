@@ -1,4 +1,4 @@
-"""The light client in an environment that has nothing else of ours, and little of Jupyter."""
+"""The light client works where nothing else of ours is, and little of Jupyter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making a wheel, and starting from it: the package is not on PyPI yet."""
+"""People start from a wheel that they make, for the package is not on PyPI yet."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""What the repository says about itself in many files: workflows, hooks, version, changelog.
+"""What the repository says about itself in many files is true and the same in each.
 
-These files are read by GitHub, pre-commit or PyPI only, so nobody would notice here that they rot.
+Workflows, hooks, version and changelog are read by GitHub, pre-commit or PyPI only, so nobody would
+notice here that they rot.
 """
 
 from __future__ import annotations
 
+import ast
 import datetime
 import json
 import re
@@ -225,3 +227,21 @@ def test_python_npm_and_citation_lead_to_one_place() -> None:
     assert [author] == citation["authors"]
     assert PACKAGE["author"] == author["name"]
     assert PACKAGE["license"] == citation["license"] == PYPROJECT["project"]["license"]
+
+
+# -- tests -----------------------------------------------------------------------------------------
+
+
+def says_a_promise(source: str) -> bool:
+    """Whether the first line of a test file is a sentence, for a reader who sees it first."""
+    said = ast.get_docstring(ast.parse(source)) or ""
+    first = said.partition("\n")[0]
+    return first.endswith(".") and len(first.split()) >= 5
+
+
+def test_each_test_file_begins_with_the_promise_that_it_holds() -> None:
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    assert [str(path) for path in files if not says_a_promise(path.read_text("utf-8"))] == []
+    assert not says_a_promise("import os\n")
+    assert not says_a_promise('"""Tests of the registry."""\n')
+    assert not says_a_promise('"""A sentence that goes on\nin the next line."""\n')

@@ -1,4 +1,7 @@
-"""The images' Dockerfiles: what can be said of them without building; `make images` builds them."""
+"""The images' Dockerfiles keep what they promise, as far as can be seen without building.
+
+`make images` builds them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which JupyterLab the prebuilt side says that it fits: `jupyter labextension list` believes it.
+"""Each JupyterLab that we name is one that the prebuilt side says it fits.
 
 `make matrix MATRIX=oldest` looks at the oldest one in a browser; this is quick, and notices when a
 range is narrowed by an upgrade of what it is built with.

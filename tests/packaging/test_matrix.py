@@ -1,4 +1,4 @@
-"""The rows of `make matrix` cover what we promise; what `scripts/matrix.py` and `wheels.py` decide.
+"""The rows of `make matrix` cover each version that we promise.
 
 The rows themselves need the network and minutes: `make matrix` runs them.
 """

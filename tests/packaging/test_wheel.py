@@ -1,4 +1,4 @@
-"""What `pip install` puts where, that it works there, and that uninstalling leaves nothing."""
+"""What `pip install` puts somewhere works there, and uninstalling leaves nothing."""
 
 from __future__ import annotations
 

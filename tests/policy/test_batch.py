@@ -1,4 +1,4 @@
-"""Batch: what fills the rest is stopped if it said how, and starts where it delays nobody."""
+"""A batch task stops only if it said how, and starts only where it delays no person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch over random histories: stops, backfill, classes, restarts; and with bugs planted."""
+"""In random nights of stops and backfill batch delays no person for longer than it may."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Elastic limits: stories with a known end, and bugs that they and the histories must catch."""
+"""Limits are lifted while memory is free, and come back for who waits.
+
+Stories with a known end, and bugs that they and the histories must catch.
+"""
 
 from __future__ import annotations
 

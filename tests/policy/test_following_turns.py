@@ -1,5 +1,6 @@
-"""Reservations that follow what is measured on GPUs that are used by turns: stories, planted bugs.
+"""On GPUs by turns a reservation follows what is measured, down as well as up.
 
+Stories, and planted bugs.
 The random histories are in :mod:`.test_turns`.
 """
 

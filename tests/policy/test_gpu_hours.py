@@ -1,4 +1,4 @@
-"""Budgets of GPU-hours: what a spent one means for who waits and who holds."""
+"""Who has spent a budget of GPU-hours waits or gives way, and bars nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Promises 1-3 and no starvation, over random histories of a small physical world."""
+"""No GPU is booked twice, no lease lost, nothing leaked and nobody starved, whatever happens.
+
+Random histories of a small physical world.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idle leases are asked for their GPUs, parked, and come back."""
+"""An idle lease is asked for its GPU by who waits, is parked, and comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases that are held, stall, drain, or outlive a restart."""
+"""A lease keeps what it uses until that is measured as gone, over restarts too."""
 
 from __future__ import annotations
 

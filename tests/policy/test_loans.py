@@ -1,4 +1,4 @@
-"""What a pool lends on this host: sub-budgets that end, and never what runs by them."""
+"""What a pool lends on a host ends in time, and never what runs by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases that ask for a range of memory: shares fall as the GPUs fill, and rise again."""
+"""Leases that ask for a range of memory have smaller shares as GPUs fill, and larger ones again."""
 
 from __future__ import annotations
 

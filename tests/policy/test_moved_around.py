@@ -1,4 +1,4 @@
-"""Tasks are moved while they compute: over random histories, and with bugs planted."""
+"""Tasks that are moved while they compute break no promise, over random histories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that would compute sooner on another GPU, and those that had more than who waits."""
+"""A task moves where it computes sooner, or makes room if it had more than who waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that requests name, and what all of a quota comes to."""
+"""Memory that requests name is within the quota, and all of a quota is what works of it."""
 
 from __future__ import annotations
 

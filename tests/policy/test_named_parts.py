@@ -1,4 +1,4 @@
-"""Source S2 to the letter: parts that a request names, an offset before each later task's part."""
+"""Parts that a request names are placed as the source S2 says, to the letter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that an administrator takes out of service, and lost ones."""
+"""A GPU that an administrator took out of service, or a lost one, takes nobody and bars nobody."""
 
 from __future__ import annotations
 

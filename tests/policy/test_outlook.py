@@ -1,4 +1,4 @@
-"""What a waiting request can expect: from idle kernels' deadlines, recent waits, and budgets."""
+"""A waiting request is told what it can expect, and nothing where nobody can tell."""
 
 from __future__ import annotations
 

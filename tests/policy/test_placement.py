@@ -1,4 +1,7 @@
-"""The allocation rule, point by point (S1 Fig. 3 and Fig. 4)."""
+"""A grant is what the allocation rule says, point by point, and breaks no limit.
+
+The rule is that of the source S1, Fig. 3 and Fig. 4.
+"""
 
 from __future__ import annotations
 

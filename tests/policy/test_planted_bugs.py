@@ -1,4 +1,4 @@
-"""A test of the tests: bugs planted in the policy must be caught by the random histories."""
+"""Bugs planted in the policy are caught by the random histories, so these can be believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises: a named deadline or rate has a floor of turn time, which is raised until it is kept."""
+"""A promised deadline or rate has a floor of turn time, which is raised until it is kept."""
 
 from __future__ import annotations
 

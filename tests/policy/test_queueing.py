@@ -1,4 +1,4 @@
-"""Order of service, the bound on waiting, and what a step costs."""
+"""Who waits is served in a fair order and within a bound, and a step costs little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quota resolution: default < best of the groups < user < override."""
+"""A quota is what its strongest source says: override, user, best of the groups, default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reservations by estimate and by measurement: stories with a known end, and planted bugs."""
+"""A reservation follows estimate and measurement, and grows or shrinks for who needs it.
+
+Stories with a known end, and planted bugs.
+"""
 
 from __future__ import annotations
 

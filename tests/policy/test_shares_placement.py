@@ -1,5 +1,6 @@
-"""Placement by predicted share: the rules and the examples of the source document S3.
+"""A task is placed where its predicted share fits, and no share is given twice.
 
+The rules and the examples of the source document S3.
 Percentages of a GPU's compute. The kinds are the source's A1, A2 and A3.
 """
 

@@ -1,4 +1,4 @@
-"""A task that gives no sign of life and keeps memory that somebody waits for."""
+"""A task without a sign of life is acted on only while somebody waits for its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mapping of the state, the package's and our own: what a dict says, and it never changes."""
+"""A state that was handed out never changes, and its mapping says what a dict says."""
 
 from __future__ import annotations
 

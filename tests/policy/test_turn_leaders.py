@@ -1,4 +1,4 @@
-"""Leaders and locks together: random histories of programs that lead, kernels, and locked tasks."""
+"""Nobody starves where programs that lead, kernels and locked tasks take turns."""
 
 from __future__ import annotations
 

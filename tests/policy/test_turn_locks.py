@@ -1,4 +1,4 @@
-"""Tasks without a gate, which the driver locks while they wait: not for long; nobody starves."""
+"""A task without a gate, which the driver locks while it waits, is not locked for long."""
 
 from __future__ import annotations
 

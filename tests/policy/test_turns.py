@@ -1,4 +1,4 @@
-"""Turns on one GPU: one at a time, no starvation, no deadlock; and memory that is really there."""
+"""Turns on one GPU go to one at a time, nobody starves, and their memory is really there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watchdog's stories, one by one, and what its people are told."""
+"""A task over its limit is warned and trimmed in time, and harmed only where that was chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that breathe: they borrow what others leave unused, and give it back."""
+"""Groups borrow what others leave unused, and give it back when its owners want it."""
 
 from __future__ import annotations
 

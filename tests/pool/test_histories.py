@@ -1,4 +1,7 @@
-"""Random histories: cuts, lost, late and doubled messages, kills of the pool and hosts, drift."""
+"""Whatever is cut, lost, late, doubled or killed, nobody has more than the quota on all hosts.
+
+Random histories of the pool and hosts whose clocks drift.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""How hosts join: real TLS on this machine; and a node manager that then answers its pool."""
+"""A host joins a pool once by its token, and nobody takes its name or hears a secret.
+
+Real TLS on this machine; and a node manager that then answers its pool.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates of a pool: who trusts whom, also while the authority changes. No sockets."""
+"""A pool and its hosts trust each other and nobody else, also while the authority changes."""
 
 from __future__ import annotations
 

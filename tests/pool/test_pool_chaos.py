@@ -1,6 +1,6 @@
-"""Five hosts, many people, and faults of hosts, cables and the pool.
+"""Nobody has too much, nobody loses what runs, and what the pool says is true again soon.
 
-Nobody has too much, nobody loses what runs, and what the pool says is true again soon.
+Five hosts, many people, and faults of hosts, cables and the pool.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the pool tells Prometheus: a real pool, its hosts and its port."""
+"""What the pool tells Prometheus of its hosts is how they stand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The parts of the pool's process, each alone: its ledger, clock and lines, and the Hub's links."""
+"""The pool's parts lose no event, go back to no earlier time, and give no token away.
+
+Each alone: its ledger, clock and lines, and the Hub's links.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A real pool and real node managers, over TLS: what one may hold on all hosts together."""
+"""A person has no more than the quota on all hosts together, though hosts or the pool are away.
+
+A real pool and real node managers, over TLS.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authority of a real pool changes while hosts work, and while one is away."""
+"""A real pool's authority changes while hosts work, and none is left out that was away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other rules: drains, hints, loans of whole GPUs, what a host may not say, and speed."""
+"""Hosts are drained, hinted at and lent GPUs by the pool's rules, and a lie changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short stories of sub-budgets: what hosts are told, and what people read."""
+"""A quota is divided among hosts as they need it, and people read what they wait for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A host that was taken over has its key and certificate, and says to the pool what it likes."""
+"""A host that was taken over raises no quota, reads no names and opens no other host.
+
+It has its key and certificate, and says to the pool what it likes.
+"""
 
 from __future__ import annotations
 

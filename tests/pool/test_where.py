@@ -1,4 +1,4 @@
-"""Where something starts: the order of hosts, and the reasons that people read."""
+"""Something starts on the host where it can begin first, and people read the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The card and its verbs, and a training of both families of models."""
+"""The card has the true figures of the models, which are made from what they have not seen.
+
+Also: its verbs, and a training of both families of models.
+"""
 
 from __future__ import annotations
 

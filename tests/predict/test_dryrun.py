@@ -1,4 +1,7 @@
-"""Dry runs of real models, from programs of users."""
+"""A dry run of a user's model tells what it needs, touches no GPU, and ends in its time.
+
+Real models, from programs of users.
+"""
 
 from __future__ import annotations
 

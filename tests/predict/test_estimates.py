@@ -1,4 +1,4 @@
-"""Estimates from the models that come with the package."""
+"""Estimates come from the package's models alone, and a smaller kind never has a smaller share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts about kinds of GPUs: found by the names that NVML and people use."""
+"""The facts of a kind of GPU are found by the names that NVML and people use."""
 
 from __future__ import annotations
 

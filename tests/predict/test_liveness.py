@@ -1,4 +1,4 @@
-"""What is alive at once in a straight program."""
+"""What a straight program has alive at once is told exactly, so its peak is too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the socket is: what is configured, what is there, and what another user planted."""
+"""A client goes to the socket that is configured or there, and never to a planted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kernel and its checkpoint helper say: every message survives, and nonsense is refused."""
+"""What a kernel and its checkpoint helper say arrives as it was said, and nonsense is refused."""
 
 from __future__ import annotations
 

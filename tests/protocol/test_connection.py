@@ -1,4 +1,7 @@
-"""Both ends of a connection, talking to each other without any socket."""
+"""Any bytes are understood by both ends of a connection, or end in the one typed error.
+
+The ends talk to each other without any socket.
+"""
 
 from __future__ import annotations
 

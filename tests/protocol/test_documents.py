@@ -1,4 +1,4 @@
-"""The declared documents: what is made from them, and that reading them loads nothing."""
+"""What is made from a declared document says the same everywhere, and reading loads nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who listens at an address that is held, while somebody else listens beside it."""
+"""An address that we hold is ours, though somebody else listens beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much host memory may still be taken: the host's, and of each group's limit, as Linux says."""
+"""No more host memory is taken for parking than the host and each group's limit leave."""
 
 from __future__ import annotations
 

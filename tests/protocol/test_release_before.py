@@ -1,4 +1,7 @@
-"""A client and a node manager of an earlier release, as recorded: each with one of today."""
+"""A client and a node manager of an earlier release each work with one of today.
+
+What those of the earlier release say is as it was recorded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory sizes as people write them."""
+"""Memory sizes are read as people write them, and nonsense is told to be none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths of time: one reader for variables, magics, options, configuration and forms."""
+"""Lengths of time are read alike from variables, magics, options, configuration and forms."""
 
 from __future__ import annotations
 

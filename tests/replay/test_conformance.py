@@ -1,4 +1,4 @@
-"""The simulator and real processes on a real node manager: the same trace, the same grants.
+"""On the same trace the simulator grants what a real node manager grants real processes.
 
 The driver here knows nothing of the policy. It plays the sessions in the order of
 their own times, waits until the node manager has nothing more to do after each

@@ -1,4 +1,4 @@
-"""Out-of-memory errors of a replay: who gets one, by which policy, and who does not."""
+"""A replay has out-of-memory errors for exactly those who would get one by a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The study behind docs/replay.md: the page says what the figures say, and the study runs."""
+"""The page docs/replay.md says what the figures say, and the study behind it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay with deadlines: who is told of them, what is counted, and what the dice do."""
+"""A replay tells of deadlines those who may have them, and counts which were kept."""
 
 from __future__ import annotations
 

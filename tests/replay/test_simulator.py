@@ -1,4 +1,4 @@
-"""The simulator: each policy on a trace that a person can follow, and what always holds."""
+"""Each policy does on a trace what a person can follow, and all that is asked adds up."""
 
 from __future__ import annotations
 

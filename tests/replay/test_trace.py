@@ -1,4 +1,4 @@
-"""The trace reader: strict, a stream, and never anything but a typed error for what is wrong."""
+"""A trace is read strictly and as a stream, and what is wrong is one typed error."""
 
 from __future__ import annotations
 

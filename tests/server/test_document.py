@@ -1,4 +1,4 @@
-"""What servers really send against the OpenAPI document: no key too few, none undescribed."""
+"""What servers really send is what the OpenAPI document says, no more and no less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Lease events on a real server's event bus, and the pure comparison behind them."""
+"""A server's event bus tells the life of its own person's leases, and of nobody else's.
+
+A real server, and the pure comparison behind the events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The applications people start, and programs that run notebooks without a server."""
+"""Whatever application or program runs notebooks, it finds the node manager."""
 
 from __future__ import annotations
 

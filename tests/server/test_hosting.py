@@ -1,4 +1,7 @@
-"""Who hosts the node manager, and what happens when one of them dies. Real servers, kill -9."""
+"""Servers share one node manager, and another one hosts it when its host dies.
+
+Real servers, kill -9.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels and terminals of a real server find in their environment."""
+"""Kernels and terminals of a real server find the node manager and their wishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live WebSocket of a real server, and who may not have it."""
+"""Who may watch hears of each change by the live WebSocket, and nobody else hears anything."""
 
 from __future__ import annotations
 

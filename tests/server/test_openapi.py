@@ -1,4 +1,7 @@
-"""schemathesis against a real server: every operation, what the document allows and what not."""
+"""Every operation answers as the OpenAPI document says, whatever it is sent.
+
+schemathesis against a real server.
+"""
 
 from __future__ import annotations
 

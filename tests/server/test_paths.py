@@ -1,4 +1,4 @@
-"""What a lease's ``path`` is: enough to open the notebook or script that holds it."""
+"""A lease's ``path`` is enough to open the notebook or script that holds it."""
 
 from __future__ import annotations
 

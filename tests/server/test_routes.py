@@ -1,5 +1,8 @@
-"""Every route of ours, and who asks. The routes come from the running application itself,
-so a handler that somebody adds without authentication fails here."""
+"""Every route of ours refuses whoever may not ask it.
+
+The routes come from the running application itself, so a handler that somebody adds without
+authentication fails here.
+"""
 
 from __future__ import annotations
 

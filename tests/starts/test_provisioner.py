@@ -1,4 +1,7 @@
-"""A kernel on another host, over a real sshd: hosts are namespaces, each with a cable."""
+"""A kernel on another host works as one here, and a cut of its cable ends nothing.
+
+Over a real sshd: hosts are namespaces, each with a cable.
+"""
 
 from __future__ import annotations
 
@@ -94,9 +97,9 @@ class Kernel:
     def provisioner(self) -> Any:
         return self.manager.provisioner
 
-    async def run(self, code: str) -> str:
-        """What it prints, or the name of what it raises."""
-        told: list[str] = []
+    async def run(self, code: str, told: list[str] | None = None) -> str:
+        """What it prints, or the name of what it raises; in ``told`` as it comes."""
+        told = [] if told is None else told
 
         def hear(message: dict[str, Any]) -> None:
             content = message["content"]
@@ -118,6 +121,13 @@ async def _until(look: Any, what: str, within: float = WITHIN) -> None:
         while not look():
             await asyncio.sleep(0.02)
     assert look(), what
+
+
+def _sent_again(address: str) -> int:
+    """How often Linux has sent again, to that address, what nobody confirms."""
+    to = socket.inet_aton(address)[::-1].hex().upper()
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return max((int(row[6], 16) for row in rows if row[2].startswith(to)), default=0)
 
 
 def _kernels(scene: Scene, host: str) -> list[psutil.Process]:
@@ -171,8 +181,10 @@ def test_it_is_interrupted_restarted_moved_and_killed(scene: Scene) -> None:
         async with scene.kernel(host="b") as kernel:
             assert await kernel.run("x = 1; print(x)") == "1"
             (first,) = _kernels(scene, "b")
-            running = asyncio.create_task(kernel.run("import time\nprint('now')\ntime.sleep(100)"))
-            await asyncio.sleep(0.5)
+            told: list[str] = []
+            lasts = "import time\nprint('now', flush=True)\ntime.sleep(100)"
+            running = asyncio.create_task(kernel.run(lasts, told))
+            await _until(lambda: told, "it runs")
             await kernel.manager.interrupt_kernel()
             assert await asyncio.wait_for(running, WITHIN) == "now\nKeyboardInterrupt"
             assert await kernel.run("print(x)") == "1"
@@ -202,7 +214,7 @@ def test_a_cut_of_its_cable_ends_nothing(scene: Scene) -> None:
             assert await kernel.run("x = 1; print(x)") == "1"
             scene.hosts["b"].cut()
             running = asyncio.create_task(kernel.run("print(x + 1)"))
-            await asyncio.sleep(3)
+            await _until(lambda: _sent_again(scene.hosts["b"].address) >= 2, "it is sent in vain")
             assert not running.done()
             assert await kernel.manager.is_alive()
             scene.hosts["b"].join()

@@ -1,4 +1,7 @@
-"""A Jupyter server on one host and its kernel on another: real server, real sshd, two nodes."""
+"""A notebook's kernel starts again on the host that is free, or its person is told why not.
+
+A Jupyter server on one host: real server, real sshd, two nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The program on the other host, and how it is reached; here the other host is this one."""
+"""What is started on the other host outlives the connection, and no other process is signalled.
+
+Here the other host is this one.
+"""
 
 from __future__ import annotations
 

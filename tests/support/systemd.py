@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -37,7 +38,10 @@ class Ear:
         """``address`` as in ``NOTIFY_SOCKET``: a path, or an abstract one with ``@``."""
         self.address = address
         self.heard: list[str] = []
+        self.speaker = 0
+        """The pid of the process that sent the last message, as the kernel tells it."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind("\0" + address[1:] if address[0] == "@" else address)
 
     def wait(self, line: str, within: float = WITHIN) -> list[str]:
@@ -53,9 +57,12 @@ class Ear:
         """The lines of the next message, ``None`` when none comes within so many seconds."""
         self._socket.settimeout(max(0.001, within))
         try:
-            said = self._socket.recv(65536).decode()
+            data, told, _flags, _address = self._socket.recvmsg(65536, socket.CMSG_SPACE(12))
         except TimeoutError:
             return None
+        ((_level, _kind, credentials),) = told
+        self.speaker = struct.unpack("3i", credentials)[0]
+        said = data.decode()
         self.heard.append(said)
         return said.split("\n")
 

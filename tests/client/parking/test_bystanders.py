@@ -1,4 +1,4 @@
-"""Threads and tasks that may use the GPU though no cell runs."""
+"""A kernel is not parked while its user's threads or tasks may use the GPU though no cell runs."""
 
 from __future__ import annotations
 

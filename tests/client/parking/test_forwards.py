@@ -1,4 +1,4 @@
-"""The gate where an outermost module is called, with real torch."""
+"""A call of an outermost module is a gate, which changes nothing for the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host memory for copies."""
+"""Each who asks for host memory for copies has its own, and what fails takes none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rung an idle process takes, what it leaves, and that nothing is half done."""
+"""An idle process gives what was asked by the cheapest rung, and nothing is left half done."""
 
 from __future__ import annotations
 

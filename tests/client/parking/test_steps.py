@@ -1,4 +1,7 @@
-"""The step meter over real optimizers, with the CPU in the GPU's place."""
+"""The step meter tells what a step needs and is a gate, and optimizers work as without it.
+
+Real optimizers, with the CPU in the GPU's place.
+"""
 
 from __future__ import annotations
 

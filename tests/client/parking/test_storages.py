@@ -1,4 +1,7 @@
-"""Storage parking of a real torch, with the CPU in the GPU's place."""
+"""Tensors that were parked come back bit for bit, and what cannot move safely stays.
+
+Real torch, with the CPU in the GPU's place.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision over what was found."""
+"""Tensors move only where all memory of the process is accounted for; else it says why not."""
 
 from __future__ import annotations
 

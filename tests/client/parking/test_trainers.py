@@ -1,4 +1,4 @@
-"""Gates in the loops of other people's trainers, by what they do with torch.
+"""Other people's trainers have gates too, by what they do with torch, and train as without us.
 
 Real ones are used where they are installed: ``pip install accelerate transformers``.
 """

@@ -1,4 +1,4 @@
-"""Walking over all objects while other threads of the program make some."""
+"""A walk finds all objects while other threads make some, and holds or keeps none of them."""
 
 from __future__ import annotations
 
