@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from support import warm
+from support import ownhost, warm
 from support.changed import changed, rooms_to_tell
 from support.costs import Costs
 
@@ -53,6 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
+    if not worker:  # workers inherit it
+        _leave_the_host(config)
     config.pluginmanager.register(Costs(None if worker else config.getoption("--costs")), "costs")
     # A node manager of whoever runs the tests, say of `make lab`, would give pytest a GPU.
     runtime = tempfile.TemporaryDirectory(prefix="gpushare-")
@@ -63,3 +65,12 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave_the_host(config: pytest.Config) -> None:
+    folder = tempfile.TemporaryDirectory(prefix="gpushare-own-")
+    config.add_cleanup(folder.cleanup)
+    try:
+        ownhost.own(Path(folder.name))
+    except ownhost.NotOurs as error:
+        raise pytest.UsageError(str(error)) from None

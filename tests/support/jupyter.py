@@ -232,7 +232,7 @@ class Home:
         kept = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("JUPYTER", "JPY_", "XDG_", "PYTEST"))
+            if not name.startswith(("JUPYTER", "JPY_", "XDG_", "PYTEST", "IPYTHON"))
         }
         return {
             **kept,
