@@ -1,7 +1,9 @@
 import { expectAccessible } from '../support/axe';
 import { expect, test } from '../support/fixtures';
+import { loadLab } from '../support/labs';
 import { execute, GpuPanel, toolbarItem, useTheme } from '../support/panel';
 
+const TAKE = '%gpushare request';
 const THEMES = [
   ['JupyterLab Light', 'light'],
   ['JupyterLab Dark', 'dark'],
@@ -17,9 +19,7 @@ test('everything can be read and reached in each theme', async ({
   test.setTimeout(300_000);
   const page = await labOf(gpushare.carol);
   const panel = await GpuPanel.open(page);
-  const notebook = await openOf(gpushare.carol, page, 'looks.ipynb', [
-    'import torch'
-  ]);
+  const notebook = await openOf(gpushare.carol, page, 'looks.ipynb', [TAKE]);
   await notebook.result(0);
   await expect(panel.leases).toHaveCount(1);
   for (const [theme, name] of THEMES) {
@@ -49,7 +49,7 @@ test('everything can be read and reached in each theme', async ({
 
 test('a lease is released by the keyboard alone', async ({ open, page }) => {
   const panel = await GpuPanel.open(page);
-  const notebook = await open('keys.ipynb', ['import torch']);
+  const notebook = await open('keys.ipynb', [TAKE]);
   await notebook.result(0);
   // While the cell counts as running there is nothing to park, and it would be asked first.
   await expect(panel.lease('keys.ipynb')).toContainText('Idle');
@@ -75,26 +75,21 @@ test('a lease is released by the keyboard alone', async ({ open, page }) => {
 });
 
 test('the toolbar item is moved and hidden as the user says', async ({
-  open,
-  page
+  gpushare,
+  openOf,
+  pageOf
 }) => {
-  await page.evaluate(async () => {
-    // eslint-disable-next-line @typescript-eslint/no-explicit-any
-    const app = (window as any).jupyterapp;
-    await app.serviceManager.settings.save(
-      '@jupyterlab/notebook-extension:panel',
-      '{"toolbar": [{"name": "gpushare", "disabled": true}]}'
+  const say = async (raw: string): Promise<void> => {
+    const answer = await gpushare.alice.api.put(
+      'lab/api/settings/@jupyterlab/notebook-extension:panel',
+      { data: { raw } }
     );
-  });
-  await page.reload();
-  await open('plain.ipynb', ['1']);
+    expect(answer.status()).toBe(204);
+  };
+  await say('{"toolbar": [{"name": "gpushare", "disabled": true}]}');
+  const page = await pageOf(gpushare.alice);
+  await loadLab(page, `${gpushare.alice.url}lab?reset`);
+  await openOf(gpushare.alice, page, 'plain.ipynb', ['1']);
   await expect(toolbarItem(page)).toHaveCount(0);
-  await page.evaluate(async () => {
-    // eslint-disable-next-line @typescript-eslint/no-explicit-any
-    const app = (window as any).jupyterapp;
-    await app.serviceManager.settings.save(
-      '@jupyterlab/notebook-extension:panel',
-      '{}'
-    );
-  });
+  await say('{}');
 });
