@@ -26,9 +26,12 @@ test('everything can be read and reached in each theme', async ({
     await useTheme(page, theme);
     await execute(page, 'docmanager:open', { path: 'project/looks.ipynb' });
     await expect(toolbarItem(page)).toBeVisible();
-    await expectAccessible(page, '.jp-gpushare-panel');
-    await expectAccessible(page, '.jp-gpushare-toolbar-item');
-    await expectAccessible(page, '.jp-gpushare-status-item');
+    await expectAccessible(
+      page,
+      '.jp-gpushare-panel',
+      '.jp-gpushare-toolbar-item',
+      '.jp-gpushare-status-item'
+    );
     await shoot(page, `panel-${name}`);
 
     await execute(page, 'gpushare:show-history');
