@@ -61,6 +61,8 @@ c.ServerApp.disable_check_xsrf = False
 c.ServerApp.allow_unauthenticated_access = False
 c.ServerApp.allow_root = True
 c.ServerApp.root_dir = {root!r}
+# Else each page has node look for extensions that are to be built, which there are none of.
+c.ServerApp.tornado_settings = dict(page_config_data=dict(buildCheck=False, buildAvailable=False))
 c.IdentityProvider.token = {token!r}
 c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"

@@ -46,26 +46,34 @@ test('a lease outlives the node manager, and what is shown is marked as old whil
   expect(await held()).toEqual(before);
 });
 
-test('a server without the extension is told apart; without WebSockets what HTTP gives is shown', async ({
+test('who may not look is told so; a server without the extension is told apart; without WebSockets what HTTP gives is shown', async ({
   gpushare,
   pageOf,
   shoot
 }) => {
   const page = await pageOf(gpushare.alice);
+  const FORBIDDEN = {
+    status: 403,
+    json: { reason: 'not_allowed', message: 'You may not do this here.' }
+  };
+  const MISSING = { status: 404, body: '<html>Not found</html>' };
+  let answer: typeof FORBIDDEN | typeof MISSING | null = FORBIDDEN;
   // Enabled by the press of the button, not before: the panel tries again by itself, too, and
   // would take the button away.
-  let enabled = false;
   await page.exposeFunction('enableExtension', () => {
-    enabled = true;
+    answer = null;
   });
   await page.route('**/gpushare/api/**', route =>
-    enabled
-      ? route.fallback()
-      : route.fulfill({ status: 404, body: '<html>Not found</html>' })
+    answer ? route.fulfill(answer) : route.fallback()
   );
   await page.routeWebSocket('**/gpushare/api/live**', socket => socket.close());
   await loadLab(page, `${gpushare.alice.url}lab?reset`);
   const panel = await GpuPanel.open(page);
+  await expect(panel.banner).toContainText('You may not see the GPUs here');
+
+  answer = MISSING;
+  const again = panel.root.getByRole('button', { name: 'Try again' });
+  await again.click();
   await expect(panel.banner).toContainText(
     'The server extension is not enabled'
   );
@@ -77,23 +85,9 @@ test('a server without the extension is told apart; without WebSockets what HTTP
   await page.evaluate(() => {
     document.addEventListener('click', () => enableExtension());
   });
-  await panel.root.getByRole('button', { name: 'Try again' }).click();
+  await again.click();
   await panel.expectGpus('0 of 2');
 
   // WebSockets are closed still: what HTTP gives is shown.
   await expect(panel.banner).toContainText('No live updates');
-});
-
-test('a person who may not look is told so', async ({ gpushare, pageOf }) => {
-  const page = await pageOf(gpushare.alice);
-  await page.route('**/gpushare/api/**', route =>
-    route.fulfill({
-      status: 403,
-      json: { reason: 'not_allowed', message: 'You may not do this here.' }
-    })
-  );
-  await page.routeWebSocket('**/gpushare/api/live**', socket => socket.close());
-  await loadLab(page, `${gpushare.alice.url}lab?reset`);
-  const panel = await GpuPanel.open(page);
-  await expect(panel.banner).toContainText('You may not see the GPUs here');
 });

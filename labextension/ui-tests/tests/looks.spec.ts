@@ -1,6 +1,5 @@
 import { expectAccessible } from '../support/axe';
 import { expect, test } from '../support/fixtures';
-import { loadLab } from '../support/labs';
 import { execute, GpuPanel, toolbarItem, useTheme } from '../support/panel';
 
 const TAKE = '%gpushare request';
@@ -75,24 +74,4 @@ test('a lease is released by the keyboard alone', async ({ open, page }) => {
   await page.keyboard.press('Enter');
   await expect(page.getByRole('menuitem', { name: 'Show GPUs' })).toBeVisible();
   await page.keyboard.press('Escape');
-});
-
-test('the toolbar item is moved and hidden as the user says', async ({
-  gpushare,
-  openOf,
-  pageOf
-}) => {
-  const say = async (raw: string): Promise<void> => {
-    const answer = await gpushare.alice.api.put(
-      'lab/api/settings/@jupyterlab/notebook-extension:panel',
-      { data: { raw } }
-    );
-    expect(answer.status()).toBe(204);
-  };
-  await say('{"toolbar": [{"name": "gpushare", "disabled": true}]}');
-  const page = await pageOf(gpushare.alice);
-  await loadLab(page, `${gpushare.alice.url}lab?reset`);
-  await openOf(gpushare.alice, page, 'plain.ipynb', ['1']);
-  await expect(toolbarItem(page)).toHaveCount(0);
-  await say('{}');
 });

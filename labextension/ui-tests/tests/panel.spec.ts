@@ -144,8 +144,9 @@ test("a lease's name opens its notebook; it is among the running sessions, and s
   await expect(toolbarItem(page)).toHaveText('No GPU');
 });
 
-test('the panel is there again after a reload, and moves to the side of the setting', async ({
+test('the panel is there again after a reload, and moves to the side of the setting; the toolbar item is hidden as the user says', async ({
   gpushare,
+  openOf,
   pageOf
 }) => {
   // In a workspace of its own: the page that tests share saves its layout, too.
@@ -171,6 +172,14 @@ test('the panel is there again after a reload, and moves to the side of the sett
   await queue.click();
   await expect(queue).toHaveAttribute('aria-expanded', 'false');
   await kept;
+  const say = async (raw: string): Promise<void> => {
+    const answer = await gpushare.alice.api.put(
+      'lab/api/settings/@jupyterlab/notebook-extension:panel',
+      { data: { raw } }
+    );
+    expect(answer.status()).toBe(204);
+  };
+  await say('{"toolbar": [{"name": "gpushare", "disabled": true}]}');
   await page.goto(lab);
   await expect(right).toBeVisible();
   await expect(queue).toHaveAttribute('aria-expanded', 'false');
@@ -185,4 +194,8 @@ test('the panel is there again after a reload, and moves to the side of the sett
   await expect(right).toHaveCount(0);
   await side.selectOption('Right');
   await expect(right).toBeVisible();
+
+  await openOf(gpushare.alice, page, 'plain.ipynb', ['1']);
+  await expect(toolbarItem(page)).toHaveCount(0);
+  await say('{}');
 });
