@@ -270,6 +270,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m sphinx -W --keep-going -n -q docs build/docs
 	@echo "Open build/docs/index.html"
 
+pictures: export PICTURES := 1
 # Into docs/images: the tests' own pictures of the main states, and the tour of `make lab`.
 pictures: test-ui
 	$(INSTALL) playwright

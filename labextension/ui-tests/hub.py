@@ -39,7 +39,7 @@ class Stage:
         return self.people[who]
 
     def kernel(self, who: str) -> None:
-        """A notebook of theirs on their server, in which torch is imported."""
+        """A notebook of theirs on their server, which holds a GPU."""
         person = self.person(who)
         person.start_server()
         person.status()
@@ -47,7 +47,7 @@ class Stage:
         answer = person.api.post("api/sessions", json={**notebook, "kernel": {"name": "python3"}})
         assert answer.status_code == 201, answer.text
         kernel = Kernel(person, answer.json()["kernel"]["id"])  # type: ignore[arg-type]
-        kernel.run("import torch")
+        kernel.run("%gpushare request")
         self.kernels[who] = kernel
 
     def ask(self, who: str, name: str, gpus: int = 1, until_held: bool = False) -> None:

@@ -1,5 +1,7 @@
 import { defineConfig } from '@playwright/test';
 
+const HUB = ['**/hub.spec.ts', '**/pool.spec.ts'];
+
 // Debian's chromium: nothing is downloaded. The servers are started by support/servers.ts.
 export default defineConfig({
   testDir: 'tests',
@@ -7,17 +9,11 @@ export default defineConfig({
   reporter: 'list',
   forbidOnly: true,
   retries: 0,
-  // Each has servers of its own. A file's tests stay together, so they are started once for all
-  // files that want the same node manager; the file that waits most begins.
+  // Each has servers and pages of its own, for all of its tests; those of a Hub are others, and begin.
   workers: 2,
   projects: [
-    { name: 'parking', testMatch: '**/parking.spec.ts' },
-    { name: 'hub', testMatch: '**/hub.spec.ts' },
-    { name: 'pool', testMatch: '**/pool.spec.ts' },
-    {
-      name: 'lab',
-      testIgnore: ['**/parking.spec.ts', '**/hub.spec.ts', '**/pool.spec.ts']
-    }
+    { name: 'hub', testMatch: HUB },
+    { name: 'lab', testIgnore: HUB }
   ],
   timeout: 300_000,
   expect: { timeout: 20_000 },

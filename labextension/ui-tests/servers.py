@@ -61,10 +61,27 @@ c.ServerApp.disable_check_xsrf = False
 c.ServerApp.allow_unauthenticated_access = False
 c.ServerApp.allow_root = True
 c.ServerApp.root_dir = {root!r}
+# Else each page has node look for extensions that are to be built, which there are none of.
+c.ServerApp.tornado_settings = dict(page_config_data=dict(buildCheck=False, buildAvailable=False))
 c.IdentityProvider.token = {token!r}
 c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 """
+
+#: The fonts that JupyterLab's helper for tests brings: pages are as wide everywhere.
+FONT = '"DejaVu Sans", "Noto Sans SC Variable"'
+#: A person's settings of JupyterLab: nothing blinks or asks.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "apputils-extension/notification": {"checkForUpdates": False, "fetchNews": "false"},
+    "apputils-extension/themes": {
+        "overrides": {
+            "code-font-family": '"DejaVu Mono"',
+            "content-font-family": FONT,
+            "ui-font-family": FONT,
+        }
+    },
+    "codemirror-extension/plugin": {"defaultConfig": {"cursorBlinkRate": 0}},
+}
 
 
 class Failed(Exception):
@@ -101,6 +118,8 @@ class Place:
     logs: Path
     simulate: str
     policy: list[str] = field(default_factory=list)
+    #: So many node managers had a ledger of their own before this one.
+    ledgers: int = 0
     tokens: dict[str, str] = field(default_factory=dict)
     servers: dict[str, Server] = field(default_factory=dict)
     node: subprocess.Popen[str] | None = None
@@ -151,17 +170,27 @@ class Place:
         path.touch(0o600)
         path.write_text(json.dumps({"tokens": entries}))
 
+    def new_node(self, more: str) -> dict[str, Any]:
+        """In place of the node manager one that knows of nothing before, with what JSON says."""
+        wanted = json.loads(more)
+        if self.node is not None:
+            self.end_node(signal.SIGKILL)
+        self.simulate, self.policy = wanted["simulate"], wanted["policy"]
+        self.ledgers += 1
+        return self.start_node()
+
     def start_node(self, policy: str = "") -> dict[str, Any]:
         """``policy``: one more line of its configuration, for this time."""
         if self.node is not None:
             raise Failed("the node manager is running")
         lines = [f"c.Policy.{line}\n" for line in (*self.policy, policy) if line]
+        ledger = self.folder / f"ledger-{self.ledgers}.sqlite"
         (self.folder / "node_config.py").write_text("".join([NODE_CONFIG, *lines]))
         log = self.logs / "node.log"
         process = self.spawn(
             [
                 *("jupyter_gpushare.node", "--simulate", self.simulate),
-                *("--socket", str(self.socket), "--ledger", str(self.folder / "ledger.sqlite")),
+                *("--socket", str(self.socket), "--ledger", str(ledger)),
                 *("--token-file", str(self.folder / "tokens.json")),
                 f"--config={self.folder / 'node_config.py'}",
             ],
@@ -200,6 +229,10 @@ class Place:
             JUPYTER_GPUSHARE_SOCKET=str(self.socket),
             JUPYTER_GPUSHARE_TOKEN=self.tokens[owner],
         )
+        for setting, value in SETTINGS.items():
+            file = home / "config/lab/user-settings/@jupyterlab" / f"{setting}.jupyterlab-settings"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(value))
         token = secrets.token_hex(16)
         config = home / "server_config.py"
         config.write_text(SERVER_CONFIG.format(root=str(root), token=token, port=free_port()))
@@ -208,44 +241,43 @@ class Place:
         info = home / "run" / f"jpserver-{process.pid}.json"
         self.servers[name] = Server(process, info, log, token, root)
 
+    def start_notebook(self, _: str) -> dict[str, Any]:
+        """Only few look at it, so it is started for those."""
+        self.start_server("notebook", "alice", "notebook")
+        return self.place("notebook")
+
+    def place(self, name: str) -> dict[str, Any]:
+        """Where a server is, once it answers."""
+        server = self.servers[name]
+        return {
+            "url": wait_for(server.url, f"{name}'s server"),
+            "token": server.token,
+            "root": str(server.root),
+            "pid": server.process.pid,
+        }
+
     def start(self) -> dict[str, Any]:
         """Start everything, all servers at once, and say where it is."""
         self.prepare()
         for name in PEOPLE:
             self.start_server(name, name, "jupyterlab")
-        self.start_server("notebook", "alice", "notebook")
         node = self.start_node()
-        people = {}
-        for name, server in self.servers.items():
-            url = wait_for(server.url, f"{name}'s server")
-            people[name] = {
-                "url": url,
-                "token": server.token,
-                "root": str(server.root),
-                "pid": server.process.pid,
-            }
         return {
-            "servers": people,
+            "servers": {name: self.place(name) for name in PEOPLE},
             "node": {**node, "socket": str(self.socket)},
             "folder": str(self.folder),
             "logs": str(self.logs),
         }
 
     def stop(self) -> None:
-        """Ask everybody to end, then make them."""
+        """Kill all: nobody looks at how they end."""
         processes = [server.process for server in self.servers.values()]
         if self.node is not None:
-            self.node.send_signal(signal.SIGCONT)
             processes.append(self.node)
         for process in processes:
-            process.terminate()
-        deadline = time.monotonic() + 15
+            process.kill()
         for process in processes:
-            try:
-                process.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait()
         for leftover in self.leftovers():
             try:
                 leftover.kill()
@@ -254,7 +286,7 @@ class Place:
                 continue
 
     def leftovers(self) -> Iterator[psutil.Process]:
-        """Kernels of a server that had to be killed, for example."""
+        """Kernels of the servers, for example."""
         for process in psutil.process_iter():
             try:
                 if process.environ().get(MARK) == str(self.folder) and process.pid != os.getpid():
@@ -268,6 +300,8 @@ COMMANDS: dict[str, Callable[[Place, str], dict[str, Any]]] = {
     "kill-node": lambda place, _: place.end_node(signal.SIGKILL),
     "stop-node": lambda place, _: place.end_node(signal.SIGTERM),
     "start-node": Place.start_node,
+    "new-node": Place.new_node,
+    "start-notebook": Place.start_notebook,
     "pause-node": lambda place, _: place.signal_node(signal.SIGSTOP),
     "resume-node": lambda place, _: place.signal_node(signal.SIGCONT),
 }
@@ -325,15 +359,12 @@ def main() -> int:
     """Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--simulate", default="2x24GiB", help="GPUs, as in jupyter gpushare node")
-    parser.add_argument(
-        "--policy", action="append", default=[], help="a line of Policy's configuration: a = 1.0"
-    )
     parser.add_argument("--logs", type=Path, help="folder for logs, kept (default: not kept)")
     chosen = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="gs-"))  # short: a socket's path is
     logs = chosen.logs or folder
     logs.mkdir(parents=True, exist_ok=True)
-    place = Place(folder, logs, chosen.simulate, chosen.policy)
+    place = Place(folder, logs, chosen.simulate)
     try:
         with stopping(place):
             say(place.start())

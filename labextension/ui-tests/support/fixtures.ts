@@ -2,43 +2,43 @@
 import { mkdir } from 'fs/promises';
 import * as path from 'path';
 import {
-  IJupyterLabPageFixture,
-  galata,
+  Browser,
+  BrowserContext,
+  Page,
+  expect,
   test as base
-} from '@jupyterlab/galata';
-import * as galataUtils from '@jupyterlab/galata/lib/utils';
-import { Browser, BrowserContext, Page, expect } from '@playwright/test';
+} from '@playwright/test';
+import { Labs } from './labs';
 import {
   openInLab,
   openInNotebook,
   OpenNotebook,
   writeNotebook
 } from './notebook';
-import { GpuShare, INodeOptions, Server } from './servers';
-
-// Galata gives up after 15 s, which a page takes on a machine with more to do.
-const { waitForCondition } = galataUtils;
-Object.assign(galataUtils, {
-  waitForCondition: (condition: () => boolean, timeout = 60_000) =>
-    waitForCondition(condition, timeout)
-});
+import { GpuShare, INodeOptions, PROJECT, Server } from './servers';
 
 export { expect };
 export type { GpuShare, OpenNotebook, Server };
 
 interface IForAWorker {
-  /** Set with `test.use` at the top of a file that needs another node manager. */
-  node: INodeOptions;
-
   /** Real servers; started once, calmed after each test. */
   gpushare: GpuShare;
+
+  /** The pages of JupyterLab that tests share. */
+  labs: Labs;
 }
 
 interface IForATest {
+  /** Set with `test.use` at the top of a file that needs another node manager. */
+  node: INodeOptions;
+
   calm: void;
 
-  /** A page of JupyterLab in a browser of that person's own. */
-  labOf: (person: Server) => Promise<IJupyterLabPageFixture>;
+  /** Where notebooks are, in each person's folder. */
+  tmpPath: string;
+
+  /** JupyterLab in a browser of that person's own, as if it had just been opened. */
+  labOf: (person: Server) => Promise<Page>;
 
   /** A page in a browser of that person's own, who is logged in there and nowhere yet. */
   pageOf: (person: Server) => Promise<Page>;
@@ -59,7 +59,7 @@ interface IForATest {
     metadata?: object
   ) => Promise<OpenNotebook>;
 
-  /** Take a picture: screenshots/NAME.png. */
+  /** Where PICTURES is set, take one: screenshots/NAME.png. */
   shoot: (page: Page, name: string) => Promise<void>;
 }
 
@@ -80,74 +80,54 @@ async function newContext(
   return context;
 }
 
-/** Galata's test; `page` is alice's JupyterLab in the folder `tmpPath`. */
+/** `page` is alice's JupyterLab in the folder `tmpPath`, as if it had just been opened. */
 export const test = base.extend<IForATest, IForAWorker>({
-  node: [{}, { option: true, scope: 'worker' }],
+  node: [{}, { option: true }],
 
   gpushare: [
-    async ({ playwright, node }, use, info) => {
+    async ({ playwright }, use, info) => {
       const logs = path.join(
         info.project.outputDir,
         `servers-${info.workerIndex}`
       );
-      const gpushare = await GpuShare.start(playwright.request, logs, node);
+      const gpushare = await GpuShare.start(playwright.request, logs);
       await use(gpushare);
       await gpushare.stop();
     },
     { scope: 'worker', timeout: 300_000 }
   ],
 
+  labs: [
+    async ({ browser }, use) => {
+      const labs = new Labs(person => newContext(browser, person));
+      await use(labs);
+      await labs.close();
+    },
+    { scope: 'worker' }
+  ],
+
   calm: [
-    async ({ gpushare }, use) => {
+    async ({ gpushare, labs, node }, use) => {
+      await gpushare.useNode(node);
       await use();
+      // First, so that nobody sees the kernels of open notebooks go.
+      await labs.tidy();
       await gpushare.calm();
     },
     { auto: true, timeout: 60_000 }
   ],
 
-  // Galata's addresses have no slash at the end.
-  baseURL: async ({ gpushare }, use) => use(gpushare.alice.url.slice(0, -1)),
-  request: async ({ gpushare }, use) => use(gpushare.alice.api),
-  context: async ({ browser, gpushare }, use) => {
-    const context = await newContext(browser, gpushare.alice);
-    await use(context);
-    await context.close();
-  },
-  // The servers' own lists; `calm` tidies up.
-  kernels: async ({}, use) => use(null),
-  sessions: async ({}, use) => use(null),
-  terminals: async ({}, use) => use(null),
-  mockUser: false,
+  page: async ({ gpushare, labOf }, use) => use(await labOf(gpushare.alice)),
 
-  // Like a person's folder (it is in pictures); `calm` removes it.
   tmpPath: async ({ gpushare }, use) => {
     for (const { root } of [gpushare.alice, gpushare.bob, gpushare.carol]) {
-      await mkdir(path.join(root, 'project'), { recursive: true });
+      await mkdir(path.join(root, PROJECT), { recursive: true });
     }
-    await use('project');
+    await use(PROJECT);
   },
 
-  labOf: async (
-    { pageOf, mockConfig, mockSettings, tmpPath, waitForApplication },
-    use
-  ) => {
-    await use(async person =>
-      galata.initTestPage(
-        '/lab',
-        true,
-        person.url.slice(0, -1),
-        mockConfig,
-        mockSettings,
-        true,
-        false,
-        await pageOf(person),
-        null,
-        null,
-        tmpPath,
-        waitForApplication,
-        null
-      )
-    );
+  labOf: async ({ labs, tmpPath }, use) => {
+    await use(person => labs.of(person, tmpPath));
   },
 
   pageOf: async ({ browser }, use) => {
@@ -181,6 +161,9 @@ export const test = base.extend<IForATest, IForAWorker>({
   shoot: async ({}, use) => {
     const folder = path.join(path.dirname(__dirname), 'screenshots');
     await use(async (page, name) => {
+      if (!process.env.PICTURES) {
+        return;
+      }
       await page.screenshot({
         path: path.join(folder, `${name}.png`),
         animations: 'disabled',

@@ -2,7 +2,7 @@
 import { ChildProcess, spawn } from 'child_process';
 import * as path from 'path';
 import * as readline from 'readline';
-import { Browser, Page, test as base } from '@playwright/test';
+import { Browser, BrowserContext, Page, test as base } from '@playwright/test';
 
 const FOLDER = path.dirname(__dirname);
 
@@ -25,6 +25,8 @@ type PoolWish =
   | { do: 'take'; who: string; host: string; name: string }
   | { do: 'verb'; words: string[] };
 
+type IState = Awaited<ReturnType<BrowserContext['storageState']>>;
+
 /** A real JupyterHub: alice and bob are students, carol is an administrator. */
 export class Hub<W = Wish> {
   private constructor(
@@ -34,6 +36,9 @@ export class Hub<W = Wish> {
     /** Why it cannot run on this machine; empty: it runs. */
     readonly impossible: string
   ) {}
+
+  /** Of those who have logged in. */
+  readonly cookies = new Map<string, IState>();
 
   /** `program`: hub.py, or pool.py for one with several hosts. */
   static async start<W = Wish>(program = 'hub.py'): Promise<Hub<W>> {
@@ -84,23 +89,31 @@ interface IForATest {
   /** The GPU pages in a browser of that person's own, who logged in at the Hub for it. */
   gpusOf: (who: string) => Promise<Page>;
 
-  /** Take a picture: screenshots/NAME.png. */
+  /** Where PICTURES is set, take one: screenshots/NAME.png. */
   shoot: (page: Page, name: string) => Promise<void>;
 }
 
-/** Log in at the Hub's own form, as a person who was sent there does. */
-async function enter(
+/**
+ * Log in at the Hub's own form, as a person who was sent there does. Another browser of theirs has
+ * the cookies of the first.
+ */
+async function enter<W>(
   browser: Browser,
-  hub: { url: string },
+  hub: Hub<W>,
   who: string
 ): Promise<Page> {
-  const context = await browser.newContext({ baseURL: hub.url });
+  const storageState = hub.cookies.get(who);
+  const context = await browser.newContext({ baseURL: hub.url, storageState });
   const page = await context.newPage();
   await page.goto('/services/gpushare/');
+  if (storageState) {
+    return page;
+  }
   await page.getByLabel('Username').fill(who);
   await page.getByLabel('Password').fill('any');
   await page.getByRole('button', { name: /sign in/i }).click();
   await page.waitForURL('**/services/gpushare/');
+  hub.cookies.set(who, await context.storageState());
   return page;
 }
 
@@ -156,6 +169,9 @@ export const test = base.extend<IForATest, IForAWorker>({
 
   shoot: async ({}, use) => {
     await use(async (page, name) => {
+      if (!process.env.PICTURES) {
+        return;
+      }
       await page.screenshot({
         path: path.join(FOLDER, 'screenshots', `${name}.png`),
         animations: 'disabled',

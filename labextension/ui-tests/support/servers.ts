@@ -5,6 +5,11 @@ import * as readline from 'readline';
 import { APIRequest, APIRequestContext, expect } from '@playwright/test';
 
 const FOLDER = path.dirname(__dirname);
+/** The folder in which people work; like a person's own, since it is in pictures. */
+export const PROJECT = 'project';
+
+/** Milliseconds between two looks where something comes in a moment. */
+const SOON = [50, 50, 100, 100, 200];
 
 /** What servers.py says of one Jupyter server. */
 interface IPlace {
@@ -16,7 +21,7 @@ interface IPlace {
 
 /** What servers.py says when all of them answer. */
 interface IPlaces {
-  servers: Record<'alice' | 'bob' | 'carol' | 'notebook', IPlace>;
+  servers: Record<'alice' | 'bob' | 'carol', IPlace>;
   node: { pid: number; socket: string };
   folder: string;
   logs: string;
@@ -43,13 +48,16 @@ export interface IQuotaWish {
   weight?: number;
 }
 
-/** What the node manager of a test file has that others have not. */
+/** What the node manager of a test has that others have not. */
 export interface INodeOptions {
   /** GPUs, as `jupyter gpushare node --simulate` takes them. */
   simulate?: string;
   /** Traits of its Policy. */
   policy?: Record<string, number>;
 }
+
+/** As most tests have it: what servers.py starts. */
+const SIMULATE = '2x24GiB';
 
 /** One Jupyter server of one person. */
 export class Server implements IPlace {
@@ -103,43 +111,26 @@ export class GpuShare {
   private constructor(
     private readonly process: ChildProcess,
     private readonly lines: AsyncIterator<string>,
+    private readonly request: APIRequest,
     private readonly places: IPlaces,
-    private readonly servers: Record<keyof IPlaces['servers'], Server>
+    private readonly servers: Record<string, Server>
   ) {}
 
   /** Start them; their logs go into `logs`. */
-  static async start(
-    request: APIRequest,
-    logs: string,
-    node: INodeOptions = {}
-  ): Promise<GpuShare> {
-    const options = ['--logs', logs];
-    if (node.simulate) {
-      options.push('--simulate', node.simulate);
-    }
-    for (const [name, value] of Object.entries(node.policy ?? {})) {
-      options.push('--policy', `${name} = ${value}`);
-    }
+  static async start(request: APIRequest, logs: string): Promise<GpuShare> {
     const child = spawn(
       process.env.PYTHON || 'python',
-      [path.join(FOLDER, 'servers.py'), ...options],
+      [path.join(FOLDER, 'servers.py'), '--logs', logs, '--simulate', SIMULATE],
       { stdio: ['pipe', 'pipe', 'inherit'] }
     );
     const lines = readline
       .createInterface({ input: child.stdout! })
       [Symbol.asyncIterator]();
     const places = (await answer(lines)) as unknown as IPlaces;
-    const made = await Promise.all(
-      Object.entries(places.servers).map(async ([name, place]) => {
-        const api = await request.newContext({
-          baseURL: place.url,
-          extraHTTPHeaders: { Authorization: `token ${place.token}` }
-        });
-        return [name, new Server(name, place, api)] as const;
-      })
-    );
-    const servers = Object.fromEntries(made) as GpuShare['servers'];
-    const gpushare = new GpuShare(child, lines, places, servers);
+    const gpushare = new GpuShare(child, lines, request, places, {});
+    for (const [name, place] of Object.entries(places.servers)) {
+      await gpushare.add(name, place);
+    }
     await gpushare.connected();
     return gpushare;
   }
@@ -159,8 +150,13 @@ export class GpuShare {
     return this.servers.carol;
   }
 
-  /** Alice's Jupyter Notebook, with the folder of her JupyterLab. */
-  get notebook(): Server {
+  /** Alice's Jupyter Notebook, with the folder of her JupyterLab; started for who asks first. */
+  async notebook(): Promise<Server> {
+    if (!this.servers.notebook) {
+      const place = await this.command('start-notebook');
+      await this.add('notebook', place as unknown as IPlace);
+      await this.connected();
+    }
     return this.servers.notebook;
   }
 
@@ -169,18 +165,31 @@ export class GpuShare {
   }
 
   /** `kill -9`. */
-  killNode(): Promise<void> {
+  killNode(): Promise<unknown> {
     return this.command('kill-node');
   }
 
   /** As a service manager does. */
-  stopNode(): Promise<void> {
+  stopNode(): Promise<unknown> {
     return this.command('stop-node');
   }
 
   /** Return when it serves; the Jupyter servers find it by themselves. */
-  startNode(): Promise<void> {
+  startNode(): Promise<unknown> {
     return this.command('start-node');
+  }
+
+  /** Have a node manager with these options, which knows of no other test that wants others. */
+  async useNode({ simulate, policy }: INodeOptions): Promise<void> {
+    const wanted = JSON.stringify({
+      simulate: simulate ?? SIMULATE,
+      policy: Object.entries(policy ?? {}).map(pair => pair.join(' = '))
+    });
+    if (wanted !== this.wanted) {
+      await this.command('new-node', wanted);
+      this.wanted = wanted;
+      await this.connected();
+    }
   }
 
   /** As an administrator changes one trait of its Policy; undone after the test. */
@@ -192,11 +201,11 @@ export class GpuShare {
   }
 
   /** It hangs: SIGSTOP. */
-  pauseNode(): Promise<void> {
+  pauseNode(): Promise<unknown> {
     return this.command('pause-node');
   }
 
-  resumeNode(): Promise<void> {
+  resumeNode(): Promise<unknown> {
     return this.command('resume-node');
   }
 
@@ -226,7 +235,8 @@ export class GpuShare {
         .poll(
           async () => (await server.api.get('gpushare/api/status')).status(),
           {
-            message: `${server.name}'s connection to the node manager`
+            message: `${server.name}'s connection to the node manager`,
+            intervals: SOON
           }
         )
         .toBe(200);
@@ -250,12 +260,18 @@ export class GpuShare {
     await Promise.all(servers.map(server => server.endKernels()));
     await expect
       .poll(async () => (await this.carol.status()).leases, {
-        message: 'leases that are left when all kernels have ended'
+        message: 'leases that are left when all kernels have ended',
+        intervals: SOON
       })
       .toEqual([]);
-    for (const { root } of Object.values(this.servers)) {
-      for (const name of await readdir(root)) {
-        await rm(path.join(root, name), { recursive: true, force: true });
+    for (const { root } of [this.alice, this.bob, this.carol]) {
+      // The folder itself stays: pages that stay, too, show it.
+      for (const folder of [root, path.join(root, PROJECT)]) {
+        for (const name of await readdir(folder).catch(() => [])) {
+          if (folder !== root || name !== PROJECT) {
+            await rm(path.join(folder, name), { recursive: true, force: true });
+          }
+        }
       }
     }
     const quotas = await (
@@ -279,19 +295,33 @@ export class GpuShare {
   }
 
   private async command(
-    name: `${'kill' | 'stop' | 'start' | 'pause' | 'resume'}-node`,
+    name:
+      | `${'kill' | 'stop' | 'start' | 'pause' | 'resume' | 'new'}-node`
+      | 'start-notebook',
     more = ''
-  ): Promise<void> {
+  ): Promise<Record<string, unknown>> {
     this.process.stdin!.write(`${name} ${more}\n`);
-    await answer(this.lines);
-    this.nodeIs =
-      name === 'pause-node'
-        ? 'paused'
-        : name === 'kill-node' || name === 'stop-node'
-          ? 'down'
-          : 'up';
+    const said = await answer(this.lines);
+    if (name !== 'start-notebook') {
+      this.nodeIs =
+        name === 'pause-node'
+          ? 'paused'
+          : name === 'kill-node' || name === 'stop-node'
+            ? 'down'
+            : 'up';
+    }
+    return said;
   }
 
+  private async add(name: string, place: IPlace): Promise<void> {
+    const api = await this.request.newContext({
+      baseURL: place.url,
+      extraHTTPHeaders: { Authorization: `token ${place.token}` }
+    });
+    this.servers[name] = new Server(name, place, api);
+  }
+
+  private wanted = JSON.stringify({ simulate: SIMULATE, policy: [] });
   private nodeIs: 'up' | 'paused' | 'down' = 'up';
   private isChanged = false;
 }

@@ -1,7 +1,7 @@
 import { expect, test } from '../support/fixtures';
 import { execute, GpuPanel } from '../support/panel';
 
-const IMPORT = 'import torch';
+const TAKE = '%gpushare request';
 
 test("an administrator edits a quota, and its user's bar follows; undo takes it back", async ({
   gpushare,
@@ -11,7 +11,7 @@ test("an administrator edits a quota, and its user's bar follows; undo takes it 
   shoot
 }) => {
   const alices = await GpuPanel.open(page);
-  const notebook = await open('hold.ipynb', [IMPORT]);
+  const notebook = await open('hold.ipynb', [TAKE]);
   await notebook.result(0);
   await alices.expectGpus('1 of 2');
 
@@ -91,7 +91,7 @@ test('an administrator takes a GPU out of service, and who waits reads why', asy
   }
   await expect(gpus).toContainText('its fan is replaced (carol) · it is empty');
 
-  const notebook = await open('waits.ipynb', [IMPORT]);
+  const notebook = await open('waits.ipynb', [TAKE]);
   await notebook.run(0);
   const own = await GpuPanel.open(page);
   await expect(own.section('queue')).toContainText(
@@ -112,7 +112,7 @@ test('an administrator revokes a lease, and its owner reads why', async ({
   page,
   shoot
 }) => {
-  const notebook = await open('long.ipynb', [IMPORT]);
+  const notebook = await open('long.ipynb', [TAKE]);
   await notebook.result(0);
   const alices = await GpuPanel.open(page);
   await expect(alices.leases).toHaveCount(1);

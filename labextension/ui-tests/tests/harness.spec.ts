@@ -1,6 +1,7 @@
 import { expect, test } from '../support/fixtures';
 
 const IMPORT = 'import torch; print("torch", torch.__version__)';
+const TAKE = '%gpushare request';
 
 test('JupyterLab has the extension', async ({ page }) => {
   const federated = await page.evaluate(() => {
@@ -34,51 +35,15 @@ test('importing torch in a cell takes a lease, which others see without its name
   expect(carols[0]).toMatchObject({ environment: 'alice', mine: false });
 });
 
-test('Jupyter Notebook takes leases for the same person', async ({
-  gpushare,
-  openOf,
-  pageOf
-}) => {
-  const page = await pageOf(gpushare.notebook);
-  const notebook = await openOf(gpushare.notebook, page, 'seven.ipynb', [
-    IMPORT
-  ]);
-  expect(await notebook.result(0)).toContain('torch');
-  const mine = (await gpushare.alice.status()).leases;
-  expect(mine).toHaveLength(1);
-  expect(mine[0]).toMatchObject({ environment: 'alice', mine: true });
-});
-
-test('a lease outlives the node manager', async ({ gpushare, open }) => {
-  const notebook = await open('outlive.ipynb', [IMPORT]);
-  await notebook.result(0);
-  const [before] = (await gpushare.alice.status()).leases;
-
-  await gpushare.killNode();
-  await expect
-    .poll(async () =>
-      (await gpushare.alice.api.get('gpushare/api/status')).status()
-    )
-    .toBe(503);
-
-  await gpushare.startNode();
-  await gpushare.connected();
-  await expect
-    .poll(async () =>
-      (await gpushare.alice.status()).leases.map(lease => lease.id)
-    )
-    .toEqual([before.id]);
-});
-
 test('two people work in two browsers', async ({
   gpushare,
   labOf,
   open,
   openOf
 }) => {
-  const alices = await open('mine.ipynb', [IMPORT]);
+  const alices = await open('mine.ipynb', [TAKE]);
   const page = await labOf(gpushare.bob);
-  const bobs = await openOf(gpushare.bob, page, 'his.ipynb', [IMPORT]);
+  const bobs = await openOf(gpushare.bob, page, 'his.ipynb', [TAKE]);
   await Promise.all([alices.run(0), bobs.run(0)]);
   await Promise.all([alices.done(0), bobs.done(0)]);
   const seen = (await gpushare.bob.status()).leases;

@@ -99,9 +99,7 @@ test('an elastic job is one row that grows, and is released as a whole', async (
     await useTheme(page, theme);
     await execute(page, 'docmanager:open', { path: 'project/elastic.ipynb' });
     await notebook.cell(1).scrollIntoViewIfNeeded();
-    await expectAccessible(page, '.jp-gpushare-panel');
-    await expectAccessible(page, '.jp-gpushare-job');
-
+    await expectAccessible(page, '.jp-gpushare-panel', '.jp-gpushare-job');
     await shoot(page, `elastic${suffix}`);
   }
   await useTheme(page, THEMES[0][0]);
@@ -176,9 +174,7 @@ test('a sweep is one row, with a live table that is sorted by the keyboard', asy
     await useTheme(page, theme);
     await execute(page, 'docmanager:open', { path: 'project/sweep.ipynb' });
     await notebook.cell(1).scrollIntoViewIfNeeded();
-    await expectAccessible(page, '.jp-gpushare-panel');
-    await expectAccessible(page, '.jp-gpushare-job');
-
+    await expectAccessible(page, '.jp-gpushare-panel', '.jp-gpushare-job');
     await shoot(page, `sweep${suffix}`);
   }
   await useTheme(page, THEMES[0][0]);

@@ -1,6 +1,6 @@
 import { expectAccessible } from '../support/axe';
 import { expect, test } from '../support/fixtures';
-import { execute, GpuPanel, toolbarItem } from '../support/panel';
+import { GpuPanel, toolbarItem } from '../support/panel';
 
 const TAKE = '%gpushare request --memory 4GiB';
 
@@ -99,5 +99,4 @@ test('the button stays in the toolbar of a narrow notebook, without its words', 
     .locator('.jp-NotebookPanel:not(.lm-mod-hidden) .jp-NotebookPanel-toolbar')
     .evaluate(bar => bar.scrollWidth - bar.clientWidth);
   expect(clipped).toBeLessThanOrEqual(1);
-  await execute(page, 'application:close-all');
 });

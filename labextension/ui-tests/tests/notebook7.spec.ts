@@ -1,25 +1,27 @@
 import { expect, test } from '../support/fixtures';
 import { GpuPanel, toolbarItem } from '../support/panel';
 
-test('Jupyter Notebook has the toolbar item and the panel', async ({
+test('Jupyter Notebook takes leases for the same person, and has the toolbar item and the panel', async ({
   gpushare,
   openOf,
   pageOf,
   shoot
 }) => {
-  const page = await pageOf(gpushare.notebook);
+  const server = await gpushare.notebook();
+  const page = await pageOf(server);
   const complaints: string[] = [];
   page.on('console', message => {
     if (message.type() === 'error' && /gpushare/.test(message.text())) {
       complaints.push(message.text());
     }
   });
-  const notebook = await openOf(gpushare.notebook, page, 'seven.ipynb', [
-    'import torch'
-  ]);
+  const notebook = await openOf(server, page, 'seven.ipynb', ['import torch']);
   await expect(toolbarItem(page)).toHaveText('No GPU');
   await notebook.result(0);
   await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  const { leases } = await gpushare.alice.status();
+  expect(leases).toHaveLength(1);
+  expect(leases[0]).toMatchObject({ environment: 'alice', mine: true });
 
   await toolbarItem(page).click();
   await page.getByRole('menuitem', { name: 'Show GPUs' }).click();

@@ -1,7 +1,9 @@
 import { expect, test } from '../support/fixtures';
+import { loadLab } from '../support/labs';
 import { execute, GpuPanel, statusItem, toolbarItem } from '../support/panel';
 
 const IMPORT = 'import torch';
+const TAKE = '%gpushare request';
 
 test('the panel shows the quota, and teaches where nothing is held', async ({
   page,
@@ -87,7 +89,7 @@ test('restarting the kernel by our command asks first, and frees its GPU; so doe
   page
 }) => {
   const panel = await GpuPanel.open(page);
-  const notebook = await open('again.ipynb', [`${IMPORT}; here = 1`, 'here']);
+  const notebook = await open('again.ipynb', [`${TAKE}\nhere = 1`, 'here']);
   await notebook.result(0);
   await expect(panel.leases).toHaveCount(1);
   const asked = execute(page, 'gpushare:restart-kernel');
@@ -116,7 +118,7 @@ test("a lease's name opens its notebook; it is among the running sessions, and s
   shoot
 }) => {
   const panel = await GpuPanel.open(page);
-  const notebook = await open('folder/running.ipynb', [IMPORT]);
+  const notebook = await open('folder/running.ipynb', [TAKE]);
   await notebook.result(0);
   await execute(page, 'docmanager:save');
   await execute(page, 'application:close-all');
@@ -142,23 +144,17 @@ test("a lease's name opens its notebook; it is among the running sessions, and s
   await expect(toolbarItem(page)).toHaveText('No GPU');
 });
 
-test('the panel is there again after a reload, and moves to the side of the setting', async ({
+test('the panel is there again after a reload, and moves to the side of the setting; the toolbar item is hidden as the user says', async ({
   gpushare,
+  openOf,
   pageOf
 }) => {
-  // Without Galata's stand-ins for settings and workspaces.
+  // In a workspace of its own: the page that tests share saves its layout, too.
   const page = await pageOf(gpushare.alice);
-  const lab = `${gpushare.alice.url}lab`;
+  const lab = `${gpushare.alice.url}lab/workspaces/own`;
   const right = page.locator('#jp-right-stack .jp-gpushare-panel');
   const left = page.locator('#jp-left-stack .jp-gpushare-panel');
-  await page.goto(`${lab}?reset`);
-  // A click before this would be undone by the layout that is restored.
-  await page.waitForFunction(async () => {
-    // eslint-disable-next-line @typescript-eslint/no-explicit-any
-    const app = (window as any).jupyterapp;
-    await app?.restored;
-    return app !== undefined;
-  });
+  await loadLab(page, `${lab}?reset`);
   const savedWith = (text: string): Promise<unknown> =>
     page.waitForResponse(
       response =>
@@ -176,6 +172,14 @@ test('the panel is there again after a reload, and moves to the side of the sett
   await queue.click();
   await expect(queue).toHaveAttribute('aria-expanded', 'false');
   await kept;
+  const say = async (raw: string): Promise<void> => {
+    const answer = await gpushare.alice.api.put(
+      'lab/api/settings/@jupyterlab/notebook-extension:panel',
+      { data: { raw } }
+    );
+    expect(answer.status()).toBe(204);
+  };
+  await say('{"toolbar": [{"name": "gpushare", "disabled": true}]}');
   await page.goto(lab);
   await expect(right).toBeVisible();
   await expect(queue).toHaveAttribute('aria-expanded', 'false');
@@ -190,4 +194,8 @@ test('the panel is there again after a reload, and moves to the side of the sett
   await expect(right).toHaveCount(0);
   await side.selectOption('Right');
   await expect(right).toBeVisible();
+
+  await openOf(gpushare.alice, page, 'plain.ipynb', ['1']);
+  await expect(toolbarItem(page)).toHaveCount(0);
+  await say('{}');
 });

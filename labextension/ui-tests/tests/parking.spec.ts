@@ -79,8 +79,11 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   await expect(toast).toContainText('Its variables are kept.');
   await expect.poll(left).toBeLessThan(first);
   await shoot(page, 'warning');
-  await expectAccessible(page, '.jp-gpushare-panel');
-  await expectAccessible(page, '.jp-gpushare-toolbar-item');
+  await expectAccessible(
+    page,
+    '.jp-gpushare-panel',
+    '.jp-gpushare-toolbar-item'
+  );
 
   // Kept with the keyboard alone: in a toolbar the arrows go from button to button.
   const keep = page.getByRole('button', {

@@ -21,7 +21,9 @@ test('who waits sees why, counts down, and is told when it is granted', async ({
   await alices.result(0);
 
   const bobs = await labOf(gpushare.bob);
-  const his = await openOf(gpushare.bob, bobs, 'first.ipynb', [IMPORT]);
+  const his = await openOf(gpushare.bob, bobs, 'first.ipynb', [
+    '%gpushare request'
+  ]);
   await his.run(0);
   await expect(toolbarItem(bobs)).toHaveText('Waiting: 1');
 

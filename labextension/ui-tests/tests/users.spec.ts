@@ -7,7 +7,7 @@ test('two people in two browsers see only what they may', async ({
   open,
   page
 }) => {
-  const notebook = await open('secret-plan.ipynb', ['import torch']);
+  const notebook = await open('secret-plan.ipynb', ['%gpushare request']);
   await notebook.result(0);
   const alices = await GpuPanel.open(page);
   await expect(alices.lease('secret-plan.ipynb')).toBeVisible();

@@ -96,11 +96,10 @@ test('so do those that Jupyter Notebook has', async ({
   tmpPath
 }) => {
   expect(tmpPath).toBe('project');
-  const page = await pageOf(gpushare.notebook);
+  const server = await gpushare.notebook();
+  const page = await pageOf(server);
   const complaints = complaintsOf(page);
-  const notebook = await openOf(gpushare.notebook, page, 'second.ipynb', [
-    TAKE
-  ]);
+  const notebook = await openOf(server, page, 'second.ipynb', [TAKE]);
   await notebook.result(0);
   await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
   const panel = await GpuPanel.open(page);
