@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from support.stories import plays
 
 
+@pytest.mark.story
 def test_the_day_with_one_gpu_ends_well() -> None:
     said = plays("demo_parking.py", within=230, DEMO_HOURS="4")
     assert said.count("   ok  ") >= 10

@@ -9,6 +9,7 @@ import pytest
 from support.stories import plays
 
 
+@pytest.mark.story
 @pytest.mark.timeout(300)
 def test_a_promise_is_kept_by_a_larger_share(tmp_path: Path) -> None:
     picture = tmp_path / "qos.svg"

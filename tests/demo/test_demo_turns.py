@@ -11,6 +11,7 @@ import pytest
 from support.stories import plays
 
 
+@pytest.mark.story
 @pytest.mark.timeout(600)
 def test_neither_turns_nor_a_stop_leave_a_trace_in_what_is_computed(tmp_path: Path) -> None:
     picture = tmp_path / "turns.svg"

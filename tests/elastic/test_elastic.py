@@ -200,6 +200,7 @@ def entries(status: elastic.Status) -> list[str]:
     return [match[1] for match in found if match]
 
 
+@pytest.mark.story
 def test_it_outlives_its_first_worker_and_goes_on_from_the_breakpoint(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -219,6 +220,7 @@ def test_it_outlives_its_first_worker_and_goes_on_from_the_breakpoint(
     assert set(entries(status)[1:]) == {"breakpoint"}
 
 
+@pytest.mark.story
 def test_a_notebook_gets_a_card_back_and_the_job_goes_on_with_one_less_and_grows_again(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_notebook_gets_a_card_back_and_the_job_goes_on_with_one_less_and_grows
     assert entries(status)[:3] == ["train", "breakpoint", "breakpoint"]
 
 
+@pytest.mark.story
 def test_a_released_job_stops_as_a_whole_and_can_go_on(node: RunningNode, tmp_path: Path) -> None:
     """Else its workers would train on with no lease, on cards that others may get."""
     job = begun(tmp_path, 2, "released")
@@ -251,6 +254,7 @@ def test_a_released_job_stops_as_a_whole_and_can_go_on(node: RunningNode, tmp_pa
     check_samples(tmp_path, 240, 80)
 
 
+@pytest.mark.story
 def test_a_leader_that_dies_is_replaced_and_a_damaged_checkpoint_is_passed_over(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -271,6 +275,7 @@ def test_a_leader_that_dies_is_replaced_and_a_damaged_checkpoint_is_passed_over(
     assert any("Another one takes its place" in text for _, text in status.said)
 
 
+@pytest.mark.story
 def test_jobs_have_a_leader_each_and_one_whose_leaders_all_die_ends_with_the_reason(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -314,6 +319,7 @@ def test_a_notebook_presses_the_memory_of_a_job_before_it_takes_a_card(
     check_samples(tmp_path, 240, 80)
 
 
+@pytest.mark.story
 def test_two_peoples_jobs_share_the_memory_of_one_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,6 +476,7 @@ for a, b in elastic.batches(torch.utils.data.TensorDataset(x, y), batch=24, epoc
 """
 
 
+@pytest.mark.story
 def test_a_program_in_a_terminal_trains_as_alone(node: RunningNode, tmp_path: Path) -> None:
     """On three GPUs the sums of gradients are those of one process: the weights are equal."""
     script = tmp_path / "train.py"

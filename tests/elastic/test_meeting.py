@@ -94,6 +94,7 @@ else:
 """
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("sent", ["right", "wrong"])
 def test_a_state_that_somebody_changed_is_not_unpickled(meeting: Meeting, sent: str) -> None:
     environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "JUPYTER_GPUSHARE": "off"}
@@ -116,6 +117,7 @@ def test_a_state_that_somebody_changed_is_not_unpickled(meeting: Meeting, sent: 
         assert "Another process took part" in said
 
 
+@pytest.mark.story
 def test_ranks_listen_to_this_host_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     go = str(tmp_path / "go")

@@ -15,6 +15,7 @@ from support.faults.storm import Plan, Storm
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.story,
     pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
 ]
 ROUNDS = 6  # a bug is found in the first, nearly always

@@ -47,6 +47,7 @@ def test_nothing_is_lost_in_a_storm(tmp_path: Path, cuda_stubs: Path, faults_shi
     assert report.verdict.looked_at["probes"] == 1
 
 
+@pytest.mark.story
 def test_nothing_is_lost_of_what_is_parked(
     tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_nothing_is_lost_when_servers_race_to_host(
     assert report.verdict.looked_at["probes"] == 1
 
 
+@pytest.mark.story
 def test_a_gpu_out_of_service_is_granted_to_nobody(
     tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
@@ -104,6 +106,7 @@ def test_a_gpu_out_of_service_is_granted_to_nobody(
     assert report.verdict.looked_at["probes"] == 1
 
 
+@pytest.mark.story
 def test_nobody_waits_for_a_turn_for_ever(
     tmp_path: Path, cuda_stubs: Path, faults_shim: Path
 ) -> None:
@@ -127,6 +130,7 @@ def test_nobody_waits_for_a_turn_for_ever(
     assert report.verdict.looked_at["probes"] == 1
 
 
+@pytest.mark.story
 def test_nobody_stays_locked(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
     killed = OF_LOCKS[:4]
     plan = Plan(
@@ -147,6 +151,7 @@ def test_nobody_stays_locked(tmp_path: Path, cuda_stubs: Path, faults_shim: Path
     assert report.verdict.looked_at["probes"] == 1
 
 
+@pytest.mark.story
 def test_who_is_stopped_loses_nothing(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
     plan = Plan(
         SEED + 6,
@@ -165,6 +170,7 @@ def test_who_is_stopped_loses_nothing(tmp_path: Path, cuda_stubs: Path, faults_s
     assert report.verdict.looked_at["probes"] == 1
 
 
+@pytest.mark.story
 def test_nothing_is_lost_in_a_move(tmp_path: Path, cuda_stubs: Path, faults_shim: Path) -> None:
     plan = Plan(
         SEED + 7,

@@ -17,6 +17,8 @@ from support.cuda_fixtures import cuda_stubs, cuda_world
 
 __all__ = ["cuda_stubs", "cuda_world"]
 
+pytestmark = pytest.mark.story
+
 #: What only a framework on a real GPU can do.
 NOT_HERE = {"limits", "quota", "shares", "two_compute"}
 

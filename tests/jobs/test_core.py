@@ -182,6 +182,7 @@ def test_random_histories(data: st.DataObject) -> None:
         assert results[number] == (model.phase in (Phase.DONE, Phase.FAILED))
 
 
+@pytest.mark.story
 def test_ten_hosts_of_eight_cards_and_ten_thousand_models() -> None:
     """The source's scale, in replay: each model once, and every card is used at every time."""
     state, at, rounds = core.begin(10_000, seed=1), 0, 0

@@ -82,6 +82,7 @@ def test_each_model_has_one_result_though_a_worker_is_killed(
     assert again.models() == models, "nothing is run twice"
 
 
+@pytest.mark.story
 def test_models_wait_until_the_pool_has_lent_their_cards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_models_wait_until_the_pool_has_lent_their_cards(
         assert running.status().counts[Phase.DONE] == 4, running.models()
 
 
+@pytest.mark.story
 def test_a_sweep_whose_kernel_died_goes_on(node: RunningNode, tmp_path: Path) -> None:
     tried = tmp_path / "tried"
     tried.mkdir()
@@ -165,6 +167,7 @@ def test_a_notebook_wins_a_card_back_and_the_model_runs_again(
     assert sorted(model.attempt for model in models)[:2] == [1, 1]
 
 
+@pytest.mark.story
 @pytest.mark.parametrize("by", ["stop", "release"])
 def test_stop_and_load(node: RunningNode, tmp_path: Path, by: str) -> None:
     """A lease that a person ends stops the sweep, or another model would take the card at once."""
@@ -201,6 +204,7 @@ def test_stop_and_load(node: RunningNode, tmp_path: Path, by: str) -> None:
     assert [model.result for model in again.models()] == list(range(5))
 
 
+@pytest.mark.story
 def test_a_model_that_is_stopped_or_makes_way_gives_its_card_back(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -246,6 +250,7 @@ def test_what_cannot_be_a_sweep() -> None:
         sweep(lambda: lock, [{}])
 
 
+@pytest.mark.story
 def test_a_notebook_sees_it_live(node: RunningNode, tmp_path: Path) -> None:
     data = {"JUPYTER_DATA_DIR": str(tmp_path / "data")}
     with Kernel(tmp_path, node.socket, **data) as kernel:
@@ -284,6 +289,7 @@ def _last(kernel: Kernel, *cells: Shown) -> str:
     return str(found[-1]["text/html"])
 
 
+@pytest.mark.story
 def test_in_a_terminal(node: RunningNode, tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("def train(lr, depth):\n    return {'loss': lr * depth}\n")
@@ -342,6 +348,7 @@ def test_without_ray_it_says_what_to_install(
         sweep(abs, [1], engine="ray", name="wide")
 
 
+@pytest.mark.story
 def test_ctrl_c_in_a_terminal_stops_it_and_says_how_it_goes_on(
     node: RunningNode, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_what_is_used_meets_the_aims_on_families_that_the_choice_has_not_seen() 
     assert told[Metric.UTILISATION]["median error"] <= 10
 
 
+@pytest.mark.story
 @pytest.mark.slow
 def test_a_choice_is_by_families_that_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each family gets the choice of others only; parts are known always."""
@@ -111,6 +112,7 @@ def test_retrained_models_are_beside_the_ledger_and_know_the_nodes_runs(
     assert {path.name for path in tmp_path.iterdir()} == {records.MODELS_FILE, records.RECORDS_FILE}
 
 
+@pytest.mark.story
 @pytest.mark.slow
 def test_both_families_of_models_are_written_as_they_were_trained() -> None:
     """Evaluated in pure Python, they tell what scikit-learn and torch tell."""

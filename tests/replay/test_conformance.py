@@ -318,6 +318,7 @@ def test_processes_that_hold_until_they_end(tmp_path: Path) -> None:
         assert granted_by(node, admin) == expected
 
 
+@pytest.mark.story
 def test_processes_that_are_parked_when_they_are_idle(tmp_path: Path) -> None:
     """Three kernels on one GPU: parked for each other, resumed before their next cell."""
     crowd = [
@@ -340,6 +341,7 @@ def test_processes_that_are_parked_when_they_are_idle(tmp_path: Path) -> None:
         assert granted_by(node, admin) == expected
 
 
+@pytest.mark.story
 @pytest.mark.slow
 def test_real_kernels(tmp_path: Path) -> None:
     crowd = [

@@ -153,6 +153,7 @@ def test_a_crowd_whose_reservations_follow_keeps_the_promises(reserve: Reserve) 
     assert tally.computed > 0.5 * tally.asked
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     ("reserve", "wrong"), [(Reserve.QUOTA, 1.0), (Reserve.ESTIMATE, 1.0), (Reserve.ESTIMATE, 2.0)]
 )

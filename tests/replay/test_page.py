@@ -84,6 +84,7 @@ def test_the_aim_of_promises_is_what_the_figures_say(monkeypatch: pytest.MonkeyP
     assert study["promise_table"](found).count("\n") == 6
 
 
+@pytest.mark.story
 @pytest.mark.slow
 def test_a_study_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     """Each number of people is kept when it was replayed, and ``--missing`` goes on after it."""
@@ -129,6 +130,7 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+@pytest.mark.story
 @pytest.mark.slow
 def test_the_study_runs(tmp_path: Path) -> None:
     target = tmp_path / "replay.json"

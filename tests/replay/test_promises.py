@@ -44,6 +44,7 @@ def with_slack(least: float, most: float, seconds: float) -> Session:
     return next(each for each in some if least <= slack(each) <= most)
 
 
+@pytest.mark.story
 @pytest.mark.parametrize(
     ("name", "in_time"),
     [(PolicyName.FIRST, 0), (PolicyName.TURNS, 0), (PolicyName.PROMISES, 1)],
@@ -124,6 +125,7 @@ def test_runs_ask_for_their_load() -> None:
     assert all(each.end == each.start + each.seconds[0] for each in some)
 
 
+@pytest.mark.story
 @pytest.mark.slow
 def test_promises_are_kept_at_four_fifths_load() -> None:
     options = Options(promising=Promising(0.3, 1.5, 0.3), moves=False)

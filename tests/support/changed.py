@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STORIES = {
     "demo": ("scripts/", "examples/"),
     "elastic": ("jupyter_gpushare/elastic/",),
+    "faults": ("tests/support/faults/",),
     "hardware": ("jupyter_gpushare/node/checkpoint/",),
     "jobs": ("jupyter_gpushare/jobs/",),
     "predict": ("jupyter_gpushare/predict/",),
