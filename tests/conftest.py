@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from support import ownhost, warm
-from support.changed import changed, rooms_to_tell
+from support.changed import changed, is_told
 from support.costs import Costs
 
 # How long an example takes depends on the machine, and is no property of the code.
@@ -38,13 +38,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A `story` is a `long` test, unless its room has changed or somebody names its folder.
     """
     items.sort(key=lambda item: ORDER.get(room_of(item.path), ORDER[""]))  # files stay together
-    told = {room_of(Path(word.split("::")[0]).absolute()) for word in config.args}
-    stories = [item for item in items if item.get_closest_marker("story") is not None]
-    if any(room_of(item.path) not in told for item in stories):
-        told |= rooms_to_tell(changed())
-    for item in stories:
-        if room_of(item.path) not in told:
-            item.add_marker(pytest.mark.long)
+    named = {room_of(Path(word.split("::")[0]).absolute()) for word in config.args}
+    marks = [(item, item.get_closest_marker("story")) for item in items]
+    stories = [(room_of(item.path), item, mark.args) for item, mark in marks if mark is not None]
+    if any(room not in named for room, _, _ in stories):
+        paths = changed()
+        for room, item, of in stories:
+            if room not in named and not is_told(room, of, paths):
+                item.add_marker(pytest.mark.long)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -35,7 +35,7 @@ told |= {
     "finders": [type(one).__name__ for one in sys.meta_path if type(one).__name__ == "Finder"],
     "streams": [sys.stdout.encoding, sys.stdout.errors, sys.stderr.errors, sys.stdin.mode],
     "signals": [str(__import__("signal").getsignal(number)) for number in (2, 13, 15, 17)],
-    "file": globals().get("__file__"),
+    "file": globals().get("__file__"), "filters": sys.warnoptions,
 }
 print(json.dumps(told))
 """
@@ -86,13 +86,13 @@ def told_by(starts: warm.Warm, *words: str, **options: Any) -> list[dict[str, An
 
 
 @pytest.mark.parametrize("framework", ["with-torch", "without"])
-@pytest.mark.parametrize("how", ["-c", "file"])
+@pytest.mark.parametrize("how", ["-c", "file", "-W"])
 def test_it_knows_the_same_of_itself(
     starts: warm.Warm, tmp_path: Path, framework: str, how: str
 ) -> None:
     file = tmp_path / "program.py"
     file.write_text(TELLS)
-    words = ["-c", TELLS] if how == "-c" else [str(file)]
+    words = {"-c": ["-c", TELLS], "file": [str(file)], "-W": ["-W", "error", "-c", TELLS]}[how]
     read, write = os.pipe()
     environ = {**os.environ, "PYTHONPATH": str(tmp_path), "OF_MINE": "é"}
     cold, forked = told_by(

@@ -15,11 +15,12 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["BASE", "STORIES", "changed", "rooms_to_tell"]
+__all__ = ["BASE", "STORIES", "changed", "is_told"]
 
 BASE = "GPUSHARE_TEST_BASE"
 ROOT = Path(__file__).resolve().parents[2]
 #: Folders of tests with long stories, and what of the repository, beside themselves, they tell of.
+#: A story elsewhere names what it tells of: ``@pytest.mark.story("jupyter_gpushare/pool/")``.
 STORIES = {
     "demo": ("scripts/", "examples/"),
     "elastic": ("jupyter_gpushare/elastic/",),
@@ -57,10 +58,12 @@ def changed(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> set[s
     return None if differing is None or new is None else {*differing, *new}
 
 
-def rooms_to_tell(paths: set[str] | None) -> set[str]:
-    """The folders of tests whose long stories are to be told after a change of ``paths``."""
-    return {
-        room
-        for room, of in STORIES.items()
-        if paths is None or any(path.startswith((*of, f"tests/{room}/")) for path in paths)
-    }
+def is_told(room: str, of: tuple[str, ...], paths: set[str] | None) -> bool:
+    """Whether a story in a folder of tests is to be told after a change of ``paths``.
+
+    ``of``: the beginnings of the paths that the story names itself.
+    """
+    if paths is None:
+        return True
+    mine = of or (*STORIES[room], f"tests/{room}/")
+    return any(path.startswith(mine) for path in paths)

@@ -75,6 +75,8 @@ MODULES = {
 }
 #: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code.
 IN_CODE = {"import torch": "torch"}
+#: Options of Python that a fork can be given.
+STRICT = ["-W", "error"]
 #: Variables that count when a process starts, and never again.
 READ_ONCE = (
     *("LD_", "LANG", "LC_", "TZ", "MALLOC_", "GLIBC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_"),
@@ -186,8 +188,10 @@ def _job(given: tuple[Any, ...]) -> dict[str, Any] | None:
     if plain != (True, True, -1, None, None, None, -1, None):
         return None
     words = [os.fsdecode(word) for word in args]
+    strict = words[1:3] == STRICT
     folder = os.getcwd() if cwd is None else os.path.abspath(os.fsdecode(cwd))
-    if words[0] != sys.executable or (kind := _kind(words[1:], folder)) is None:
+    kind = _kind(words[3:] if strict else words[1:], folder)
+    if words[0] != sys.executable or kind is None:
         return None
     ours = (f"{name}={value}" for name, value in os.environ.items())
     pairs = [*ours] if environ is None else [os.fsdecode(pair) for pair in environ]
@@ -195,7 +199,7 @@ def _job(given: tuple[Any, ...]) -> dict[str, Any] | None:
     fds += [(fd, fd) for fd in keep if fd != told]
     return {
         **{"kind": kind, "args": words, "environ": pairs, "fds": fds},
-        **{"session": bool(session), "cwd": folder},
+        **{"session": bool(session), "cwd": folder, "strict": strict},
     }
 
 
@@ -438,6 +442,7 @@ def _run(job: dict[str, Any], hidden: Hidden, base: list[str]) -> None:
     import runpy
     import tempfile
     import types
+    import warnings
 
     from jupyter_gpushare import _boot
 
@@ -456,12 +461,16 @@ def _run(job: dict[str, Any], hidden: Hidden, base: list[str]) -> None:
         setattr(sys, f"__{name}__", stream)
     tempfile.tempdir = None
     args = job["args"]
+    sys.orig_argv[:] = args
+    if job["strict"]:
+        args = [args[0], *args[3:]]
+        sys.warnoptions.append("error")
+        warnings.simplefilter("error")
     how = args[1]
     first = {"-m": os.getcwd(), "-c": ""}.get(how) or os.path.dirname(os.path.abspath(how))
     extra = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     sys.path[:] = ["" if how == "-c" else first, *extra, *base]
     sys.path_importer_cache.clear()
-    sys.orig_argv[:] = args
     sys.argv[:] = args[1:] if how.endswith(".py") else [how, *args[3:]]
     # What the start-up file of the package did was for the warm process's own environment.
     sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != "Finder"]
@@ -477,7 +486,8 @@ def _run(job: dict[str, Any], hidden: Hidden, base: list[str]) -> None:
     else:
         main.__file__ = how
         with open(how, "rb") as file:
-            exec(compile(file.read(), how, "exec"), main.__dict__)
+            code = compile(file.read(), how, "exec")
+        exec(code, main.__dict__)
 
 
 if __name__ == "__main__":
