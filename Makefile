@@ -5,6 +5,7 @@
 #   make test-fast   the tests without the slow ones and without a browser
 #   make test-long   the tests that CI leaves out, because together they take minutes; and those
 #                    with random examples, with new ones (CI has the same at each run)
+#   make test-power  which of a sample of faults, put into the product one by one, do the tests find?
 #   make test-ray    sweeps and elastic training with real Ray and torch, on this machine and on hosts of
 #                    its own (as root); Ray and what it needs take 500 MB in .venv
 #   make test-ui     the tests in a browser only
@@ -76,7 +77,7 @@ UI_SOURCES := $(shell find labextension/src labextension/style labextension/sche
 UI_MODULES := labextension/node_modules/.yarn-state.yml
 UI_TEST_MODULES := labextension/ui-tests/node_modules/.yarn-state.yml
 
-.PHONY: FORCE help jest-kept lab test test-fast test-long test-ray test-ui matrix wheels demo demo-parking demo-turns demo-qos demo-pool bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
+.PHONY: FORCE help jest-kept rewritten test-power lab test test-fast test-long test-ray test-ui matrix wheels demo demo-parking demo-turns demo-qos demo-pool bench bench-hub bench-hosts bench-pool bench-ledger bench-peers soak soak-pool fuzz churn hostile bench-ui bench-all bench-trend predictor replay docs pictures lint lint-python lint-ui ui dist images chromium hosts clean
 help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 
@@ -212,10 +213,15 @@ jest-kept: $(UI_MODULES) | $(UI)
 	@mkdir -p $(dir $(JEST_SAID))
 	@$(SUITES) --later=$(JEST_SAID) jest
 
-# While pip installs, the other core has the UI (npm, build, lint, jest), and apt waits for the network.
+# pytest rewrites the assertions of all test files. Done once beforehand, its workers need not each do it.
+rewritten: $(VENV)/.dev
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest --collect-only -qq >/dev/null || true
+
+# While packages are installed, the other core has the UI (npm, build, lint, jest), and apt waits for the network.
 test:
-	@$(MAKE) --no-print-directory -j3 -O lint-python lint-ui jest-kept hosts
-	@$(SUITES) --earlier=$(JEST_SAID) pytest playwright
+	@mkdir -p build && touch build/began
+	@$(MAKE) --no-print-directory -j3 -O lint-python lint-ui jest-kept hosts rewritten
+	@$(SUITES) --began=build/began --earlier=$(JEST_SAID) pytest playwright
 
 test-fast: $(VENV)/.dev $(UI)
 	@$(SUITES) --pytest='-m "not slow and not long"' pytest jest
@@ -228,6 +234,16 @@ $(VENV)/.ray: $(VENV)/.lab
 	@echo "Installing Ray (once) …"
 	@$(INSTALL) 'cloudpickle>=3' 'ray[train,tune]>=2.40'
 	@touch $@
+
+# Which of 60 faults do the tests find? (1 h; POWER_SEED=41 draws others)
+POWER_SEED := 40
+test-power: $(VENV)/.dev $(UI)
+	@mkdir -p build && rm -f build/found.json
+	@$(BIN)/python scripts/power.py draw build/faults.json --seed=$(POWER_SEED)
+	@$(BIN)/python scripts/power.py reach build/faults.json build/reached.json -- \
+		-q -n4 --dist=loadfile --no-loadscope-reorder
+	@$(BIN)/python scripts/power.py find build/faults.json build/reached.json build/found.json
+	@$(BIN)/python scripts/power.py table build/found.json
 
 # One by one: each has several hosts, or several trainings, of its own.
 test-ray: $(VENV)/.dev $(VENV)/.ray

@@ -2,7 +2,8 @@
 
 ``scripts/suites.py pytest jest playwright``. All of them run, whatever the first ones say; the
 exit status is 1 when any failed. With ``--later FILE`` what they said is kept for another call,
-which tells it with ``--earlier FILE`` as if it had run them.
+which tells it with ``--earlier FILE`` as if it had run them. With ``--began FILE``, whose date is
+when all began, the time before this call is told too, as set-up and lint.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,6 +71,7 @@ SUITES = {
 def run(suite: Suite, arguments: list[str]) -> tuple[bool, list[str]]:
     """Show its output as it comes; return whether it passed, and its summary lines."""
     lines: list[str] = []
+    began, before = time.monotonic(), os.times()
     environ = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
     with subprocess.Popen(
         [*suite.command, *arguments],
@@ -89,6 +92,8 @@ def run(suite: Suite, arguments: list[str]) -> tuple[bool, list[str]]:
             sys.stdout.flush()
             if suite.summary.fullmatch(COLOUR.sub("", line).rstrip("\n")):
                 lines.append(line)
+    spent = sum(os.times()[2:4]) - sum(before[2:4])
+    lines.append(f"{time.monotonic() - began:.0f} s, {spent:.0f} s of a processor\n")
     return process.returncode == 0, lines
 
 
@@ -100,7 +105,10 @@ def main() -> int:
         parser.add_argument(f"--{name}", action="append", default=[], help=f"arguments for {name}")
     parser.add_argument("--later", type=Path, help="keep the outcome here, and end with 0")
     parser.add_argument("--earlier", type=Path, help="an outcome that was kept")
+    parser.add_argument("--began", type=Path, help="a file of the time when all began")
     chosen = parser.parse_args()
+    if chosen.began:
+        print(f"\nset-up and lint: {time.time() - chosen.began.stat().st_mtime:.0f} s")
     outcomes = json.loads(chosen.earlier.read_text("utf-8")) if chosen.earlier else {}
     for name in chosen.suites:
         print(f"\n{name} …", flush=True)
