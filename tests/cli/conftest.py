@@ -1,4 +1,4 @@
-"""One node manager for the tests that only read or give back what they took."""
+"""One node manager for the tests that only read or give back what they took; a quick doctor."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 from support.cuda_fixtures import cuda_stubs, cuda_world
 from support.livenode import LiveNode, until
 from support.nvml_fixtures import nvml_stub, nvml_world
+
+from jupyter_gpushare.cli import checks
 
 __all__ = ["cuda_stubs", "cuda_world", "node", "nvml_stub", "nvml_world", "shared_node"]
 
@@ -24,3 +26,16 @@ def node(shared_node: LiveNode) -> Iterator[LiveNode]:
     yield shared_node
     # What was given back may drain for an instant.
     until(lambda: shared_node.json("leases") == {"leases": []}, "the test leaves no lease behind")
+
+
+@pytest.fixture
+def without_slow_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, the doctor leaves out the checks that cost seconds.
+
+    They start Pythons of their own, or read about all that is installed. Tests that start a whole
+    doctor, or call one of these checks, look at them.
+    """
+    left_out = checks.ok("left out", "not looked at")
+    for name in ("panel", "hook_in_child"):
+        monkeypatch.setattr(checks, name, lambda *_: left_out)
+    monkeypatch.setattr(checks, "frameworks", lambda: iter([left_out]))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.livenode import CLI, LiveNode
+from support.livenode import LiveNode, in_process
 from support.node import Puppet, RunningNode, until
 
 from jupyter_gpushare.cli.redact import (
@@ -92,6 +92,7 @@ def unpack(path: Path) -> dict[str, str]:
 def bundle(
     node: RunningNode, folder: Path, *more: str
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Made in this process; see `without_slow_checks`."""
     target = folder / "out.tar.gz"
     config = folder / "config"
     config.mkdir(exist_ok=True)
@@ -104,18 +105,14 @@ def bundle(
         "JUPYTERHUB_API_TOKEN": HUB_TOKEN,
         "AWS_SECRET_ACCESS_KEY": AWS,
     }
-    done = subprocess.run(
-        [*CLI, "doctor", f"--bundle={target}", f"--log={folder}/planted.log", *more],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = ("doctor", f"--bundle={target}", f"--log={folder}/planted.log", *more)
+    done = in_process(*command, environ=environ)
     return done, target
 
 
-def test_it_helps_and_tells_nothing_that_was_planted(house: tuple[RunningNode, Path]) -> None:
+def test_it_helps_and_tells_nothing_that_was_planted(
+    house: tuple[RunningNode, Path], without_slow_checks: None
+) -> None:
     node, folder = house
     done, target = bundle(node, folder)
     assert done.returncode == 0, done.stderr
@@ -149,16 +146,17 @@ def test_it_helps_and_tells_nothing_that_was_planted(house: tuple[RunningNode, P
     assert mark("bobby-tables") in parts["log.txt"]
 
 
-def test_a_file_that_is_there_stays_as_it_is(house: tuple[RunningNode, Path]) -> None:
-    node, folder = house
-    (folder / "out.tar.gz").write_text("precious")
-    done, target = bundle(node, folder)
+def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path, without_slow_checks: None) -> None:
+    target = tmp_path / "out.tar.gz"
+    target.write_text("precious")
+    done = LiveNode(tmp_path).here("doctor", f"--bundle={target}")
     assert done.returncode == 1
     assert "is there already" in done.stderr
     assert target.read_text() == "precious"
 
 
 def test_without_a_node_manager_it_says_so_and_has_the_rest(tmp_path: Path) -> None:
+    """All of a real one: every check, in a process of its own."""
     target = tmp_path / "out.tar.gz"
     live = LiveNode(tmp_path)
     done = live.cli("doctor", f"--bundle={target}", "--log=/no/such/log", "--json")
@@ -171,7 +169,7 @@ def test_without_a_node_manager_it_says_so_and_has_the_rest(tmp_path: Path) -> N
     assert "jupyter_gpushare" in parts["versions.json"]
 
 
-def test_the_metrics_are_in_it(tmp_path: Path) -> None:
+def test_the_metrics_are_in_it(tmp_path: Path, without_slow_checks: None) -> None:
     import socket
 
     with socket.socket() as probe:
@@ -179,7 +177,7 @@ def test_the_metrics_are_in_it(tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     with LiveNode(tmp_path, "1x24GiB", f"--metrics-port={port}") as live:
         target = tmp_path / "out.tar.gz"
-        done = live.cli(
+        done = live.here(
             "doctor", f"--bundle={target}", f"--metrics=http://127.0.0.1:{port}/metrics"
         )
         assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ WHY = "its fan is replaced"
 @pytest.fixture
 def node(shared_node: LiveNode) -> Iterator[LiveNode]:
     yield shared_node
-    shared_node.cli("gpu", "resume", "0", "1")
+    shared_node.here("gpu", "resume", "0", "1")
 
 
 def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode) -> None:
@@ -27,23 +27,23 @@ def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode) -> None
     index = str(lease["gpus"][0]["index"])
     done = node.cli("gpu", "drain", index, "--reason", WHY)
     assert done.stdout == f"GPU {index}: out of service (1 lease there)\n"
-    again = node.cli("gpu", "drain", lease["gpus"][0]["uuid"], "--reason", WHY)
+    again = node.here("gpu", "drain", lease["gpus"][0]["uuid"], "--reason", WHY)
     assert "already out of service (1 lease there)" in again.stdout
     listed = node.cli("gpu").stdout
-    assert listed == node.cli("gpu", "list").stdout
+    assert listed == node.here("gpu", "list").stdout
     assert f"out of service (1 lease there): {WHY}" in listed
-    assert f"out of service (1 lease there): {WHY}" in node.cli("status").stdout
+    assert f"out of service (1 lease there): {WHY}" in node.here("status").stdout
 
     waits = node.spawn("run", "--gpus", "2", "--", "true")
     row = until(lambda: node.json("status")["queue"], "it waits")[0]
     assert WHY in row["message"]
     holds.communicate("\n", timeout=30)
-    until(lambda: "(empty)" in node.cli("gpu").stdout, "the GPU is empty")
+    until(lambda: "(empty)" in node.here("gpu").stdout, "the GPU is empty")
     assert waits.poll() is None
     assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: in service\n"
     assert waits.wait(30) == 0, waits.communicate()
     waits.communicate()
-    assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: already in service\n"
+    assert node.here("gpu", "resume", index).stdout == f"GPU {index}: already in service\n"
 
 
 def test_for_programs(node: LiveNode) -> None:
@@ -57,11 +57,11 @@ def test_for_programs(node: LiveNode) -> None:
 def test_the_whole_node_is_drained_and_what_was_out_before_stays_out(node: LiveNode) -> None:
     node.json("gpu", "drain", "1", "--reason", "its fan")
     gpus = len(node.json("gpu", "list")["gpus"])
-    done = node.cli("gpu", "drain", "--all", "--reason", WHY)
+    done = node.here("gpu", "drain", "--all", "--reason", WHY)
     assert done.stdout == f"{gpus - 1} GPU{'' if gpus == 2 else 's'} out of service\n"
-    assert f": {WHY}" in node.cli("gpu").stdout
+    assert f": {WHY}" in node.here("gpu").stdout
     assert node.json("gpu", "resume", "--all") == {"count": gpus - 1}
-    assert "its fan" in node.cli("gpu").stdout
+    assert "its fan" in node.here("gpu").stdout
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_the_whole_node_is_drained_and_what_was_out_before_stays_out(node: LiveN
 def test_what_is_wrong_is_said_and_nothing_changed(
     node: LiveNode, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
-    done = node.cli("gpu", *arguments)
+    done = node.here("gpu", *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert all(gpu["out_of_service"] is None for gpu in node.json("gpu")["gpus"])
     if code == 1:
-        told = json.loads(node.cli("gpu", *arguments, "--json").stdout)
+        told = json.loads(node.here("gpu", *arguments, "--json").stdout)
         assert told["error"]["reason"] in ("bad_request", "unknown_gpu")

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.livenode import CLI, in_process
 
 from jupyter_gpushare.replay.trace import COLUMNS
 
-REPLAY = [sys.executable, "-m", "jupyter_gpushare.cli", "replay"]
 HEADER = ",".join(COLUMNS) + "\n"
 SMALL = ["--generate", "--gpus", "4", "--people", "5", "--days", "1", "--workers", "1"]
 
 
 def replay(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*REPLAY, *arguments], capture_output=True, text=True, check=False)
+    """In this process, where it replays with one worker."""
+    return in_process("replay", *map(str, arguments))
+
+
+def replay_alone(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as a person does."""
+    return subprocess.run(
+        [*CLI, "replay", *map(str, arguments)],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_all_policies_in_one_run_as_a_table_and_as_json(tmp_path: Path) -> None:
-    done = replay(*SMALL, "--plot", tmp_path / "picture.svg")
+    done = replay_alone(*SMALL, "--plot", tmp_path / "picture.svg")
     assert done.returncode == 0, done.stderr
     first, headings, *lines = done.stdout.splitlines()
     assert "open sessions" in first
@@ -38,9 +51,10 @@ def test_all_policies_in_one_run_as_a_table_and_as_json(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others() -> None:
-    one, again, other = (
-        replay(*SMALL, "--json", "--policies", "park", "--seed", seed).stdout for seed in "112"
-    )
+    some = (*SMALL, "--json", "--policies", "park", "--seed")
+    one, other = (replay(*some, seed).stdout for seed in "12")
+    # Sets and the like have another order in another process.
+    again = replay_alone(*some, "1", PYTHONHASHSEED="7").stdout
     assert one == again != other
 
 
@@ -48,7 +62,7 @@ def test_what_is_saved_is_replayed_as_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "made-up.csv"
     saved = replay(*SMALL, "--save", path)
     assert saved.returncode == 0, saved.stderr
-    done = replay("--trace", path, "--gpus", "4", "--policies", "park,session", "--json")
+    done = replay_alone("--trace", path, "--gpus", "4", "--policies", "park,session", "--json")
     document = json.loads(done.stdout)
     assert [one["policy"] for one in document["policies"]] == ["park", "session"]
     assert saved.stdout == f"{path}: {document['cells']} cells\n"
@@ -59,7 +73,7 @@ def test_the_beginning_of_a_trace_may_only_warm_up_and_its_end_be_left_out(tmp_p
     now = 1_600_000_000
     lines = [f"s,alice,1,,,{now},{now + 400},{now + at},10" for at in (0, 100, 200, 300)]
     path.write_text(HEADER + "\n".join(lines) + "\n")
-    trace = ["--trace", path, "--gpus", "1", "--policies", "park", "--json"]
+    trace = ["--trace", path, "--gpus", "1", "--policies", "park", "--json", "--workers", "1"]
     whole = json.loads(replay(*trace).stdout)
     assert (whole["cells"], whole["seconds"], whole["open_sessions_per_gpu"]) == (4, 400, 1)
     assert whole["policies"][0]["cells"] == 4
@@ -80,7 +94,6 @@ def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path) -> None:
     done = replay("--trace", tmp_path / "nowhere.csv")
     assert done.returncode == 1
     assert "No such file" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_trace_without_cells_is_no_error(tmp_path: Path) -> None:
@@ -114,21 +127,13 @@ def test_a_wrong_command_line(arguments: str, said: str) -> None:
     done = replay(*arguments.split())
     assert done.returncode == 2
     assert said in done.stderr
-    assert "Traceback" not in done.stderr
 
 
-def test_without_matplotlib_only_the_picture_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')\n")
-    code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
-        "from jupyter_gpushare.cli.app import main; main(sys.argv[1:])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "replay", *SMALL, "--plot", str(tmp_path / "x.svg")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_without_matplotlib_only_the_picture_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # it cannot be imported
+    done = replay(*SMALL, "--policies", "park", "--plot", tmp_path / "x.svg")
     assert done.returncode == 1
     assert "pip install 'matplotlib" in done.stderr
 

@@ -97,27 +97,32 @@ def test_the_command_gets_its_gpus_and_its_lease(node: LiveNode) -> None:
     assert seen["JUPYTER_GPUSHARE_SECRET"]
 
 
+def granted(node: LiveNode, *options: str, **how: Any) -> dict[str, Any]:
+    """The lease of a run with these options."""
+    process = node.spawn("run", *options, "--", *HOLD, stdin=subprocess.PIPE, **how)
+    started(process)
+    (lease,) = leases(node)
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    return lease
+
+
 def test_options_go_before_variables(node: LiveNode) -> None:
     variables = {"JUPYTER_GPUSHARE_GPUS": "2", "JUPYTER_GPUSHARE_MEMORY": "4GiB"}
-    show = ("--", *CLI, "leases", "--json")
-    done = node.cli("run", *show, environ=variables)
-    (lease,) = json.loads(done.stdout)["leases"]
+    lease = granted(node, environ=variables)
     assert [gpu["memory"] for gpu in lease["gpus"]] == [4 * GIB, 4 * GIB]
-    done = node.cli(
-        "run", "--gpus=1", "--memory", "8GiB", "--class", "batch", *show, environ=variables
-    )
-    (lease,) = json.loads(done.stdout)["leases"]
+    told = ("--gpus=1", "--memory", "8GiB", "--class", "batch")
+    lease = granted(node, *told, environ=variables)
     assert [gpu["memory"] for gpu in lease["gpus"]] == [8 * GIB]
     assert lease["priority_class"] == "batch"
     assert lease["kind"] == "process"
-    assert lease["name"] == os.path.basename(sys.executable)
-    for options, told in ((["--gpus", "quota"], {}), ([], {"JUPYTER_GPUSHARE_GPUS": "quota"})):
-        done = node.cli("run", *options, *show, environ=told)
-        (lease,) = json.loads(done.stdout)["leases"]
+    assert lease["name"] == "sh"
+    by_variable = {"JUPYTER_GPUSHARE_GPUS": "quota"}
+    for lease in (granted(node, "--gpus", "quota"), granted(node, environ=by_variable)):
         assert len(lease["gpus"]) == 2, "the quota is all of the node"
     for variable in ("GPUS", "MEMORY", "CLASS", "WAIT_TIMEOUT"):
         name = f"JUPYTER_GPUSHARE_{variable}"
-        done = node.cli("run", "true", environ={name: "plenty"})
+        done = node.here("run", "true", environ={name: "plenty"})  # so none is started
         assert done.returncode == 2
         assert name in done.stderr
 
@@ -353,7 +358,7 @@ def test_a_command_is_promised_its_deadline(own_node: LiveNode) -> None:
     assert lease["priority_class"] == "interactive", "somebody waits for it"
     assert (lease["progress"]["done"], lease["progress"]["total"]) == (2, 3)
     assert (lease["promise"]["state"], lease["promise"]["named"]) == ("on_time", True)
-    shown = own_node.cli("status").stdout
+    shown = own_node.here("status").stdout
     assert "promised to be ready in 10 min, on time" in shown
     assert "step 2 of 3" in shown
     _out, said = process.communicate("\n", timeout=60)
@@ -363,13 +368,13 @@ def test_a_command_is_promised_its_deadline(own_node: LiveNode) -> None:
 
 
 def test_a_command_whose_deadline_cannot_be_kept_is_not_started(own_node: LiveNode) -> None:
-    none = own_node.cli("quota", "set", "alice", "--share", "0")
+    none = own_node.here("quota", "set", "alice", "--share", "0")
     assert none.returncode == 0, none.stderr
     done = own_node.cli("run", "--min-steps-per-second", "2", "--", "echo", "it ran")
     assert (done.returncode, done.stdout) == (1, "")
     assert "0 % can be promised: your quota" in done.stderr
     assert leases(own_node) == []
-    wrong = own_node.cli("run", "--deadline", "soon", "--", "echo", "it ran")
+    wrong = own_node.here("run", "--deadline", "soon", "--", "echo", "it ran")
     assert (wrong.returncode, wrong.stdout) == (2, "")
 
 
@@ -377,7 +382,7 @@ def test_what_can_never_be_is_refused_at_once(own_node: LiveNode) -> None:
     done = own_node.cli("run", "--gpus", "2", "true")
     assert done.returncode == 1
     assert "2 GPUs" in done.stderr
-    assert own_node.cli("quota", "set", "bob", "--gpus", "0").returncode == 0
+    assert own_node.here("quota", "set", "bob", "--gpus", "0").returncode == 0
     done = own_node.cli("run", "true", environ=person("bob"))
     assert done.returncode == 1
     assert "quota is 0" in done.stderr
@@ -452,9 +457,9 @@ def test_a_revoked_lease_ends_the_command_and_says_why(own_node: LiveNode) -> No
     bob = runs(own_node, "bob")
     started(bob)
     (lease,) = leases(own_node)
-    refused = own_node.cli("release", lease["id"], "--revoke", "mine!", environ=person("carol"))
+    refused = own_node.here("release", lease["id"], "--revoke", "mine!", environ=person("carol"))
     assert refused.returncode == 1
-    assert own_node.cli("release", lease["id"], "--revoke", "maintenance").returncode == 0
+    assert own_node.here("release", lease["id"], "--revoke", "maintenance").returncode == 0
     _, err = bob.communicate(timeout=60)
     assert bob.returncode == 128 + signal.SIGTERM
     assert "maintenance" in err
@@ -466,13 +471,13 @@ def test_others_see_no_names(own_node: LiveNode) -> None:
     started(bob)
     for verb in ("leases", "status"):
         for options in ((), ("--json",)):
-            carols = own_node.cli(verb, *options, environ=person("carol")).stdout
+            carols = own_node.here(verb, *options, environ=person("carol")).stdout
             assert "secret" not in carols
             assert "bob" not in carols
-            bobs = own_node.cli(verb, *options, environ=person("bob")).stdout
+            bobs = own_node.here(verb, *options, environ=person("bob")).stdout
             assert "secret project" in bobs
     (lease,) = leases(own_node)
-    taken = own_node.cli("release", lease["id"], environ=person("carol"))
+    taken = own_node.here("release", lease["id"], environ=person("carol"))
     assert taken.returncode == 1
     assert len(leases(own_node)) == 1
     bob.communicate("\n", timeout=60)

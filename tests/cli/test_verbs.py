@@ -1,6 +1,6 @@
 """Each verb does for a person what its help says, or says in words what is wrong.
 
-Run as a person runs them, against a real node manager.
+Against a real node manager; some as a person runs them, the others in this process.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import argcomplete
 import pytest
-from support.livenode import CLI, LiveNode, until
+from support.livenode import CLI, LiveNode, in_process, until
 
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli import leases
-from jupyter_gpushare.cli.app import GpuShareApp, find
+from jupyter_gpushare.cli.app import GpuShareApp, find, tree
 from jupyter_gpushare.cli.release import whole_name
 from jupyter_gpushare.cli.table import clean, duration, table
 
@@ -59,11 +60,14 @@ def test_every_verb_of_the_design_is_there() -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_explains_the_verb(verb: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*CLI, *verb.split(), "--help"], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    assert done.stderr == ""
+def test_help_explains_the_verb(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if verb in ("node", "pool where"):  # `node` is no verb of ours, but an application of traitlets
+        command = [*CLI, *verb.split(), "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    else:
+        done = in_process(*verb.split(), "--help")
+    assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"\w{4}", done.stdout)
     if verb != "node":
         assert f"usage: jupyter gpushare {verb}" in done.stdout
@@ -84,12 +88,17 @@ def test_help_lists_the_verbs_below(verb: str, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("rel", ["release "]), ("quota un", ["unset "]), ("run --no", ["--no-wait "])],
+    [("rel", ["release "]), ("quota un", ["quota unset "]), ("run --no", ["run --no-wait "])],
 )
-def test_the_shell_completes_verbs_and_options(typed: str, offered: list[str]) -> None:
+def test_the_shell_is_offered_verbs_and_options(typed: str, offered: list[str]) -> None:
+    completer = argcomplete.CompletionFinder(tree())
+    assert [completer.rl_complete(typed, at) for at in range(len(offered) + 1)] == [*offered, None]
+
+
+def test_the_shell_completes_by_the_script() -> None:
     """As bash asks by argcomplete: the line in the environment, the answer on descriptor 8."""
     script = Path(sys.executable).with_name("jupyter-gpushare")
-    line = f"{script} {typed}"
+    line = f"{script} quota un"
     environ = {**os.environ, "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
     environ |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
     done = subprocess.run(
@@ -100,7 +109,7 @@ def test_the_shell_completes_verbs_and_options(typed: str, offered: list[str]) -
         check=True,
         timeout=60,
     )
-    assert done.stdout.split("\n") == offered
+    assert done.stdout.split("\n") == ["unset "]
 
 
 def test_the_script_is_installed_for_jupyter() -> None:
@@ -168,11 +177,15 @@ def test_the_script_is_installed_for_jupyter() -> None:
     ],
 )
 def test_a_wrong_command_line_exits_with_two_and_says_why(arguments: str, said: str) -> None:
-    done = subprocess.run(
-        [*CLI, *arguments.split()], capture_output=True, text=True, check=False, timeout=30
-    )
+    done = in_process(*arguments.split())
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_process_with_a_wrong_command_line_exits_with_two() -> None:
+    done = subprocess.run([*CLI, "stauts"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "did you mean status?" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -197,17 +210,14 @@ def test_the_node_manager_listens_where_clients_look(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["status", "leases", "release x", "quota", "quota list", "usage"])
 def test_without_a_node_manager_every_verb_says_so(verb: str, tmp_path: Path) -> None:
     node = LiveNode(tmp_path)  # never started
-    done = node.cli(*verb.split())
+    done = node.here(*verb.split())
     assert done.returncode == 1
     assert "cannot be reached" in done.stderr
     assert str(node.socket) in done.stderr
-    done = node.cli(*verb.split(), "--json")
+    done = node.here(*verb.split(), "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["reason"] == "unavailable"
-    nowhere = {**node.environ, "JUPYTER_GPUSHARE_SOCKET": ""}
-    done = subprocess.run(
-        [*CLI, *verb.split()], env=nowhere, capture_output=True, text=True, check=False
-    )
+    done = node.here(*verb.split(), environ={"JUPYTER_GPUSHARE_SOCKET": ""})
     assert done.returncode == 1
     assert "No node manager is set up here" in done.stderr
 
@@ -230,10 +240,11 @@ def test_status_shows_gpus_leases_and_queue(node: LiveNode) -> None:
         assert "sh" in text
         rows = node.json("leases", "--mine")["leases"]
         assert sorted(row["gpus"][0]["memory"] for row in rows) == [4 * GIB, 24 * GIB]
-        assert all(row["id"][:12] in node.cli("leases").stdout for row in rows)
+        shown = node.cli("leases").stdout
+        assert all(row["id"][:12] in shown for row in rows)
     finally:
         let_go(*holders)
-    until(lambda: "No leases." in node.cli("leases").stdout, "all is given back")
+    until(lambda: "No leases." in node.here("leases").stdout, "all is given back")
 
 
 def test_usage_counts_what_was_held(node: LiveNode) -> None:
@@ -251,10 +262,10 @@ def test_usage_counts_what_was_held(node: LiveNode) -> None:
     today = days["days"][-1]
     assert today["charged"] == today["held"] > 0, "nobody takes turns here"
     assert today["resident_gib_seconds"] > 0
-    by_day = node.cli("usage", "--by", "day").stdout
+    by_day = node.here("usage", "--by", "day").stdout
     assert by_day.count("\n20") == 7
     assert "CHARGED" in by_day
-    nobody = node.cli("usage", "--environment", "nobody-here")
+    nobody = node.here("usage", "--environment", "nobody-here")
     assert "nobody held a GPU" in nobody.stdout
 
 
@@ -269,7 +280,7 @@ def test_release_takes_the_beginning_of_a_name(node: LiveNode) -> None:
         assert done.returncode == 0
         assert done.stdout == f"{lease['id'][:12]}: ended\n"
         until(lambda: node.json("leases") == {"leases": []}, "the lease is gone")
-        done = node.cli("release", lease["id"], "--json")
+        done = node.here("release", lease["id"], "--json")
         assert done.returncode == 1
         assert json.loads(done.stdout)["error"]["reason"] == "unknown_lease"
     finally:
@@ -297,11 +308,11 @@ def test_a_job_is_one_line_and_its_name_releases_all_of_it(node: LiveNode) -> No
         for worker in held:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "up\n"
-        lines = [line for line in node.cli("leases").stdout.splitlines() if "digits" in line]
+        lines = [line for line in node.here("leases").stdout.splitlines() if "digits" in line]
         assert len(lines) == 1
         assert "digits, 2 workers" in lines[0]
         assert "may use 3 GiB of 1 GiB to 3 GiB" in lines[0]
-        done = node.cli("release", "digits", "--json")
+        done = node.here("release", "digits", "--json")
         assert len(json.loads(done.stdout)["leases"]) == 2
     finally:
         let_go(*held)
@@ -310,7 +321,7 @@ def test_a_job_is_one_line_and_its_name_releases_all_of_it(node: LiveNode) -> No
 def test_release_of_an_ambiguous_name_is_refused(node: LiveNode) -> None:
     holders = [hold(node), hold(node)]
     try:
-        done = node.cli("release", "")
+        done = node.here("release", "")
         assert done.returncode == 1
         assert "type more of it" in done.stderr
         assert len(node.json("leases")["leases"]) == 2
@@ -326,18 +337,18 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
     assert quotas["alice"]["gpus"] == 1
     assert quotas["alice"]["memory"] == 8 * GIB
     assert quotas["alice"]["weight"] == 2
-    assert "alice" in node.cli("quota", "list").stdout
-    assert node.cli("quota").stdout == node.cli("quota", "list").stdout
+    assert "alice" in (listed := node.cli("quota", "list").stdout)
+    assert node.here("quota").stdout == node.here("quota", "list").stdout == listed
     assert node.json("quota") == node.json("quota", "list")
     node.json("quota", "set", "alice", "--gpus", "0")
     for option, budget in ((["--gpu-hours", "20"], 20.0), ([], 20.0), (["--no-budget"], None)):
         quota = node.json("quota", "set", "alice", "--gpus", "1", *option)
         assert (quota["budget"] and quota["budget"]["hours"]) == budget
         words = "  0 of 20" if budget else "not limited"
-        listed = node.cli("quota", "list").stdout.splitlines()
-        assert words in next(line for line in listed if line.startswith("alice"))
-    node.json("quota", "unset", "alice")
-    assert "alice" not in node.cli("quota", "list").stdout
+        lines = node.here("quota", "list").stdout.splitlines()
+        assert words in next(line for line in lines if line.startswith("alice"))
+    assert node.cli("quota", "unset", "alice").returncode == 0
+    assert "alice" not in node.here("quota", "list").stdout
 
 
 def test_what_a_quota_set_leaves_out_stays_as_it_is(node: LiveNode) -> None:
@@ -352,7 +363,7 @@ def test_what_a_quota_set_leaves_out_stays_as_it_is(node: LiveNode) -> None:
         assert now("1", *told) == (1, 8 * GIB, 2.0, 600.0, 0.9)
         assert now("2") == (2, 8 * GIB, 2.0, 600.0, 0.9)
         assert now("2", "--memory", "none") == (2, None, 2.0, 600.0, 0.9)
-        (line,) = (x for x in node.cli("quota", "list").stdout.splitlines() if "dora" in x)
+        (line,) = (x for x in node.here("quota", "list").stdout.splitlines() if "dora" in x)
         assert "10 min" in line
         assert "0.9 of a GPU" in line
         assert now("2", "--weight", "3", "--burst-memory", "60GiB")[2:] == (3.0, 600.0, 60.0 * GIB)
@@ -360,7 +371,7 @@ def test_what_a_quota_set_leaves_out_stays_as_it_is(node: LiveNode) -> None:
         assert now("2", "--idle-timeout", "default", "--burst-memory", "default")[3:] == (None, 0.0)
         assert now("2")[2] == 3.0
     finally:
-        node.cli("quota", "unset", "dora")
+        node.here("quota", "unset", "dora")
 
 
 # -- figures ---------------------------------------------------------------------------------
@@ -370,10 +381,10 @@ def test_a_quota_may_be_a_part_of_a_gpu(node: LiveNode) -> None:
     quota = node.json("quota", "set", "bob", "--gpus", "1", "--memory", "0.5")
     smallest = min(gpu["memory"] for gpu in node.json("status")["gpus"])
     assert quota["memory"] == smallest // 2
-    wrong = node.cli("quota", "set", "bob", "--gpus", "1", "--memory", "1.5")
+    wrong = node.here("quota", "set", "bob", "--gpus", "1", "--memory", "1.5")
     assert wrong.returncode == 2
     assert "no part of a GPU" in wrong.stderr
-    node.cli("quota", "unset", "bob")
+    node.here("quota", "unset", "bob")
 
 
 def test_tables_line_up_and_cannot_move_the_cursor() -> None:
