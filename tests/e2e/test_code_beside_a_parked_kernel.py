@@ -1,8 +1,7 @@
 """Code of a parked kernel, however it begins, has its memory back first or is not run.
 
 A kernel whose memory the driver has would hang in its first CUDA call, for good. So whatever
-reaches it brings the memory back first, or is not run. The stage is that of
-`test_parked_by_the_driver`.
+reaches it brings the memory back first, or is not run.
 """
 
 from __future__ import annotations
@@ -10,15 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from e2e.test_parked_by_the_driver import FILL, READ, Stage, fill, stage
+import pytest
 from support.cuda import GIB, Call, Cuda
-from support.cuda_fixtures import cuda_stubs, cuda_world
+from support.driverstage import FILL, READ, Stage, cuda_stubs, fill, lasting_stage, shared_stage
 from support.kernel import Kernel, Shown, runs_long, shows
 from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
 
-__all__ = ["cuda_stubs", "cuda_world", "stage"]
+__all__ = ["cuda_stubs", "lasting_stage", "shared_stage"]
+
+
+@pytest.fixture
+def stage(shared_stage: Stage) -> Stage:
+    return shared_stage
 
 
 SAID = "read: b'alice was here'"

@@ -153,7 +153,9 @@ def trains(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
             f"def note(losses):\n    with open({str(steps)!r}, 'a') as file:\n"
             "        print(len(losses), file=file)"
         )
-        now.cell = alice.start(f"train(lambda steps: os.path.exists({str(now.enough)!r}), note)")
+        now.cell = alice.start(
+            f"train(lambda steps: os.path.exists({str(now.enough)!r}), note, pause=0.05)"
+        )
         stage.until_state("alice", "active")
         now.second = others.comes("bob")
         assert now.second != now.first
@@ -166,7 +168,7 @@ def scene(stage: Stage, tmp_path: Path) -> Iterator[Scene]:
     with trains(stage, tmp_path) as now:
         steps = tmp_path / "steps"
         before = made(steps)
-        now.until(lambda: made(steps) > before + 500, "she has had much, 5 s at least")
+        now.until(lambda: made(steps) > before + 100, "she has had much, 5 s at least")
         assert now.others.comes("root") == now.first
         now.until(lambda: now.turn("root") is not None, "they take turns")
         now.others.asks("root")

@@ -6,18 +6,41 @@ NVML are our own doubles (tests/cuda_stub, tests/nvml_stub), which share one wor
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support.cgroups import limit, memory_group
 from support.cuda import GIB, Call, Cuda, CudaWorld
-from support.driverstage import FILL, READ, Stage, Wish, cuda_stubs, cuda_world, fill, shows, stage
+from support.driverstage import (
+    FILL,
+    READ,
+    Stage,
+    Wish,
+    cuda_stubs,
+    cuda_world,
+    fill,
+    lasting_stage,
+    shared_stage,
+    shows,
+    staged,
+)
 from support.kernel import Kernel, Shown, runs_long
 from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
 
-__all__ = ["cuda_stubs", "cuda_world", "stage"]
+__all__ = ["cuda_stubs", "cuda_world", "lasting_stage", "shared_stage"]
+
+
+@pytest.fixture
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    """That of the module, or one of the test's own where it wishes for something."""
+    if wish := getattr(request, "param", None):
+        with staged(request.getfixturevalue("cuda_world"), tmp_path, wish) as made:
+            yield made
+    else:
+        yield request.getfixturevalue("shared_stage")
 
 
 def bob_wants(stage: Stage, kernel: Kernel) -> Shown:

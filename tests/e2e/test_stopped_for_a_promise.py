@@ -33,8 +33,6 @@ from support.kernel import Kernel, Shown
 from support.livenode import LiveNode, until
 from support.predictor import PLANT
 
-__all__ = ["plain"]
-
 pytestmark = pytest.mark.timeout(240)
 
 #: Hundredths of the GPU that batch programs are predicted to use here, and that they keep.
@@ -157,9 +155,7 @@ def foreseen(node: LiveNode) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-def test_it_stops_for_a_promise_and_goes_on_bit_for_bit(
-    tmp_path: Path, plain: dict[str, Any]
-) -> None:
+def test_it_stops_for_a_promise_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
     result, last = tmp_path / "result.pt", tmp_path / "last.pt"
     arguments = str(last), str(result), str(STEPS), "0.02"
     with beside(tmp_path, PREDICTED, *arguments) as scene:
@@ -186,7 +182,7 @@ def test_it_stops_for_a_promise_and_goes_on_bit_for_bit(
     printed = [int(line.split()[1]) for line in lines(batch.out, "step")]
     assert printed == list(range(1, STEPS + 1)), "no step was lost, and none was done twice"
     found = read(result)
-    for part, value in plain.items():
+    for part, value in plain(tmp_path).items():
         assert same(found[part], value), f"{part} is not what it would have been"
 
 

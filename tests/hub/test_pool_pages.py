@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -27,6 +28,11 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
+    ),
+    # `test_poolviews` and `test_views` test what pages say, `test_pool` the whole of it.
+    pytest.mark.story(
+        *("jupyter_gpushare/pool/", "jupyter_gpushare/link/", "jupyter_gpushare/hub/"),
+        *("tests/hub/", "tests/support/pool", "tests/support/runningpool"),
     ),
 ]
 PREFIX = "/services/gpushare/"
@@ -232,10 +238,11 @@ def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
 def test_whoever_starts_a_server_asks_where(hub: RunningHub, hosts: dict[str, PoolHost]) -> None:
     url, token = f"{hub.url}{PREFIX}api/where?gpus=1", hub.person("alice").token
     headers = {"Authorization": f"token {token}"}
-    told = httpx.get(url, headers=headers, timeout=30, trust_env=False)
+    quick: dict[str, Any] = {"timeout": 30, "trust_env": False, "verify": False}
+    told = httpx.get(url, headers=headers, **quick)
     assert told.status_code == 200, told.text
     assert {one["host"] for one in told.json()["hosts"]} == {*hosts}
-    known = httpx.get(f"{hub.url}{PREFIX}api/nodes", headers=headers, timeout=30, trust_env=False)
+    known = httpx.get(f"{hub.url}{PREFIX}api/nodes", headers=headers, **quick)
     assert {one["name"]: one["connected"] for one in known.json()["nodes"]} == {
         name: True for name in hosts
     }

@@ -22,7 +22,16 @@ TELL = (
     "print(broker().status()['node']['name'], broker().lease is not None)"
 )
 WHY = why_no_pool()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY), reason=WHY)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(WHY), reason=WHY),
+    # `test_pool` and `test_pool_spawner` tell of a Hub with a pool each time.
+    pytest.mark.story(
+        *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),
+        *("jupyter_gpushare/hub/spawner", "jupyter_gpushare/hub/pool"),
+        *("jupyter_gpushare/hub/placing", "tests/hub/", "tests/support/pool"),
+    ),
+]
 
 
 @pytest.fixture(scope="module")

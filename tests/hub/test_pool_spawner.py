@@ -92,7 +92,18 @@ def start_node(host: Host, hub: RunningHub, hub_address: str) -> None:
     assert node.stdout.readline().startswith("ready ")
 
 
-@pytest.fixture(scope="module", params=["nsenter", "ssh"])
+#: Another word before the same commands; `test_pool_places` reaches its hosts so, too.
+NSENTER = pytest.param(
+    "nsenter",
+    marks=pytest.mark.story(
+        *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),
+        *("jupyter_gpushare/hub/spawner", "jupyter_gpushare/hub/pool"),
+        *("jupyter_gpushare/hub/placing", "tests/hub/", "tests/support/pool"),
+    ),
+)
+
+
+@pytest.fixture(scope="module", params=[NSENTER, "ssh"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     if request.param == "ssh" and (why := why_no_ssh()):
         pytest.skip(why)

@@ -22,13 +22,23 @@ from typing import Any, Self
 import psutil
 
 from jupyter_gpushare.protocol.processes import start_time
-from support.nvml import GIB, NvmlWorld, build_stub
+from support.nvml import GIB, STATE_VARIABLE, NvmlWorld, build_stub
 
 CUDA_SOURCE = Path(__file__).parent.parent / "cuda_stub" / "cuda_stub.c"
 CONTEXT = 256 * 2**20
 MIB = 2**20
 
-__all__ = ["CONTEXT", "GIB", "MIB", "Call", "Cuda", "CudaProgram", "CudaWorld", "build_stubs"]
+__all__ = [
+    "CONTEXT",
+    "GIB",
+    "MIB",
+    "STATE_VARIABLE",
+    "Call",
+    "Cuda",
+    "CudaProgram",
+    "CudaWorld",
+    "build_stubs",
+]
 
 
 class Cuda(Enum):
@@ -156,6 +166,12 @@ class CudaWorld(NvmlWorld):
             for key, line in self._cuda.items()
             if key[1] == "" or (call is not None and key[1] != call.value)
         }
+        self._write()
+
+    def as_new(self) -> None:
+        """No mishap any more, and the driver as at first; the GPUs stay."""
+        self.heal()
+        self._cuda.clear()
         self._write()
 
     # Processes

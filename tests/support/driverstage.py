@@ -13,12 +13,24 @@ import pytest
 
 from jupyter_gpushare.protocol.messages import Method
 
-from .cuda import GIB, CudaWorld, end_helper
+from .cuda import GIB, STATE_VARIABLE, CudaWorld, end_helper
 from .cuda_fixtures import cuda_stubs, cuda_world
 from .kernel import Kernel, shows
 from .node import NodeClient, RunningNode, token_file, until
 
-__all__ = ["FILL", "READ", "Stage", "Wish", "cuda_stubs", "cuda_world", "fill", "shows", "stage"]
+__all__ = [
+    "FILL",
+    "READ",
+    "Stage",
+    "Wish",
+    "cuda_stubs",
+    "cuda_world",
+    "fill",
+    "lasting_stage",
+    "shared_stage",
+    "shows",
+    "stage",
+]
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True
@@ -51,7 +63,8 @@ def read():
 READ = "print('read:', read())"
 #: And a long training, until it has ``enough`` steps; with the weights its losses are printed.
 TRAIN = """
-import json, os, time, torch
+import json, os, time
+import torch
 torch.set_num_threads(1)
 
 def train(enough, note=len, pause=0.01):
@@ -137,28 +150,56 @@ class Wish:
     config: str = ""
 
 
-@pytest.fixture
-def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
-    wish = getattr(request, "param", Wish())
+@contextmanager
+def staged(world: CudaWorld, folder: Path, wish: Wish) -> Iterator[Stage]:
+    """A stage whose node manager keeps its things in ``folder``."""
     for _ in range(wish.gpus):
-        cuda_world.add_gpu(memory=GPU_MEMORY)
-    config = CONFIG + wish.config
+        world.add_gpu(memory=GPU_MEMORY)
     with (
         tempfile.TemporaryDirectory(prefix="gpushare-") as runtime,
         RunningNode(
-            tmp_path,
+            folder,
             simulate="",
-            config=config,
-            arguments=[token_file(tmp_path, "alice", "bob", "root")],
-            environ=cuda_world.environ(),
+            config=CONFIG + wish.config,
+            arguments=[token_file(folder, "alice", "bob", "root")],
+            environ=world.environ(),
         ) as node,
         node.client("root") as root,
     ):
-        stage = Stage(cuda_world, node, root, tmp_path)
+        stage = Stage(world, node, root, folder)
         stage.runtime = Path(runtime)
         yield stage
         for place in Path(runtime, "jupyter-gpushare").glob("*.sock"):
             end_helper(place)
+
+
+@pytest.fixture
+def stage(cuda_world: CudaWorld, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with staged(cuda_world, tmp_path, getattr(request, "param", Wish())) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting_stage(cuda_stubs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """For all tests of a module; they take it by `shared_stage`."""
+    folder = tmp_path_factory.mktemp("stage")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(STATE_VARIABLE, str(folder / "gpus.state"))
+        with staged(CudaWorld(cuda_stubs, folder / "gpus.state"), folder, Wish()) as made:
+            yield made
+
+
+@pytest.fixture
+def shared_stage(lasting_stage: Stage, tmp_path: Path) -> Iterator[Stage]:
+    """A stage that other tests of the module have, too, with homes of its own. All is free."""
+    world, node = lasting_stage.world, lasting_stage.node
+    with node.client("root") as root:
+        stage = Stage(world, node, root, tmp_path)
+        stage.runtime = lasting_stage.runtime
+        yield stage
+    world.as_new()
+    with node.client("root") as root:  # the test may have killed the node manager
+        until(lambda: not root.call(Method.STATUS)["leases"], "nobody has anything")
 
 
 def fill(kernel: Kernel) -> None:

@@ -15,7 +15,8 @@ made for one value of each variable that the loader, the C library or Python its
 With ``GPUSHARE_TESTS_COLD=1`` all are. tests/packaging/test_warm.py compares the two.
 
 Frameworks are warm too: PyTorch is loaded in the warm process and then hidden, and the program's
-own ``import torch``, by which the product takes GPUs, finds it there and need not load it again.
+own ``import torch``, by which the product takes GPUs, finds it there and need not load it again,
+nor what the first optimizer loads.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Kind:
 KINDS = {
     "node": Kind(("jupyter_gpushare.node.app", "jupyter_gpushare.cli.app")),
     "kernel": Kind(
-        ("ipykernel.kernelapp", "IPython.core.completer"), ("torch",), ("ipykernel.kernelapp",)
+        *(("ipykernel.kernelapp", "IPython.core.completer"), ("torch", "torch._dynamo")),
+        anew=("ipykernel.kernelapp",),
     ),
     "server": Kind(
         (
@@ -60,7 +62,7 @@ KINDS = {
         ("jupyterhub.app", "jupyterhub.singleuser", "alembic.config", "jupyter_gpushare.hub")
     ),
     "pages": Kind(("jupyter_gpushare.hub.app",)),
-    "torch": Kind(hidden=("torch",)),
+    "torch": Kind(hidden=("torch", "torch._dynamo")),
 }
 #: The kind of ``python -m MODULE``.
 MODULES = {
