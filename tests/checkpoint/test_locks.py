@@ -348,6 +348,7 @@ def test_one_that_dies_while_locked_is_forgotten(
             program.kill()
             outcome = lock.outcome()
     assert (outcome.result, outcome.cause) == (Result.DEAD, Cause.GONE)
+    assert outcome.seconds["held"] < 8, "not when the lock would have ended"
     assert not left_locked(str(place))
 
 
