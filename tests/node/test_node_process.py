@@ -428,16 +428,19 @@ def says(lease: str, activity: str, params: Mapping[str, Any]) -> bool:
 
 def test_a_watcher_that_did_not_read_gets_the_newest_status_when_it_does(tmp_path: Path) -> None:
     """Even if nothing changes any more by then."""
-    # Hundreds of leases make a status that soon fills what a socket may hold.
+    # Long paths make a status that soon fills what a socket may hold.
+    task = {"name": "t", "kind": "process", "path": "/" + "x" * 4000}
     config = "c.Policy.max_tasks_per_gpu = 1000\nc.Connections.burst = 100000\n"
     config += "c.Connections.calls_per_second = 100000.0\n"
     config += "c.Policy.heartbeat_timeout = 1000.0\n"  # a stalled lease would be a change
     config += "c.Policy.max_leases_per_process = 1000\n"
     with RunningNode(tmp_path, config=config) as node, node.client() as busy:
-        leases = [busy.request()["lease"] for _ in range(300)]
+        asked = [busy.send(Method.REQUEST, task=task) for _ in range(50)]
+        leases = [busy.wait(one)["lease"] for one in asked]
         with node.client() as watcher:
             watcher.call(Method.WATCH)
             size = len(json.dumps(busy.call(Method.WATCH)))
+            assert size > 50 * 1000
             rounds = 3 + 2 * 2**20 // size
             for number in range(rounds):
                 state = "busy" if number % 2 else "idle"
