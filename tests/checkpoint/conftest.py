@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ __all__ = ["cuda_stubs", "cuda_world"]
 Drive = Callable[..., DriverCheckpoint]
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """Where the helper of this test listens; it and its worker are ended afterwards."""
+@contextmanager
+def helper_place() -> Iterator[Path]:
+    """Where a helper can listen; it and its worker are ended afterwards."""
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
         place = Path(folder, "h.sock")
         yield place
@@ -30,6 +31,13 @@ def place() -> Iterator[Path]:
         end_helper(place)
         for worker in workers:
             until(lambda worker=worker: has_ended(worker), "the end of its worker")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where the helper of this test listens."""
+    with helper_place() as place:
+        yield place
 
 
 @pytest.fixture

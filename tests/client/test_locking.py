@@ -144,6 +144,18 @@ def test_an_idle_one_is_locked_when_its_next_cell_begins(scene: Scene) -> None:
     until(lambda: scene.locks, "it is locked")
 
 
+def test_a_cell_that_is_over_before_it_could_be_locked_is_not_locked(scene: Scene) -> None:
+    scene.offered()
+    scene.busy = False
+    scene.locking.recalled()
+    scene.locking.cell_begins()  # and it is over
+    looks: list[bool] = []
+    scene.locking._is_busy = lambda: bool(looks.append(True))
+    until(lambda: len(looks) > 10, "it looks on")
+    assert not scene.node.greeted
+    assert not scene.locks
+
+
 def test_the_driver_is_not_asked_about_a_process_without_cuda(scene: Scene) -> None:
     """Each question costs a helper, which it starts."""
     looks: list[bool] = []

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.node.people import hubapi, hubidentity
@@ -291,10 +292,10 @@ def test_a_flood_of_wrong_tokens_is_forgotten_again(monkeypatch: pytest.MonkeyPa
     asking(work)
 
 
-def test_ten_thousand_wrong_tokens_cost_the_hub_little_and_others_nothing() -> None:
+def test_thousands_of_wrong_tokens_cost_the_hub_little_and_others_nothing() -> None:
     async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
         await identity.identify(PEER, "a")
-        wrong = [identity.identify(PEER, f"wrong-{number}") for number in range(10_000)]
+        wrong = [identity.identify(PEER, f"wrong-{number}") for number in range(2_000)]
         answers = await asyncio.gather(*wrong, return_exceptions=True)
         assert all(isinstance(answer, IdentityRefused) for answer in answers)
         assert hub.asked["user"] == hubidentity.ONES_AT_ONCE
@@ -314,9 +315,9 @@ def test_ten_thousand_wrong_tokens_cost_the_hub_little_and_others_nothing() -> N
 
 def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
     async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
-        for uid in range(5000, 5010):
+        for uid in range(5000, 5004):  # more than the Hub is asked, of more than one may ask
             peer = Peer(0, uid, uid)
-            wrong = [identity.identify(peer, f"wrong-{uid}-{number}") for number in range(300)]
+            wrong = [identity.identify(peer, f"wrong-{uid}-{number}") for number in range(250)]
             await asyncio.gather(*wrong, return_exceptions=True)
         assert hub.asked["user"] == hubidentity.NEW_AT_ONCE
 
@@ -325,7 +326,7 @@ def test_wrong_tokens_of_many_users_are_bounded_for_the_hub() -> None:
 
 def test_ones_many_good_tokens_take_nobody_elses_turn_at_the_hub() -> None:
     async def work(hub: TinyHub, identity: HubIdentity, time: Time) -> None:
-        stale = [f"carols-{number}" for number in range(150)]
+        stale = [f"carols-{number}" for number in range(40)]
         hub.tokens |= dict.fromkeys(stale, "carol")
         for token in stale:
             await identity.identify(PEER, token)
@@ -474,6 +475,7 @@ def test_a_named_server_is_an_environment_where_it_runs(scopes: Any, environment
     assert environment_of("alice", scopes, running) == environment
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.text() | st.just("access:servers!server=alice/gpu")))
 def test_no_scope_makes_a_user_somebody_else(scopes: list[str]) -> None:
     assert environment_of("alice", scopes, frozenset({"gpu"})) in ("alice", "alice/gpu")

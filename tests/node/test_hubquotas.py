@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.node.people.hubapi import HubApi
@@ -49,6 +50,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=examples(100))
 @given(JSON, st.lists(JSON))
 def test_no_answer_of_a_hub_is_too_odd(body: Any, quotas: list[Any]) -> None:
     group_quotas(body, NODE, {})

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.disk import fill, remount, tiny_disk
+from support.examples import examples
 
 from jupyter_gpushare.node.ledger import ledger as ledger_module
 from jupyter_gpushare.node.ledger.ledger import (
@@ -386,7 +387,7 @@ def test_a_damaged_log_does_not_stop_the_start(path: Path) -> None:
     ledger.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     position=st.floats(0, 1, exclude_max=True),
     content=st.binary(min_size=1, max_size=400),
@@ -819,7 +820,7 @@ class UsageModel:
         return {owner: total for owner, total in totals.items() if total[0]}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, max_size=25))
 def test_usage_equals_the_model(steps: list[tuple[str, str, int, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

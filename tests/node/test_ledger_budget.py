@@ -191,7 +191,7 @@ async def fill(room: Classroom, who: str, leases: int) -> None:
 
 
 def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -> None:
-    budget = LedgerBudget(4 * MIB)
+    budget = LedgerBudget(2 * MIB)
 
     async def story() -> None:
         async with classroom(path, ledger_bytes=budget.file, snapshot_every=100) as room:
@@ -201,7 +201,7 @@ def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -
             honest = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
             at, quota = room.clock.boot(), Quota(1, Bytes(8 * GIB))
             await room.manager.submit(cmd.SetQuota(at, mallory, quota, root))
-            await fill(room, mallory, 1500)
+            await fill(room, mallory, 700)
             await room.manager.tidy()
             size, used = await room.manager.in_ledger(ledger.size)
             assert used <= budget.used
@@ -215,14 +215,14 @@ def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -
             assert his[-1].kind == "QuotaOverridden"
             until = room.clock.wall()
             rows = await room.manager.in_ledger(lambda: ledger.usage(0.0, until, None))
-            assert {row.environment: row.leases for row in rows}["mallory"] == 1500
+            assert {row.environment: row.leases for row in rows}["mallory"] == 700
 
     asyncio.run(story())
 
 
 def test_what_is_nobodys_costs_nobody_their_history(path: Path) -> None:
     """What the audit found on GPUs had no owner: all others were cut to make room for it."""
-    budget = LedgerBudget(4 * MIB)
+    budget = LedgerBudget(2 * MIB)
 
     async def story() -> None:
         async with classroom(path, ledger_bytes=budget.file) as room:
@@ -232,7 +232,7 @@ def test_what_is_nobodys_costs_nobody_their_history(path: Path) -> None:
             by = Record("Noted", 0.0, BOOT, None, None, {"by": "root"})
             process = {"boot_id": "b", "pid": 1, "start": 1}
             data: dict[str, JSON] = {"gpu": "GPU-0", "process": process, "kind": "squatter"}
-            flags = [Record("FlagCleared", float(n), BOOT, None, None, data) for n in range(20_000)]
+            flags = [Record("FlagCleared", float(n), BOOT, None, None, data) for n in range(10_000)]
             await room.manager.in_ledger(lambda: ledger.append([by, *flags]))
             records = [to_record(event, BOOT) for event in core.summarise(room.manager.state)]
             await room.manager.in_ledger(lambda: ledger.write_snapshot(records))
@@ -289,14 +289,14 @@ def test_exact_usage_of_who_makes_too_much_of_it_is_added_up_early(
 
 def test_the_file_gives_back_what_is_forgotten(path: Path) -> None:
     ledger = open_ledger(path, history=0.0)
-    for start in range(0, 5000, 1000):
+    for start in range(0, 2000, 1000):
         ledger.append([record("Noted", float(start + n), "L", text="x" * 900) for n in range(1000)])
     large, _ = ledger.size()
     ledger.write_snapshot([])
     while ledger.prune(BOOT + DAY):
         pass
     while ledger.shrink():
-        ledger.append([record("Noted", 5000.0, "L")])  # grants go on in between
+        ledger.append([record("Noted", 2000.0, "L")])  # grants go on in between
     size, used = ledger.size()
     assert used <= size < large / 10
     ledger.close()

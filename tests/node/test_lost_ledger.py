@@ -31,9 +31,9 @@ CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
     "c.Policy.heartbeat_interval = 0.2\n"
 )
-#: Longer than a test, and as short as a busy machine allows.
+#: Longer than a test, and no longer than a few looks.
 LONG = CONFIG + "c.Policy.restart_grace = 120.0\nc.Policy.heartbeat_timeout = 60.0\n"
-SHORT = CONFIG + "c.Policy.restart_grace = 3.0\nc.Policy.heartbeat_timeout = 3.0\n"
+SHORT = CONFIG + "c.Policy.restart_grace = 1.0\nc.Policy.heartbeat_timeout = 1.0\n"
 KILLS = 'c.Policy.audit_action = "kill"\nc.Policy.audit_grace = 0.2\n'
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.policy_world import plain_config
 
 from jupyter_gpushare.node.host.clock import SystemClock
@@ -189,7 +190,9 @@ STEPS = st.lists(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(steps=STEPS, full=st.lists(st.booleans(), max_size=20))
 def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(

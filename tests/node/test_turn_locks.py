@@ -1,7 +1,7 @@
 """Processes without a gate take turns by the driver's lock, and nobody stays locked.
 
-Real processes, over the driver's double.
-While one is locked none of its threads may run: the call that waits holds Python's own lock.
+Real processes, over the driver's double, in one story. Who is locked when is a rule, and stands in
+tests/policy/test_turn_locks.py; how a lock ends stands in tests/checkpoint/test_locks.py.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
 
 LOCKED = 1
+#: How each one calls CUDA. While a call of a ``PyDLL`` waits it holds Python's own lock, and no
+#: thread of the process runs.
+LIBRARIES = {"alice": "PyDLL", "bob": "CDLL"}
 WITHIN = 60.0
 #: Of a task that is locked for two seconds a sign of life is wanted each second.
 CONFIG = """
@@ -111,7 +114,7 @@ Make = Callable[..., contextlib.AbstractContextManager[Scene]]
 @pytest.fixture
 def scene(cuda_world: CudaWorld, tmp_path: Path) -> Make:
     @contextlib.contextmanager
-    def make(library: str = "PyDLL", **extra: str) -> Iterator[Scene]:
+    def make() -> Iterator[Scene]:
         cuda_world.add_gpu(memory=12 * GIB)
         node = RunningNode(
             tmp_path,
@@ -126,9 +129,9 @@ def scene(cuda_world: CudaWorld, tmp_path: Path) -> Make:
             place = Path(checkpoint_socket(environ, sys.executable))
             stack.callback(_end_family, place)
             stack.callback(node.close)
-            node.start(**extra)
+            node.start()
             pids, files = {}, {}
-            for who in ("alice", "bob"):
+            for who, library in LIBRARIES.items():
                 files[who] = tmp_path / f"{who}.steps"
                 more = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
                 with files[who].open("w") as out:
@@ -155,13 +158,11 @@ def _end_family(place: Path) -> None:
         end_helper(place)
 
 
-@pytest.mark.parametrize("library", ["PyDLL", "CDLL"])
-def test_loops_that_nobody_can_see_take_turns(scene: Make, library: str) -> None:
-    with scene(library) as now:
+def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(scene: Make) -> None:
+    with scene() as now:
         until(lambda: now.is_locked("alice"), "alice is locked", WITHIN)
         until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
         until(now.says_so, "a status says that one is locked, and until when", WITHIN)
-        now.go_on(60)
         until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
         with now.node.client("root") as root:
             leases = root.call(Method.STATUS)["leases"]
@@ -171,34 +172,22 @@ def test_loops_that_nobody_can_see_take_turns(scene: Make, library: str) -> None
         assert "TurnsJoined" in kinds
         assert "TurnLocked" not in kinds, "it would hide everything else"
 
-
-def test_a_node_manager_that_is_killed_leaves_nobody_locked(scene: Make) -> None:
-    with scene() as now:
-        for _ in range(2):
-            until(now.anybody_locked, "somebody is locked", WITHIN)
-            now.node.kill9()
-            until(lambda: not now.anybody_locked(), "nobody is locked", WITHIN)
-            now.go_on()
-            assert not now.anybody_locked()
-            now.node.start()
-        until(now.anybody_locked, "they take turns again", WITHIN)
+        # The node manager is killed.
+        until(now.anybody_locked, "somebody is locked", WITHIN)
+        now.node.kill9()
+        until(lambda: not now.anybody_locked(), "nobody is locked", WITHIN)
         now.go_on()
+        assert not now.anybody_locked()
 
-
-def test_nobody_is_locked_before_the_ledger_has_it(scene: Make) -> None:
-    """The node manager dies after it wrote that a task will be locked, and before it says so."""
-    with scene(JUPYTER_GPUSHARE_FAILPOINT="after-append:1:TurnLocked") as now:
+        # The next one dies after it wrote that a task will be locked, and before it says so.
+        now.node.start(JUPYTER_GPUSHARE_FAILPOINT="after-append:1:TurnLocked")
         assert now.node.wait_dead(WITHIN) == -signal.SIGKILL
         assert not now.anybody_locked()
         now.go_on()
         now.node.start()
-        until(now.anybody_locked, "they take turns", WITHIN)
-        now.go_on()
+        until(now.anybody_locked, "they take turns again", WITHIN)
 
-
-def test_a_helper_that_is_killed_leaves_nobody_locked_and_turns_go_on(scene: Make) -> None:
-    with scene() as now:
-        until(now.anybody_locked, "somebody is locked", WITHIN)
+        # The helper is killed.
         helper = helper_pid(now.place)
         assert helper is not None
         os.kill(helper, signal.SIGKILL)

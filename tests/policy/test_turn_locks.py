@@ -59,7 +59,7 @@ def test_after_a_lock_it_computes_for_as_long_as_it_was_locked() -> None:
 
 
 def test_it_has_its_turn_when_the_lock_ends_whoever_computes() -> None:
-    room = Room()
+    room = Room(beats_every=5)
     bob = room.come("bob", 2, gated=True)
     room.cell_ends(bob)
     alice = room.come("alice", 1, gated=False)
@@ -212,7 +212,7 @@ def test_after_a_restart_of_the_node_manager_nobody_is_called_locked() -> None:
 def test_nobody_is_locked_for_longer_and_nobody_starves(
     lockers: list[int], gated: int, ends: list[tuple[int, int]]
 ) -> None:
-    room = Room()
+    room = Room(beats_every=5)
     for number, slow in enumerate(lockers):
         room.come(f"l{number}", number + 1, gated=False, slow=slow)
     for number in range(gated):
@@ -230,7 +230,7 @@ def test_nobody_is_locked_for_longer_and_nobody_starves(
     for actor in crowd:
         if actor.idle:
             room.cell_begins(actor)
-    last = int(20 * len(crowd) * room.config.quantum)
+    last = int(10 * len(crowd) * room.config.quantum)
     for _ in range(last):
         room.step()
         check_locks(room)

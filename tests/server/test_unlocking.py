@@ -18,7 +18,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from jupyter_client.manager import AsyncKernelManager
 from jupyter_server.services.kernels.connection.base import serialize_msg_to_ws_v1
 from support.cuda import CudaWorld, end_helper
 from support.cuda_fixtures import cuda_stubs, cuda_world
@@ -28,7 +27,7 @@ from support.node import until
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.protocol.checkpoint import Outcome, Result
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
-from jupyter_gpushare.server.lifecycle import _unlocks_first, _unlocks_for_debugger
+from jupyter_gpushare.server.lifecycle import _unlocks_for_debugger
 from jupyter_gpushare.server.unlocking import unlock
 
 __all__ = ["cuda_stubs", "cuda_world"]
@@ -105,54 +104,37 @@ async def test_a_helper_that_does_not_answer_delays_nothing_for_long(
             assert 0.2 < time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("act", ["interrupt_kernel", "restart_kernel", "shutdown_kernel"])
-async def test_a_real_kernel_hears_what_the_server_does_at_once(
-    cuda_world: CudaWorld, runtime: Path, act: str
+def test_a_locked_kernel_hears_at_once_what_its_person_does(
+    cuda_world: CudaWorld, runtime: Path
 ) -> None:
-    manager = AsyncKernelManager(kernel_name="python3")
-    _unlocks_first(manager, act)
-    await manager.start_kernel(env=cuda_world.environ())
-    try:
-        client = manager.client()
-        client.start_channels()
-        await client.wait_for_ready(timeout=WITHIN)
-        client.execute(LOOP)
-        while (await client.get_iopub_msg(timeout=WITHIN))["msg_type"] != "stream":
-            pass
-        pid = int(manager.provisioner.pid)  # type: ignore[union-attr]
-        with locked(cuda_world, pid) as outcomes:
-            began = time.monotonic()
-            await getattr(manager, act)()
-            if act == "interrupt_kernel":
-                reply: Any = {"msg_type": ""}
-                while reply["msg_type"] != "execute_reply":  # it may be asked twice who it is
-                    reply = await client.get_shell_msg(timeout=WITHIN)
-                assert reply["content"]["ename"] == "KeyboardInterrupt"
-                assert time.monotonic() - began < 8, "not when the lock would have ended"
-            until(lambda: outcomes, "the lock has ended", 8)
-        client.stop_channels()
-    finally:
-        await manager.shutdown_kernel(now=True)
-
-
-def test_a_debugger_in_a_browser_is_answered_at_once(cuda_world: CudaWorld, runtime: Path) -> None:
+    """Of a debugger in a browser, and an interrupt, a restart and an end by a real server."""
     with Home.make() as home:
         environ = home.environ(XDG_RUNTIME_DIR=str(runtime))
         server = home.serve(environ=cuda_world.environ(environ))
         kernel = server.start_kernel()
-        pid = kernel.pid()
-        channels = f"api/kernels/{kernel.id}/channels"
-        with closing(server.websocket(channels, subprotocol=V1)) as wire:
-            wire.send_binary(_message("shell", "execute_request", {"code": LOOP}))
-            _wait_for(wire, b'"stream"')
-            with locked(cuda_world, pid) as outcomes:
-                began = time.monotonic()
-                asked = {"seq": 1, "type": "request", "command": "debugInfo"}
-                wire.send_binary(_message("control", "debug_request", asked))
-                _wait_for(wire, b'"debug_reply"')
-                assert time.monotonic() - began < 8, "not when the lock would have ended"
-                until(lambda: outcomes, "the lock has ended", 8)
-            os.kill(pid, signal.SIGKILL)
+        address = f"api/kernels/{kernel.id}"
+        for act in ("debug", "interrupt", "restart", "shutdown"):
+            pid = kernel.pid()
+            with closing(server.websocket(f"{address}/channels", subprotocol=V1)) as wire:
+                wire.send_binary(_message("shell", "execute_request", {"code": LOOP}))
+                _wait_for(wire, b'"stream"')
+                with locked(cuda_world, pid) as outcomes:
+                    began = time.monotonic()
+                    if act == "debug":
+                        asked = {"seq": 1, "type": "request", "command": "debugInfo"}
+                        wire.send_binary(_message("control", "debug_request", asked))
+                        _wait_for(wire, b'"debug_reply"')
+                    elif act == "shutdown":
+                        kernel.shutdown()
+                    else:
+                        assert server.api.post(f"{address}/{act}").is_success
+                    if act == "interrupt":
+                        _wait_for(wire, b'"KeyboardInterrupt"')
+                    assert time.monotonic() - began < 8, "not when the lock would have ended"
+                    until(lambda o=outcomes: o, f"{act} has ended the lock", 8)
+                if act == "debug":
+                    os.kill(pid, signal.SIGINT)  # the loop ends, as that which is interrupted
+                    _wait_for(wire, b'"KeyboardInterrupt"')
 
 
 def test_only_a_debugger_ends_a_lock_by_what_it_asks() -> None:

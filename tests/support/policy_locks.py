@@ -37,8 +37,9 @@ class Locker(Actor):
 class Room(TurnWorld):
     """One GPU. ``locked`` has the seconds in which each task was locked."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, beats_every: int = 1) -> None:
         super().__init__(LOCKED)
+        self.beats_every = beats_every
         self.start([gpu(0, 80)], Quota(1, None))
         self.locked: dict[LeaseId, list[float]] = {}
         self.had: dict[LeaseId, list[float]] = {}
@@ -97,6 +98,8 @@ class Room(TurnWorld):
                     self.run(cmd.EndLock(self.at, actor.lease))
 
     def beat(self) -> None:
+        if self.at % self.beats_every:
+            return
         for actor in self.lockers():
             actor.stopped = actor.is_locked  # its threads are blocked
         super().beat()

@@ -76,7 +76,10 @@ MODULES = {
     "ipykernel_launcher": "kernel",
 }
 #: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code.
-IN_CODE = {"import torch": "torch"}
+IN_CODE = {
+    "import torch": "torch",
+    "from jupyter_gpushare.node.app import main; main()": "node",
+}
 #: Options of Python that a fork can be given.
 STRICT = ["-W", "error"]
 #: Variables that count when a process starts, and never again.
