@@ -9,6 +9,7 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from support.livenode import LiveNode, in_process
 from support.node import Puppet, RunningNode, until
 
+from jupyter_gpushare.cli import bundle as made
 from jupyter_gpushare.cli.redact import (
     Redactor,
     is_secret_name,
@@ -182,6 +184,16 @@ def test_the_metrics_are_in_it(tmp_path: Path, without_slow_checks: None) -> Non
         )
         assert done.returncode == 0, done.stderr
     assert "jupyter_gpushare_up 1.0" in unpack(target)["metrics.txt"]
+
+
+def test_where_there_is_a_journal_it_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert "--unit=jupyter-gpushare.service" in command
+        return subprocess.CompletedProcess(command, 0, "it began\n", "")
+
+    monkeypatch.setattr(made.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(made.subprocess, "run", run)
+    assert list(made._logs(())) == ["== journalctl --unit=jupyter-gpushare.service", "it began\n"]
 
 
 # -- the redactor by itself ----------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""``status`` says when JupyterHub's answers are old, and which hosts are one of a pool's."""
+"""``status`` says when JupyterHub's answers are old, which hosts are a pool's, and whole names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.node import RunningNode
 
+from jupyter_gpushare.cli.leases import clipped
 from jupyter_gpushare.cli.status import heading
 from jupyter_gpushare.protocol.messages import Method
 
@@ -43,3 +44,8 @@ def test_a_host_of_a_pool_is_named_as_one_of_several(status: dict[str, Any]) -> 
     assert said[0].startswith("b (simulated GPUs), node manager ")
     assert said[1] == "This is host b of a pool: its GPUs, leases and queue."
     assert "and hold 1 here. The pool lab lends you 1 GPU on this host now." in said[2]
+
+
+def test_only_a_name_of_more_than_forty_characters_is_cut() -> None:
+    assert clipped("a" * 40) == "a" * 40
+    assert clipped("a" * 41) == "a" * 39 + "…"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from support.kernel import Kernel, shows
 from support.node import NodeClient, RunningNode, token_file, until
-from support.scripted_node import LEASE, ScriptedNode, Visitor
+from support.scripted_node import GPU, LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
@@ -292,6 +292,46 @@ def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
         broker.cells.before_cell()
         assert broker.lease == "another"
+        broker.close()
+
+
+def test_a_lease_that_is_resumed_begins_with_what_it_was_granted() -> None:
+    """And not with the limit to which it was lifted before it was parked."""
+    told: list[int | None] = []
+
+    class Limited:
+        """An adapter whose framework keeps to a limit that may change."""
+
+        name, modules, catches_first_use, live_limits = "it", frozenset({"torch"}), False, True
+
+        def cuda_started(self, module: ModuleType) -> bool:
+            return False
+
+        def after(self, module: ModuleType, grant: Grant | None) -> None:
+            told.append(None if grant is None else grant.gpus[0].memory)
+
+    lifted = {"uuid": GPU["uuid"], "memory": 12 * 2**30}
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        visitor.notify(Notice.RECALL, {"lease": LEASE, "give": "lift", "gpus": [lifted]})
+        visitor.answer(visitor.expect(Method.GAVE), {"state": "held"})
+        visitor.notify(Notice.RECALL, RECALL)
+        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
+        visitor.grant(visitor.expect(Method.RESUME))
+        visitor.live()
+
+    with ScriptedNode(script) as node:
+        broker, _said = broker_of(node)
+        broker._frameworks.add("torch", Limited(), ModuleType("torch"))
+        broker.request(Ask())
+        broker.set_activity(False)
+        until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
+        assert told[-1] == lifted["memory"]
+        broker.cells.before_cell()
+        assert told[-1] == GPU["memory"]
         broker.close()
 
 

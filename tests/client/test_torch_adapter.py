@@ -190,6 +190,10 @@ def test_a_lowered_limit_empties_the_cache_first(
     adapter.after(torch, grant(6 * GIB))  # there is room: the cache is the user's
     adapter.after(torch, grant(20 * GIB))
     assert [call[0] for call in cuda.calls] == ["limit", "limit"]
+    cuda.calls.clear()
+    stats.allocated, stats.cache = 4 * GIB, 6 * GIB - 768 * 2**20
+    adapter.after(torch, grant(10 * GIB))  # with its cache it has just what it may
+    assert [call[0] for call in cuda.calls] == ["limit"]
     assert said == []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -22,8 +23,9 @@ from support.node import NodeClient, RunningNode, token_file, until
 from jupyter_gpushare import elastic
 from jupyter_gpushare.elastic import training
 from jupyter_gpushare.elastic.core import workers_text
-from jupyter_gpushare.elastic.records import Records
+from jupyter_gpushare.elastic.records import Plan, Records
 from jupyter_gpushare.elastic.running import MOST_LEADERS
+from jupyter_gpushare.jobs.hostside import Job
 from jupyter_gpushare.protocol.messages import Method
 
 # Here, where there is no node manager yet: the tests themselves ask for no GPU.
@@ -437,6 +439,36 @@ def test_growth_stops_at_the_quota_and_the_ledger_has_one_interval_for_each_rank
         kinds = [event["kind"] for event in events if event["lease"] == lease]
         assert (kinds.count("LeaseGranted"), kinds.count("LeaseEnded")) == (1, 1)
     assert ends(node) == {"released"}
+
+
+def test_a_training_that_raises_says_so_in_the_job_s_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a worker's main function; the worker ends, and torch's agent asks for another."""
+
+    class Ended(BaseException):
+        """The process would be gone."""
+
+    def gone(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(training, "_joined", lambda: None)
+    monkeypatch.setattr(training, "_training", None)
+    monkeypatch.setattr(training.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(training.os, "_exit", gone)
+    records = Records.make(Plan(Job("fails", pickle.dumps((divide, None))), 1, 1))
+    with pytest.raises(Ended, match=str(training.AGAIN)):
+        training.main("fails")
+    (fault,) = records.follow().news()
+    assert (fault["event"], fault["rank"]) == ("fault", 0)
+    assert "ZeroDivisionError" in fault["text"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def divide() -> float:
+    """A training that raises."""
+    return 1 / 0
 
 
 def ends(node: RunningNode) -> set[str]:

@@ -5,18 +5,22 @@ A real node manager, its pool over TLS, and people on its socket.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.livenode import CLI
 from support.node import GIB, NodeClient, RemoteError, token_file, until
 from support.pool import Pool, PoolNode
 
+from jupyter_gpushare.node.wire import pool as calls
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import PAGES, Method, Notice
@@ -179,6 +183,35 @@ def test_quotas_are_edited_in_the_pool_only(node: PoolNode, pool: Pool) -> None:
 def test_reports_come_without_a_change_too_because_loans_count_from_them(pool: Pool) -> None:
     before = pool.fresh()["at"]
     assert pool.report()["at"] > before
+
+
+def test_reports_of_many_changes_do_not_follow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "SOONEST", 3600.0)
+    monkeypatch.setattr(calls.PoolCalls, "_report", lambda _: {})
+    manager: Any = SimpleNamespace(
+        listeners=[], observers=SimpleNamespace(call=lambda tell: tell())
+    )
+    told: list[str] = []
+
+    def notify(name: str, _report: object) -> bool:
+        told.append(name)
+        return True
+
+    async def story() -> None:
+        names = ("recent", "talking", "ask", "refused", "news")
+        ours: Any = calls.PoolCalls(
+            manager, None, name="b", version="0", **dict.fromkeys(names, print)
+        )
+        ours._followers[1] = SimpleNamespace(conn=SimpleNamespace(notify=notify))
+        pushing = asyncio.create_task(ours.push())
+        for _ in range(3):
+            ours._changed.set()
+            for _ in range(20):  # turns of the loop: it would report again if it did
+                await asyncio.sleep(0)
+        assert told == [Notice.REPORT.value]
+        pushing.cancel()
+
+    asyncio.run(story())
 
 
 def test_programs_wait_for_the_pool_and_are_told_where_they_would_not(

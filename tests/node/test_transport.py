@@ -746,6 +746,13 @@ def test_open_calls_are_bounded(place: Path) -> None:
         conn.reply(call.id, {})
         assert isinstance(await wire.next(), Answer)
         await wire.call(Method.STATUS)
+        # A call that ended with an error is not open any more either.
+        await wire.send(Method.REQUEST, task=TASK)
+        await house.host.until(lambda: len(house.host.waiting) == 3)
+        conn, call = house.host.waiting.pop()
+        conn.error(call.id, DOMAIN_ERROR, Reason.OVER_QUOTA, "No.")
+        assert (await wire.error()).error.reason is Reason.OVER_QUOTA
+        await wire.call(Method.STATUS)
 
     play(story, place / "s", limits=Limits(calls_in_flight=3))
 

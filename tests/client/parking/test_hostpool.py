@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator
 from jupyter_gpushare.client.adapters.parkers.hostpool import HostPool
 
 
@@ -59,3 +61,11 @@ def test_a_failure_takes_nothing() -> None:
     assert pool.held == 128
     pool.give_all_back()
     assert pool.held == 128, "kept for the next one"
+
+
+def test_torch_lets_go_of_host_memory_where_it_can() -> None:
+    emptied: list[bool] = []
+    can = SimpleNamespace(_C=SimpleNamespace(_host_emptyCache=lambda: emptied.append(True)))
+    CudaAllocator(can).forget_host_buffers()
+    assert emptied == [True]
+    CudaAllocator(SimpleNamespace(_C=SimpleNamespace())).forget_host_buffers()  # an older torch

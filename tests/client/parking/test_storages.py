@@ -268,6 +268,22 @@ def test_a_tensor_around_another_has_nothing_of_its_own(parker: Make) -> None:
     assert around.inner.tolist() == values
 
 
+def test_a_tensor_whose_memory_cannot_be_read_is_refused(parker: Make) -> None:
+    """One of a mapped function, say: what it has cannot be moved."""
+    allocator = CpuAllocator()
+    parking = parker(allocator)
+    seen: list[set[Obstacle]] = []
+
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        seen.append(kinds(parking))
+        return x
+
+    with allocator.user():
+        kept = torch.ones(3, 2)
+    torch.vmap(mapped)(kept)
+    assert seen == [{Obstacle.UNREADABLE}]
+
+
 def test_looking_calls_no_hook_of_the_users(parker: Make) -> None:
     called: list[str] = []
 
