@@ -450,6 +450,7 @@ def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
     waits(one, 200)
     assert one.state.short
     assert not asked(one)
+    assert not [*growing.neighbours(one.state, one.config)], "and nobody looks again for that"
 
 
 def test_nobody_is_asked_where_nobody_computes() -> None:
