@@ -58,7 +58,7 @@ def run(code: str, memory: list[int] | None, **environment: str) -> dict[str, An
         env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,  # a busy machine loads TensorFlow for minutes; pytest ends a test at 300 s
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

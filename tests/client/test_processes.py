@@ -81,6 +81,18 @@ def full(tmp_path: Path) -> Iterator[Full]:
         yield Full(node, {"JUPYTER_GPUSHARE_TOKEN": "mine"}, other, grant)
 
 
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables with which ``import caffe`` finds a framework that loads in no time.
+
+    The hook and the adapter are those of the real one. It is for second frameworks, and for
+    processes below the first, each of which would load PyTorch anew.
+    """
+    folder = tmp_path_factory.mktemp("light")
+    (folder / "caffe.py").touch()
+    return {"PYTHONPATH": os.fspath(folder)}
+
+
 def environ(socket: Path, **more: str) -> dict[str, str]:
     kept = {
         name: value
@@ -317,14 +329,16 @@ except NodeUnavailable as error:
         ("", {"JUPYTER_GPUSHARE_GPUS": "3"}, "3 GPUs"),
     ],
 )
-def test_refused(tmp_path: Path, config: str, more: dict[str, str], words: str) -> None:
+def test_refused(
+    tmp_path: Path, light: dict[str, str], config: str, more: dict[str, str], words: str
+) -> None:
     code = """
 import torch
 tell(visible=visible(), lease=lease())
-import jax  # no second warning
+import caffe  # no second warning
 """
     with RunningNode(tmp_path, config=config) as node:
-        (told,), said = run(code, node.socket, JAX_PLATFORMS="cpu", **more)
+        (told,), said = run(code, node.socket, **light, **more)
     assert told == {"visible": "", "lease": None}
     assert said.count("\n") == 1
     assert words in said
@@ -408,15 +422,16 @@ def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(full: Full) -> Non
 # -- children ----------------------------------------------------------------------------
 
 CHILD = """
-import os, torch
+import os, caffe
 print(os.environ['JUPYTER_GPUSHARE_LEASE'], os.environ['CUDA_VISIBLE_DEVICES'])
 """
 
 
 def test_subprocesses_join(node: RunningNode) -> None:
     code = f"""
-import subprocess, torch
-child = [sys.executable, "-c", {CHILD!r}]
+import subprocess
+import torch
+child = [sys.executable, "-c", {CHILD.replace("caffe", "torch")!r}]
 out = subprocess.run(child, capture_output=True, text=True, check=True).stdout.split()
 tell(mine=[lease(), visible()], childs=out)
 """
@@ -425,10 +440,11 @@ tell(mine=[lease(), visible()], childs=out)
     assert said == ""
 
 
-def test_launchers_choose_among_the_lease(node: RunningNode) -> None:
+def test_launchers_choose_among_the_lease(node: RunningNode, light: dict[str, str]) -> None:
     """torchrun, joblib and their like give each worker some of what their process sees."""
     code = f"""
-import subprocess, torch
+import subprocess
+import torch
 outs = []
 for mine in ("1", "0", visible().split(",")[1], "1,0"):
     child = [sys.executable, "-c", {CHILD!r}]
@@ -436,13 +452,15 @@ for mine in ("1", "0", visible().split(",")[1], "1,0"):
     outs.append(subprocess.run(child, env=env, capture_output=True, text=True).stdout.split()[1])
 tell(visible=visible().split(","), outs=outs)
 """
-    (told,), _ = run(code, node.socket, JUPYTER_GPUSHARE_GPUS="2")
+    (told,), _ = run(code, node.socket, JUPYTER_GPUSHARE_GPUS="2", **light)
     first, second = told["visible"]
     assert told["outs"] == [second, first, second, f"{second},{first}"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_multiprocessing_joins(node: RunningNode, tmp_path: Path, method: str) -> None:
+def test_multiprocessing_joins(
+    node: RunningNode, tmp_path: Path, light: dict[str, str], method: str
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         TELL
@@ -459,7 +477,7 @@ class Numbers(Dataset):
         return torch.tensor([index, os.getpid()])
 
 def child(queue):
-    import jax  # a framework that the parent has not imported
+    import caffe  # a framework that the parent has not imported
     from jupyter_gpushare.client.acquire import broker
     queue.put([lease(), visible(), broker().standing.value])
 
@@ -481,7 +499,7 @@ if __name__ == "__main__":
     )
     done = subprocess.run(
         [sys.executable, os.fspath(script)],
-        env=environ(node.socket, JAX_PLATFORMS="cpu"),
+        env=environ(node.socket, **light),
         capture_output=True,
         text=True,
         timeout=110,
@@ -511,31 +529,37 @@ tell(kept=held == mine)
     assert told["kept"] is True
 
 
-def test_a_child_of_a_released_lease_asks_for_itself(node: RunningNode) -> None:
+def test_a_child_of_a_released_lease_asks_for_itself(
+    node: RunningNode, light: dict[str, str]
+) -> None:
     code = f"""
-import subprocess, torch
+import subprocess
+import torch
 from jupyter_gpushare.client import release
 first, state = lease(), release()
 child = [sys.executable, "-c", {CHILD!r}]
 out = subprocess.run(child, capture_output=True, text=True, check=True).stdout.split()
 tell(first=first, mine=lease(), visible=visible(), childs=out)
 """
-    (told,), _ = run(code, node.socket)
+    (told,), _ = run(code, node.socket, **light)
     assert told["mine"] is None
     assert told["visible"] == ""
     assert told["childs"][0] not in (None, told["first"])
     assert told["childs"][1] in uuids(node)
 
 
-def test_a_child_goes_on_while_the_node_manager_is_away(node: RunningNode) -> None:
+def test_a_child_goes_on_while_the_node_manager_is_away(
+    node: RunningNode, light: dict[str, str]
+) -> None:
     code = """
-import subprocess, torch
+import subprocess
+import torch
 sys.stdin.readline()
-child = "import os, torch; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+child = "import os, caffe; print(os.environ['CUDA_VISIBLE_DEVICES'])"
 done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
 tell(mine=visible(), childs=done.stdout.strip(), said=done.stderr)
 """
-    with Running(code, node.socket, JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.5") as task:
+    with Running(code, node.socket, JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.5", **light) as task:
         until(lambda: held(node), "the lease")
         node.kill9()
         task.go_on()
@@ -570,15 +594,15 @@ def test_the_lease_survives_kill_9_of_the_node_manager(tmp_path: Path) -> None:
         assert task.end() == (0, "")
 
 
-def test_a_revoked_lease_is_told_at_once(node: RunningNode) -> None:
+def test_a_revoked_lease_is_told_at_once(node: RunningNode, light: dict[str, str]) -> None:
     code = """
 import torch
 tell(lease=lease())
 sys.stdin.readline()
-import jax
+import caffe
 tell(lease=lease(), visible=visible())
 """
-    with Running(code, node.socket, JAX_PLATFORMS="cpu") as task, node.client() as admin:
+    with Running(code, node.socket, **light) as task, node.client() as admin:
         before = task.hear()["lease"]
         admin.call(Method.LEASE_REVOKE, lease=before, reason="maintenance")
         assert task.process.stderr is not None

@@ -79,6 +79,7 @@ def place(nvml_world: NvmlWorld, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_a_notebook_reserves_what_its_model_was_predicted_to_need(place: Place) -> None:
+    """And a cell can be asked about without running it."""
     with place.kernel() as kernel:
         kernel.ok(MODEL)
         assert place.lease()["reserve"]["why"] == "whole", "at import nothing is known"
@@ -113,10 +114,14 @@ def test_a_notebook_reserves_what_its_model_was_predicted_to_need(place: Place) 
         assert memory == used
         assert 0 < seconds < 60
         # The same again: now what was measured is known.
-        shown = kernel.ok("%gpushare predict model, batch --iterations 200 --optimizer adam")
+        asks = "g.estimate(model, batch, iterations=200, optimizer='adam')"
+        shown = kernel.ok(f"import jupyter_gpushare as g; {asks}")
+        assert "200 iterations with a batch of 32" in shown.plain()
         assert "earlier runs" in shown.plain()
+        assert "<table" in shown.rich()[-1]["text/html"]
         (told,) = predictions(place)
         assert told["kinds"][0]["memory_p90"] == used
+        cells_are_asked_about(kernel)
     records = place.node.ledger.with_name(RECORDS_FILE)
     until(records.exists, "the run is kept for training")
     (record,) = read_lines(records.read_text().splitlines())
@@ -129,22 +134,19 @@ def predictions(place: Place) -> list[dict[str, Any]]:
         return list(alice.call(Method.STATUS)["predictions"])
 
 
-def test_a_cell_can_be_asked_about_without_running_it(place: Place) -> None:
+def cells_are_asked_about(kernel: Kernel) -> None:
+    """Each dry run loads torch in a process of its own, so there are few."""
+
     def said(code: str) -> str:
         return kernel.run(code).stream("stderr")
 
-    with place.kernel() as kernel:
-        kernel.ok(MODEL)
-        kernel.ok("optimizer = torch.optim.Adam(model.parameters()); ran = False")
-        made = "optimizer = torch.optim.Adam(model.parameters())"
-        cell = TRAIN.format(steps=70).replace(made, "ran = True")
-        shown = kernel.ok("%%gpushare --dry-run\n" + cell)
-        assert "70 iterations with a batch of 32" in shown.plain()
-        assert kernel.ok("print(ran)").stream().strip() == "False"
-        cell = "for x in range(3):\n    model(torch.randn(x, 8))"
-        assert "exists only while the cell runs" in said(f"%%gpushare --dry-run\n{cell}")
-        assert "Run the cell that makes it first" in said("%gpushare predict nothing, batch")
-        assert "needs a model and a batch" in said("%gpushare predict model")
-        shown = kernel.ok("import jupyter_gpushare as g; g.estimate(model, batch, iterations=5)")
-        assert "5 iterations with a batch of 32" in shown.plain()
-        assert "<table" in shown.rich()[-1]["text/html"]
+    kernel.ok("optimizer = torch.optim.Adam(model.parameters()); ran = False")
+    made = "optimizer = torch.optim.Adam(model.parameters())"
+    cell = TRAIN.format(steps=70).replace(made, "ran = True")
+    shown = kernel.ok("%%gpushare --dry-run\n" + cell)
+    assert "70 iterations with a batch of 32" in shown.plain()
+    assert kernel.ok("print(ran)").stream().strip() == "False"
+    cell = "for x in range(3):\n    model(torch.randn(x, 8))"
+    assert "exists only while the cell runs" in said(f"%%gpushare --dry-run\n{cell}")
+    assert "Run the cell that makes it first" in said("%gpushare predict nothing, batch")
+    assert "needs a model and a batch" in said("%gpushare predict model")

@@ -24,6 +24,8 @@ from jupyter_gpushare.protocol.messages import Method
 pytestmark = pytest.mark.slow
 
 GIB = 2**30
+#: A kernel and its lease.
+Held = tuple[Kernel, dict[str, Any]]
 #: Light clients of these tests give no signs of life.
 QUICK = ["--Hub.believed=1", "--Hub.refresh=1", "--Policy.heartbeat_timeout=600"]
 
@@ -39,9 +41,9 @@ def hub(request: pytest.FixtureRequest) -> Iterator[RunningHub]:
 
 @pytest.fixture(scope="module")
 def people(hub: RunningHub) -> dict[str, Person]:
-    """Everybody, with a server each."""
+    """Everybody; alice and bob have a server each."""
     made = {name: hub.person(name) for name in OS_USERS}
-    starting = [threading.Thread(target=person.start_server) for person in made.values()]
+    starting = [threading.Thread(target=made[name].start_server) for name in ("alice", "bob")]
     for thread in starting:
         thread.start()
     for thread in starting:
@@ -50,8 +52,10 @@ def people(hub: RunningHub) -> dict[str, Person]:
 
 
 @pytest.fixture
-def alice(people: dict[str, Person]) -> Iterator[Person]:
-    yield from tidy(people["alice"])
+def alice(people: dict[str, Person], held: Held) -> Person:
+    """She has what is ``held``."""
+    people["alice"].status()
+    return people["alice"]
 
 
 @pytest.fixture
@@ -60,8 +64,10 @@ def bob(people: dict[str, Person]) -> Iterator[Person]:
 
 
 @pytest.fixture
-def carol(people: dict[str, Person]) -> Iterator[Person]:
-    yield from tidy(people["carol"])
+def carol(hub: RunningHub, people: dict[str, Person]) -> Iterator[NodeClient]:
+    """The administrator; as a server of hers would ask."""
+    with NodeClient(hub.socket, people["carol"].token) as client:
+        yield client
 
 
 def tidy(person: Person) -> Iterator[Person]:
@@ -78,12 +84,13 @@ def mine(person: Person) -> list[dict[str, Any]]:
     return [lease for lease in leases if lease.get("environment") == person.name]
 
 
-def lease_of(person: Person) -> tuple[Kernel, dict[str, Any]]:
-    """A kernel of theirs that imported torch, and its lease."""
-    kernel = person.start_kernel()
+@pytest.fixture(scope="module")
+def held(people: dict[str, Person]) -> Held:
+    """A kernel of alice's that imported torch, and its lease; no test ends it."""
+    kernel = people["alice"].start_kernel()
     gpus = kernel.run("import torch, os; print(os.environ['CUDA_VISIBLE_DEVICES'])").strip()
     assert gpus.startswith("GPU-")
-    (lease,) = mine(person)
+    (lease,) = mine(people["alice"])
     return kernel, lease
 
 
@@ -103,19 +110,16 @@ def ended(client: NodeClient) -> bool:
 
 
 def test_everybody_has_the_quota_of_their_group(
-    hub: RunningHub, alice: Person, bob: Person, carol: Person
+    hub: RunningHub, alice: Person, bob: Person, carol: NodeClient, held: Held
 ) -> None:
     for student in (alice, bob):
         quota = student.status()["quota"]
         assert (quota["gpus"], quota["memory"], quota["source"]) == (1, 8 * GIB, "group")
-    assert carol.status()["quota"]["gpus"] == 2
-    assert [who.status()["admin"] for who in (alice, bob, carol)] == [False, False, True]
-    assert {who.status()["environment"] for who in (alice, bob, carol)} == {
-        "alice",
-        "bob",
-        "carol",
-    }
-    kernel, lease = lease_of(alice)
+    statuses = [alice.status(), bob.status(), carol.call(Method.STATUS)]
+    assert statuses[-1]["quota"]["gpus"] == 2
+    assert [status["admin"] for status in statuses] == [False, False, True]
+    assert {status["environment"] for status in statuses} == {"alice", "bob", "carol"}
+    kernel, lease = held
     assert lease["gpus"][0]["memory"] == 8 * GIB
     # A different task of hers shares her one GPU; two are beyond her quota.
     said = kernel.run(
@@ -126,12 +130,11 @@ def test_everybody_has_the_quota_of_their_group(
     assert "quota" in said
 
 
-def test_an_administrators_override_goes_before_and_ends(bob: Person, carol: Person) -> None:
-    answer = carol.api.put("gpushare/api/quotas/bob", json={"gpus": 2, "memory": "4GiB"})
-    assert answer.status_code == 200, answer.text
+def test_an_administrators_override_goes_before_and_ends(bob: Person, carol: NodeClient) -> None:
+    carol.call(Method.QUOTA_SET, environment="bob", gpus=2, memory=4 * GIB)
     wait_for(lambda: bob.status()["quota"]["source"] == "override", what="the override")
     assert bob.status()["quota"]["memory"] == 4 * GIB
-    assert carol.api.delete("gpushare/api/quotas/bob").status_code == 200
+    carol.call(Method.QUOTA_UNSET, environment="bob")
     wait_for(lambda: bob.status()["quota"]["source"] == "group", what="the group's quota")
 
 
@@ -153,8 +156,10 @@ def test_a_groups_property_is_followed_while_all_runs(hub: RunningHub, alice: Pe
     wait_for(lambda: alice.status()["quota"]["memory"] == 8 * GIB, what="the old quota")
 
 
-def test_a_named_server_of_a_person_is_the_same_person(hub: RunningHub, alice: Person) -> None:
-    _, lease = lease_of(alice)
+def test_a_named_server_of_a_person_is_the_same_person(
+    hub: RunningHub, alice: Person, held: Held
+) -> None:
+    _, lease = held
     alice.start_server("second")
     second = hub.client(f"{hub.url}/user/alice/second/", alice.token)
     status = wait_for(
@@ -169,8 +174,10 @@ def test_a_named_server_of_a_person_is_the_same_person(hub: RunningHub, alice: P
 # -- nobody reaches past their own -------------------------------------------------------------
 
 
-def test_others_see_that_a_gpu_is_used_and_nothing_more(alice: Person, bob: Person) -> None:
-    _, lease = lease_of(alice)
+def test_others_see_that_a_gpu_is_used_and_nothing_more(
+    alice: Person, bob: Person, held: Held
+) -> None:
+    _, lease = held
     seen = bob.status()["leases"]
     (row,) = [row for row in seen if not row.get("id")]
     assert row["gpus"]
@@ -183,8 +190,10 @@ def test_others_see_that_a_gpu_is_used_and_nothing_more(alice: Person, bob: Pers
     assert all(row["environment"] == "bob" for row in usage["rows"])
 
 
-def test_nobody_touches_anothers_lease_through_their_server(alice: Person, bob: Person) -> None:
-    kernel, lease = lease_of(alice)
+def test_nobody_touches_anothers_lease_through_their_server(
+    alice: Person, bob: Person, held: Held
+) -> None:
+    kernel, lease = held
     for attempt in (
         bob.api.delete(f"gpushare/api/leases/{lease['id']}"),
         bob.api.delete(f"gpushare/api/leases/{'0' * 32}"),
@@ -206,9 +215,9 @@ def test_nobody_touches_anothers_lease_through_their_server(alice: Person, bob: 
 
 
 def test_nobody_touches_anothers_lease_by_the_socket(
-    hub: RunningHub, alice: Person, bob: Person
+    hub: RunningHub, alice: Person, bob: Person, held: Held
 ) -> None:
-    _, lease = lease_of(alice)
+    _, lease = held
     with (
         NodeClient(hub.socket, alice.token) as hers,
         NodeClient(hub.socket, bob.token) as his,
@@ -290,9 +299,9 @@ def test_a_token_for_something_else_gets_no_gpu(hub: RunningHub, bob: Person) ->
 
 
 def test_no_token_is_in_a_log_or_in_what_lies_around(
-    hub: RunningHub, alice: Person, bob: Person
+    hub: RunningHub, alice: Person, bob: Person, held: Held
 ) -> None:
-    _, lease = lease_of(alice)
+    _, lease = held
     own = (hub.home / "hub-token").read_text().strip()
     log = (hub.home / "hub.log").read_text(errors="replace")
     ledger = b"".join(path.read_bytes() for path in hub.home.glob("ledger.sqlite*"))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.hub import forms, views, words
+from jupyter_gpushare.hub import forms, live, views, words
 from jupyter_gpushare.hub.adminpages import RevokeFormHandler
 from jupyter_gpushare.hub.csvfile import to_csv
 from jupyter_gpushare.hub.listing import Member
@@ -51,6 +51,27 @@ def lease(**more: Any) -> dict[str, Any]:
 def shown_lease(**more: Any) -> views.LeaseView:
     (one,) = views.lease_views(status(leases=[lease(**more)]))
     return one
+
+
+def test_an_open_page_is_told_of_one_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "_AT_MOST_EVERY", 0.0)
+    listener, told = object.__new__(live.LiveHandler), list[str]()
+
+    async def write(message: str) -> None:
+        told.append(message)
+
+    async def story() -> None:
+        listener._changed = asyncio.Event()
+        monkeypatch.setattr(listener, "write_message", write)
+        telling = asyncio.create_task(listener._tell())
+        for times in (1, 2):
+            listener._changed.set()
+            for _ in range(20):  # turns of the loop: it would tell more often if it did
+                await asyncio.sleep(0)
+            assert told == [live.CHANGED] * times
+        telling.cancel()
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("reason", sorted(words.WARNINGS))
@@ -737,6 +758,7 @@ def test_of_several_only_what_is_ticked_is_changed() -> None:
 
 def test_a_name_that_is_none() -> None:
     assert forms.checked_names([" alice ", "bob"]) == (["alice", "bob"], "")
+    assert forms.checked_names(["x" * 256]) == (["x" * 256], "")
     for wrong in ("", "a\x00b", "x" * 257):
         assert forms.checked_names(["bob", wrong])[1]
 

@@ -344,15 +344,15 @@ def test_a_process_that_works_on_is_seen_in_each_reading(
 
 
 def test_samples_that_cannot_be_are_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
-    """As some drivers give them: a share of more than all, and no process at all."""
+    """As some drivers give them: a share of more than all, and no process at all. All can be."""
     gpu = world.add_gpu()
     world.add_process(gpu, os.getpid(), GIB)
     world.add_process(gpu, 0, GIB, stays=True)
     started(inventory)
-    world.add_sample(gpu, os.getpid(), 20, stamp=1_000)
+    world.add_sample(gpu, os.getpid(), 100, stamp=1_000)
     world.add_sample(gpu, os.getpid(), 4_000_000_000, stamp=2_000)
     world.add_sample(gpu, 0, 70, stamp=2_000)
-    assert work(inventory) == {os.getpid(): 0.2, 0: None}
+    assert work(inventory) == {os.getpid(): 1.0, 0: None}
 
 
 @pytest.mark.parametrize("way", ["lacks", "cannot"])

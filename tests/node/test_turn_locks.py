@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cuda import GIB, CudaWorld, children_of, end_helper, helper_pid
-from support.node import RunningNode, token_file, until
+from support.node import Puppet, RunningNode, token_file, until
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.privateplace import checkpoint_socket
@@ -164,6 +165,7 @@ def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(scene: Mak
         until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
         until(now.says_so, "a status says that one is locked, and until when", WITHIN)
         until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
+        until(lambda: min(now.pauses("alice", 0.4)) < 1.5, "an end by a turn, not by the time", 10)
         with now.node.client("root") as root:
             leases = root.call(Method.STATUS)["leases"]
             kinds = [e["kind"] for e in root.call(Method.HISTORY, limit=1000)["events"]]
@@ -194,6 +196,42 @@ def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(scene: Mak
         now.go_on()
         until(now.anybody_locked, "they take turns again", WITHIN)
         now.go_on()
+
+
+def test_a_lock_is_over_with_its_connection(tmp_path: Path) -> None:
+    """As where it failed. In one wait a task is locked once."""
+    config = CONFIG + "c.Policy.turn_lock = 10.0\nc.Policy.quantum = 100.0\n"
+    config += "c.Policy.heartbeat_timeout = 300.0\n"
+    people = token_file(tmp_path, "alice", "bob", "root")
+    with (
+        RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=[people]) as node,
+        Puppet() as a,
+        Puppet() as b,
+        node.client("root") as root,
+    ):
+        wires = {}
+        for who, puppet in (("alice", a), ("bob", b)):
+            client = puppet.client(node.socket, who, recalls=True)
+            lease = client.request(memory=GIB)["lease"]
+            plain = {"figures": [], "steps": 0, "can_take_turns": True, "by_lock": True}
+            client.call(Method.MEMORY, lease=lease, **plain)
+            wires[lease] = puppet.client(node.socket, who)
+
+        def told() -> dict[str, dict[str, Any]]:
+            answers = {x: wires[x].call(Method.TURN_LOCK, lease=x) for x in wires}
+            return {x: answer for x, answer in answers.items() if "seconds" in answer}
+
+        ((lease, answer),) = until(told, "one is to be locked").items()
+        assert answer["seconds"] == 10.0
+        assert not told(), "not twice"
+
+        def locked() -> list[str]:
+            leases = root.call(Method.STATUS)["leases"]
+            return [one["id"] for one in leases if one["interrupted"]]
+
+        assert locked() == [lease]
+        wires[lease].close()
+        until(lambda: not locked(), "it is not locked any more", 5)
 
 
 @pytest.mark.long

@@ -312,15 +312,15 @@ model.fit(data, data[:, :1], batch_size=8, epochs=1_000_000, verbose=0, callback
 
 
 @contextmanager
-def looping(node: RunningNode, place: Path, program: str) -> Iterator[list[Path]]:
-    """Alice and bob each run this program, and write down what they do."""
+def looping(node: RunningNode, place: Path, hers: str, his: str = LOOP) -> Iterator[list[Path]]:
+    """Alice and bob each run a program, and write down what they do."""
     files = [place / f"{who}.steps" for who in ("alice", "bob")]
     with contextlib.ExitStack() as stack:
-        for who, file in zip(("alice", "bob"), files, strict=True):
+        for who, file, code in zip(("alice", "bob"), files, (hers, his), strict=True):
             environ = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket), "JUPYTER_GPUSHARE_TOKEN": who}
             with file.open("w") as out:
                 process = subprocess.Popen(
-                    [sys.executable, "-c", program],
+                    [sys.executable, "-c", code],
                     env={**os.environ, **environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                     stdout=out,
                 )
@@ -344,7 +344,7 @@ def test_loops_without_an_optimizer_take_turns(
     node: RunningNode, tmp_path: Path, program: str
 ) -> None:
     with looping(node, tmp_path, program) as files:
-        # TensorFlow takes half a minute to load in two programs at once, longer beside other tests.
+        # TensorFlow takes long to load, longer beside other tests.
         both = "both take turns"
         until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), both, within=180.0)
         before = [len(written(file)) for file in files]
@@ -394,7 +394,7 @@ def test_a_node_manager_that_dies_in_a_hand_over_loses_nobodys_turn(
     with contextlib.closing(node):
         # The first turn is of one who computes when the other comes, the second one the other's.
         node.start(JUPYTER_GPUSHARE_FAILPOINT=f"{point}:3:{event}")
-        with looping(node, tmp_path, WAITS) as files:
+        with looping(node, tmp_path, WAITS, WAITS) as files:
             assert node.wait_dead(WITHIN) == -signal.SIGKILL
             began = [len(written(file, "waits")) for file in files]
             assert min(began) > 0, "both took turns before"

@@ -34,10 +34,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(CLIENT, tmp_path_factory.mktemp("wheel"), "build_wheel")
 
 
-@pytest.fixture
-def light(wheel: Path, tmp_path: Path) -> Iterator[Environment]:
-    """An environment with the light client and nothing else at all."""
-    environment = make_environment(tmp_path / "venv")
+@pytest.fixture(scope="module")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
+    """An environment with the light client and nothing else at all; tests leave it as it was."""
+    environment = make_environment(tmp_path_factory.mktemp("light") / "venv")
     before = environment.files()
     environment.pip("install", "--quiet", "--no-index", wheel)
     yield environment

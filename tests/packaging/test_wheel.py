@@ -179,16 +179,17 @@ def test_a_ui_of_another_version_goes_to_nobody(unpacked: Path, tmp_path: Path) 
     assert not list(tmp_path.glob("*.whl"))
 
 
-@pytest.fixture
-def bare(tmp_path: Path) -> Environment:
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """It sees the packages of the tests' own environment, but not its start-up files."""
-    environment = make_environment(tmp_path / "venv")
+    environment = make_environment(tmp_path_factory.mktemp("bare") / "venv")
     (environment.site / "zz_outside.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return environment
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def installed(bare: Environment, wheel: Path, client: Path) -> Iterator[Environment]:
+    """One for all tests: each leaves it as it was, else the last look at its files fails."""
     before = bare.files()
     bare.pip("install", "--quiet", "--no-deps", "--no-index", wheel, client)
     yield bare

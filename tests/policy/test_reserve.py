@@ -439,6 +439,20 @@ def test_both_neighbours_are_asked_where_one_is_not_enough() -> None:
     assert asked(one) == ["L2", "L3"]
 
 
+def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
+    one = world(idle_timeout=1800.0, burst_headroom=1.0)
+    one.request("alice", 1, expects(4))
+    one.request("bob", 2, Request(memory=Bytes(GIB)))
+    idle(one, "L2")
+    one.request("carol", 3, Request(memory=Bytes(18 * GIB)))
+    uses(one, 1, 5)
+    assert books(one) == (5, 5), "6.25 GiB are needed, and Carol computes"
+    waits(one, 200)
+    assert one.state.short
+    assert not asked(one)
+    assert not [*growing.neighbours(one.state, one.config)], "and nobody looks again for that"
+
+
 def test_nobody_is_asked_where_nobody_computes() -> None:
     one = beside()
     uses(one, 1, 5)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.policy_world import GIB, World, gpu, process
 
+from jupyter_gpushare.node.views.status import DisplayState, display_state
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import Stall, Turn
 from jupyter_gpushare.policy.measure.stalled import look
@@ -78,6 +79,11 @@ def pass_by(world: World, seconds: float, every: float = 300.0) -> list[tuple[fl
     for act in acts:
         assert [*core.effects(act, world.state, world.config)] == [Signal(process(1), act.action)]
     return [(act.at - begun, act.action) for act in acts]
+
+
+def test_a_silent_task_shows_as_stalled_whatever_it_said_that_it_does() -> None:
+    world = silent(bob=False)
+    assert display_state(world.state, world.state.leases[ALICE]) is DisplayState.STALLED
 
 
 def test_a_kernel_is_interrupted_after_half_an_hour_and_killed_after_a_day() -> None:

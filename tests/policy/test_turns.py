@@ -46,7 +46,7 @@ from jupyter_gpushare.policy.words.model import (
 )
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
-from jupyter_gpushare.policy.words.turns import TURN_MOVES, Share, ShareMode, TurnPhase
+from jupyter_gpushare.policy.words.turns import TURN_MOVES, Figures, Share, ShareMode, TurnPhase
 
 #: Seconds; read before a bug is planted in it.
 HELD_FOR = int(patience.HELD_FOR)
@@ -217,6 +217,21 @@ def test_who_tells_too_little_frees_nothing_that_it_uses() -> None:
     at.observe()
     refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
     assert isinstance(refused, core.Refuse), "13 GiB are in use, whatever she says"
+
+
+def test_what_a_task_tells_is_cut_to_what_can_be() -> None:
+    """To its own GPUs, each once, and to their size."""
+    at = world(2)
+    alice = come(at, "alice", 1)
+    (own,) = at.uuids(alice)
+    other = next(uuid for uuid in at.state.gpus if uuid != own)
+    told = [
+        Figures(uuid, Bytes(kept * GIB), Bytes(GIB), Bytes(GIB))
+        for uuid, kept in ((own, 90), (own, 1), (other, 1))
+    ]
+    assert [*shares.bounded(at.state, alice.lease, told)] == [
+        Figures(own, Bytes(24 * GIB), Bytes(0), Bytes(0))
+    ]
 
 
 def test_an_idle_task_has_no_turn_until_it_asks() -> None:

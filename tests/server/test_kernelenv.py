@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.jupyter import Home, Kernel, Server, wait_for
 
-from jupyter_gpushare.server.kernelenv import notebook_wishes
+from jupyter_gpushare.server.kernelenv import _may_be_notebook, notebook_wishes
 
 MANAGERS = "jupyter_server.services.kernels.kernelmanager"
 
@@ -183,6 +183,21 @@ def terminal_says(server: Server, name: str, command: str) -> str:
     finally:
         socket.close()
     return said
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "is_one"),
+    [
+        ("a.ipynb", "notebook", True),
+        ("a", "notebook", True),
+        ("a.ipynb", None, True),  # as an old front end says it
+        ("a.py", None, False),
+        ("a.ipynb", "console", False),
+        (None, "notebook", False),
+    ],
+)
+def test_what_may_be_a_notebook(path: object, kind: object, is_one: bool) -> None:
+    assert _may_be_notebook(path, kind) is is_one
 
 
 json_values = st.recursive(

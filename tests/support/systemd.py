@@ -21,14 +21,16 @@ for number, fd in enumerate(fds):
     os.dup2(fd, 3 + number)
     os.close(fd)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES="a:b")
-os.execv(sys.argv[2], sys.argv[2:])
 """
+_EXEC = "os.execv(sys.argv[2], sys.argv[2:])\n"
+# Without another start, which a warm process can be (tests/support/warm.py).
+_SERVE = "del sys.argv[1]\nfrom jupyter_gpushare.node.app import main; main()\n"
 
 
 def handing_over(fds: Sequence[int], command: Sequence[str]) -> list[str]:
     """``command``, started as systemd starts a service that gets these sockets."""
     numbers = ",".join(map(str, fds))
-    return [sys.executable, "-I", "-S", "-c", _HAND_OVER, numbers, *command]
+    return [sys.executable, "-I", "-S", "-c", _HAND_OVER + _EXEC, numbers, *command]
 
 
 class Ear:
@@ -86,7 +88,9 @@ class ActivatedNode(RunningNode):
 
     def command(self) -> list[str]:
         """What is run."""
-        return handing_over([self.listening.fileno()], super().command())
+        python, _m, _module, *arguments = super().command()
+        number = str(self.listening.fileno())
+        return [python, "-c", _HAND_OVER + _SERVE, number, *arguments]
 
     def close(self) -> None:
         """End it, and the listening."""

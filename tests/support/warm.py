@@ -79,6 +79,7 @@ MODULES = {
 IN_CODE = {
     "import torch": "torch",
     "from jupyter_gpushare.node.app import main; main()": "node",
+    "\njupyter_gpushare.node.app.main()\n": "node",
 }
 #: Options of Python that a fork can be given.
 STRICT = ["-W", "error"]
