@@ -44,7 +44,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jupyter_gpushare"
 #: A fault is not found when the tests that come by have run for so many seconds.
-PATIENCE = 240
+PATIENCE = 90
 #: No room is left out, however small; the others get more in the measure of their size.
 LEAST = 2
 
