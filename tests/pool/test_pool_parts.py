@@ -10,6 +10,7 @@ import json
 import logging
 import ssl
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from jupyter_gpushare.pool.clock import PoolClock
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.hostlink import HostLink, _budget, _lines
 from jupyter_gpushare.pool.ledger import LedgerProblem, PoolLedger
+from jupyter_gpushare.pool.manager import PoolManager
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.effects import Budget
 from jupyter_gpushare.protocol.framing import MAX_LINE, encode
@@ -102,6 +104,25 @@ def test_the_pools_clock_never_goes_back(tmp_path: Path) -> None:
     assert far <= now < far + 60
     assert now <= PoolClock(book).now() < now + 60
     book.close()
+
+
+def test_it_looks_at_the_time_no_more_often_than_it_is_to() -> None:
+    manager: Any = object.__new__(PoolManager)
+    manager.config, looks = SimpleNamespace(interval=3600.0), list[object]()
+
+    async def submit(command: object) -> None:
+        looks.append(command)
+        await asyncio.sleep(0)
+
+    async def story() -> None:
+        manager.submit = submit
+        ticking = asyncio.create_task(manager._tick())
+        for _ in range(20):  # turns of the loop
+            await asyncio.sleep(0)
+        ticking.cancel()
+
+    asyncio.run(story())
+    assert looks == []
 
 
 def test_what_is_lent_to_many_fits_into_lines() -> None:

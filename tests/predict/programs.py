@@ -169,6 +169,7 @@ def of_keras() -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     import keras
     import numpy
+    import tensorflow
 
     layers = keras.layers
     cnn = keras.Sequential(
@@ -185,6 +186,17 @@ def of_keras() -> None:
     tell("cnn", cnn, image, iterations=7)
     rnn = keras.Sequential([keras.Input((20, 8)), layers.LSTM(16)])
     here("rnn", rnn, numpy.zeros((4, 20, 8), "float32"), training=True)
+
+    @keras.saving.register_keras_serializable()
+    class Sums(layers.Layer):
+        def build(self, _shape: Any) -> None:
+            self.kernel = self.add_weight(shape=(8, 16))
+
+        def call(self, x: Any) -> Any:
+            return tensorflow.einsum("abc,cd->abd", x, self.kernel)
+
+    sums = keras.Sequential([keras.Input((20, 8)), Sums()])
+    here("sums", sums, numpy.zeros((4, 20, 8), "float32"))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     here("training", cnn, (image, numpy.zeros(1, "int64")), loss=loss, optimizer="adam")
 

@@ -140,6 +140,12 @@ def test_a_recurrent_layer_of_keras_counts_each_step(of_keras: dict[str, Any]) -
     assert of_keras["rnn"]["nodes"]["MatMul"][2] == pytest.approx(3 * 20 * one, rel=0.03)
 
 
+def test_a_sum_over_indices_of_tensorflow_counts_as_the_product_that_it_is(
+    of_keras: dict[str, Any],
+) -> None:
+    assert of_keras["sums"]["nodes"]["MatMul"][1:3] == [1, 2 * 4 * 20 * 8 * 16]
+
+
 def test_a_cell_that_calls_a_compiled_function_of_jax_is_understood(of_jax: dict[str, Any]) -> None:
     assert of_jax["cell"]["iterations"] == 30
     assert of_jax["cell"]["flops"] == 2 * 2 * 8 * 64 * 32  # there, and back to the weights

@@ -5,6 +5,8 @@ Real servers, kill -9.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -17,7 +19,7 @@ from support.node import NodeClient
 from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.server.embed import HostLock
+from jupyter_gpushare.server.embed import EmbeddedNode, HostLock
 
 TAKE_OVER_WITHIN = 15.0  # seconds; "a few" on a quiet machine, this one has two slow cores
 
@@ -41,6 +43,23 @@ def host_of(home: Home, servers: list[Server]) -> tuple[Server, Server]:
 
 def lease_ids(server: Server) -> list[str]:
     return [lease["id"] for lease in server.gpushare("leases")["leases"]]
+
+
+def test_who_stops_takes_no_part_in_the_election_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def part(_node: EmbeddedNode) -> None:
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        log = logging.getLogger("host")
+        node = EmbeddedNode(socket=f"{tmp_path}/s", arguments=[], log=log)
+        monkeypatch.setattr(EmbeddedNode, "_run", part)
+        node.start()
+        await node.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())
 
 
 def test_two_servers_one_host_and_take_over(home: Home) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_client.manager import AsyncKernelManager
 
 from jupyter_gpushare.protocol.processes import start_time
+from jupyter_gpushare.starts.provisioner import PoolProvisioner
 from jupyter_gpushare.starts.reach import HostAway, NotStarted, Reached, Started, ask
+from jupyter_gpushare.starts.wishes import Choice
 
 LOOP = [sys.executable, "-c", "import time; print('on', flush=True); time.sleep(100)"]
 
@@ -122,6 +126,29 @@ def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
         with pytest.raises(HostAway, match=r"b did not answer within 0\.2 s"):
             await silent.call("port", address="127.0.0.1", patience=0.2)
         assert silent.gone is not None
+
+    asyncio.run(story())
+
+
+def test_a_kernel_that_was_not_started_leaves_no_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[Reached] = []
+    open_one = Reached.open
+
+    async def noted(*words: Any) -> Reached:
+        opened.append(await open_one(*words))
+        return opened[-1]
+
+    async def story() -> None:
+        monkeypatch.setattr(Reached, "open", noted)
+        provisioner = PoolProvisioner(parent=AsyncKernelManager(connection_file="/no/file"))
+        choice, words = Choice(socket.gethostname()), {"env": dict(os.environ)}
+        with pytest.raises(RuntimeError, match=r"The kernel was not started: .*no-such-program"):
+            await provisioner._start_on(choice, ["/no-such-program"], words)
+        assert not provisioner.has_process
+        (reached,) = opened
+        assert reached.gone is not None
 
     asyncio.run(story())
 
