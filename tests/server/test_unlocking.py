@@ -114,6 +114,7 @@ def test_a_locked_kernel_hears_at_once_what_its_person_does(
         kernel = server.start_kernel()
         address = f"api/kernels/{kernel.id}"
         for act in ("debug", "interrupt", "restart", "shutdown"):
+            until(kernel.answers, f"it runs code before the {act}", WITHIN)
             pid = kernel.pid()
             with closing(server.websocket(f"{address}/channels", subprotocol=V1)) as wire:
                 wire.send_binary(_message("shell", "execute_request", {"code": LOOP}))
@@ -130,8 +131,11 @@ def test_a_locked_kernel_hears_at_once_what_its_person_does(
                         assert server.api.post(f"{address}/{act}").is_success
                     if act == "interrupt":
                         _wait_for(wire, b'"KeyboardInterrupt"')
-                    assert time.monotonic() - began < 8, "not when the lock would have ended"
+                    took = time.monotonic() - began
                     until(lambda o=outcomes: o, f"{act} has ended the lock", 8)
+                    assert outcomes[0].seconds["held"] < 8, "not when it would have ended"
+                    if act in ("debug", "interrupt"):  # a kernel may take its time to end
+                        assert took < 8
                 if act == "debug":
                     os.kill(pid, signal.SIGINT)  # the loop ends, as that which is interrupted
                     _wait_for(wire, b'"KeyboardInterrupt"')
