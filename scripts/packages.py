@@ -47,7 +47,8 @@ def is_there(place: str) -> bool:
 
 def for_uv(settings: Mapping[str, list[str]]) -> list[str]:
     """pip's settings as options of ``uv pip install``."""
-    options = ["--system-certs"]
+    # pip takes the best of all indexes, not what the first one has.
+    options = ["--system-certs", "--index-strategy=unsafe-best-match"]
     for name, option in (
         ("index-url", "--default-index"),
         ("extra-index-url", "--index"),
