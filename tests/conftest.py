@@ -31,9 +31,9 @@ ORDER = {name: at for at, name in enumerate((*BEGIN, "", *END))}
 
 
 def room_of(path: Path) -> str:
-    """The folder of a test, below this one."""
+    """The folder of a test, below this one; nothing for this one itself and what is elsewhere."""
     here = Path(__file__).parent
-    return path.relative_to(here).parts[0] if path.is_relative_to(here) else ""
+    return (path.relative_to(here).parts or ("",))[0] if path.is_relative_to(here) else ""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
