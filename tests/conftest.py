@@ -60,13 +60,13 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = hasattr(config, "workerinput")
     if not worker:  # workers inherit it
         _leave_the_host(config)
-    config.pluginmanager.register(Costs(None if worker else config.getoption("--costs")), "costs")
     # A node manager of whoever runs the tests, say of `make lab`, would give pytest a GPU.
     runtime = tempfile.TemporaryDirectory(prefix="gpushare-")
     config.add_cleanup(runtime.cleanup)
     os.environ["JUPYTER_RUNTIME_DIR"] = runtime.name
     if (starts := warm.install()) is not None:
         config.add_cleanup(starts.close)
+    config.pluginmanager.register(Costs(None if worker else config.getoption("--costs")), "costs")
     # A shell starts its background jobs with SIGINT ignored, and children would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,6 +5,7 @@ Else other tests would be green, or red, for a product that nobody has.
 
 from __future__ import annotations
 
+import _posixsubprocess
 import json
 import os
 import signal
@@ -44,8 +45,7 @@ print(json.dumps(told))
 @pytest.fixture(scope="module")
 def starts() -> Iterator[warm.Warm]:
     """Warm starts of this module's own, whether or not the worker has some."""
-    ours = getattr(subprocess._fork_exec, "__self__", None)  # type: ignore[attr-defined]
-    made = warm.Warm(ours.cold if ours else subprocess._fork_exec)  # type: ignore[attr-defined]
+    made = warm.Warm(_posixsubprocess.fork_exec)
     yield made
     made.close()
 
@@ -53,7 +53,7 @@ def starts() -> Iterator[warm.Warm]:
 @pytest.fixture(params=["cold", "warm"])
 def run(request: pytest.FixtureRequest, starts: warm.Warm, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`subprocess.run`, by a warm process or not."""
-    if request.param == "warm" and warm.install() is None:
+    if request.param == "warm" and not warm.can():
         pytest.skip("no warm starts here")
     how = starts.fork_exec if request.param == "warm" else starts.cold
     monkeypatch.setattr(subprocess, "_fork_exec", how)

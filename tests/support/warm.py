@@ -231,18 +231,26 @@ def _key(job: dict[str, Any]) -> tuple[str, ...]:
     return (job["kind"], *sorted(once))
 
 
+def can() -> bool:
+    """Whether programs can be started warm here."""
+    import platform
+
+    return (
+        not os.environ.get(COLD)
+        and platform.machine() == "x86_64"
+        and (3, 11) <= sys.version_info[:2] <= (3, 13)
+        and _knows_tid()
+        and not ctypes.CDLL(None).prctl(
+            _PR_SET_MM, _MM_MAP_SIZE, ctypes.byref(ctypes.c_uint()), 0, 0
+        )
+    )
+
+
 def install() -> Warm | None:
     """Warm starts for all `subprocess.Popen` of this process; ``None`` where they cannot be."""
-    import platform
     import subprocess
 
-    if (
-        os.environ.get(COLD)
-        or platform.machine() != "x86_64"
-        or not (3, 11) <= sys.version_info[:2] <= (3, 13)
-        or not _knows_tid()
-        or ctypes.CDLL(None).prctl(_PR_SET_MM, _MM_MAP_SIZE, ctypes.byref(ctypes.c_uint()), 0, 0)
-    ):
+    if not can():
         return None
     warm = Warm(subprocess._fork_exec)  # type: ignore[attr-defined]
     subprocess._fork_exec = warm.fork_exec  # type: ignore[attr-defined]
