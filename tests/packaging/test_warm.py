@@ -136,6 +136,7 @@ def test_it_ends_as_programs_do(run: Any, end: str, status: int) -> None:
     assert (done.returncode, done.stdout.split()[0]) == (status, "said")
     assert done.stdout.endswith("last\n") == ("last" in end)
     assert ("ValueError: of mine" in done.stderr) == ("ValueError" in end)
+    assert "warm.py" not in done.stderr
 
 
 def test_what_a_fork_cannot_have_is_started_cold(starts: warm.Warm) -> None:

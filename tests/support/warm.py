@@ -511,4 +511,12 @@ if __name__ == "__main__":
     _wire = socket.socket(fileno=int(sys.argv[2]))
     _job_, _hidden = _serve(sys.argv[1], _wire)
     _wire.detach()
-    _run(_job_, _hidden, _base)
+    try:
+        _run(_job_, _hidden, _base)
+    except Exception as _error:  # noqa: BLE001 - whatever the program ends with
+        # As Python tells it, but for the lines of this file.
+        _trace = _error.__traceback__
+        while _trace is not None and _trace.tb_frame.f_code.co_filename == __file__:
+            _trace = _trace.tb_next
+        sys.excepthook(type(_error), _error.with_traceback(_trace), _trace)
+        sys.exit(1)
