@@ -78,7 +78,6 @@ MODULES = {
 #: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code.
 IN_CODE = {
     "import torch": "torch",
-    "from jupyter_gpushare.node.app import main; main()": "node",
     "\njupyter_gpushare.node.app.main()\n": "node",
 }
 #: Options of Python that a fork can be given.
