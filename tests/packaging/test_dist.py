@@ -22,8 +22,8 @@ def test_make_dist_installs_what_builds_a_package_and_nothing_else(tmp_path: Pat
         text=True,
         check=True,
     )
-    (*_, tools) = [line for line in done.stdout.splitlines() if " install 'hatchling" in line]
-    installed = set(re.findall(r" install ([^\n]+)", done.stdout))
+    (*_, tools) = [line for line in done.stdout.splitlines() if "packages.py 'hatchling" in line]
+    installed = set(re.findall(r"scripts/packages\.py ([^\n]+)", done.stdout))
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     asked = {part.strip("'") for line in installed for part in line.split() if part[0] == "'"}
     assert asked == set(wanted), tools
