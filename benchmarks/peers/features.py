@@ -150,7 +150,7 @@ FEATURES = (
         "`kill -9` in the middle of a write",
         (
             "loses nothing",
-            f"{PROMISES}::test_dying_at_any_instant_keeps_every_acknowledged_grant",
+            "test:tests/node/test_node_process.py::test_what_was_told_is_so_after_every_crash",
             "run:torn",
         ),
         ("may leave a state that nobody can read", "run:torn", "genv:utils/utils.py"),
