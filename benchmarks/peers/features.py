@@ -178,7 +178,7 @@ FEATURES = (
         "A GPU for a notebook that runs already",
         (
             "at the import, no restart",
-            "test:tests/e2e/test_one_host.py::test_import_gets_a_gpu_death_gives_it_to_the_next",
+            "test:tests/e2e/test_one_host.py::test_import_gets_a_gpu_and_who_waits_for_it_can_leave_and_gets_it_when_it_is_free",
         ),
         (
             "from a terminal, then restart the kernel",
