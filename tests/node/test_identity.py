@@ -1,4 +1,4 @@
-"""Who is at the other end is what the kernel says, or a token, and never the client.
+"""The kernel or a token tells the node manager who a client is, and the client never does.
 
 With real processes of real users.
 """

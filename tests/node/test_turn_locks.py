@@ -1,7 +1,7 @@
 """Processes without a gate take turns by the driver's lock, and nobody stays locked.
 
-Real processes, over the driver's double, in one story. Who is locked when is a rule, and stands in
-tests/policy/test_turn_locks.py; how a lock ends stands in tests/checkpoint/test_locks.py.
+One story plays it with real processes over the driver's double. tests/policy/test_turn_locks.py
+tests the rule that says which task is locked, and tests/checkpoint/test_locks.py how a lock ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who has spent a budget of GPU-hours waits or gives way, and bars nobody."""
+"""An environment that has spent its GPU-hours waits or gives way, and stops nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may watch hears of each change by the live WebSocket, and nobody else hears anything."""
+"""The live WebSocket tells each change to those who may watch, and tells nobody else anything."""
 
 from __future__ import annotations
 
