@@ -520,6 +520,7 @@ def test_after_the_grace_sigterm_ends_a_program_that_comes_to_no_gate() -> None:
 
 
 def test_what_is_being_saved_then_is_saved() -> None:
+    # Saving takes longer than the grace.
     slow = FAST.format(grace=0.3) + (
         "@gpushare.on_preempt\ndef slow():\n    time.sleep(0.5)\n    save()\ngpushare.checkpoint()"
     )

@@ -228,7 +228,7 @@ def save():
 while len(done) < steps:
     done.append(len(done) + 1)
     if again == "0":
-        time.sleep(0.01)
+        time.sleep(0.01)  # it computes, so that somebody can ask it to stop meanwhile
     print("step", len(done), flush=True)
     while again == "1" and len(done) == steps - 1:
         gpushare.checkpoint()
@@ -432,7 +432,7 @@ class Net(lightning.LightningModule):
         )
 
     def training_step(self, batch, index):
-        time.sleep(pause)
+        time.sleep(pause)  # the GPU computes
         # Lightning begins an epoch's data anew: which one comes next goes by the step here.
         torch.manual_seed(self.global_step)
         inputs = torch.randn(4, 8)

@@ -54,7 +54,7 @@ optimizer = torch.optim.AdamW(net.parameters())
 optimizer.register_step_post_hook(lambda *_: step_ended())
 while done < most:
     net(torch.ones(2, 8)).sum().backward()
-    time.sleep(0.01)
+    time.sleep(0.01)  # the GPU computes
     optimizer.step()
 """
 )
@@ -64,7 +64,7 @@ EVALUATES = (
 with torch.no_grad():
     while done < most:
         net(torch.ones(2, 8))
-        time.sleep(0.01)
+        time.sleep(0.01)  # the GPU computes
         step_ended()
 """
 )
@@ -79,7 +79,7 @@ log = open(sys.argv[1], "a", buffering=1)
 most = int(sys.argv[2]) if len(sys.argv) > 2 else 10**9
 done = 0
 for _ in gpushare.steps(range(most)):
-    time.sleep(0.01)
+    time.sleep(0.01)  # the GPU computes
     done += 1
     log.write(f"{time.monotonic()}\\n")
 """

@@ -182,6 +182,7 @@ def test_it_is_interrupted_restarted_moved_and_killed(scene: Scene) -> None:
             assert await kernel.run("x = 1; print(x)") == "1"
             (first,) = _kernels(scene, "b")
             told: list[str] = []
+            # It lasts until it is interrupted.
             lasts = "import time\nprint('now', flush=True)\ntime.sleep(100)"
             running = asyncio.create_task(kernel.run(lasts, told))
             await _until(lambda: told, "it runs")
