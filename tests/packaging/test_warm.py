@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,31 @@ def test_what_a_fork_cannot_have_is_started_cold(starts: warm.Warm) -> None:
     subprocess.run([sys.executable, "-c", "'import torch'"], check=True, umask=0o77)
     subprocess.run([sys.executable, "-I", "-c", "'import torch'"], check=True)
     assert len(starts.made) == before
+
+
+def test_a_folder_that_is_not_there_is_told_as_ever(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        run("-c", "'import torch'", cwd=tmp_path / "none")
+    assert run("-c", "'import torch'; print('here')").stdout == "here\n"
+
+
+def test_threads_start_programs_at_once(starts: warm.Warm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "_fork_exec", starts.fork_exec)
+
+    def says(number: int) -> str:
+        words = [sys.executable, "-c", f"'import torch'; print({number})"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    with ThreadPoolExecutor(8) as pool:
+        assert [*pool.map(says, range(40))] == [f"{number}\n" for number in range(40)]
+    assert not starts.hopeless
+
+
+def test_what_a_test_changes_of_pytest_its_programs_have(starts: warm.Warm, tmp_path: Path) -> None:
+    code = "import json, os; 'import torch'; print(json.dumps({'mask': os.umask(0)}))"
+    before = os.umask(0o27)
+    try:
+        assert told_by(starts, "-c", code) == [{"mask": 0o27}] * 2
+    finally:
+        os.umask(before)
+    assert told_by(starts, "-c", code) == [{"mask": before}] * 2

@@ -30,6 +30,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from typing import Any
 
 
@@ -75,10 +76,11 @@ MODULES = {
     "jupyterhub": "hub",
     "ipykernel_launcher": "kernel",
 }
-#: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code.
+#: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code. (One that gives up
+#: rights is none: it loads modules as root, and what a fork has left to load it may not read.)
 IN_CODE = {
     "import torch": "torch",
-    "\njupyter_gpushare.node.app.main()\n": "node",
+    "from jupyter_gpushare.node.app import main; main()": "node",
 }
 #: Options of Python that a fork can be given.
 STRICT = ["-W", "error"]
@@ -112,31 +114,36 @@ class Warm:
         #: Which warm processes were made, for tests.
         self.made: list[tuple[str, ...]] = []
         self._forkers: dict[tuple[str, ...], _Forker] = {}
+        #: What was started cold: once is not worth a warm process, and some kinds cannot be warm.
         self._asked: set[tuple[str, ...]] = set()
+        self.hopeless: set[tuple[str, ...]] = set()
+        self._lock = threading.Lock()  # tests start programs in threads, too
 
     def fork_exec(self, *given: Any) -> int:
         """As ``_posixsubprocess.fork_exec``: start a process and return its pid."""
-        job = _job(given)
-        if job is not None and (forker := self._forker(*_key(job))) is not None:
-            try:
-                return forker.fork(job)
-            except (OSError, EOFError) as error:
-                print("WARM FAILED", repr(error), file=sys.__stderr__)
-                self._forkers = {k: f for k, f in self._forkers.items() if f is not forker}
-                forker.close()
+        if (job := _job(given)) is not None:
+            key = _key(job)
+            with self._lock:
+                forker = self._forker(key)
+                try:
+                    if forker is not None and (pid := forker.fork(job)):
+                        return pid
+                except (OSError, EOFError):  # it has ended; where it never forked, it cannot
+                    self._forkers.pop(key).close()
+                    if forker is not None and not forker.has_forked:
+                        self.hopeless.add(key)
         return int(self.cold(*given))
 
-    def _forker(self, kind: str, *once: str) -> _Forker | None:
-        key = (kind, *once)
+    def _forker(self, key: tuple[str, ...]) -> _Forker | None:
         if (found := self._forkers.pop(key, None)) is not None:
             self._forkers[key] = found  # the last one is the one that was used last
             return found
-        if key not in self._asked:  # once is not worth it
+        if key not in self._asked or key in self.hopeless:
             self._asked.add(key)
             return None
         while len(self._forkers) >= MOST:
             self._forkers.pop(next(iter(self._forkers))).close()
-        self._forkers[key] = _Forker(self.cold, kind, once)
+        self._forkers[key] = _Forker(self.cold, key[0], key[1:])
         self.made.append(key)
         return self._forkers[key]
 
@@ -151,8 +158,9 @@ class _Forker:
 
     def __init__(self, cold: Any, kind: str, once: tuple[str, ...]) -> None:
         self.wire, theirs = socket.socketpair()
+        self.has_forked = False
         environ = {k: v for k, v in os.environ.items() if not k.startswith((*READ_ONCE, "PYTEST"))}
-        environ |= dict(pair.split("=", 1) for pair in once)
+        environ |= dict(pair.split("=", 1) for pair in once if not pair.startswith("/"))
         environ["OPENBLAS_NUM_THREADS"] = "1"  # a fork has one thread, and numpy starts others
         command = [sys.executable, __file__, kind, str(theirs.fileno())]
         encoded = [os.fsencode(f"{name}={value}") for name, value in environ.items()]
@@ -169,16 +177,20 @@ class _Forker:
         os.close(write)
 
     def fork(self, job: dict[str, Any]) -> int:
-        """Have it fork; the child's pid. Raises ``OSError`` and ``EOFError`` when it has ended."""
+        """Have it fork; the child's pid, or 0 where it could not become what the job says.
+
+        Raises ``OSError`` and ``EOFError`` when it has ended.
+        """
         text = json.dumps(job).encode()
         self.wire.sendall(len(text).to_bytes(4, "big"))
         fds = array.array("i", [here for here, _ in job["fds"]]).tobytes()
         sent = self.wire.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         self.wire.sendall(text[sent:])
-        pid = int.from_bytes(_exactly(self.wire, 4), "big")
-        if not pid:
-            raise OSError("it could not fork")
-        return pid
+        pid = int.from_bytes(_exactly(self.wire, 4), "big", signed=True)
+        self.has_forked = True
+        if pid < 0:
+            os.waitpid(-pid, 0)
+        return max(pid, 0)
 
     def close(self) -> None:
         self.wire.close()
@@ -225,9 +237,26 @@ def _kind(words: list[str], folder: str) -> str | None:
 
 
 def _key(job: dict[str, Any]) -> tuple[str, ...]:
-    """The warm process that can be this program: its kind, and what a process reads only once."""
+    """The warm process that can be this program.
+
+    That is its kind, what a process reads only once, and what it inherits of its parent.
+    """
     once = (p for p in job["environ"] if p.startswith(READ_ONCE) and not p.startswith(GIVEN))
-    return (job["kind"], *sorted(once))
+    return (job["kind"], *sorted(once), *_inherited())
+
+
+def _inherited() -> list[str]:
+    """Limits, mask, signals and places that a child has of its parent, as paths and what they say.
+
+    A test may change those of pytest; a warm process was started before or afterwards.
+    """
+    names = ("Umask:", "SigBlk:", "SigIgn:", "CapBnd:", "Cpus_allowed:")
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        told = [f"/status {line}" for line in file if line.startswith(names)]
+    for name in ("limits", "cgroup", "oom_score_adj"):
+        with open(f"/proc/self/{name}", encoding="ascii", errors="replace") as file:
+            told.append(f"/{name} {file.read()}")
+    return [*told, *(f"/ns {os.readlink(f'/proc/self/ns/{name}')}" for name in ("mnt", "net"))]
 
 
 def can() -> bool:
@@ -379,8 +408,7 @@ def _serve(kind: str, wire: socket.socket) -> tuple[dict[str, Any], Hidden]:
         job = json.loads(text)
         pid = _fork_beside()
         if pid == 0:
-            answer = wire.fileno()
-            _wear([*fds], job, answer)
+            _wear([*fds], job, wire.fileno())
             return job, hidden
         for fd in fds:
             os.close(fd)
@@ -411,18 +439,22 @@ def _wear(fds: list[int], job: dict[str, Any], answer: int) -> None:
 
     answer, *far = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 512) for fd in (answer, *fds)]
     os.closerange(0, 512)
-    for fd, (_, wanted) in zip(far, job["fds"], strict=True):
-        os.dup2(fd, wanted, inheritable=True)
-        os.close(fd)
-    if job["session"]:
-        os.setsid()
-    os.chdir(job["cwd"])
-    os.environ.clear()
-    for pair in job["environ"]:
-        name, _, value = pair.partition("=")
-        if name:
-            os.environ[name] = value
-    _say_what_it_is(job)
+    try:
+        for fd, (_, wanted) in zip(far, job["fds"], strict=True):
+            os.dup2(fd, wanted, inheritable=True)
+            os.close(fd)
+        if job["session"]:
+            os.setsid()
+        os.chdir(job["cwd"])
+        os.environ.clear()
+        for pair in job["environ"]:
+            name, _, value = pair.partition("=")
+            if name:
+                os.environ[name] = value
+        _say_what_it_is(job)
+    except OSError:  # a folder that is not there, say: a cold start tells it
+        os.write(answer, (-os.getpid()).to_bytes(4, "big", signed=True))
+        os._exit(1)
     os.write(answer, os.getpid().to_bytes(4, "big"))
     os.close(answer)
 
