@@ -1,7 +1,9 @@
-"""Run test suites one after the other, and end with the summary lines of each.
+"""Run test suites side by side, and end with the summary lines of each.
 
-``scripts/suites.py pytest jest playwright``. All of them run, whatever the first ones say; the
-exit status is 1 when any failed. With ``--later FILE`` what they said is kept for another call,
+``scripts/suites.py pytest jest playwright``. Most tests wait for processes of their own, so one
+suite uses what another leaves of the processors. What the first one says is shown as it comes, and
+what each other one said when it has ended. All of them run, whatever the first ones say; the exit
+status is 1 when any failed. With ``--later FILE`` what they said is kept for another call,
 which tells it with ``--earlier FILE`` as if it had run them. With ``--began FILE``, whose date is
 when all began, the time before this call is told too, as set-up and lint.
 """
@@ -17,7 +19,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +54,7 @@ SUITES = {
             "--no-loadscope-reorder",
         ),
         ROOT,
-        re.compile(r"(=+ )?(\d+ \w+|no tests ran).* in [\d.]+s.*"),
+        re.compile(r"(=+ )?(\d+ \w+|no tests ran).* in [\d.]+s.*|(FAILED|ERROR) \S+::.*"),
     ),
     "jest": Suite(
         (str(BIN / "jlpm"), "jest", "--ci", "--maxWorkers=2"),
@@ -62,18 +65,21 @@ SUITES = {
         # What `jlpm playwright` starts, without the seconds that jlpm takes to start.
         (str(LABEXTENSION / "ui-tests/node_modules/.bin/playwright"), "test"),
         LABEXTENSION / "ui-tests",
-        re.compile(r" +\d+ (passed|failed|flaky|skipped|interrupted|did not run).*"),
+        # Where some failed, their names follow their number.
+        re.compile(r" +(\d+ (passed|failed|flaky|skipped|interrupted|did not run)|\[\w+\] \S ).*"),
         {"CHROMIUM": os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"},
     ),
 }
 
 
-def run(suite: Suite, arguments: list[str]) -> tuple[bool, list[str]]:
-    """Show its output as it comes; return whether it passed, and its summary lines."""
+def run(
+    suite: Suite, arguments: list[str], show: Callable[[str], object]
+) -> tuple[bool, list[str]]:
+    """Hand each line that it says to ``show``; return whether it passed, and its summary lines."""
     lines: list[str] = []
-    began, before = time.monotonic(), os.times()
+    began = time.monotonic()
     environ = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
-    with subprocess.Popen(
+    process = subprocess.Popen(
         [*suite.command, *arguments],
         cwd=suite.folder,
         env={
@@ -85,16 +91,40 @@ def run(suite: Suite, arguments: list[str]) -> tuple[bool, list[str]]:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-    ) as process:
-        assert process.stdout is not None
+    )
+    assert process.stdout is not None
+    with process.stdout:
         for line in process.stdout:
-            sys.stdout.write(line)
-            sys.stdout.flush()
+            show(line)
             if suite.summary.fullmatch(COLOUR.sub("", line).rstrip("\n")):
                 lines.append(line)
-    spent = sum(os.times()[2:4]) - sum(before[2:4])
+    _, status, used = os.wait4(process.pid, 0)  # with what its own children used
+    process.returncode = os.waitstatus_to_exitcode(status)
+    spent = used.ru_utime + used.ru_stime
     lines.append(f"{time.monotonic() - began:.0f} s, {spent:.0f} s of a processor\n")
     return process.returncode == 0, lines
+
+
+def run_all(chosen: Mapping[str, list[str]]) -> dict[str, tuple[bool, list[str]]]:
+    """Run suites side by side, each with its arguments; as `run`, by name."""
+
+    def live(line: str) -> None:
+        sys.stdout.write(line)
+        sys.stdout.flush()
+
+    first, *others = chosen
+    said: dict[str, list[str]] = {name: [] for name in others}
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        print(f"\n{' and '.join(chosen)} …", flush=True)
+        running = {
+            name: pool.submit(run, SUITES[name], given, said[name].append if name in said else live)
+            for name, given in chosen.items()
+        }
+        outcomes = {first: running[first].result()}
+        for name in others:
+            outcomes[name] = running[name].result()
+            print(f"\n{name} said:\n{''.join(said[name])}", flush=True)
+    return outcomes
 
 
 def main() -> int:
@@ -110,9 +140,8 @@ def main() -> int:
     if chosen.began:
         print(f"\nset-up and lint: {time.time() - chosen.began.stat().st_mtime:.0f} s")
     outcomes = json.loads(chosen.earlier.read_text("utf-8")) if chosen.earlier else {}
-    for name in chosen.suites:
-        print(f"\n{name} …", flush=True)
-        outcomes[name] = run(SUITES[name], shlex.split(" ".join(getattr(chosen, name))))
+    given = {name: shlex.split(" ".join(getattr(chosen, name))) for name in chosen.suites}
+    outcomes |= run_all(given)
     if chosen.later:
         chosen.later.write_text(json.dumps(outcomes), "utf-8")
         return 0

@@ -31,7 +31,7 @@ import json, os, sys, time
 import torch
 import jupyter_gpushare as gpushare
 
-checkpoint, result, steps, pause = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+checkpoint, result, steps, wait_at = *sys.argv[1:3], *map(int, sys.argv[3:])
 torch.set_num_threads(1)
 torch.manual_seed(3)
 net = torch.nn.Sequential(
@@ -66,10 +66,11 @@ while step < steps:
     scheduler.step()
     step += 1
     losses.append(loss.item())
-    if os.environ.get("JUPYTER_GPUSHARE_RESTARTS", "0") == "0":
-        time.sleep(pause)  # the GPU computes; started again it is in nobody's way
     print("step", step, flush=True)
     gpushare.checkpoint()
+    while step == wait_at and os.environ["JUPYTER_GPUSHARE_RESTARTS"] == "0":
+        time.sleep(0.01)  # the GPU computes until the program is asked to stop
+        gpushare.checkpoint()
 torch.save(state(), result)
 """
 
@@ -176,7 +177,7 @@ def test_it_stops_for_a_persons_kernel_and_goes_on_bit_for_bit(
 ) -> None:
     script, result = tmp_path / "train.py", tmp_path / "result.pt"
     script.write_text(TRAINING)
-    batch = Batch(node, script, str(tmp_path / "last.pt"), str(result), str(STEPS), "0.01")
+    batch = Batch(node, script, str(tmp_path / "last.pt"), str(result), str(STEPS), "60")
     try:
         batch.has("step", 40)
         (lease,) = node.json("leases")["leases"]
@@ -199,14 +200,15 @@ def test_it_stops_for_a_persons_kernel_and_goes_on_bit_for_bit(
         assert same(found[part], value), f"{part} is not what it would have been"
 
 
-#: Counts; started again it counts to its last step, waits there until it is to stop, and then hangs
-#: with its checkpoint half written.
+#: Counts, and waits halfway until it is to stop; started again it waits at its last step, and then
+#: hangs with its checkpoint half written.
 TORN = """
 import os, sys, time
 import jupyter_gpushare as gpushare
 
 checkpoint, result, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 again = os.environ["JUPYTER_GPUSHARE_RESTARTS"]
+waits_at = {"0": steps // 2, "1": steps - 1}.get(again)
 done = []
 if os.path.exists(checkpoint):
     done = list(map(int, open(checkpoint).read().split()))
@@ -227,13 +229,11 @@ def save():
 
 while len(done) < steps:
     done.append(len(done) + 1)
-    if again == "0":
-        time.sleep(0.01)  # it computes, so that somebody can ask it to stop meanwhile
     print("step", len(done), flush=True)
-    while again == "1" and len(done) == steps - 1:
-        gpushare.checkpoint()
-        time.sleep(0.01)  # until it is asked to stop
     gpushare.checkpoint()
+    while len(done) == waits_at:
+        time.sleep(0.01)  # it computes until it is asked to stop
+        gpushare.checkpoint()
 write(result)
 """
 

@@ -141,6 +141,7 @@ class UnprivilegedNode(RunningNode):
         self.prefix: Sequence[str] = ()
         self.capabilities = sum(1 << number for number in capabilities)
         self.environ |= {"HOME": str(directory), "JUPYTER_CONFIG_DIR": str(directory / "config")}
+        self.environ["IPYTHONDIR"] = str(directory / "ipython")  # pytest's is root's own
         os.chown(directory, uid, uid)
         directory.chmod(0o755)
 

@@ -12,7 +12,8 @@ what they would say.
 What a new process reads only once, at its start, cannot be given to a fork. So a warm process is
 made for one value of each variable that the loader, the C library or Python itself reads
 (`READ_ONCE`), and a start that wants what a fork cannot have is a cold one, as it was before.
-With ``GPUSHARE_TESTS_COLD=1`` all are. tests/packaging/test_warm.py compares the two.
+With ``GPUSHARE_TESTS_COLD=1`` all are, or those that get it. tests/packaging/test_warm.py compares
+the two.
 
 Frameworks are warm too: PyTorch is loaded in the warm process and then hidden, and the program's
 own ``import torch``, by which the product takes GPUs, finds it there and need not load it again,
@@ -76,11 +77,11 @@ MODULES = {
     "jupyterhub": "hub",
     "ipykernel_launcher": "kernel",
 }
-#: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code. (One that gives up
-#: rights is none: it loads modules as root, and what a fork has left to load it may not read.)
+#: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code.
 IN_CODE = {
     "import torch": "torch",
     "from jupyter_gpushare.node.app import main; main()": "node",
+    "\njupyter_gpushare.node.app.main()\n": "node",
 }
 #: Options of Python that a fork can be given.
 STRICT = ["-W", "error"]
@@ -212,6 +213,8 @@ def _job(given: tuple[Any, ...]) -> dict[str, Any] | None:
         return None
     ours = (f"{name}={value}" for name, value in os.environ.items())
     pairs = [*ours] if environ is None else [os.fsdecode(pair) for pair in environ]
+    if any(pair.startswith(f"{COLD}=") for pair in pairs):
+        return None
     fds = [(p2c if p2c >= 0 else 0, 0), (c2p if c2p >= 0 else 1, 1), (err if err >= 0 else 2, 2)]
     fds += [(fd, fd) for fd in keep if fd != told]
     return {
