@@ -28,7 +28,7 @@ def test_every_application_serves_gpushare(home: Home, app: str, page: str) -> N
     server = home.serve(app=app)
     status = server.wait_connected()
     assert len(status["gpus"]) == 2
-    assert server.api.get(page).status_code == 200
+    assert server.api.get(page).status_code == 200, server.tail()
     kernel = server.start_kernel()
     said = kernel.run("import os; print(os.environ['JUPYTER_GPUSHARE_SOCKET'])").strip()
     assert said == str(home.socket)

@@ -43,7 +43,7 @@ class Kind:
     loaded: tuple[str, ...] = ()
     #: Loaded, and hidden until the program imports them.
     hidden: tuple[str, ...] = ()
-    #: Loaded anew by each program, because they look at the environment while they are loaded.
+    #: Loaded anew by each program, with all below, because they look at the environment meanwhile.
     anew: tuple[str, ...] = ()
 
 
@@ -56,9 +56,9 @@ KINDS = {
     "server": Kind(
         (
             *("jupyter_server.serverapp", "jupyter_server.gateway.managers", "jupyterlab.labapp"),
-            *("jupyter_gpushare.server.extension", "jupyter_lsp.serverextension", "notebook.app"),
+            *("jupyter_gpushare.server.extension", "jupyter_lsp.serverextension"),
         ),
-        anew=("jupyterlab.commands", "jupyterlab.labapp", "notebook.app"),
+        anew=("jupyterlab",),
     ),
     "hub": Kind(
         ("jupyterhub.app", "jupyterhub.singleuser", "alembic.config", "jupyter_gpushare.hub")
@@ -390,9 +390,12 @@ def _serve(kind: str, wire: socket.socket) -> tuple[dict[str, Any], Hidden]:
             importlib.import_module(name)
     hidden = Hidden(KINDS[kind].hidden)
     for name in KINDS[kind].anew:
-        sys.modules.pop(name, None)
+        for other in [*sys.modules]:
+            if other == name or other.startswith(f"{name}."):
+                del sys.modules[other]
         package, _, own = name.rpartition(".")
-        vars(sys.modules[package]).pop(own, None)
+        if package:
+            vars(sys.modules[package]).pop(own, None)
     if len(os.listdir("/proc/self/task")) > 1:
         os._exit(1)  # a fork would lack the others; pytest starts programs of this kind cold
     gc.collect()
