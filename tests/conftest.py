@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from support import ownhost, warm
 from support.changed import changed, is_told
-from support.costs import Costs
+from support.costs import SLOW, Costs
 
 # How long an example takes depends on the machine, and is no property of the code.
 # The same examples at each run, so that what fails fails again; `make test-long` searches on.
@@ -42,6 +42,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     A `story` is a `long` test, unless its room has changed or somebody names its folder.
     """
     items.sort(key=lambda item: ORDER.get(room_of(item.path), ORDER[""]))  # files stay together
+    slow = {*SLOW.read_text("utf-8").splitlines()}
+    for item in items:
+        if item.nodeid.split("[")[0] in slow or item.get_closest_marker("story"):
+            item.add_marker(pytest.mark.slow)
     named = {room_of(Path(word.split("::")[0]).absolute()) for word in config.args}
     marks = [(item, item.get_closest_marker("story")) for item in items]
     stories = [(room_of(item.path), item, mark.args) for item, mark in marks if mark is not None]

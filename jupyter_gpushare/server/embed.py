@@ -21,6 +21,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -171,6 +172,11 @@ class EmbeddedNode:
                 signal.pidfd_send_signal(self._left, signal.SIGKILL)
         os.close(self._left)
         self._left = None
+        # Until Python 3.12 a daemon thread of asyncio waits for the child, and writes that its loop
+        # is closed. Where it still writes while the interpreter ends, Python aborts.
+        for thread in threading.enumerate():
+            if thread.name.startswith("asyncio-waitpid"):
+                thread.join(_STOP_WITHIN)
 
     # -- the election -------------------------------------------------------------------------
 

@@ -176,7 +176,7 @@ def test_a_server_that_stops_leaves_nothing_behind(home: Home) -> None:
     door = Path(asked.strip())
     assert door.exists()
     server.stop()
-    assert server.process.returncode == 0
+    assert server.process.returncode == 0, server.tail()
     assert not door.parent.exists()
     wait_for(lambda: not node.is_running(), 30, "the node manager ends with its server")
     assert wait_for(lambda: not home.processes() or None, 30, "everything ends")

@@ -4,6 +4,9 @@ With ``--costs=FILE`` a line of JSON for each test: when it began and ended (sec
 its worker, the processor seconds of the worker and of the children that ended in it, and its layer,
 which is the most expensive thing that it started. The ten slowest files are printed at the end of
 each run.
+
+``python tests/support/costs.py FILE`` then writes down anew which tests are slow (`SLOW`), for
+``make test-fast``.
 """
 
 from __future__ import annotations
@@ -12,13 +15,19 @@ import collections
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["LAYERS", "Costs", "Starts"]
+__all__ = ["LAYERS", "SLOW", "Costs", "Starts", "slow"]
+
+#: The slow tests, without parameters, a line each.
+SLOW = Path(__file__).with_name("slow.txt")
+#: A test is slow when it took more seconds of a processor, or in all, with any parameters.
+OF_A_PROCESSOR, IN_ALL = 0.5, 1.0
 
 #: Layers by a word of the command, the most expensive first; the last word matches all commands.
 LAYERS = (
@@ -29,6 +38,15 @@ LAYERS = (
     ("other process", ("",)),
 )
 IN_PROCESS = "in process"
+
+
+def slow(costs: Path) -> Iterator[str]:
+    """The slow ones among measured tests."""
+    for line in costs.read_text("utf-8").splitlines():
+        one = json.loads(line)
+        used = one.get("own", 0.0) + one.get("children", 0.0)
+        if used > OF_A_PROCESSOR or one["end"] - one["start"] > IN_ALL:
+            yield one["test"].split("[")[0]
 
 
 class Starts:
@@ -102,3 +120,7 @@ class Costs:
             terminalreporter.section("ten slowest files")
             for file, seconds in self.files.most_common(10):
                 terminalreporter.line(f"{seconds:7.1f} s  {file}")
+
+
+if __name__ == "__main__":
+    SLOW.write_text("\n".join(sorted({*slow(Path(sys.argv[1]))})) + "\n", "utf-8")

@@ -155,7 +155,8 @@ c.Authenticator.admin_users = {{"carol"}}
 c.JupyterHub.spawner_class = OneUser
 c.Spawner.default_url = "/lab"
 c.Spawner.args = ["--ServerApp.allow_root=True", "--ServerApp.contents_manager_class="
-    "jupyter_server.services.contents.largefilemanager.AsyncLargeFileManager"]
+    "jupyter_server.services.contents.largefilemanager.AsyncLargeFileManager",
+    "--ServerApp.jpserver_extensions={{'notebook': False, 'jupyter_lsp': False}}"]
 c.Spawner.http_timeout = 90
 c.Spawner.start_timeout = 90
 c.JupyterHub.allow_named_servers = True

@@ -269,7 +269,10 @@ class Home:
         number = len(self.servers)
         log = self.path / f"server-{number}.log"
         simulated = [] if simulate is None else [f"--GpuShareExtension.simulate={simulate}"]
-        extensions = "{'jupyter_gpushare': True, 'jupyter_server_terminals': True}"
+        extensions = {"jupyter_gpushare": True, "jupyter_server_terminals": True}
+        if app == "jupyter_server":  # the applications have a test; here they only take time
+            others = ("jupyterlab", "notebook", "notebook_shim", "jupyter_lsp")
+            extensions |= dict.fromkeys(others, False)
         by_hand = [f"--ServerApp.jpserver_extensions={extensions}"] if enabled_by_hand else []
         command = [
             *(sys.executable, "-m", app, "--no-browser", "--allow-root", "--debug"),
