@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from support.examples import until_it_fails
 from support.policy_histories import Following
 from support.policy_moves import given, idle, phase, plan, restarted, resume, stories_of
 from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
@@ -550,15 +550,7 @@ def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:
 
 pytestmark = pytest.mark.timeout(600)
 
-QUICK = settings(
-    max_examples=150,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+QUICK = until_it_fails(150, stateful_step_count=40)
 
 
 def run_everything() -> None:

@@ -50,6 +50,7 @@ from support.policy_world import BOOT, GIB, World, gpu, process
 from .policy_world import plain_config
 
 FOR_EVER = 1e12
+BEATS = 3.0  # seconds between two signs of life of a task, a fifth of those after which it is lost
 PINNED = 25.0  # seconds for which a pin may keep a turn
 CONFIG = plain_config(
     max_tasks_per_gpu=4,
@@ -243,7 +244,8 @@ class TurnWorld(World):
     def beat(self) -> None:
         for actor in list(self.actors.values()):
             if not actor.stopped and actor.lease in self.state.leases:
-                self.run(cmd.Heartbeat(self.at, *self.who(actor)))
+                if self.at - self.state.last_seen.get(actor.lease, 0.0) >= BEATS:
+                    self.run(cmd.Heartbeat(self.at, *self.who(actor)))
                 if actor.limited and not actor.in_step and self.holds(actor):
                     self.answer(actor)
 
