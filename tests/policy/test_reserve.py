@@ -132,6 +132,15 @@ def test_nothing_is_lowered_before_the_first_cell_ends_and_nobody_is_told_then()
         assert not told(one)
 
 
+def test_nothing_is_lowered_of_a_task_that_has_not_said_that_its_limit_can_be() -> None:
+    one = world(Reserve.QUOTA)
+    one.request("alice", 1)
+    uses(one, 1, 8)
+    idle(one, "L1")
+    look(one)
+    assert books(one) == (24, 24)
+
+
 def test_a_step_is_as_good_as_a_cell() -> None:
     one = world(Reserve.QUOTA)
     one.request("alice", 1, LIVE)

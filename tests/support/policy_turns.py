@@ -50,7 +50,6 @@ from support.policy_world import BOOT, GIB, World, gpu, process
 from .policy_world import plain_config
 
 FOR_EVER = 1e12
-BEATS = 3.0  # seconds between two signs of life of a task, a fifth of those after which it is lost
 PINNED = 25.0  # seconds for which a pin may keep a turn
 CONFIG = plain_config(
     max_tasks_per_gpu=4,
@@ -92,6 +91,9 @@ class Actor:
 
 class TurnWorld(World):
     """A world that passes on what tasks are told of their turns."""
+
+    #: Seconds between two signs of life of a task: a fifth of those after which it is lost.
+    beats_every = 3
 
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
@@ -244,7 +246,7 @@ class TurnWorld(World):
     def beat(self) -> None:
         for actor in list(self.actors.values()):
             if not actor.stopped and actor.lease in self.state.leases:
-                if self.at - self.state.last_seen.get(actor.lease, 0.0) >= BEATS:
+                if self.at - self.state.last_seen.get(actor.lease, 0.0) >= self.beats_every:
                     self.run(cmd.Heartbeat(self.at, *self.who(actor)))
                 if actor.limited and not actor.in_step and self.holds(actor):
                     self.answer(actor)
