@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from support.examples import examples
+from support.examples import examples, until_it_fails
 from support.policy_histories import Histories
 from support.policy_moves import idle, stories_of
 from support.policy_world import BOOT, GIB, World, gpu, plain_config
@@ -337,15 +336,7 @@ def test_lifts_survive_a_restart() -> None:
 
 pytestmark = pytest.mark.timeout(600)
 
-QUICK = settings(
-    max_examples=examples(150),
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+QUICK = until_it_fails(examples(150), stateful_step_count=40)
 
 
 def run_everything():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from policy import (
     test_gpu_hours,
@@ -14,6 +13,7 @@ from policy import (
     test_named_memory,
     test_out_of_service,
 )
+from support.examples import until_it_fails
 from support.policy_histories import Crowd, Histories
 from support.policy_moves import stories_of
 
@@ -38,15 +38,7 @@ from jupyter_gpushare.policy.words.recalls import Give, Why
 
 pytestmark = pytest.mark.timeout(600)
 
-QUICK = settings(
-    max_examples=300,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+QUICK = until_it_fails(300, stateful_step_count=40)
 
 
 def _free_on_a_timer(monkeypatch):

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from support.examples import until_it_fails
 from support.policy_histories import Following
 from support.policy_moves import given, idle, phase, plan, restarted, resume, stories_of
 from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
@@ -130,6 +130,15 @@ def test_nothing_is_lowered_before_the_first_cell_ends_and_nobody_is_told_then()
         uses(one, 1, 12)
         assert books(one) == (15, 24), "it grows within what is reserved"
         assert not told(one)
+
+
+def test_nothing_is_lowered_of_a_task_that_has_not_said_that_its_limit_can_be() -> None:
+    one = world(Reserve.QUOTA)
+    one.request("alice", 1)
+    uses(one, 1, 8)
+    idle(one, "L1")
+    look(one)
+    assert books(one) == (24, 24)
 
 
 def test_a_step_is_as_good_as_a_cell() -> None:
@@ -550,15 +559,7 @@ def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:
 
 pytestmark = pytest.mark.timeout(600)
 
-QUICK = settings(
-    max_examples=150,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+QUICK = until_it_fails(150, stateful_step_count=40)
 
 
 def run_everything() -> None:

@@ -462,22 +462,23 @@ class Histories(RuleBasedStateMachine):
         self.seen = state
 
     @invariant()
-    def no_leak(self) -> None:
-        """Promise 3: once measured, nothing is held by a task of which no process lives."""
+    def once_measured_the_books_match_the_world(self) -> None:
         if not hasattr(self, "world"):
             return
+        measured = self.world.measured()
+        self.no_leak(measured)
+        self.books_match(measured)
+
+    def no_leak(self, measured: State) -> None:
+        """Promise 3: nothing is held by a task of which no process lives."""
         for lease in self.world.state.leases.values():
             if lease.task.process.pid not in self.alive:
                 assert lease.phase is LeasePhase.ENDED
-        for lease in self.world.measured().leases.values():
+        for lease in measured.leases.values():
             assert any(member.pid in self.alive for member in lease.members)
 
-    @invariant()
-    def books_match_the_world(self) -> None:
-        """After a measurement, promised + really used by anyone else is what the books say."""
-        if not hasattr(self, "world"):
-            return
-        state = self.world.measured()
+    def books_match(self, state: State) -> None:
+        """Promised + really used by anyone else is what the books say."""
         for uuid, books in state.gpus.items():
             used: dict[str, int] = {}
             strangers = 0

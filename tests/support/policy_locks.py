@@ -98,8 +98,6 @@ class Room(TurnWorld):
                     self.run(cmd.EndLock(self.at, actor.lease))
 
     def beat(self) -> None:
-        if self.at % self.beats_every:
-            return
         for actor in self.lockers():
             actor.stopped = actor.is_locked  # its threads are blocked
         super().beat()

@@ -92,6 +92,9 @@ class Actor:
 class TurnWorld(World):
     """A world that passes on what tasks are told of their turns."""
 
+    #: Seconds between two signs of life of a task: a fifth of those after which it is lost.
+    beats_every = 3
+
     def __init__(self, config: PolicyConfig) -> None:
         super().__init__(config)
         self.actors: dict[LeaseId, Actor] = {}
@@ -243,7 +246,8 @@ class TurnWorld(World):
     def beat(self) -> None:
         for actor in list(self.actors.values()):
             if not actor.stopped and actor.lease in self.state.leases:
-                self.run(cmd.Heartbeat(self.at, *self.who(actor)))
+                if self.at - self.state.last_seen.get(actor.lease, 0.0) >= self.beats_every:
+                    self.run(cmd.Heartbeat(self.at, *self.who(actor)))
                 if actor.limited and not actor.in_step and self.holds(actor):
                     self.answer(actor)
 
