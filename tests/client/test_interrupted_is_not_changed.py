@@ -41,6 +41,7 @@ ENOUGH = 5
 @pytest.fixture(scope="module", autouse=True)
 def only_the_programs_objects() -> Iterator[None]:
     """Each move collects and surveys all objects, most of which are of pytest and of libraries."""
+    torch.optim.SGD([torch.zeros(1)])  # the first optimizer loads much
     gc.collect()
     gc.freeze()
     yield
