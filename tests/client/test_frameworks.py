@@ -1,6 +1,7 @@
 """Real frameworks have their GPUs when they are imported, and gates change nothing in them.
 
-In processes of their own, through the hook and their adapters.
+In processes of their own, through the hook and their adapters. The first one of each framework
+really loads it; the others find it loaded, as support/warm.py tells.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ import json
 import os
 import subprocess
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
+from support.warm import COLD
+
+from jupyter_gpushare.client.adapters import jax, registry, tensorflow
 
 GIB = 2**30
 
@@ -55,7 +60,7 @@ def run(code: str, memory: list[int] | None, **environment: str) -> dict[str, An
     }
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + code, json.dumps(memory)],
-        env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        env={**kept, "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu", **environment},
         capture_output=True,
         text=True,
         timeout=280,  # a busy machine loads TensorFlow for minutes; pytest ends a test at 300 s
@@ -70,7 +75,8 @@ def test_torch() -> None:
 import torch
 print(json.dumps({"heard": heard, "sum": float(torch.ones(3).sum())}))
 """
-    assert run(code, [8 * GIB]) == {"heard": ["before torch", "after torch"], "sum": 3.0}
+    found = run(code, [8 * GIB], **{COLD: "1"})
+    assert found == {"heard": ["before torch", "after torch"], "sum": 3.0}
 
 
 JAX = """
@@ -87,7 +93,7 @@ print(json.dumps({
 @pytest.mark.parametrize(
     ("memory", "environment", "preallocate", "fraction"),
     [
-        ([8 * GIB], {}, False, (8 * GIB - 768 * 2**20) / (24 * GIB)),
+        ([8 * GIB], {COLD: "1"}, False, (8 * GIB - 768 * 2**20) / (24 * GIB)),
         ([12 * GIB, 8 * GIB], {}, False, (8 * GIB - 768 * 2**20) / (24 * GIB)),
         ([24 * GIB], {}, False, None),
         (None, {}, None, None),
@@ -103,7 +109,7 @@ def test_jax(
     fraction: float | None,
 ) -> None:
     """What JAX itself makes of the variables when it starts a GPU client."""
-    found = run(JAX, memory, JAX_PLATFORMS="cpu", **environment)
+    found = run(JAX, memory, **environment)
     assert found["heard"] == ["before jax", "after jax"]
     assert found["sum"] == 3.0
     assert found["preallocate"] == preallocate
@@ -148,19 +154,23 @@ print(json.dumps({
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("memory", "users_growth", "limits", "growth"),
+    ("memory", "environment", "users_growth", "limits", "growth"),
     [
-        ([8 * GIB, 24 * GIB], False, [[8 * 1024 - 768], []], "true"),
-        ([8 * GIB], True, [[8 * 1024 - 768]], "true"),
-        ([24 * GIB], False, [], "true"),
-        (None, False, [], None),
+        ([8 * GIB, 24 * GIB], {COLD: "1"}, False, [[8 * 1024 - 768], []], "true"),
+        ([8 * GIB], {}, True, [[8 * 1024 - 768]], "true"),
+        ([24 * GIB], {}, False, [], "true"),
+        (None, {}, False, [], None),
     ],
 )
 def test_tensorflow(
-    memory: list[int] | None, users_growth: bool, limits: list[list[int]], growth: str | None
+    memory: list[int] | None,
+    environment: dict[str, str],
+    users_growth: bool,
+    limits: list[list[int]],
+    growth: str | None,
 ) -> None:
     """The configuration that TensorFlow's runtime gets when it starts."""
-    found = run(f"USER_SETS_GROWTH = {users_growth}\n" + TENSORFLOW, memory)
+    found = run(f"USER_SETS_GROWTH = {users_growth}\n" + TENSORFLOW, memory, **environment)
     # where JAX is installed too, TensorFlow imports it
     assert found["heard"] in (
         ["before tensorflow", "after tensorflow"],
@@ -183,18 +193,31 @@ acquire.checkpoint = at_gate
 acquire.loop = lambda total: contextlib.nullcontext(at_gate)
 """
 
+# One model for all trainings: what takes long is to compile it.
+KERAS_MODEL = """
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(8),
+                          keras.layers.Dropout(0.5), keras.layers.Dense(1)])
+model.compile(optimizer="adam", loss="mse")
+model.optimizer.build(model.trainable_variables)
+variables = [*model.variables, *model.optimizer.variables]
+begin = [keras.ops.convert_to_numpy(one).copy() for one in variables]
+x = keras.ops.convert_to_numpy(keras.random.normal((64, 4), seed=1))
+model.fit(x, x[:, :1], batch_size=8, verbose=0)  # the first one draws numbers of its own
+
+def begin_anew():
+    keras.utils.set_random_seed(7)
+    for one, value in zip(variables, begin, strict=True):
+        one.assign(value)
+"""
+
 KERAS_LOOP = (
     "FRAMEWORK = 'tensorflow'\n"
     + GATES
+    + "import tensorflow, keras\n"
+    + KERAS_MODEL
     + """
-import tensorflow, keras
-
 def train(*callbacks):
-    keras.utils.set_random_seed(7)
-    model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.5),
-                              keras.layers.Dense(1)])
-    model.compile(optimizer="adam", loss="mse")
-    x = keras.random.normal((64, 4), seed=1)
+    begin_anew()
     curve = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=list(callbacks))
     return curve.history["loss"], [one.tolist() for one in model.get_weights()]
 
@@ -211,6 +234,9 @@ KERAS_ITSELF = (
 from jupyter_gpushare.client.adapters.batches import BatchGate
 os.environ["KERAS_BACKEND"] = BACKEND
 gates, here, before = [], [], list(sys.meta_path)
+# What Keras does without, and would load for seconds.
+others = {"matplotlib", "orbax", "pandas", "sklearn", "tensorflow"} - {BACKEND}
+sys.modules.update(dict.fromkeys(others))
 
 def gate():
     gates.append(1)
@@ -222,13 +248,11 @@ told = []
 counts = Progress(lambda *what: told.append(what))
 BatchGate(gate, lambda: bool(here), counts).watch()
 import keras
-
+"""
+    + KERAS_MODEL
+    + """
 def train(*callbacks):
-    keras.utils.set_random_seed(7)
-    model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dropout(0.5),
-                              keras.layers.Dense(1)])
-    model.compile(optimizer="adam", loss="mse")
-    x = keras.ops.convert_to_numpy(keras.random.normal((64, 4), seed=1))
+    begin_anew()
     curve = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=list(callbacks))
     return (curve.history["loss"], [one.tolist() for one in model.get_weights()],
             model.evaluate(x, x[:, :1], batch_size=8, verbose=0),
@@ -259,7 +283,8 @@ print(json.dumps({
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_keras_own_loops_have_gates_that_change_nothing(backend: str) -> None:
     """One before the first batch, one after each: 16 of training, 8 and 8 of the other two."""
-    assert run(f"BACKEND = {backend!r}\n" + KERAS_ITSELF, [GIB]) == {
+    program = KERAS_ITSELF.replace("import keras", f"import {backend}\nimport keras", 1)
+    assert run(f"BACKEND = {backend!r}\n{program}", [GIB]) == {
         "same": True,
         "none": 0,
         "paused": 3 + 16 + 8 + 8,
@@ -380,3 +405,45 @@ def test_a_marked_step_of_jax_has_gates_and_is_the_same_step() -> None:
 def test_gates_that_a_program_names_change_nothing(program: str, gates: int) -> None:
     """As docs/api.md shows it."""
     assert run(program, [GIB]) == {"same": True, "paused": gates}
+
+
+CUDA_STARTED = """
+import {module} as framework
+adapter = registry.find({module!r})
+told = [adapter.cuda_started(framework)]
+{work}
+told.append(adapter.cuda_started(framework))
+{pretend}
+print(json.dumps({{"started": [*told, adapter.cuda_started(framework)]}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "work", "pretend"),
+    [
+        ("torch", "framework.ones(3) + 1", "framework.cuda.is_initialized = lambda: True"),
+        (
+            *("jax", "framework.numpy.ones(3) + 1"),
+            "import jax._src.xla_bridge as bridge; bridge._backends['cuda'] = object()",
+        ),
+        (
+            *("tensorflow", "framework.constant(1) + 1"),
+            "from tensorflow.python.eager import context as c\nc._context.num_gpus = lambda: 1",
+        ),
+    ],
+)
+def test_work_on_the_cpu_is_no_cuda(module: str, work: str, pretend: str) -> None:
+    """A framework that says that it has not started CUDA is right, so its GPU may be taken."""
+    code = CUDA_STARTED.format(module=module, work=work, pretend=pretend)
+    assert run(code, None) == {"started": [False, False, True]}
+
+
+def test_who_cannot_tell_whether_cuda_started_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cupy", "paddle", "mxnet", "caffe"):
+        adapter = registry.find(name)
+        assert adapter is not None
+        assert adapter.cuda_started(ModuleType(name)) is None
+    for module in ("jax._src.xla_bridge", "tensorflow.python.eager.context"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert jax.JaxAdapter().cuda_started(ModuleType("jax")) is None
+    assert tensorflow.TensorFlowAdapter().cuda_started(ModuleType("tensorflow")) is None

@@ -292,19 +292,23 @@ with torch.no_grad():
 """
 
 
+#: With JAX, and without what Keras would load for seconds; others in client/test_frameworks.py.
 KERAS = """
-import time
+import os, sys, time
 from jupyter_gpushare.client import request
 request(memory="8GiB")
-import keras, numpy
+os.environ |= {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+sys.modules |= dict.fromkeys(["matplotlib", "orbax", "pandas", "sklearn", "tensorflow"])
+import numpy
+from keras import Sequential, callbacks, layers
 
-class Steps(keras.callbacks.Callback):
+class Steps(callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         self.began = time.monotonic()
     def on_train_batch_end(self, batch, logs=None):
         print("step", self.began, time.monotonic(), flush=True)
 
-model = keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(1)])
+model = Sequential([layers.Dense(8), layers.Dense(1)])
 model.compile(optimizer="adam", loss="mse")
 data = numpy.ones((64, 4), "float32")
 model.fit(data, data[:, :1], batch_size=8, epochs=1_000_000, verbose=0, callbacks=[Steps()])
@@ -344,7 +348,7 @@ def test_loops_without_an_optimizer_take_turns(
     node: RunningNode, tmp_path: Path, program: str
 ) -> None:
     with looping(node, tmp_path, program) as files:
-        # TensorFlow takes long to load, longer beside other tests.
+        # Keras takes long to load, longer beside other tests.
         both = "both take turns"
         until(lambda: turn_of(node, "alice") and turn_of(node, "bob"), both, within=180.0)
         before = [len(written(file)) for file in files]

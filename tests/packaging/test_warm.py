@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from support import warm
 
+#: In a program, a word that makes it one of a kind that loads little.
+LITTLE = "'from jupyter_gpushare.node.app import main; main()'"
 #: Says what a process can know of itself. What differs between any two processes is left out.
 TELLS = """
 import json, os, sys
@@ -61,7 +63,8 @@ def run(request: pytest.FixtureRequest, starts: warm.Warm, monkeypatch: pytest.M
 
     def run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         done: subprocess.CompletedProcess[str]
-        for _ in range(2):  # the first one makes the warm process
+        # The first one that could be warm is cold, and the second one makes the warm process.
+        for _ in range(1 if request.param == "cold" else 2):
             done = subprocess.run(
                 [sys.executable, *words], capture_output=True, text=True, check=False, **options
             )
@@ -86,10 +89,12 @@ def told_by(starts: warm.Warm, *words: str, **options: Any) -> list[dict[str, An
     return [said[0], said[2]]
 
 
-@pytest.mark.parametrize("framework", ["with-torch", "without"])
-@pytest.mark.parametrize("how", ["-c", "file", "-W"])
+@pytest.mark.parametrize(
+    ("how", "framework"),
+    [("-c", "with-torch"), ("-c", "without"), ("file", "without"), ("-W", "without")],
+)
 def test_it_knows_the_same_of_itself(
-    starts: warm.Warm, tmp_path: Path, framework: str, how: str
+    starts: warm.Warm, tmp_path: Path, how: str, framework: str
 ) -> None:
     file = tmp_path / "program.py"
     file.write_text(TELLS)
@@ -114,7 +119,8 @@ def test_a_stand_in_of_a_framework_is_found_first(starts: warm.Warm, tmp_path: P
     assert told_by(starts, "-c", code, env=environ) == [{"name": "a stand-in"}] * 2
 
 
-def test_the_hook_hears_of_the_import(run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", ["warm"], indirect=True)  # cold: client/test_frameworks.py
+def test_the_hook_hears_of_the_import(run: Any) -> None:
     code = "import jupyter_gpushare._boot as boot, json; heard = []\n"
     code += "boot._tell = lambda hook, *rest: heard.append(hook)\n"
     code += "import torch; print(heard)"
@@ -130,10 +136,12 @@ def test_the_hook_hears_of_the_import(run: Any, tmp_path: Path) -> None:
         ("raise ValueError('of mine')", 1),
         ("os.kill(os.getpid(), 9)", -signal.SIGKILL),
         ("import atexit; atexit.register(print, 'last')", 0),
+        ("import ctypes; ctypes.CDLL(None).printf(b'last\\n')", 0),
     ],
 )
-def test_it_ends_as_programs_do(run: Any, end: str, status: int) -> None:
-    done = run("-c", f"import os, sys; 'import torch'; print('said', flush=True); {end}")
+@pytest.mark.parametrize("kind", [LITTLE, "'import torch'"], ids=["node", "torch"])
+def test_it_ends_as_programs_do(run: Any, kind: str, end: str, status: int) -> None:
+    done = run("-c", f"import os, sys; {kind}; print('said', flush=True); {end}")
     assert (done.returncode, done.stdout.split()[0]) == (status, "said")
     assert done.stdout.endswith("last\n") == ("last" in end)
     assert ("ValueError: of mine" in done.stderr) == ("ValueError" in end)
@@ -149,15 +157,15 @@ def test_what_a_fork_cannot_have_is_started_cold(starts: warm.Warm) -> None:
 
 def test_a_folder_that_is_not_there_is_told_as_ever(run: Any, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        run("-c", "'import torch'", cwd=tmp_path / "none")
-    assert run("-c", "'import torch'; print('here')").stdout == "here\n"
+        run("-c", LITTLE, cwd=tmp_path / "none")
+    assert run("-c", f"{LITTLE}; print('here')").stdout == "here\n"
 
 
 def test_threads_start_programs_at_once(starts: warm.Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "_fork_exec", starts.fork_exec)
 
     def says(number: int) -> str:
-        words = [sys.executable, "-c", f"'import torch'; print({number})"]
+        words = [sys.executable, "-c", f"{LITTLE}; print({number})"]
         return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
     with ThreadPoolExecutor(8) as pool:
@@ -166,7 +174,7 @@ def test_threads_start_programs_at_once(starts: warm.Warm, monkeypatch: pytest.M
 
 
 def test_what_a_test_changes_of_pytest_its_programs_have(starts: warm.Warm, tmp_path: Path) -> None:
-    code = "import json, os; 'import torch'; print(json.dumps({'mask': os.umask(0)}))"
+    code = f"import json, os; {LITTLE}; print(json.dumps({{'mask': os.umask(0)}}))"
     before = os.umask(0o27)
     try:
         assert told_by(starts, "-c", code) == [{"mask": 0o27}] * 2

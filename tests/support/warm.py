@@ -17,7 +17,7 @@ the two.
 
 Frameworks are warm too: PyTorch is loaded in the warm process and then hidden, and the program's
 own ``import torch``, by which the product takes GPUs, finds it there and need not load it again,
-nor what the first optimizer loads.
+nor what the first optimizer loads. So are JAX and TensorFlow.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ class Kind:
 
     #: Seen by the program, as if it had loaded them.
     loaded: tuple[str, ...] = ()
-    #: Loaded, and hidden until the program imports them.
+    #: Loaded, and hidden until the program imports them; each with those before it, which it needs.
     hidden: tuple[str, ...] = ()
     #: Loaded anew by each program, with all below, because they look at the environment meanwhile.
     anew: tuple[str, ...] = ()
+    #: Whether it takes so long to load that even the first program is worth a warm process.
+    at_once: bool = False
 
 
 KINDS = {
@@ -65,6 +67,9 @@ KINDS = {
     ),
     "pages": Kind(("jupyter_gpushare.hub.app",)),
     "torch": Kind(hidden=("torch", "torch._dynamo")),
+    "jax": Kind(hidden=("jax",), at_once=True),
+    # Keras, which TensorFlow loads, chooses what it computes with while it is loaded.
+    "tensorflow": Kind(hidden=("jax", "tensorflow"), anew=("keras",), at_once=True),
 }
 #: The kind of ``python -m MODULE``.
 MODULES = {
@@ -80,6 +85,9 @@ MODULES = {
 #: The kind of ``python -c CODE`` or ``python FILE`` by what stands in the code.
 IN_CODE = {
     "import torch": "torch",
+    "import tensorflow": "tensorflow",
+    "import keras": "tensorflow",
+    "import jax": "jax",
     "from jupyter_gpushare.node.app import main; main()": "node",
     "\njupyter_gpushare.node.app.main()\n": "node",
 }
@@ -88,7 +96,7 @@ STRICT = ["-W", "error"]
 #: Variables that count when a process starts, and never again.
 READ_ONCE = (
     *("LD_", "LANG", "LC_", "TZ", "MALLOC_", "GLIBC_", "PYTHON", "OMP_", "MKL_", "OPENBLAS_"),
-    *("USER", "JUPYTERHUB_"),
+    *("USER", "JUPYTERHUB_", "TF_", "TF2_", "JAX_", "KERAS_"),
 )
 #: Of these a fork can be given its own.
 GIVEN = ("PYTHONPATH", "PYTHONUNBUFFERED")
@@ -139,7 +147,8 @@ class Warm:
         if (found := self._forkers.pop(key, None)) is not None:
             self._forkers[key] = found  # the last one is the one that was used last
             return found
-        if key not in self._asked or key in self.hopeless:
+        is_asked = key in self._asked or KINDS[key[0]].at_once
+        if not is_asked or key in self.hopeless:
             self._asked.add(key)
             return None
         while len(self._forkers) >= MOST:
@@ -323,20 +332,23 @@ class Hidden:
     very same file, so a stand-in of the same name on PYTHONPATH is found instead.
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], anew: tuple[str, ...]) -> None:
         import importlib
 
         known = set(sys.modules)
-        self.loaded: list[str] = []
+        #: By framework, the modules that were there when it was loaded.
+        self.loaded: dict[str, set[str]] = {}
         for name in names:
             try:
                 importlib.import_module(name)
             except ImportError:
                 continue
-            self.loaded.append(name)
+            self.loaded[name.partition(".")[0]] = set(sys.modules) - known
         self.modules = {n: m for n, m in sys.modules.items() if n not in known}
         for name in self.modules:
             del sys.modules[name]
+        for name in [n for n in self.modules if n.partition(".")[0] in anew]:
+            del self.modules[name]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """As finders do."""
@@ -356,7 +368,7 @@ class Hidden:
     def show(self, name: str) -> None:
         """Let a module be seen, with all below it; a framework with all that it needs."""
         for other, module in list(self.modules.items()):
-            if name in self.loaded or other == name or other.startswith(f"{name}."):
+            if other == name or other.startswith(f"{name}.") or other in self.loaded.get(name, ()):
                 sys.modules.setdefault(other, module)
                 self.modules.pop(other, None)
 
@@ -388,13 +400,13 @@ def _serve(kind: str, wire: socket.socket) -> tuple[dict[str, Any], Hidden]:
     for name in KINDS[kind].loaded:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    hidden = Hidden(KINDS[kind].hidden)
+    hidden = Hidden(KINDS[kind].hidden, KINDS[kind].anew)
     for name in KINDS[kind].anew:
         for other in [*sys.modules]:
             if other == name or other.startswith(f"{name}."):
                 del sys.modules[other]
         package, _, own = name.rpartition(".")
-        if package:
+        if package in sys.modules:
             vars(sys.modules[package]).pop(own, None)
     if len(os.listdir("/proc/self/task")) > 1:
         os._exit(1)  # a fork would lack the others; pytest starts programs of this kind cold
@@ -415,6 +427,8 @@ def _serve(kind: str, wire: socket.socket) -> tuple[dict[str, Any], Hidden]:
         pid = _fork_beside()
         if pid == 0:
             _wear([*fds], job, wire.fileno())
+            if KINDS[kind].hidden:
+                _end_early()
             return job, hidden
         for fd in fds:
             os.close(fd)
@@ -463,6 +477,16 @@ def _wear(fds: list[int], job: dict[str, Any], answer: int) -> None:
         os._exit(1)
     os.write(answer, os.getpid().to_bytes(4, "big"))
     os.close(answer)
+
+
+def _end_early() -> None:
+    """When Python has ended all, end, with the status that the program ends with.
+
+    What C++ still undoes, operator by operator of PyTorch, took most of the time of most programs.
+    """
+    libc = ctypes.CDLL(None)
+    for last in (libc._exit, libc.fcloseall):  # the last one is called first
+        libc.on_exit(last, None)
 
 
 def _say_what_it_is(job: dict[str, Any]) -> None:
