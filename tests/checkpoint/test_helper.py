@@ -271,7 +271,6 @@ def test_a_process_without_cuda_is_refused(cuda_world: CudaWorld, gpu: str, driv
 # -- deadlines -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.LOCK, Call.CHECKPOINT])
 def test_a_park_that_hangs_costs_a_worker_only(
@@ -293,7 +292,6 @@ def test_a_park_that_hangs_costs_a_worker_only(
     well(driver.park(10, 1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.RESTORE, Call.UNLOCK])
 def test_a_resume_that_hangs_can_be_repeated(
@@ -357,7 +355,6 @@ def test_slow_calls_within_the_deadline_are_waited_for(
 # -- the helper's death ----------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.STATE, Call.LOCK, Call.CHECKPOINT])
 def test_the_helper_is_killed_in_park(
@@ -370,7 +367,6 @@ def test_the_helper_is_killed_in_park(
     program.info()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("call", [Call.STATE, Call.RESTORE, Call.UNLOCK])
 def test_the_helper_is_killed_in_resume(
@@ -383,7 +379,6 @@ def test_the_helper_is_killed_in_resume(
     program.info()
 
 
-@pytest.mark.slow
 def test_what_the_next_helper_refuses_is_not_taken_for_unchanged(
     cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
 ) -> None:

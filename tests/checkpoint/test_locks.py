@@ -321,7 +321,6 @@ def test_a_worker_that_is_killed_is_replaced_to_unlock(
     assert state() == RUNNING
 
 
-@pytest.mark.slow
 def test_an_unlock_that_hangs_is_tried_again(
     cuda_world: CudaWorld,
     program: CudaProgram,

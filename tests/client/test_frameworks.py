@@ -152,7 +152,6 @@ print(json.dumps({
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "environment", "users_growth", "limits", "growth"),
     [
@@ -279,7 +278,6 @@ print(json.dumps({
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_keras_own_loops_have_gates_that_change_nothing(backend: str) -> None:
     """One before the first batch, one after each: 16 of training, 8 and 8 of the other two."""

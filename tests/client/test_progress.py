@@ -303,7 +303,6 @@ print(json.dumps({"first": told[0][:2], "done": progress.done}))
 """
 
 
-@pytest.mark.slow
 def test_lightnings_trainer() -> None:
     assert ask(LIGHTNING) == {"first": [2, 12], "done": 12}
 

@@ -20,7 +20,6 @@ from support.tinyhub import OWN, TinyHub, served
 from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         bool(why_not(Spawning.NAMESPACES)), reason=str(why_not(Spawning.NAMESPACES))
     ),

@@ -33,7 +33,6 @@ def seen(shown: Shown) -> str:
     return "\n".join((shown.plain(), shown.stream("stdout"), shown.stream("stderr"), errors))
 
 
-@pytest.mark.slow
 def test_the_first_hour(tmp_path):
     """Every cell of the page, in the page's order, in two kernels of one person."""
     page = (TUTORIALS / "first-hour.md").read_text("utf-8")

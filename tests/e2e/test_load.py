@@ -12,7 +12,6 @@ import pytest
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "hub_load.py"
 
 
-@pytest.mark.slow
 def test_a_small_class_loses_nothing() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("JUPYTER")}
     run = subprocess.run(

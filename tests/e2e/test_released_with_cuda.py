@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from support.cuda import GIB
 from support.driverstage import FILL, Stage, cuda_stubs, cuda_world, stage
 from support.node import until
@@ -12,7 +11,6 @@ from jupyter_gpushare.protocol.messages import Method
 __all__ = ["cuda_stubs", "cuda_world", "stage"]
 
 
-@pytest.mark.slow
 def test_others_get_the_rest_while_the_kernel_goes_on(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.node.client("bob") as bob:
         for cell in ("%gpushare request", FILL):

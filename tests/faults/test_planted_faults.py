@@ -14,7 +14,6 @@ from support.faults.stage import can_steal
 from support.faults.storm import Plan, Storm
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.story,
     pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
 ]

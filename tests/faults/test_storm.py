@@ -14,7 +14,6 @@ from support.faults.stage import can_steal
 from support.faults.storm import OF_LOCKS, OF_MOVES, OF_STOPS, OF_TURNS, Plan, Report, Storm
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
 ]
 SEED = int(os.environ.get("SOAK_SEED", "6"))

@@ -39,7 +39,6 @@ def rehearse(report: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 IN_CI = ("notebooks", "storage", "driver", "locks", "takeover")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",

@@ -21,8 +21,6 @@ from support.node import NodeClient
 from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 
-pytestmark = pytest.mark.slow
-
 GIB = 2**30
 #: A kernel and its lease.
 Held = tuple[Kernel, dict[str, Any]]

@@ -17,7 +17,6 @@ from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
     ),

@@ -31,7 +31,6 @@ from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
     ),

@@ -19,7 +19,6 @@ from support.runningpool import PoolHost, RunningPool
 from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
     ),

@@ -25,7 +25,6 @@ from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         why_not(Spawning.ONE_USER) is not None, reason=str(why_not(Spawning.ONE_USER))
     ),

@@ -23,7 +23,6 @@ TELL = (
 )
 WHY = why_no_pool()
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(bool(WHY), reason=WHY),
     # `test_pool` and `test_pool_spawner` tell of a Hub with a pool each time.
     pytest.mark.story(

@@ -48,7 +48,7 @@ c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
 c.Spawner.environment = {{"JUPYTER_GPUSHARE_SOCKET": {node!r}}}
 """
 WHY = why_not(Spawning.ONE_USER) or impossible()
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY), reason=str(WHY))]
+pytestmark = [pytest.mark.skipif(bool(WHY), reason=str(WHY))]
 
 
 @dataclass

@@ -28,7 +28,6 @@ from jupyter_gpushare.protocol.errors import RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(bool(why_not(Spawning.ONE_USER)), reason=str(why_not(Spawning.ONE_USER))),
 ]
 

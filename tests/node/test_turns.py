@@ -341,7 +341,7 @@ def written(file: Path, kind: str = "step") -> list[list[float]]:
 
 @pytest.mark.parametrize(
     "program",
-    [LOOP, MODEL, pytest.param(KERAS, marks=pytest.mark.slow)],
+    [LOOP, MODEL, KERAS],
     ids=["named gates", "a model's calls", "keras"],
 )
 def test_loops_without_an_optimizer_take_turns(

@@ -62,7 +62,6 @@ def runs(
     )
 
 
-@pytest.mark.slow
 def test_folders_that_were_left_and_what_somebody_has_set(host: Host, tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.mkdir()
@@ -81,7 +80,6 @@ def test_folders_that_were_left_and_what_somebody_has_set(host: Host, tmp_path: 
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_a_system_node_manager_that_runs(host: Host, tmp_path: Path) -> None:
     line = [sys.executable, "-m", "jupyter_gpushare.node", "--simulate=2x24GiB"]
     line += ["--socket=/run/jupyter-gpushare/node.sock"]
@@ -97,7 +95,6 @@ def test_a_system_node_manager_that_runs(host: Host, tmp_path: Path) -> None:
     assert "Simulated GPU" in host.ask(ask), "it runs on, and others find it"
 
 
-@pytest.mark.slow
 def test_what_cannot_be_hidden_is_said_at_once(host: Host, tmp_path: Path) -> None:
     powerless = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
     done = runs(host, tmp_path, "-n0", "--collect-only", HOSTS_ITS_OWN, before=powerless)

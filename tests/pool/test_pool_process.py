@@ -23,7 +23,6 @@ from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
-pytestmark = pytest.mark.slow
 ONE = {"default": {"gpus": 1}}
 
 

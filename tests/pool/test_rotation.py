@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from support.node import until
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.protocol.messages import Method
-
-pytestmark = pytest.mark.slow
 
 
 def test_hosts_take_the_next_authority_also_one_that_was_away(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from jupyter_gpushare.pool import joining
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.secured import client_context
 
-pytestmark = pytest.mark.slow
 QUOTAS = {"default": {"gpus": 1}, "groups": {"rich": {"gpus": 8}}}
 GPU = {
     **{"kind": "H100", "memory": 2**36, "free_memory": 2**36},

@@ -47,7 +47,6 @@ def test_what_is_used_meets_the_aims_on_families_that_the_choice_has_not_seen() 
 
 
 @pytest.mark.story
-@pytest.mark.slow
 def test_a_choice_is_by_families_that_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each family gets the choice of others only; parts are known always."""
     numpy = pytest.importorskip("numpy")
@@ -113,7 +112,6 @@ def test_retrained_models_are_beside_the_ledger_and_know_the_nodes_runs(
 
 
 @pytest.mark.story
-@pytest.mark.slow
 def test_both_families_of_models_are_written_as_they_were_trained() -> None:
     """Evaluated in pure Python, they tell what scikit-learn and torch tell."""
     numpy = pytest.importorskip("numpy")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.story]
+pytestmark = [pytest.mark.story]
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 

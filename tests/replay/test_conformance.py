@@ -342,7 +342,6 @@ def test_processes_that_are_parked_when_they_are_idle(tmp_path: Path) -> None:
 
 
 @pytest.mark.story
-@pytest.mark.slow
 def test_real_kernels(tmp_path: Path) -> None:
     crowd = [
         session("ann", 0, 50, (0, 10)),

@@ -85,7 +85,6 @@ def test_the_aim_of_promises_is_what_the_figures_say(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.story
-@pytest.mark.slow
 def test_a_study_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     """Each number of people is kept when it was replayed, and ``--missing`` goes on after it."""
     target, made = tmp_path / "replay.json", tmp_path / "replay.md"
@@ -131,7 +130,6 @@ def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.story
-@pytest.mark.slow
 def test_the_study_runs(tmp_path: Path) -> None:
     target = tmp_path / "replay.json"
     page, picture = tmp_path / "replay.md", tmp_path / "replay.svg"

@@ -126,7 +126,6 @@ def test_runs_ask_for_their_load() -> None:
 
 
 @pytest.mark.story
-@pytest.mark.slow
 def test_promises_are_kept_at_four_fifths_load() -> None:
     options = Options(promising=Promising(0.3, 1.5, 0.3), moves=False)
     variant = Variant("promises", PolicyName.PROMISES, options)

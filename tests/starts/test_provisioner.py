@@ -29,7 +29,7 @@ from support.sshd import serve_ssh, why_no_ssh
 from traitlets.config import Config
 
 WHY = impossible() or why_no_ssh()
-pytestmark = [pytest.mark.slow, pytest.mark.story, pytest.mark.skipif(bool(WHY), reason=WHY)]
+pytestmark = [pytest.mark.story, pytest.mark.skipif(bool(WHY), reason=WHY)]
 WITHIN = 60.0
 
 

@@ -19,7 +19,7 @@ from support.jupyter import Home, Kernel, Server, wait_for
 from support.sshd import serve_ssh, why_no_ssh
 
 WHY = impossible() or why_no_ssh()
-pytestmark = [pytest.mark.slow, pytest.mark.story, pytest.mark.skipif(bool(WHY), reason=WHY)]
+pytestmark = [pytest.mark.story, pytest.mark.skipif(bool(WHY), reason=WHY)]
 HERE = socket.gethostname()
 
 

@@ -5,8 +5,9 @@ its worker, the processor seconds of the worker and of the children that ended i
 which is the most expensive thing that it started. The ten slowest files are printed at the end of
 each run.
 
-``python tests/support/costs.py FILE`` then writes down anew which tests are slow (`SLOW`), for
-``make test-fast``.
+``python tests/support/costs.py FILE …`` then writes down anew which tests are slow (`SLOW`), for
+``make test-fast``: in a whole run, or in one of what was left. (Of those that share a Hub, the
+first one pays for it.)
 """
 
 from __future__ import annotations
@@ -123,4 +124,5 @@ class Costs:
 
 
 if __name__ == "__main__":
-    SLOW.write_text("\n".join(sorted({*slow(Path(sys.argv[1]))})) + "\n", "utf-8")
+    found = {name for file in sys.argv[1:] for name in slow(Path(file))}
+    SLOW.write_text("\n".join(sorted(found)) + "\n", "utf-8")
