@@ -2,7 +2,7 @@
 #
 #   make lab         JupyterLab with gpushare, on this machine's GPUs or on simulated ones
 #   make test        everything that CI runs: lint, types, import contracts, all tests
-#   make test-fast   the tests without the slow ones and without a browser
+#   make test-fast   an answer in three minutes: the tests that take less than a second, and no browser
 #   make test-long   the tests that CI leaves out, because together they take minutes; and those
 #                    with random examples, with new ones (CI has the same at each run)
 #   make test-power  which of a sample of faults, put into the product one by one, do the tests find?

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from support.costs import SLOW
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
@@ -93,9 +94,17 @@ def test_workflows_name_make_targets_that_there_are() -> None:
         name
         for _, step in steps()
         for name in re.findall(r"\bmake ([a-z][\w-]*)", step.get("run", ""))
-    } | {row["target"] for row in CI["test"]["strategy"]["matrix"]["include"]}
-    assert {"dist", "docs", "matrix", "test", "test-fast"} <= called
+    }
+    assert {"dist", "docs", "matrix", "test", "test-long"} <= called
     assert called - targets == set()
+
+
+def test_slow_tests_are_named_as_they_are() -> None:
+    for line in SLOW.read_text("utf-8").splitlines():
+        file, *_, name = line.removesuffix("::runTest").split("::")
+        assert re.search(
+            rf"^ *((async )?def {name}\(|{name} = )", (ROOT / file).read_text("utf-8"), re.M
+        ), line
 
 
 def test_workflows_name_files_that_there_are() -> None:
