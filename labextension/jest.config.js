@@ -21,6 +21,14 @@ module.exports = {
   reporters: ['default'],
   collectCoverageFrom: ['src/**/*.{ts,tsx}', '!src/**/__tests__/**'],
   coverageReporters: ['lcov', 'text-summary'],
+  transform: {
+    ...base.transform,
+    // Each file by itself: `tsc` of lint:check looks at types.
+    '^.+\\.tsx?$': [
+      'ts-jest/legacy',
+      { tsconfig: './tsconfig.test.json', isolatedModules: true }
+    ]
+  },
   testRegex: 'src/.*\\.spec\\.tsx?$',
   transformIgnorePatterns: [`/node_modules/(?!(${modules.join('|')})).+`]
 };

@@ -165,7 +165,8 @@ def test_loops_that_nobody_can_see_take_turns_and_nobody_stays_locked(scene: Mak
         until(lambda: now.is_locked("bob"), "bob is locked", WITHIN)
         until(now.says_so, "a status says that one is locked, and until when", WITHIN)
         until(lambda: now.pauses("alice", 0.4) and now.pauses("bob", 0.4), "they pause", WITHIN)
-        until(lambda: min(now.pauses("alice", 0.4)) < 1.5, "an end by a turn, not by the time", 10)
+        # With nothing else to do it is the first one; beside other load an end comes late.
+        until(lambda: min(now.pauses("alice", 0.4)) < 1.5, "an end by a turn, not the time", WITHIN)
         with now.node.client("root") as root:
             leases = root.call(Method.STATUS)["leases"]
             kinds = [e["kind"] for e in root.call(Method.HISTORY, limit=1000)["events"]]

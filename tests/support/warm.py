@@ -102,7 +102,7 @@ READ_ONCE = (
 GIVEN = ("PYTHONPATH", "PYTHONUNBUFFERED")
 COLD = "GPUSHARE_TESTS_COLD"
 #: Warm processes of one worker; the one that was not used for longest makes room.
-MOST = 8
+MOST = 5
 
 _CLONE_PARENT, _CHILD_CLEARTID, _CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _SYS_CLONE = 56  # on x86_64
