@@ -23,7 +23,13 @@ from jupyter_gpushare.protocol.messages import Method
 __all__ = ["nvml_stub", "nvml_world"]
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.story(
+        *("jupyter_gpushare/predict/", "jupyter_gpushare/client/", "jupyter_gpushare/policy/"),
+        *("tests/e2e/test_predicted.py", "tests/support/predictor"),
+    ),
+]
 
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"

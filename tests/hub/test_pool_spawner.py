@@ -48,7 +48,14 @@ c.Spawner.cmd = [sys.executable, "-m", "jupyterhub.singleuser"]
 c.Spawner.environment = {{"JUPYTER_GPUSHARE_SOCKET": {node!r}}}
 """
 WHY = why_not(Spawning.ONE_USER) or impossible()
-pytestmark = [pytest.mark.skipif(bool(WHY), reason=str(WHY))]
+pytestmark = [
+    pytest.mark.story(
+        *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),
+        *("jupyter_gpushare/hub/spawner", "jupyter_gpushare/hub/pool"),
+        *("jupyter_gpushare/hub/placing", "tests/hub/", "tests/support/pool"),
+    ),
+    pytest.mark.skipif(bool(WHY), reason=str(WHY)),
+]
 
 
 @dataclass
@@ -92,18 +99,7 @@ def start_node(host: Host, hub: RunningHub, hub_address: str) -> None:
     assert node.stdout.readline().startswith("ready ")
 
 
-#: Another word before the same commands; `test_pool_places` reaches its hosts so, too.
-NSENTER = pytest.param(
-    "nsenter",
-    marks=pytest.mark.story(
-        *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),
-        *("jupyter_gpushare/hub/spawner", "jupyter_gpushare/hub/pool"),
-        *("jupyter_gpushare/hub/placing", "tests/hub/", "tests/support/pool"),
-    ),
-)
-
-
-@pytest.fixture(scope="module", params=[NSENTER, "ssh"])
+@pytest.fixture(scope="module", params=["nsenter", "ssh"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     if request.param == "ssh" and (why := why_no_ssh()):
         pytest.skip(why)
