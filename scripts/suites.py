@@ -27,8 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LABEXTENSION = ROOT / "labextension"
 BIN = Path(sys.executable).parent
-#: Two more than processors: most tests wait for processes of their own. A file's tests stay together,
-#: since they share what is made once for them. Workers beyond a few would only contend.
+#: Two more than processors: most tests wait for processes of their own. A file's tests stay
+#: together, since they share what is made once for them. Workers beyond a few would only contend.
 WORKERS = min(6, 2 + (os.cpu_count() or 1))
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: With it each of the thousand processes that the tests start would compile the package anew.
