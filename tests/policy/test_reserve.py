@@ -204,6 +204,18 @@ def cell(world: World, seconds: float = 10.0) -> None:
     look(world)
 
 
+def test_with_the_last_lease_of_somebody_all_comes_back_that_they_are_entitled_to() -> None:
+    one = World(plain_config()).start([gpu(0)], Quota(2))
+    for pid, who in enumerate(("alice", "alice", "bob"), 1):
+        one.request(who, pid, Request(live=True, memory=Bytes(6 * GIB)))
+    first, second, third = (LeaseId(f"L{number}") for number in (1, 2, 3))
+    mine, theirs = (int(books(one, who)[0] * GIB) for who in ("alice", "bob"))
+    assert lifts._freed(one.state, set()) == {}
+    assert lifts._freed(one.state, {first}) == {}, "her other one keeps it"
+    assert lifts._freed(one.state, {first, second}) == {ZERO: mine}
+    assert lifts._freed(one.state, {first, second, third}) == {ZERO: mine + theirs}
+
+
 def test_while_little_is_known_more_head_room_is_kept() -> None:
     """Three times the peak after a first cell, half of that after two; at last a quarter."""
     one = world(Reserve.QUOTA, reserve_doubt=3.0)
