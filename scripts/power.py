@@ -333,7 +333,8 @@ def table(found: list[dict[str, Any]], before: list[dict[str, Any]] | None) -> s
         f"{sum(bool(one['found']) for one in found)} of {len(found)} found: {dict(layers)}",
     ]
     if was:
-        lost = [one["id"] for one in found if was[one["id"]]["found"] and not one["found"]]
+        kept = {one["id"] for one in found if one["found"]}
+        lost = [at for at, one in was.items() if one["found"] and at not in kept]
         lines.append(f"Found before and not now: {lost or 'none'}")
     return "\n".join(lines)
 

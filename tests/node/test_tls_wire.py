@@ -167,6 +167,17 @@ def test_answers_come_whole_whatever_the_turns(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
+def test_after_the_handshake_there_is_all_the_time(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with house(tmp_path, within=2.0) as there:
+            client = await (await there.dial()).hello()
+            await asyncio.sleep(2.2)  # the time for a handshake is over
+            call_id = client.send(Method.STATUS)
+            assert [one.id for one in await client.next()] == [call_id]
+
+    asyncio.run(whole())
+
+
 def test_what_is_not_read_counts_and_ends_the_connection(tmp_path: Path) -> None:
     """Also one answer alone: what is encrypted and not sent yet is not forgotten."""
 
