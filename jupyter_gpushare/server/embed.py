@@ -173,10 +173,11 @@ class EmbeddedNode:
         os.close(self._left)
         self._left = None
         # Until Python 3.12 a daemon thread of asyncio waits for the child, and writes that its loop
-        # is closed. Where it still writes while the interpreter ends, Python aborts.
+        # is closed. Where it still writes while the interpreter ends, Python aborts. Others like it
+        # wait for children of other extensions, which may live on: they are not waited for long.
         for thread in threading.enumerate():
             if thread.name.startswith("asyncio-waitpid"):
-                thread.join(_STOP_WITHIN)
+                thread.join(0.2)
 
     # -- the election -------------------------------------------------------------------------
 
