@@ -6,9 +6,11 @@ environment goes there over a pipe, and never onto a command line.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Dict, List, Unicode
@@ -17,6 +19,10 @@ from ..protocol.poolcalls import POOL_SOCKET
 from ..starts.reach import HostAway, NotStarted, Reached, Started, ask
 from ..starts.wishes import Choice, PoolAway
 from .placing import NoHost, choose_host
+
+_PERSON: Final = "{username}"
+#: Nothing in such a name is an option of a program, or means anything to a shell.
+_PLAIN: Final = re.compile(r"\w[\w.@+-]*")
 
 
 class PoolSpawner(LocalProcessSpawner):
@@ -28,11 +34,12 @@ class PoolSpawner(LocalProcessSpawner):
         config=True,
         help="""
         Each host of the pool, by its name there, with what is put before a command so that it
-        runs there as the person. `{username}` is the person. An empty list is the Hub's own host.
+        runs there as the person. `{username}` is the person, whose name may have letters, digits
+        and `_ . @ + -`. An empty list is the Hub's own host.
 
             c.PoolSpawner.hosts = {
-                "a": ["ssh", "-o", "BatchMode=yes", "{username}@a", "--"],
-                "b": ["ssh", "-o", "BatchMode=yes", "{username}@b", "--"],
+                "a": ["ssh", "-o", "BatchMode=yes", "--", "{username}@a"],
+                "b": ["ssh", "-o", "BatchMode=yes", "--", "{username}@b"],
             }
         """,
     )
@@ -68,8 +75,19 @@ class PoolSpawner(LocalProcessSpawner):
     _said: tuple[str, ...] = ()
 
     def prefix(self, host: str) -> list[str]:
-        """What makes a command run on the host as the person."""
-        return [part.replace("{username}", self.user.name) for part in self.hosts[host]]
+        """What makes a command run on the host as the person.
+
+        Raises :class:`NoHost` for a name that a program could take for an option, or a shell for a
+        command: people may choose their names.
+        """
+        name, parts = self.user.name, self.hosts[host]
+        if any(_PERSON in part for part in parts) and not _PLAIN.fullmatch(name):
+            raise NoHost(
+                f"No server starts on another host for the name {name!r}: it may have only "
+                "letters, digits and _ . @ + -, and begins with none of the last four. Ask an "
+                "administrator for another name."
+            )
+        return [part.replace(_PERSON, name) for part in parts]
 
     # -- what is stored while the Hub is away ---------------------------------------------------
 
@@ -136,7 +154,9 @@ class PoolSpawner(LocalProcessSpawner):
                 command=[*self.cmd, *self.get_args()],
                 environ=environ,
                 cwd=environ.get("HOME"),
-                output=self.log_file.format(dash="-" if self.name else "", servername=self.name),
+                output=self.log_file.format(
+                    dash="-" if self.name else "", servername=quote(self.name, safe="")
+                ),
             )
         finally:
             await reached.close()
@@ -191,5 +211,9 @@ class PoolSpawner(LocalProcessSpawner):
         if self.host not in self.hosts:
             raise HostAway(f"host {self.host} is no longer in c.PoolSpawner.hosts")
         told = {"number": int(sig), **self.started.words()}
-        answer = await ask(self.host, self.prefix(self.host), "signal", python=self.python, **told)
+        try:
+            prefix = self.prefix(self.host)
+        except NoHost as error:
+            raise HostAway(str(error)) from error
+        answer = await ask(self.host, prefix, "signal", python=self.python, **told)
         return bool(answer["alive"])

@@ -42,7 +42,8 @@ _OWN: Final = (
     "XDG_RUNTIME_DIR",
     "HOSTNAME",
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+#: What ssh may call a host, with or without a person before it.
+_DESTINATION: Final = re.compile(r"(\w[\w.@+-]*@)?[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 #: A quarter of an hour without a sign of life, and the host counts as gone.
 _OPTIONS: Final = {
     "ServerAliveInterval": "60",
@@ -249,8 +250,8 @@ class PoolProvisioner(KernelProvisionerBase):
 
     def _over_ssh(self, host: str, remote: str) -> list[str]:
         destination = self.destinations.get(host, host)
-        if not _NAME.fullmatch(destination.rpartition("@")[2]):
-            raise HostAway(f"{host!r} is no host's name")
+        if not _DESTINATION.fullmatch(destination):
+            raise HostAway(f"{destination!r} is no host's name")
         options = [word for name in _OPTIONS for word in ("-o", f"{name}={_OPTIONS[name]}")]
         forwards = [
             word

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,6 +60,8 @@ class Reached:
     @classmethod
     async def open(cls, host: str, prefix: Sequence[str], python: str = sys.executable) -> Reached:
         """Run the program there. Raises :class:`HostAway`."""
+        if prefix and os.path.basename(prefix[0]) == "ssh":
+            python = shlex.quote(python)  # ssh hands its words to a shell of that host
         line = [*prefix, python, "-m", MODULE]
         pipe = asyncio.subprocess.PIPE
         try:

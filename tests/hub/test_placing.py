@@ -30,6 +30,7 @@ from jupyter_gpushare.hub.placing import (
     place_servers,
 )
 from jupyter_gpushare.hub.spawner import PoolSpawner
+from jupyter_gpushare.starts.reach import Started
 from jupyter_gpushare.starts.wishes import PoolAway, Wish
 
 T = Callable[..., Awaitable[None]]
@@ -259,3 +260,31 @@ def test_setup_keeps_an_administrators_form_and_spawner(tmp_path: Path) -> None:
     c = Config()
     assert "use PoolSpawner" in place_servers(c, "/run/pool.sock")
     assert _plain(c, "Spawner", "pre_spawn_hook") is None
+
+
+NOBODYS = ("-oproxycommand=touch {} #", "x;touch {};", "$(touch {})", "-x", "a b", "x\ny", "")
+
+
+@pytest.mark.parametrize("name", NOBODYS)
+@pytest.mark.parametrize("where", [["ssh", "{username}@b", "--"], ["sh", "-c", "echo {username}"]])
+def test_a_name_that_is_an_option_or_a_command_runs_nothing(
+    tmp_path: Path, name: str, where: list[str]
+) -> None:
+    """The real ssh and shell: before names were checked, some of these made the file."""
+    made = tmp_path / "made"
+    person = SimpleNamespace(name=name.format(made))
+    hosts = {"b": where}
+    spawner = PoolSpawner(user=person, hosts=hosts, pool_socket=str(tmp_path / "away"))
+    with pytest.raises(NoHost, match="may have only letters, digits"):
+        asyncio.run(spawner.start())
+    assert not made.exists()
+    # Of a server that an earlier release started nothing is known, and nothing is run either.
+    spawner.host, spawner.started = "b", Started(1, 1, "boot")
+    assert asyncio.run(spawner.poll()) is None
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("name", ["alice", "_x", "ünal", "a.b-c+d@example.org", "12345"])
+def test_a_plain_name_stands_for_the_person(name: str) -> None:
+    spawner = PoolSpawner(user=SimpleNamespace(name=name), hosts={"b": ["ssh", "{username}@b"]})
+    assert spawner.prefix("b") == ["ssh", f"{name}@b"]

@@ -161,3 +161,21 @@ def test_it_loads_little() -> None:
     ).stdout.split()
     for name in ("asyncio", "jupyter_client", "tornado", "traitlets", "zmq"):
         assert name not in loaded
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=x", "-oProxyCommand=x@b", "a;b@c", "a b", ""])
+def test_what_ssh_could_take_for_an_option_is_no_host(host: str) -> None:
+    provisioner = PoolProvisioner(parent=AsyncKernelManager(connection_file="/no/file"))
+    with pytest.raises(HostAway, match="is no host's name"):
+        provisioner._over_ssh(host, "/tmp/s")
+    assert provisioner._over_ssh("alice@b", "/tmp/s")[-2:] == ["--", "alice@b"]
+
+
+def test_the_shell_behind_ssh_gets_a_python_with_a_space_in_one_word(tmp_path: Path) -> None:
+    """A program in the place of ssh that does what sshd does: a shell reads the words."""
+    (ssh := tmp_path / "ssh").write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    (python := tmp_path / "a b" / "python").parent.mkdir()
+    python.symlink_to(sys.executable)
+    told = asyncio.run(ask("b", [str(ssh), "b"], "port", python=str(python), address="127.0.0.1"))
+    assert told["port"]
