@@ -64,11 +64,11 @@ class Duration(Told):
 
 
 class Size(Told):
-    """Bytes, said as ``8GiB``, ``512MiB`` or a plain number; 0 where it may be."""
+    """Bytes, said as ``8GiB``, ``512MiB`` or a number of them; 0 where ``least`` is 0."""
 
     info_text = "a size such as 8GiB or 512MiB"
 
-    def __init__(self, default_value: Any = Undefined, least: int = 1, **named: Any) -> None:
+    def __init__(self, default_value: Any = Undefined, least: int = 0, **named: Any) -> None:
         super().__init__("sizes.parse_size", default_value, least, **named)
 
 

@@ -24,7 +24,7 @@ def quota_field(field: str) -> Option:
         if field == "memory" and (share := parse_share(text)) is not None:
             return share
         try:
-            return read_field(field, plain_number(text))
+            return read_field(field, text if QUOTA[field].is_size else plain_number(text))
         except ValueError as error:
             raise ValueError(f"{error} Or write {null}." if null else str(error)) from error
 

@@ -109,8 +109,8 @@ def _plain(number: float) -> str:
 def _in_unit(size: int) -> tuple[str, str]:
     """The shortest number that is exactly ``size`` bytes; else in MiB, rounded."""
     for unit in UNITS:
-        text = f"{size / parse_size('1' + unit):.6f}".rstrip("0").rstrip(".")
-        if text != "0" and parse_size(text + unit) == size:
+        text = f"{size / parse_size('1' + unit, 1):.6f}".rstrip("0").rstrip(".")
+        if text != "0" and parse_size(text + unit, 1) == size:
             return text, unit
     return str(max(1, round(size / 2**20))), "MiB"
 
@@ -149,7 +149,7 @@ def _memory(texts: Mapping[str, str]) -> dict[str, Any]:
     unit = texts["unit"] if _NUMBER.fullmatch(texts["memory"]) and texts["unit"] in UNITS else ""
     # A bare number without its unit is not read as bytes.
     text = texts["memory"] + (unit or ("" if re.search(r"[a-zA-Z]", texts["memory"]) else " ?"))
-    wanted = "A size above 0, as 8 or 0.5 with its unit; empty is the whole GPU."
+    wanted = "A size of 2 MiB or more, as 8 or 0.5 with its unit; empty is the whole GPU."
     return {"memory": _read("memory", text if texts["memory"] else None, wanted)}
 
 

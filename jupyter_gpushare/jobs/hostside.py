@@ -31,7 +31,6 @@ GRACE: Final = 10.0
 #: Bytes of what a model printed that are kept.
 _KEPT: Final = 4096
 #: Less memory than this is a number whose unit was forgotten.
-_LEAST_MEMORY: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +126,7 @@ def _room(gpu: Mapping[str, Any], beside: bool) -> int:
 
 def memory_each(memory: Memory | str | None) -> Memory | None:
     """Bytes on each GPU, or a range of them. Raises `ValueError`."""
-    if memory is None:
-        return None
-    each = parse_memory(memory)
-    if (size := least_of(each) or 0) < _LEAST_MEMORY:
-        raise ValueError(f"memory={memory!r} is {size} bytes: say its unit, as in '8GiB'.")
-    return each
+    return None if memory is None else parse_memory(memory)
 
 
 def must_be_callable(train: object) -> None:

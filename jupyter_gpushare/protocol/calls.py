@@ -38,7 +38,7 @@ from .messages import (
 from .names import RESERVES
 from .reading import BadParameter, reader
 from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
-from .sizes import MOST_GPUS, MOST_SHARE
+from .sizes import LEAST_MEMORY, MOST_GPUS, MOST_SHARE
 
 Id = Annotated[str, Text(IDENTIFIER)]
 Name = Annotated[str, Text(NAME)]
@@ -107,7 +107,9 @@ class RequestParams:
         int | None, GpuCount(), NullIsLeftOut(), "a number, or `quota`: as many as the quota allows"
     ] = 1
     memory: Annotated[
-        int | None, Range(-(2**53), 2**53), "bytes on each GPU; null: what the quota gives"
+        int | None,
+        Range(-(2**53), 2**53),
+        "bytes on each GPU, at least 2 MiB; null: what the quota gives",
     ] = None
     priority_class: Annotated[
         str | None, words("interactive", "batch"), "null: as `looks`, or as the node has it"
@@ -155,6 +157,8 @@ class RequestParams:
             return "name both of `persistent` and `temporary`, or neither."
         if self.memory_most is not None and not 0 < (self.memory or 0) <= self.memory_most:
             return "name `memory` with `memory_most`, which must not be less."
+        if self.memory is not None and 0 < self.memory < LEAST_MEMORY:
+            return f"`memory` is bytes on each GPU, and {self.memory} is less than {LEAST_MEMORY}."
         return ""
 
 

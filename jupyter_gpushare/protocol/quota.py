@@ -17,11 +17,15 @@ from .times import parse_duration
 
 
 class QuotaField(NamedTuple):
-    """``null``: the word for a field without a value of its own; ``None`` if it must have one."""
+    """``null``: the word for a field without a value of its own; ``None`` if it must have one.
+
+    ``is_size``: a person writes it with a unit, so its text is never read as a number.
+    """
 
     read: Callable[[Any], Any]
     about: str
     null: str | None = None
+    is_size: bool = False
 
 
 def _whole(value: object) -> int | None:
@@ -46,9 +50,12 @@ def _share(given: object) -> int:
 
 
 def _memory(given: object) -> int:
-    size = parse_size(given) if isinstance(given, str) else _whole(given)
-    if size is None or not 1 <= size <= MOST_MEMORY:
+    whole = given if isinstance(given, str) else _whole(given)
+    if whole is None:
         raise ValueError(f"{given!r:.40} is no memory size: write it like 8GiB, or bytes.")
+    size = parse_size(whole)
+    if size > MOST_MEMORY:
+        raise ValueError("it is more than any GPU has.")
     return size
 
 
@@ -83,7 +90,9 @@ def _number(least: float, most: float = math.inf) -> Callable[[Any], float]:
 #: In the order of pages.
 QUOTA: Final = {
     "gpus": QuotaField(_gpus, "GPUs it may hold at once."),
-    "memory": QuotaField(_memory, "Memory on each GPU, such as 8GiB; none: the whole GPU.", "none"),
+    "memory": QuotaField(
+        _memory, "Memory on each GPU, such as 8GiB; none: the whole GPU.", "none", is_size=True
+    ),
     "weight": QuotaField(_number(*WEIGHTS), "Fair share among those who wait."),
     "gpu_hours": QuotaField(
         _number(0.0, MOST_GPU_HOURS), "GPU-hours it may hold in the time of its period.", "none"
@@ -105,12 +114,14 @@ QUOTA: Final = {
         "Up to what its limits are lifted on a nearly empty GPU, such as 60GiB, or 0.9 of one; 0: "
         "not at all; default: the node's own.",
         "default",
+        is_size=True,
     ),
     "turn_offset": QuotaField(
         _offset,
         "Head-room before its tasks' parts of a GPU that is used by turns, such as 1GiB; default: "
         "the node's own.",
         "default",
+        is_size=True,
     ),
     "reserve": QuotaField(
         _reserve,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 _UNITS: Final = {
-    "": 1,
     "b": 1,
     "k": 1000,
     "kb": 1000,
@@ -30,6 +28,8 @@ _SIZE: Final = r"\s*(?![1-9]\d{0,2},\d{3}(?!\d))(\d{1,18}(?:[.,]\d{1,9})?)\s*([a
 GPUS_OF_QUOTA: Final = "quota"
 #: The most GPUs that a request or a quota may name.
 MOST_GPUS: Final = 4096
+#: The least memory that anybody may name, in bytes: CUDA maps no smaller piece. Less is a slip.
+LEAST_MEMORY: Final = 2 * 2**20
 #: The most hundredths of one GPU that a quota may let promises claim: a hundred GPUs.
 MOST_SHARE: Final = 10_000
 
@@ -49,23 +49,45 @@ def parse_gpus(text: object) -> int | str:
     return count
 
 
-def parse_size(text: str | int, least: int = 1) -> int:
-    """Bytes of ``"8GiB"`` (1024-based), ``"1.5GB"`` or ``"1,5GB"`` (1000-based) or a bare number.
+def parse_size(text: str | int, least: int = LEAST_MEMORY) -> int:
+    """Bytes of ``"8GiB"`` (1024-based), or of ``"1.5GB"`` or ``"1,5GB"`` (1000-based).
+
+    A number is bytes, as programs say them. A text needs a unit, because a person who writes 8
+    means GiB. ``least`` is in bytes; 0 means that 0 is a size too.
 
     Raises :class:`ValueError` with a sentence for a person.
     """
     if isinstance(text, bool) or not isinstance(text, str | int):
         raise ValueError(f"{text!r} is no memory size: write it like 8GiB or 512MiB.")
-    match = re.fullmatch(_SIZE, str(text), re.ASCII)
-    if match is None or match[2].lower() not in _UNITS:
+    match = re.fullmatch(_SIZE, f"{text}b" if isinstance(text, int) else text, re.ASCII)
+    if match is None or match[2].lower() not in ("", *_UNITS):
         raise ValueError(f"{text!r} is no memory size: write it like 8GiB or 512MiB.")
-    number, unit = match[1].replace(",", "."), _UNITS[match[2].lower()]
-    exact = float(number) * unit
-    size = int(number) * unit if "." not in number else int(exact)
-    if size < least or not math.isfinite(exact) or size >= 2**63:
-        bound = "one byte" if least == 1 else f"{least} bytes"
-        raise ValueError(f"{text!r} is no usable memory size: it must be at least {bound}.")
+    number, unit = match[1].replace(",", "."), match[2].lower()
+    if least == 0 and float(number) == 0:
+        return 0
+    if not unit:
+        raise ValueError(f"{text!r} is no memory size: it has no unit.{_meant(number)}")
+    size = int(number) * _UNITS[unit] if "." not in number else int(float(number) * _UNITS[unit])
+    if size >= 2**63:
+        raise ValueError(f"{text!r} is no usable memory size: no GPU has so much.")
+    bound = least or LEAST_MEMORY
+    if size < bound:
+        why = f"{format_size(size)} is less than {format_size(bound)}."
+        meant = _meant(number) if unit == "b" else ""
+        raise ValueError(f"{text!r} is no usable memory size: {why}{meant}")
     return size
+
+
+def _meant(number: str) -> str:
+    """The question after a number without a unit: which size was probably meant."""
+    count = float(number)
+    if count == 0:
+        return " Write it like 8GiB or 512MiB."
+    if count < 1024:
+        return f" Did you mean {number}GiB?"
+    if count < LEAST_MEMORY:
+        return f" Did you mean {number}MiB?"
+    return f" Did you mean {format_size(int(count)).replace(' ', '')}?"
 
 
 class MemoryRange(NamedTuple):

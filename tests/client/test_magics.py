@@ -242,6 +242,8 @@ def test_quota_and_history_and_help(node: RunningNode, kernel: Kernel) -> None:
         ("%gpushare request --gpus -1", "--gpus"),
         ("%gpushare request --gpus", "--gpus"),
         ("%gpushare request --memory 8Gib8", "--memory '8Gib8' cannot be used"),
+        ("%gpushare request --memory 8", "it has no unit. Did you mean 8GiB?"),
+        ("%gpushare request --persistent 1GiB --temporary 2", "Did you mean 2GiB?"),
         ("%gpushare request --class urgent", "interactive or batch"),
         ("%gpushare request 'open quote", "quotation"),
         ("%gpushare request --gup 1", "knows no '--gup'. Did you mean `--gpus`?"),

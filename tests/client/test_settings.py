@@ -84,6 +84,7 @@ def test_every_variable() -> None:
         ("GPUS", "99999", "the default"),
         ("MEMORY", "8 apples", "the default"),
         ("MEMORY", "0", "the default"),
+        ("MEMORY", "8", "the default"),
         ("CLASS", "urgent", "the default"),
         ("FALLBACK", "gpu", "cpu"),
         ("ACQUIRE", "later", "import"),

@@ -35,7 +35,7 @@ def _no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: elastic.run(train, min_gpus=3, max_gpus=2), "min_gpus=3 is more than max_gpus=2"),
         (lambda: elastic.run(train, max_gpus="4"), "max_gpus='4': it must be a whole number"),
         (lambda: elastic.run(train, min_gpus=0), "min_gpus=0: it must be a whole number"),
-        (lambda: elastic.run(train, memory=8), "memory=8 is 8 bytes: say its unit, as in '8GiB'"),
+        (lambda: elastic.run(train, memory=8), "Did you mean 8GiB?"),
         (lambda: elastic.run(train, memory="lots"), "write it like 8GiB"),
         (lambda: elastic.run(train, data=iter([])), "has no length"),
         (lambda: next(elastic.batches([1, 2], batch=1, tail="cut")), "say 'drop' or 'pad'"),
@@ -45,7 +45,7 @@ def _no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: sweep(train, []), "nothing to try"),
         (lambda: sweep(train, [{}], gpus="2"), "gpus='2': a model needs a whole number"),
         (lambda: sweep(train, [{}], pick="most"), "say 'random' or 'most-free'"),
-        (lambda: sweep(train, [{}], memory="8"), "memory='8' is 8 bytes"),
+        (lambda: sweep(train, [{}], memory="8"), "Did you mean 8GiB?"),
     ],
 )
 def test_it_says_what_is_wrong_and_what_to_do(begin: Callable[[], Any], says: str) -> None:

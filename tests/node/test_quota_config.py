@@ -54,6 +54,9 @@ def test_what_is_understood(given: dict[str, Any], quota: Quota) -> None:
         ({"memory": 0.0}, "no part of a GPU"),
         ({"memory": "much"}, "no memory size"),
         ({"memory": "8 gigs"}, "no memory size"),
+        ({"memory": "8"}, "Did you mean 8GiB"),
+        ({"memory": 8}, "Did you mean 8GiB"),
+        ({"burst_memory": "60"}, "burst_memory: .*Did you mean 60GiB"),
         ({"weight": 0}, "weight"),
         ({"gpu_hours": -1}, "gpu_hours"),
         ({"idle_timeout": "soon"}, "idle_timeout"),
@@ -77,4 +80,4 @@ def test_a_part_is_one_of_the_smallest_gpu_so_that_it_fits_on_any() -> None:
 
 def test_without_gpus_a_configuration_is_still_read() -> None:
     command = configure(0.0, NodeSize.of([]), {"memory": 0.5}, {"g": {"gpus": "all"}}, {})
-    assert command.default == Quota(0, Bytes(1))
+    assert command.default == Quota(0, Bytes(2 * 2**20))

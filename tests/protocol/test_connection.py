@@ -112,7 +112,7 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "gpus": 1,
         "gpu": "g",
         "reason": "r",
-        "memory": 1,
+        "memory": 2**30,
         "rung": "driver",
         "can": True,
         "limits": [],

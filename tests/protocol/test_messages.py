@@ -474,6 +474,7 @@ def test_params_may_be_left_out() -> None:
         (Method.REQUEST, {"gpus": 2**32}),
         (Method.REQUEST, {"memory": "8GiB"}),
         (Method.REQUEST, {"memory": 2**63}),
+        (Method.REQUEST, {"memory": 8}),
         (Method.REQUEST, {"memory": 10**400}),
         (Method.REQUEST, {"priority_class": "royal"}),
         (Method.REQUEST, {"priority_class": ["batch"]}),

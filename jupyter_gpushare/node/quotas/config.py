@@ -9,7 +9,7 @@ from typing import Any
 from ...policy.words import commands as cmd
 from ...policy.words.model import Bytes, EnvironmentName, Gpu, Quota, Reserve
 from ...protocol.quota import QUOTA, read_field
-from ...protocol.sizes import parse_share
+from ...protocol.sizes import LEAST_MEMORY, parse_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
             share = parse_share(value) if name == "memory" else None
             if share is not None:
                 # Without a GPU nothing is granted, so the fraction does not matter.
-                value = max(1, int(share * node.smallest))
+                value = max(LEAST_MEMORY, int(share * node.smallest))
             read[name] = read_field(name, value)
         except ValueError as error:
             raise ValueError(f"{where}: {name}: {error}") from error
