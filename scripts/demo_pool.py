@@ -36,7 +36,6 @@ from jupyter_gpushare.elastic.records import names as job_names
 from jupyter_gpushare.jobs.core import Phase
 from jupyter_gpushare.jobs.records import Model
 from jupyter_gpushare.jobs.records import Records as SweepRecords
-from jupyter_gpushare.jobs.records import folder as sweeps_folder
 
 NAMES = ("a", "b", "c")
 #: Seconds of a step, of the sweep's models and of the training.
@@ -191,7 +190,7 @@ class Play:
         check(len(hosts) >= 2, f"its models ran on hosts {', '.join(hosts)}")
 
     def _models(self) -> list[Model]:
-        records = SweepRecords(sweeps_folder() / "sine.sqlite")
+        records = SweepRecords("sine")
         try:
             return records.models()
         finally:

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import pickle
-import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from jupyter_core.paths import jupyter_data_dir
 
 from ..client.errors import GpuShareError
 from ..jobs.hostside import Job
+from ..jobs.place import checked, must_be_own
 from . import core
 
 
@@ -55,23 +55,26 @@ class Records:
     """The records of one job."""
 
     def __init__(self, name: str) -> None:
-        """Raises `ElasticError` where there is no such job."""
-        self.name, self.path = name, folder() / name
-        if not (self.path / "plan").exists():
+        """Raises `ElasticError` where there is no such job, or it is not one's own."""
+        self.name = checked(name, ElasticError)
+        self.path = folder() / name
+        try:
+            for part in (self.path / "plan", self.checkpoints):
+                must_be_own(part, ElasticError)
+        except FileNotFoundError:
             known = ", ".join(names()[:5]) or "none"
-            raise ElasticError(f"There is no job {name!r} in {folder()} (there: {known}).")
+            raise ElasticError(
+                f"There is no job {name!r} in {folder()} (there: {known})."
+            ) from None
 
     @classmethod
     def make(cls, plan: Plan) -> Records:
         """A new job. Raises `ElasticError`."""
-        name = plan.job.name
-        if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]{0,99}", name):
-            raise ElasticError(
-                f"{name!r} is no name for a job: use letters, digits, '-', '_' and '.'."
-            )
+        name = checked(plan.job.name, ElasticError)
         path, made = folder() / name, folder() / f".{name}.{os.getpid()}"
         made.mkdir(mode=0o700, parents=True)
-        (made / "checkpoints").mkdir()
+        (made / "checkpoints").mkdir(0o700)
+        (made / "plan").touch(0o600)
         (made / "plan").write_bytes(pickle.dumps(plan))
         try:
             os.rename(made, path)

@@ -11,7 +11,6 @@ import fcntl
 import json
 import os
 import pickle
-import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from jupyter_core.paths import jupyter_data_dir
 from ..client.errors import GpuShareError
 from .core import Phase, Pick
 from .hostside import Ended, Job
+from .place import checked, must_be_own
 
 _VERSION: Final = 1
 _TABLES: Final = """
@@ -103,12 +103,17 @@ def names() -> list[str]:
 class Records:
     """The records of one sweep. One thread writes, between `lock` and `close`; any may read."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises `SweepError` where there is no such sweep, or one of a later release."""
-        self.path, self.name = path, path.stem
-        if not path.exists():
+    def __init__(self, name: str) -> None:
+        """Raises `SweepError`: there is none, it is of a later release, or not one's own."""
+        self.name = checked(name, SweepError)
+        self.path = folder() / f"{name}.sqlite"
+        try:
+            must_be_own(self.path, SweepError)
+        except FileNotFoundError:
             known = ", ".join(names()[:5]) or "none"
-            raise SweepError(f"There is no sweep {self.name!r} in {path.parent} (there: {known}).")
+            raise SweepError(
+                f"There is no sweep {name!r} in {folder()} (there: {known})."
+            ) from None
         self._lock: int | None = None
         with self._read() as db:
             version, job, plan = db.execute("SELECT version, job, plan FROM sweep").fetchone()
@@ -121,10 +126,7 @@ class Records:
     @classmethod
     def make(cls, job: Job, plan: Plan, candidates: Iterable[Any]) -> Records:
         """A new sweep. Raises `SweepError`."""
-        if not isinstance(job.name, str) or not re.fullmatch(r"[\w.-]{1,100}", job.name):
-            raise SweepError(
-                f"{job.name!r} is no name for a sweep: use letters, digits, '-', '_' and '.'."
-            )
+        checked(job.name, SweepError)
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         path, made = folder() / f"{job.name}.sqlite", folder() / f".{job.name}.{os.getpid()}"
         made.unlink(missing_ok=True)
@@ -154,7 +156,7 @@ class Records:
             ) from error
         finally:
             made.unlink(missing_ok=True)
-        return cls(path)
+        return cls(job.name)
 
     def lock(self) -> None:
         """From now on this process runs it. Raises `SweepError` where another one does."""

@@ -21,7 +21,7 @@ from . import core, hostside
 from .core import End, Phase, Pick
 from .engine import Engine, Event, Idle, OneHost, Silent
 from .hostside import Ended, Granted, Job, Lost, Reported
-from .records import Model, Plan, Records, SweepError, folder, names
+from .records import Model, Plan, Records, SweepError, names
 from .worker import Code, report
 
 
@@ -295,12 +295,12 @@ class Sweeps:
 
         Models that have a result keep it. Raises :class:`SweepError`.
         """
-        return _shown(Sweep(Records(folder() / f"{name}.sqlite"), engine))
+        return _shown(Sweep(Records(name), engine))
 
     def delete(self, name: str) -> None:
         """Remove a sweep with its results. Raises :class:`SweepError` where it runs, or where there
         is none of this name."""
-        Records(folder() / f"{name}.sqlite").delete()
+        Records(name).delete()
 
     def names(self) -> list[str]:
         """This user's sweeps, the newest first."""

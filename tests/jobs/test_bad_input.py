@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pickle
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare import elastic
+from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.elastic import records as jobs
 from jupyter_gpushare.jobs import records as sweeps
 from jupyter_gpushare.jobs.hostside import Job
@@ -80,3 +84,86 @@ def test_an_ended_job_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
     with pytest.raises(elastic.ElasticError, match="There is no job 'digits'"):
         elastic.delete("digits")
     jobs.Records.make(plan)
+
+
+# -- what another user may have written is not unpickled -----------------------------------------
+
+Kind = tuple[Callable[[str], object], Callable[[str], None], Callable[[str], Path]]
+
+
+class Trap:
+    """What its unpickling runs: it makes the file."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.made,)
+
+
+def _sweep(name: str) -> Path:
+    return sweeps.Records.make(Job(name, b""), sweeps.Plan(), [{}]).path
+
+
+def _job(name: str) -> Path:
+    return jobs.Records.make(jobs.Plan(Job(name, b""), 1, 2)).path / "plan"
+
+
+@pytest.fixture(params=["sweep", "elastic"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """How such a job is loaded, deleted, and made; the file that says what it is."""
+    if request.param == "sweep":
+        return sweep.load, sweep.delete, _sweep
+    return elastic.load, elastic.delete, _job
+
+
+@pytest.fixture
+def trapped(kind: Kind, tmp_path: Path) -> tuple[Path, Path]:
+    """The file that says what the job ``mine`` is, with a trap in it, and what the trap makes."""
+    place, sprung = kind[2]("mine"), tmp_path / "sprung"
+    if place.suffix == ".sqlite":
+        with contextlib.closing(sqlite3.connect(place, isolation_level=None)) as db:
+            db.execute("UPDATE sweep SET job=?", (pickle.dumps(Trap(sprung)),))
+    else:
+        place.write_bytes(pickle.dumps(Trap(sprung)))
+    return place, sprung
+
+
+@pytest.mark.parametrize("name", ["../other/mine", "/mine", "..", "-x", ".mine", "", "a b", "a\n"])
+def test_a_name_leads_nowhere_else(kind: Kind, trapped: tuple[Path, Path], name: str) -> None:
+    place, sprung = trapped
+    folder = place.parent if place.suffix else place.parent.parent
+    folder.rename(other := folder.with_name("other"))
+    folder.mkdir()
+    for use in kind[:2]:
+        with pytest.raises(GpuShareError, match="is no name for a job"):
+            use(name)
+    assert not sprung.exists()
+    assert (other / place.relative_to(folder)).exists()
+
+
+@pytest.mark.parametrize("part", ["file", "folder"])
+@pytest.mark.parametrize("how", ["owner", "group", "others"])
+def test_what_others_may_have_written_is_not_unpickled(
+    kind: Kind, trapped: tuple[Path, Path], part: str, how: str
+) -> None:
+    place, sprung = trapped
+    spoiled = place if part == "file" else place.parent
+    if how != "owner":
+        spoiled.chmod(spoiled.stat().st_mode | (0o020 if how == "group" else 0o002))
+    elif os.geteuid() == 0:
+        os.chown(spoiled, 65534, -1)
+    else:
+        pytest.skip("only root gives files away")
+    says = "belongs to another user" if how == "owner" else "Other users may write into"
+    for use in kind[:2]:
+        with pytest.raises(GpuShareError, match=says):
+            use("mine")
+    assert not sprung.exists()
+    assert place.exists()
+
+
+def test_checkpoints_that_others_may_have_written_are_not_taken() -> None:
+    _job("mine").with_name("checkpoints").chmod(0o720)
+    with pytest.raises(elastic.ElasticError, match=r"Other users may write into .*checkpoints"):
+        elastic.load("mine")
