@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -89,6 +90,8 @@ class Notebook:
         self.client.wait_for_ready(timeout=60)
         self.thread: threading.Thread | None = None
         self.outcome: list[str] = []
+        #: What the cell showed as a text besides what it printed, and the names of its errors.
+        self.shown = ""
 
     @property
     def who(self) -> str:
@@ -99,7 +102,7 @@ class Notebook:
         return int(self.manager.provisioner.pid)
 
     def run(self, code: str) -> None:
-        self.outcome = []
+        self.outcome, self.shown = [], ""
         self.thread = threading.Thread(target=self._work, args=(code,), daemon=True)
         self.thread.start()
 
@@ -110,16 +113,27 @@ class Notebook:
             content = message["content"]
             if message["msg_type"] == "stream" and content["name"] == "stdout":
                 printed.append(content["text"])
+            elif message["msg_type"] == "error":
+                self.shown += f"{content['ename']}: {content['evalue']}\n"
+            else:
+                self.shown += content.get("data", {}).get("text/plain", "")
 
         reply = self.client.execute_interactive(code, timeout=90, output_hook=output)
         self.outcome = [reply["content"]["status"], "".join(printed).strip()]
 
     def result(self, within: float = 60.0) -> str:
-        """What the cell printed. Raises :class:`RuntimeError` when it failed or takes too long."""
+        """What the cell printed. Raises :class:`RuntimeError` when it failed or takes too long, or
+        its kernel ends."""
         assert self.thread is not None
-        self.thread.join(within)
+        deadline = time.monotonic() + within
+        while self.thread.is_alive() and time.monotonic() < deadline:
+            self.thread.join(0.2)
+            if not self.manager.is_alive():
+                raise RuntimeError(f"{self.who}: the kernel ended while its cell ran")
+            nobody_died()
         if not self.outcome or self.outcome[0] != "ok":
-            raise RuntimeError(f"{self.who}: the cell did not end well: {self.outcome}")
+            came = f"{self.outcome} {self.shown}"
+            raise RuntimeError(f"{self.who}: the cell did not end well: {came}")
         return self.outcome[1]
 
     def die(self) -> None:
@@ -148,24 +162,77 @@ class Watcher:
 
 
 def wait_until(what: str, fact: Callable[[], Any], within: float = 30.0) -> Any:
-    """The first true answer. Raises :class:`RuntimeError` when none comes."""
+    """The first true answer. Raises :class:`RuntimeError` when none comes, or as soon as a program
+    of the demo has died, for then none will come."""
     deadline = time.monotonic() + within
     while not (answer := fact()):
+        nobody_died()
         if time.monotonic() > deadline:
             raise RuntimeError(f"this did not come about: {what}")
         time.sleep(0.02)
     return answer
 
 
-def started(stack: ExitStack, line: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-    """A process that ends with the stack."""
-    process = subprocess.Popen(line, **options)
+@dataclass(frozen=True)
+class Program:
+    """A program of a demo. ``log``: the file that it writes into; ``None``: it writes where we do.
+
+    ``lasts``: the demo needs it until its end. Otherwise it may end by itself, if it ends well.
+    """
+
+    name: str
+    process: subprocess.Popen[Any]
+    log: Path | None
+    lasts: bool
+
+
+#: Those that run, or should; `end` takes them out.
+RUNNING: list[Program] = []
+
+
+def nobody_died() -> None:
+    """Raises :class:`RuntimeError` with the last line of a program that has ended as it should not.
+
+    Whatever waits calls this, so that a demo does not wait minutes for somebody who is dead.
+    """
+    for program in list(RUNNING):
+        code = program.process.poll()
+        if code is None or (code == 0 and not program.lasts):
+            continue
+        text = program.log.read_text(errors="replace").strip() if program.log else ""
+        said = text.rpartition("\n")[2] if text else "what it said, if anything, is above"
+        raise RuntimeError(f"{program.name} has ended (exit code {code}): {said}")
+
+
+def started(
+    stack: ExitStack,
+    name: str,
+    line: Sequence[str],
+    *,
+    log: Path | None = None,
+    lasts: bool = True,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """A program that ends with the stack, and is missed before: see `Program`."""
+    with ExitStack() as closing:
+        if log is not None:
+            options |= dict.fromkeys(("stdout", "stderr"), closing.enter_context(log.open("wb")))
+        process = subprocess.Popen(line, **options)
+    RUNNING.append(Program(name, process, log, lasts))
     stack.callback(end, process)
     return process
 
 
+def ended(process: subprocess.Popen[Any], what: str, within: float) -> int:
+    """Wait until a program ends by itself; its exit code. Raises as `wait_until`."""
+    wait_until(what, lambda: process.poll() is not None, within)
+    assert process.returncode is not None
+    return int(process.returncode)
+
+
 def end(process: subprocess.Popen[Any]) -> None:
     """End it, if it runs."""
+    RUNNING[:] = [program for program in RUNNING if program.process is not process]
     process.terminate()
     try:
         process.wait(30)
@@ -204,7 +271,9 @@ def start_node(
         "--log-level=WARN",
     ]
     environ = {**os.environ, **environ}
-    process = started(stack, there(command), stdout=subprocess.PIPE, text=True, env=environ)
+    process = started(
+        *(stack, "a node manager", there(command)), stdout=subprocess.PIPE, text=True, env=environ
+    )
     assert process.stdout is not None
     if not process.stdout.readline().startswith("ready"):
         raise RuntimeError("the node manager did not start")

@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from demo import IMPORT, WORK, Notebook, Story, started, told, wait_until, where_to_paint
+from demo import IMPORT, WORK, Notebook, Story, ended, started, told, wait_until, where_to_paint
 from pool_hosts import CARDS, CLI, PATIENCE, Place, Ray, pool_of
 from pool_picture import Held, paint
 from pool_programs import MODEL, TRAINING
@@ -100,15 +100,12 @@ class Play:
     def _runs(
         self, place: Place, line: list[str], who: str, environ: dict[str, str]
     ) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{who}.out").open("wb") as out:
-            at = place.host.command(line, self.folder)
-            return started(self.stack, at, env=environ, stdout=out, stderr=out, cwd=self.folder)
+        at, log = place.host.command(line, self.folder), self.folder / f"{who}.out"
+        name = WHO[who]
+        return started(*(self.stack, name, at), log=log, lasts=False, env=environ, cwd=self.folder)
 
     def workers(self) -> int:
         """So many cards train now."""
-        if self.job.poll() is not None:
-            said = (self.folder / "carol.out").read_text()[-2000:]
-            raise RuntimeError(f"carol's training has ended: {said}")
         if "line" not in job_names():
             return 0
         status = JobRecords("line").status()
@@ -120,10 +117,7 @@ class Play:
         return sum(len(one["gpus"]) for one in leases if one["environment"] == who)
 
     def computing(self) -> dict[str, int]:
-        """The cards of Bob's sweep, by host. Raises :class:`RuntimeError`: it has ended."""
-        if self.sweep.poll() is not None:
-            said = (self.folder / "bob.out").read_text()[-2000:]
-            raise RuntimeError(f"bob's sweep has ended: {said}")
+        """The cards of Bob's sweep, by host."""
         return {name: self.has("bob", place) for name, place in self.places.items()}
 
     def gives_back(self, notebook: Notebook) -> None:
@@ -256,12 +250,12 @@ def play(story: Story, stack: ExitStack, folder: Path, crowded: float) -> tuple[
         part.gives_back(notebook)
     part.mark("both think")
     tell("bob", "waits for the rest of his models")
-    if part.sweep.wait(PATIENCE):
+    if ended(part.sweep, "bob's sweep ends", PATIENCE):
         check(False, f"bob's sweep: {(folder / 'bob.out').read_text()[-2000:]}")
     wait_until("it has three again", lambda: part.workers() == CARDS, PATIENCE)
     tell("carol", "has enough")
     part.enough.touch()
-    part.job.wait(PATIENCE)
+    ended(part.job, "carol's training ends", PATIENCE)
     for notebook in (alice, dave):
         notebook.close()
     wait_until(

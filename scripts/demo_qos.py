@@ -127,9 +127,13 @@ def runs(stack: ExitStack, side: Side, socket: str, place: Path, who: str, progr
     side.files[who] = place / f"{who}.out"
     others = {n: v for n, v in os.environ.items() if not n.startswith(("JUPYTER", "JPY_"))}
     environ = {"JUPYTER_GPUSHARE_SOCKET": socket, "JUPYTER_GPUSHARE_TOKEN": f"{who}-token"}
-    with side.files[who].open("wb") as out:
-        line = [sys.executable, "-c", program]
-        started(stack, line, env={**others, **environ}, stdout=out, stderr=out)
+    line = [sys.executable, "-c", program]
+    started(
+        *(stack, f"{who}'s training", line),
+        log=side.files[who],
+        lasts=False,
+        env={**others, **environ},
+    )
 
 
 def play(story: Story, stack: ExitStack, folder: Path) -> tuple[Side, Side]:

@@ -47,8 +47,7 @@ class Pool:
         config.write_text(f"c.Pool.quotas = { ({'users': users})!r}\n")
         line = [*CLI, "pool", "serve", f"--folder={folder / 'pool'}", f"--socket={self._socket}"]
         line += [f"--config={config}", f"--address={address}", f"--listen={address}:{free_port()}"]
-        with (folder / "pool.log").open("wb") as log:
-            started(stack, line, stdout=log, stderr=log)
+        started(stack, "the pool", line, log=folder / "pool.log")
         wait_until("the pool", lambda: os.path.exists(self._socket), PATIENCE)
 
     def verb(self, *words: str) -> Any:
@@ -139,14 +138,14 @@ class Ray:
         line += ["--block", f"--node-name={host.name}", f"--node-ip-address={host.address}"]
         line += ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=80000000", *more]
         path = place.folder / "ray.log"
-        with path.open("wb") as log:
-            options = {"stdout": log, "stderr": log, "start_new_session": True}
-            environ = self.environ(place)
-            process = started(self._stack, host.command(line), env=environ, **options)
+        started(
+            *(self._stack, f"Ray on host {host.name}", host.command(line)),
+            log=path,
+            env=self.environ(place),
+            start_new_session=True,
+        )
 
         def has_joined() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError(f"Ray on host {host.name}: {path.read_text()[-2000:]}")
             return "Ray runtime started" in path.read_text(errors="replace")
 
         wait_until(f"Ray on host {host.name}", has_joined, PATIENCE)

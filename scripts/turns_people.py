@@ -11,13 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import websocket
-from demo import end, wait_until
+from demo import ended, started, wait_until
 from torch_stand_in import STAND_IN
 from turns_picture import Span
 from turns_programs import SCRIPT
@@ -40,8 +41,9 @@ class Cell:
 
     def result(self) -> str:
         """What it printed. Raises :class:`RuntimeError` when it failed or does not end."""
-        if not self.done.wait(PATIENCE) or self.error:
-            raise RuntimeError(f"{self.owner}'s cell did not end well: {self.error or 'no answer'}")
+        wait_until(f"{self.owner}'s cell ends", self.done.is_set, PATIENCE)
+        if self.error:
+            raise RuntimeError(f"{self.owner}'s cell did not end well: {self.error}")
         return self.printed
 
 
@@ -72,8 +74,10 @@ class Person:
             "--ServerApp.jpserver_extensions={'jupyter_gpushare': True}",
         ]
         self._said = folder / "server.log"
-        with self._said.open("wb") as out:
-            self._server = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
+        self._stack = ExitStack()
+        self._server = started(
+            *(self._stack, f"{name}'s server", command), log=self._said, env=environment
+        )
         self._info = folder / "run" / f"jpserver-{self._server.pid}.json"
         self._sockets: list[websocket.WebSocket] = []
 
@@ -94,8 +98,6 @@ class Person:
         self._sockets.append(self._socket)
 
     def _serving(self) -> str | None:
-        if self._server.poll() is not None:
-            raise RuntimeError(f"{self.name}'s server ended: {self._said.read_text()[-2000:]}")
         try:
             url = str(json.loads(self._info.read_text())["url"])
             httpx.get(f"{url}api", timeout=5, trust_env=False)
@@ -148,7 +150,7 @@ class Person:
     def close(self) -> None:
         for socket in self._sockets:
             socket.close()
-        end(self._server)
+        self._stack.close()
 
 
 class Script:
@@ -163,24 +165,23 @@ class Script:
         self.log.touch()
         self._folder = folder
         self._environment = environment_of(name, node, self.log)
+        self._stack = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self.began = self.ended = 0.0
 
     def start(self) -> None:
         """Start it in the background: nobody looks, and nobody types."""
         self.began = time.monotonic()
-        with (self._folder / "said").open("wb") as said:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "jupyter_gpushare.cli", *self.OPTIONS),
-                    *("--", sys.executable, "train.py", str(self.number)),
-                ],
-                cwd=self._folder,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-            )
+        line = [sys.executable, "-m", "jupyter_gpushare.cli", *self.OPTIONS]
+        line += ["--", sys.executable, "train.py", str(self.number)]
+        self._process = started(
+            *(self._stack, f"{self.name}'s script", line),
+            log=self._folder / "said",
+            lasts=False,
+            cwd=self._folder,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+        )
 
     def said(self, words: str) -> str:
         """Wait until it, or what runs it, says a line with these words; the line."""
@@ -211,7 +212,7 @@ class Script:
     def result(self) -> dict[str, str]:
         """What it printed at its end. Raises :class:`RuntimeError` when it did not end well."""
         assert self._process is not None
-        code = self._process.wait(PATIENCE)
+        code = ended(self._process, f"{self.name}'s script ends", PATIENCE)
         self.ended = time.monotonic()
         said = (self._folder / "said").read_text()
         if code:
@@ -230,8 +231,7 @@ class Script:
         return read_steps(self.log)
 
     def close(self) -> None:
-        if self._process is not None:
-            end(self._process)
+        self._stack.close()
 
 
 def environment_of(name: str, node: str, log: Path) -> dict[str, str]:

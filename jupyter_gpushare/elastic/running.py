@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..jobs import hostside
+from ..jobs.records import SweepError
 from ..jobs.sweeps import pickled
 from ..protocol.sizes import Memory
 from . import checkpoints
@@ -178,7 +179,11 @@ def run(
             f"data is {type(data).__name__!r}, and has no length: give a dataset with __len__ and "
             "__getitem__, so that each GPU gets its part of it."
         )
-    return begun(pickled((train, data)), (), min_gpus, max_gpus, name, memory)
+    try:
+        packed = pickled((train, data))
+    except SweepError as error:
+        raise ElasticError(str(error)) from error
+    return begun(packed, (), min_gpus, max_gpus, name, memory)
 
 
 def begun(

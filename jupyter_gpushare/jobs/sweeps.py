@@ -334,20 +334,23 @@ def _engine_named(name: str | None) -> Callable[[Job], Engine]:
     return OneHost
 
 
-def pickled(train: Any) -> bytes:
-    """Raises `SweepError` where it cannot be sent to another process."""
+def pickled(work: Any) -> bytes:
+    """A function, with what goes with it. Raises `SweepError` where it cannot be sent to another
+    process."""
     pack: Callable[[Any], bytes] | None = None
     with contextlib.suppress(ImportError):
         pack = import_module("cloudpickle").dumps
-    if pack is None and getattr(train, "__module__", "") == "__main__":
+    try:
+        packed = (pack or pickle.dumps)(work)
+    except Exception as error:
+        raise SweepError(f"The function cannot be sent to another process: {error}") from error
+    # By name it would be looked for in that process's own __main__, when it has its GPU already.
+    if pack is None and b"__main__" in packed:
         raise SweepError(
             "A function of a notebook can be sent to another process with cloudpickle only:"
             " pip install cloudpickle. Or import it from a file."
         )
-    try:
-        return (pack or pickle.dumps)(train)
-    except Exception as error:
-        raise SweepError(f"The function cannot be sent to another process: {error}") from error
+    return packed
 
 
 sweep: Final = Sweeps()

@@ -142,6 +142,10 @@ def test_pin_takes_a_time_as_people_write_it(kernel: Kernel, time: str) -> None:
     assert "keeps its GPU for 21 min" in kernel.ok(f"%gpushare pin {time}").plain()
 
 
+def test_a_comment_may_follow(kernel: Kernel) -> None:
+    assert "now holds GPU" in kernel.ok("%gpushare request  # the card that's idle").plain()
+
+
 def test_two_gpus_are_two(kernel: Kernel) -> None:
     kernel.ok("%gpushare request --gpus 2")
     assert "keeps its GPUs for 20 min" in kernel.ok("%gpushare pin 20m").plain()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,22 @@ def _no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_says_what_is_wrong_and_what_to_do(begin: Callable[[], Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         begin()
+
+
+@pytest.mark.parametrize(
+    "begin", [lambda one: sweep(one, [{}]), elastic.run, lambda one: elastic.run(train, data=[one])]
+)
+def test_without_cloudpickle_a_notebooks_code_is_refused_before_any_gpu_is_taken(
+    begin: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = sys.modules["__main__"]
+    written: dict[str, Any] = {"__name__": "__main__"}
+    exec("def written_in_a_cell(): ...", written)
+    monkeypatch.setattr(main, "written_in_a_cell", written["written_in_a_cell"], raising=False)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises((sweeps.SweepError, elastic.ElasticError), match="pip install cloudpickle"):
+        begin(written["written_in_a_cell"])
+    assert (sweep.names(), elastic.names()) == ([], [])
 
 
 def test_an_ended_sweep_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:

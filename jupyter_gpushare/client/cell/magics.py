@@ -175,13 +175,13 @@ class GpuShareMagics(Magics):
         if os.environ.get("JUPYTER_GPUSHARE", "").lower() in ("off", "0", "false", "no"):
             raise UsageError("GPU sharing is switched off by the variable JUPYTER_GPUSHARE.")
         try:
-            words = shlex.split(line)
+            words = shlex.split(line, comments=True)
         except ValueError as error:
             raise UsageError(f"%gpushare: {error}. See `%gpushare help`.") from None
         if cell is not None:
             return self._cell(words, cell)
         if words[:1] == ["predict"]:  # an expression keeps its quotes
-            words = shlex.split(line, posix=False)
+            words = shlex.split(line, comments=True, posix=False)
         verb, *rest = words or ["status"]
         if verb in ("-h", "--help"):
             verb = "help"
