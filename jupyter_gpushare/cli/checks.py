@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._boot import FRAMEWORKS
 from ..protocol import names
 from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, other_python
 from .table import duration
+
+if TYPE_CHECKING:
+    from ..protocol.address import Found
 
 #: The argument for pip: the package is not on PyPI.
 WHEEL = f"jupyter_gpushare-{__version__}-py3-none-any.whl"
@@ -342,9 +345,7 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
             problem(
                 "node manager",
                 f"Nothing usable answers at {found.path}{said_by}: {error}",
-                f"Start it: {start}. Or unset {names.SOCKET}."
-                if found.configured
-                else f"Start it: {start}.",
+                f"Start it: {start}.{_or_clear(found)}",
             ),
             None,
         )
@@ -384,6 +385,19 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
                 " lease or beyond their limit."
             )
             yield warning("GPU", text, "jupyter gpushare status shows them."), None
+
+
+def _or_clear(found: Found) -> str:
+    from ..protocol.address import AWAY_FOR, CLEARED_BY, SYSTEM_SOCKET
+
+    if found.configured:
+        return f" Or unset {names.SOCKET}."
+    if found.path != SYSTEM_SOCKET:
+        return ""
+    return (
+        f" Where the one for all users was removed for good: {CLEARED_BY} (Jupyter servers, which"
+        f" then host their own, wait {AWAY_FOR / 60:.0f} minutes for one that was just stopped)."
+    )
 
 
 def _lacks(hello: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from .. import __version__
 from ..client.words.settings import read_token
-from ..protocol import names, pages
+from ..protocol import names, pages, sockets
 from ..protocol.address import find_socket
 from ..protocol.connection import ClientConnection
 from ..protocol.errors import ProtocolError, RemoteError
@@ -55,7 +55,7 @@ class Node:
         try:
             self._socket.settimeout(PATIENCE)
             try:
-                self._socket.connect(path)
+                sockets.connect(self._socket, path)
             except OSError as error:
                 raise NodeSilent(_unreachable(self.who, path, error)) from error
             self.hello = self.call(

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jupyter_gpushare.protocol import secured
+from jupyter_gpushare.protocol import secured, sockets
 
 #: A connection's two ends, for whoever opened it.
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -32,7 +32,8 @@ async def open_streams(place: str | Host, limit: int = 2**16) -> Streams:
     Raises :class:`OSError` and :class:`secured.NotOfThePool`.
     """
     if isinstance(place, str):
-        return await asyncio.open_unix_connection(place, limit=limit)
+        with sockets.short_name(place) as name:
+            return await asyncio.open_unix_connection(name, limit=limit)
     reader, writer = await asyncio.open_connection(
         place.address, place.port, ssl=place.context(), limit=limit
     )

@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from ..protocol import sockets
 from ..protocol.calls import Call
 from ..protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, Reason, RemoteProtocolError
 from ..protocol.framing import MAX_LINE, encode
@@ -58,13 +59,15 @@ class PoolSocket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         mask = os.umask(0o177)
         try:
-            sock.bind(str(self.path))
+            sockets.bind(sock, self.path)
         except OSError:
             sock.close()
             raise
         finally:
             os.umask(mask)
-        self._server = await asyncio.start_unix_server(self._accept, sock=sock, limit=MAX_LINE)
+        self._server = await asyncio.start_unix_server(
+            self._accept, sock=sock, limit=MAX_LINE, **sockets.KEEPS_FILE
+        )
 
     async def close(self) -> None:
         if self._server is None:

@@ -6,10 +6,13 @@ home directory, and a node manager owns the GPUs of one host.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 
 from . import names
@@ -19,6 +22,10 @@ EMBEDDED_STEM: Final = "gpushare-node"
 #: As it was named first, on every host alike.
 OLD_EMBEDDED_NAME: Final = f"{EMBEDDED_STEM}.sock"
 _MACHINE_ID: Final = "/etc/machine-id"
+#: Seconds for which a node manager for all users, which left its folder, is expected back.
+AWAY_FOR: Final = 300.0
+#: What ends that at once.
+CLEARED_BY: Final = f"sudo rm -f {SYSTEM_SOCKET}; sudo rmdir {os.path.dirname(SYSTEM_SOCKET)}"
 
 
 class Found(NamedTuple):
@@ -28,9 +35,36 @@ class Found(NamedTuple):
     configured: bool
 
 
+class Presence(Enum):
+    """What can be said of a node manager for all users of the host.
+
+    Its folder outlives it: a restart must not look as if there were none. A folder where nobody has
+    listened for longer than that is left from one that was stopped for good or removed.
+    """
+
+    THERE = "there"
+    AWAY = "away"
+    GONE = "gone"
+
+
 def system_socket() -> str:
     """The socket of a node manager for all users of the host."""
     return SYSTEM_SOCKET
+
+
+def presence(system: str = SYSTEM_SOCKET, wall: Callable[[], float] = time.time) -> Presence:
+    """Whether one listens at ``system``, or is expected back there. Does not wait."""
+    try:
+        last = os.stat(os.path.dirname(system)).st_mtime  # when a name there came or went
+    except OSError:
+        return Presence.GONE
+    from .sockets import answers  # few processes need it
+
+    if answers(system):
+        return Presence.THERE
+    with contextlib.suppress(OSError):  # it may have taken its socket along
+        last = max(last, os.stat(system).st_mtime)  # it touches it now and then
+    return Presence.AWAY if wall() - last < AWAY_FOR else Presence.GONE
 
 
 def host_id(environ: Mapping[str, str], machine_id: str = _MACHINE_ID) -> str:
@@ -92,19 +126,28 @@ def configured_socket(environ: Mapping[str, str]) -> str | None:
     return path if path and not is_another_hosts(path, environ) else None
 
 
-def find_socket(environ: Mapping[str, str], system: str = SYSTEM_SOCKET) -> Found | None:
+def find_socket(
+    environ: Mapping[str, str],
+    system: str = SYSTEM_SOCKET,
+    wall: Callable[[], float] = time.time,
+) -> Found | None:
     """The socket to use, or ``None`` when no node manager is set up here.
 
-    The environment variable counts even when no socket is there: the user wanted a node manager. A
-    socket found without it must belong to root or to us, because another user could plant one.
+    The environment variable counts even when no socket is there: the user wanted a node manager. So
+    does the system's while it is away for a moment. A socket found without the variable must belong
+    to root or to us, because another user could plant one.
     """
     configured = configured_socket(environ)
     if configured is not None:
         return Found(configured, configured=True)
-    for path in (system, embedded_socket(jupyter_runtime_dir(environ), host_id(environ))):
-        if _is_trusted_socket(path):
-            return Found(path, configured=False)
-    return None
+    embedded = embedded_socket(jupyter_runtime_dir(environ), host_id(environ))
+    hosted = Found(embedded, configured=False) if _is_trusted_socket(embedded) else None
+    if _is_trusted_socket(system):
+        is_left = hosted is not None and presence(system, wall) is Presence.GONE
+        return hosted if is_left else Found(system, configured=False)
+    if hosted is None and not os.path.lexists(system) and presence(system, wall) is Presence.AWAY:
+        return Found(system, configured=False)
+    return hosted
 
 
 def is_administrators(found: Found, environ: Mapping[str, str]) -> bool:

@@ -14,9 +14,8 @@ from typing import Final
 
 from .._version import __version__
 from .processes import namespace_of_pids
+from .sockets import LONGEST
 
-#: Bytes of a Unix socket's path that Linux takes, the final zero not counted.
-LONGEST_SOCKET_PATH: Final = 107
 _FOLDER: Final = "jupyter-gpushare"
 
 
@@ -51,7 +50,7 @@ def private_file(environ: Mapping[str, str], name: str) -> str:
     reasons = []
     for folder in _candidates(environ):
         path = os.path.join(folder, name)
-        if len(os.fsencode(path)) > LONGEST_SOCKET_PATH - 8:  # a little for a name under way
+        if len(os.fsencode(path)) > LONGEST - 8:  # a little for a name under way
             reasons.append(f"{folder} has too long a name for a socket")
             continue
         try:

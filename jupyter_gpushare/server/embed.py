@@ -28,6 +28,7 @@ from pathlib import Path
 
 from jupyter_gpushare.protocol.address import EMBEDDED_STEM, host_id
 from jupyter_gpushare.protocol.keeper import BACK_OFF, next_failures
+from jupyter_gpushare.protocol.sockets import answers
 
 _SYSTEMD = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _READY_WITHIN = 30.0  # seconds a node manager may take until it serves
@@ -86,7 +87,8 @@ class EmbeddedNode:
     """Keeps this OS user's embedded node manager running, here or in another server.
 
     ``on_change`` is called (on the loop) when :attr:`hosting`, :attr:`pid` or
-    :attr:`problem` changed.
+    :attr:`problem` changed. ``may_host`` says whether this server may take part in the election by
+    now; from then on it does.
     """
 
     def __init__(
@@ -96,9 +98,12 @@ class EmbeddedNode:
         arguments: Sequence[str],
         log: logging.Logger | logging.LoggerAdapter[logging.Logger],
         on_change: Callable[[], None] = lambda: None,
+        may_host: Callable[[], bool] = lambda: True,
     ) -> None:
         self.socket = socket
         self.problem: str | None = None
+        self._may_host = may_host
+        self._takes_part = False
         self._arguments = tuple(arguments)
         self._log = log
         self._on_change = on_change
@@ -113,6 +118,12 @@ class EmbeddedNode:
     def hosting(self) -> bool:
         """Whether the node manager is a child of this server, and serves."""
         return self._serving
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether this server is one of those that host."""
+        self._takes_part = self._takes_part or self._may_host()
+        return self._takes_part
 
     @property
     def pid(self) -> int | None:
@@ -188,13 +199,17 @@ class EmbeddedNode:
         while True:
             self._lost.clear()
             try:
-                elected = self._lock.try_acquire()
+                elected = self.takes_part and self._lock.try_acquire()
             except OSError as error:
                 elected = False
                 self._say_problem(
                     f"Cannot lock {self._lock.path} ({error.strerror}), so this server cannot "
                     "host a node manager. Check the Jupyter runtime directory."
                 )
+            if elected and answers(self.socket):
+                # It has a host all the same: the lock's folder was emptied, or a person started it.
+                self._lock.release()
+                self.problem, elected = None, False
             if elected:
                 began = loop.time()
                 await self._serve()

@@ -19,11 +19,15 @@ from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.adapters import framework_modules
 from jupyter_gpushare.protocol.address import (
+    AWAY_FOR,
+    CLEARED_BY,
+    Presence,
     embedded_socket,
     find_socket,
     host_id,
     is_another_hosts,
     jupyter_runtime_dir,
+    presence,
     system_socket,
     told_token,
 )
@@ -67,8 +71,9 @@ class GpuShareExtension(ExtensionApp):
         ["auto", "never", "always"],
         default_value="auto",
         help="""Whether this server may host a node manager for its user. 'auto': if no socket
-        is configured, the host has no system node manager, and there is an NVIDIA driver or
-        `simulate` is set. 'always': even so. 'never': only join one that is there.""",
+        is configured, the host has no system node manager (one that is away for up to five minutes
+        counts), and there is an NVIDIA driver or `simulate` is set. 'always': even so. 'never':
+        only join one that is there.""",
     ).tag(config=True)
 
     simulate = Unicode(
@@ -128,9 +133,9 @@ class GpuShareExtension(ExtensionApp):
         configured = self.configured_socket()
         if configured is not None:
             return configured
-        if self.node is not None:
+        if self.node is not None and self.node.takes_part:
             return self.node.socket
-        found = find_socket(os.environ)
+        found = find_socket(os.environ, system_socket())
         return None if found is None else found.path
 
     def _token(self) -> str | None:
@@ -139,25 +144,47 @@ class GpuShareExtension(ExtensionApp):
 
     def why(self) -> str | None:
         """Return for people why there is no node manager, as far as we know."""
-        if self.node is not None:
+        if self.node is not None and self.node.takes_part:
             return self.node.problem
-        if self.configured_socket() is None and not os.path.exists(system_socket()):
+        if self.configured_socket() is not None:
+            return None
+        system = system_socket()
+        match presence(system):
+            case Presence.THERE:
+                return None
+            case Presence.AWAY:
+                away = f"The node manager for all users of this host, at {system}, is away."
+                return f"{away} {self._then}"
+        if self.embed == "never":
             return (
-                "This host shows no NVIDIA GPU and no system node manager, so there is nothing "
-                "to share. To try with simulated GPUs set JUPYTER_GPUSHARE_SIMULATE=2x24GiB."
+                f"No node manager listens at {system}, and this server is not to host one "
+                '(c.GpuShareExtension.embed = "never").'
             )
-        return None
+        return (
+            "This host shows no NVIDIA driver and no node manager for all users, so there is "
+            "nothing to share. To try with simulated GPUs set JUPYTER_GPUSHARE_SIMULATE=2x24GiB."
+        )
+
+    @property
+    def _then(self) -> str:
+        """What becomes of a node manager for all users that does not come back."""
+        if self.node is None:
+            return "This server does not host one."
+        return (
+            f"If it does not come back within {AWAY_FOR / 60:.0f} minutes, this server hosts one. "
+            f"Where it was removed for good, that happens at once after: {CLEARED_BY}"
+        )
 
     def wants_embedded(self) -> bool:
-        """Say whether this server should take part in hosting a node manager."""
+        """Say whether this server should take part in hosting a node manager, now or later."""
         if self.embed == "always":
             return True
         if self.embed == "never" or self.configured_socket() is not None:
             return False
-        # The directory is enough: a system node manager that restarts is still the one.
-        if os.path.isdir(os.path.dirname(system_socket())):
-            return False
         return bool(self.simulate) or gpu_driver_present()
+
+    def _may_host(self) -> bool:
+        return self.embed == "always" or presence(system_socket()) is Presence.GONE
 
     def _make_node(self) -> EmbeddedNode | None:
         if not self.wants_embedded():
@@ -169,7 +196,11 @@ class GpuShareExtension(ExtensionApp):
             arguments += ["--config", self.node_config]
         socket = self.configured_socket() or _embedded()
         return EmbeddedNode(
-            socket=socket, arguments=arguments, log=self.log, on_change=self._node_changed
+            socket=socket,
+            arguments=arguments,
+            log=self.log,
+            on_change=self._node_changed,
+            may_host=self._may_host,
         )
 
     # -- the extension's life -----------------------------------------------------------------

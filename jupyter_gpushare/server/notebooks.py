@@ -17,6 +17,7 @@ from typing import Any
 
 from jupyter_gpushare.protocol.errors import ProtocolError
 from jupyter_gpushare.protocol.notebook import LONGEST_QUESTION, Notebook, answer, read_question
+from jupyter_gpushare.protocol.sockets import KEEPS_FILE, short_name
 
 _ASK_WITHIN = 2.0  # seconds from the connection to the question
 _MOST = 64  # kernels that may ask at once
@@ -42,9 +43,10 @@ class NotebookDoor:
         try:
             self._folder = tempfile.mkdtemp(prefix="gpushare-")
             path = os.path.join(self._folder, "notebook.sock")
-            self._server = await asyncio.start_unix_server(
-                self._serve, path, limit=LONGEST_QUESTION
-            )
+            with short_name(path) as name:
+                self._server = await asyncio.start_unix_server(
+                    self._serve, name, limit=LONGEST_QUESTION, **KEEPS_FILE
+                )
             self.path = path
         except OSError as error:
             self._log.warning(

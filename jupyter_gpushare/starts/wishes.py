@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 from ..protocol.names import POOL_URL
 from ..protocol.poolcalls import POOL_SOCKET
 from ..protocol.sizes import MOST_GPUS, format_size, parse_size
+from ..protocol.sockets import short_name
 
 #: Seconds for the pool's answer: a start waits for it.
 PATIENCE: Final = 5.0
@@ -140,7 +141,8 @@ def choices(told: Any) -> tuple[Choice, ...]:
 
 
 async def _called(socket: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    reader, writer = await asyncio.open_unix_connection(socket, limit=_LONGEST)
+    with short_name(socket) as name:
+        reader, writer = await asyncio.open_unix_connection(name, limit=_LONGEST)
     try:
         call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         writer.write(json.dumps(call).encode() + b"\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import stat
 import threading
@@ -20,10 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.node import Puppet, needs_root, open_directory
 
+from jupyter_gpushare.link.dial import open_streams
 from jupyter_gpushare.node.host.processes import read_boot_id
 from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, PeerIdentity, Principal
 from jupyter_gpushare.node.people.peers import identify_peer
+from jupyter_gpushare.node.wire import transport
 from jupyter_gpushare.node.wire.transport import Connection, Limits, SocketInUse, Transport
+from jupyter_gpushare.protocol import sockets
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, PARSE_ERROR, Reason
@@ -1007,6 +1011,53 @@ def test_a_dead_node_managers_socket_is_replaced(place: Path) -> None:
 
     play(story, place / "s")
     assert not (place / "s").exists(), "the socket is removed at the end"
+
+
+def test_a_home_may_have_a_longer_name_than_a_socket(place: Path) -> None:
+    """Linux takes 107 bytes for a socket's path."""
+    folder = place / ("long-" * 30) / "runtime"
+
+    async def story(house: House) -> None:
+        reader, writer = await open_streams(str(folder / "s"))
+        wire = Wire(reader, writer)
+        house.wires.append(wire)
+        await (await wire.hello()).call(Method.STATUS)
+        assert mode(folder / "s") == 0o600
+
+    play(story, folder / "s")
+    assert list(folder.iterdir()) == [], "the socket is removed at the end"
+
+
+def test_a_node_manager_whose_folder_was_emptied_is_found_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "NAME_LOOK", 0.01)
+
+    async def story(house: House) -> None:
+        guest = await house.guest()
+        for _ in range(2):
+            shutil.rmtree(place / "run")
+            async with asyncio.timeout(WITHIN):
+                while not sockets.answers(place / "run" / "s"):
+                    await asyncio.sleep(0.01)
+            await (await house.guest()).call(Method.STATUS)
+        await guest.call(Method.STATUS)  # it is connected still
+
+    play(story, place / "run" / "s")
+
+
+def test_a_socket_for_everybody_says_when_it_was_listened_at_last(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "NAME_LOOK", 0.01)
+
+    async def story(house: House) -> None:
+        os.utime(place / "s", (1.0, 1.0))
+        async with asyncio.timeout(WITHIN):
+            while (place / "s").stat().st_mtime == 1.0:
+                await asyncio.sleep(0.01)
+
+    play(story, place / "s", shared=True)
 
 
 def test_a_live_node_managers_socket_is_left_alone(place: Path) -> None:

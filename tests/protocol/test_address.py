@@ -12,15 +12,19 @@ from pathlib import Path
 import pytest
 from support.node import needs_root, open_directory
 
+from jupyter_gpushare.protocol import sockets
 from jupyter_gpushare.protocol.address import (
+    AWAY_FOR,
     SYSTEM_SOCKET,
     Found,
+    Presence,
     configured_socket,
     embedded_socket,
     find_socket,
     host_id,
     is_another_hosts,
     jupyter_runtime_dir,
+    presence,
     system_socket,
 )
 
@@ -51,7 +55,52 @@ def listen(path: Path, listening: list[socket.socket]) -> str:
 
 
 def test_nothing_is_there(place: Path) -> None:
-    assert find_socket({"JUPYTER_RUNTIME_DIR": str(place)}, str(place / "system")) is None
+    assert find_socket({"JUPYTER_RUNTIME_DIR": str(place)}, str(place / "none" / "system")) is None
+
+
+def test_a_node_manager_for_all_that_left_its_folder_is_away_and_then_gone(
+    place: Path, listening: list[socket.socket]
+) -> None:
+    """Nobody takes a restart for a host without the product, nor what is left of it for one."""
+    environ, folder = {"JUPYTER_RUNTIME_DIR": str(place)}, place / "system"
+    system = str(folder / "node.sock")
+    found = Found(system, configured=False)
+    assert presence(system) is Presence.GONE
+    folder.mkdir()
+    left = folder.stat().st_mtime
+
+    def soon() -> float:
+        return left + AWAY_FOR - 1
+
+    def late() -> float:
+        return left + AWAY_FOR + 1
+
+    assert (presence(system, soon), presence(system, late)) == (Presence.AWAY, Presence.GONE)
+    assert find_socket(environ, system, soon) == found, "so a script says that it cannot be reached"
+    assert find_socket(environ, system, late) is None
+    # One that was killed leaves its socket, which it touched while it lived.
+    listen(Path(system), listening)
+    os.utime(folder, (1.0, 1.0))
+    assert presence(system, late) is Presence.THERE
+    listening.pop().close()
+    left = Path(system).stat().st_mtime
+    assert (presence(system, soon), presence(system, late)) == (Presence.AWAY, Presence.GONE)
+    assert find_socket(environ, system, late) == found, "it did not end by itself"
+    hosted = listen(place / EMBEDDED, listening)
+    assert find_socket(environ, system, soon) == found
+    assert find_socket(environ, system, late) == Found(hosted, configured=False)
+
+
+def test_a_name_is_as_long_as_it_is(place: Path) -> None:
+    folder = place / ("home-" * 30)
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sockets.bind(sock, folder / "s")
+        assert not sockets.answers(folder / "s")
+        sock.listen()
+        assert sockets.answers(folder / "s")
+    assert not sockets.answers(folder / "s")
+    assert not sockets.answers(folder / "none" / "s")
 
 
 def test_the_configured_one_counts_even_when_it_is_missing(place: Path) -> None:
@@ -74,7 +123,7 @@ def test_the_order_is_configured_then_system_then_embedded(
 
 def test_an_empty_variable_configures_nothing(place: Path) -> None:
     environ = {"JUPYTER_GPUSHARE_SOCKET": "", "JUPYTER_RUNTIME_DIR": str(place)}
-    assert find_socket(environ, str(place / "system")) is None
+    assert find_socket(environ, str(place / "none" / "system")) is None
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "fifo", "dangling"])
@@ -88,7 +137,7 @@ def test_what_is_no_socket_is_no_node_manager(place: Path, kind: str) -> None:
         os.mkfifo(path)
     else:
         path.symlink_to(place / "gone")
-    assert find_socket({"JUPYTER_RUNTIME_DIR": str(place)}, str(place / "system")) is None
+    assert find_socket({"JUPYTER_RUNTIME_DIR": str(place)}, str(place / "none" / "system")) is None
 
 
 @needs_root
@@ -98,7 +147,7 @@ def test_a_socket_that_another_user_planted_is_ignored(
     environ = {"JUPYTER_RUNTIME_DIR": str(place)}
     embedded = listen(place / EMBEDDED, listening)
     os.chown(embedded, 12345, 12345)
-    assert find_socket(environ, str(place / "system")) is None
+    assert find_socket(environ, str(place / "none" / "system")) is None
     # Nor behind a link of one's own.
     link = place / "link"
     link.symlink_to(embedded)
@@ -110,7 +159,7 @@ import os, sys
 from jupyter_gpushare.protocol.address import find_socket
 os.setgid(12345)
 os.setuid(12345)
-print(find_socket({"JUPYTER_RUNTIME_DIR": sys.argv[1]}, "/nowhere"))
+print(find_socket({"JUPYTER_RUNTIME_DIR": sys.argv[1]}, "/nowhere/node.sock"))
 """
 
 
@@ -174,7 +223,7 @@ def test_what_another_host_of_the_home_hosts_is_nothing_here(
     environ = {"JUPYTER_RUNTIME_DIR": str(place), "JUPYTER_GPUSHARE_SOCKET": theirs}
     assert is_another_hosts(theirs, environ)
     assert configured_socket(environ) is None, "a node manager would listen for another host"
-    assert find_socket(environ, str(place / "system")) is None
+    assert find_socket(environ, str(place / "none" / "system")) is None
     ours = listen(place / EMBEDDED, listening)
     assert find_socket(environ, str(place / "system")) == Found(ours, configured=False)
     for path in (ours, str(place / "gpushare-node.sock"), "/srv/gpushare-node-12345678.sock"):

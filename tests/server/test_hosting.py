@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 from support.jupyter import Home, Server, wait_for
-from support.node import NodeClient
+from support.node import NodeClient, open_directory
 
 from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.server import extension
 from jupyter_gpushare.server.embed import EmbeddedNode, HostLock
 
 TAKE_OVER_WITHIN = 15.0  # seconds; "a few" on a quiet machine, this one has two slow cores
@@ -60,6 +62,52 @@ def test_who_stops_takes_no_part_in_the_election_any_more(
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(story())
+
+
+def test_a_server_waits_for_a_node_manager_for_all_that_is_away_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty folder that a stopped or removed one left keeps nobody from a GPU."""
+    system = tmp_path / "run" / "node.sock"
+    monkeypatch.setattr(extension, "system_socket", lambda: str(system))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
+    system.parent.mkdir()
+    server = extension.GpuShareExtension(simulate="1x1GiB")
+    server.node = server._make_node()
+    assert server.node is not None
+    assert server.find() == str(system)
+    assert "is away. If it does not come back within 5 minutes" in (server.why() or "")
+    os.utime(system.parent, (1.0, 1.0))
+    assert server.find() == server.node.socket
+    assert server.why() is None, "it is about to host one"
+    # One that comes later has to do with the servers that start later.
+    os.utime(system.parent)
+    assert server.find() == server.node.socket
+
+    server = extension.GpuShareExtension(simulate="1x1GiB", embed="never")
+    server.node = server._make_node()
+    assert "This server does not host one" in (server.why() or "")
+    os.utime(system.parent, (1.0, 1.0))
+    assert "is not to host one" in (server.why() or "")
+
+
+def test_who_has_the_lock_does_not_host_where_somebody_serves() -> None:
+    """The folder with the lock may be emptied: then another server gets the lock, too."""
+    with open_directory() as place, socket.socket(socket.AF_UNIX) as there:
+        there.bind(str(place / "s"))
+        there.listen()
+
+        async def story() -> None:
+            log = logging.getLogger("host")
+            node = EmbeddedNode(socket=str(place / "s"), arguments=[], log=log)
+            node.start()
+            (await asyncio.to_thread(there.accept))[0].close()
+            while node._lock.held:
+                await asyncio.sleep(0.01)
+            assert not node.pid
+            await node.stop()
+
+        asyncio.run(asyncio.wait_for(story(), 30))
 
 
 def test_two_servers_one_host_and_take_over(home: Home) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from ...protocol import names
+from ...protocol import names, sockets
 from ...protocol.errors import ProtocolError
 from ...protocol.notebook import LONGEST_ANSWER, Notebook, question, read_answer
 
@@ -24,7 +24,7 @@ def ask_server(environ: Mapping[str, str]) -> Notebook | None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as wire:
             wire.settimeout(_WITHIN)
-            wire.connect(path)
+            sockets.connect(wire, path)
             wire.sendall(question(kernel_id))
             while not line.endswith(b"\n") and len(line) <= LONGEST_ANSWER:
                 wire.settimeout(max(0.001, deadline - time.monotonic()))

@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ..._version import __version__
+from ...protocol import sockets
 from ...protocol.connection import ClientConnection
 from ...protocol.errors import ProtocolError, Reason, RemoteError
 from ...protocol.messages import (
@@ -88,7 +89,7 @@ class Greeting:
         try:
             self.socket.settimeout(timeout)
             try:
-                self.socket.connect(path)
+                sockets.connect(self.socket, path)
             except (ConnectionRefusedError, FileNotFoundError) as error:
                 raise NobodyThere(_unreachable(path, error), Reason.UNAVAILABLE) from error
             except BlockingIOError as error:

@@ -12,13 +12,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from ...protocol.privateplace import UnsafePlace, make_private
+from ...protocol.sockets import answers
 from ..host import privatefile
 from .ledger import LedgerError, LedgerInUse, locked
 
@@ -182,7 +182,7 @@ def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
     left alone: it is another host's, unless somebody listens at ``its_socket`` here. Raises
     :class:`LedgerInUse` then, as this host's GPUs have an owner.
     """
-    if _answers(its_socket):
+    if answers(its_socket):
         raise LedgerInUse(
             f"A node manager of an earlier release serves you at {its_socket}. Restart the Jupyter "
             "server that hosts it, and its kernels; then this one takes over."
@@ -234,13 +234,3 @@ def _move(old: Path, new: Path) -> None:
             os.fsync(copy.fileno())
         draft.replace(new)
         old.unlink()
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as asks:
-        asks.settimeout(1.0)
-        try:
-            asks.connect(str(path))
-        except OSError:
-            return False  # no process has it open, or one on another host
-    return True

@@ -20,7 +20,6 @@ import socket
 import ssl
 import stat
 import struct
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
@@ -30,7 +29,7 @@ from typing import Any, Final, Protocol, cast
 
 from ...policy.words.model import ProcessId
 from ...policy.words.settings import Unit, setting
-from ...protocol import messages, secured
+from ...protocol import messages, secured, sockets
 from ...protocol.calls import Call, Hello
 from ...protocol.errors import (
     DOMAIN_ERROR,
@@ -65,6 +64,10 @@ _TCP_BUFFER: Final = 128 * 1024
 _DEAR: Final = 0.0001
 #: Bytes that are read of a connection at once.
 _READ: Final = 16 * 1024
+#: Seconds between two looks whether the socket's name still leads to it.
+NAME_LOOK: Final = 2.0
+#: Seconds after which a socket for everybody is touched, as a sign that somebody listens.
+SIGN_OF_LIFE: Final = 60.0
 SO_PEERPIDFD: Final = 77
 _UCRED: Final = struct.Struct("3i")
 
@@ -678,6 +681,7 @@ class Transport:
         self._shared = shared
         self._inherited = inherited
         self._server: asyncio.Server | None = None
+        self._name: os.stat_result | None = None
         self._next = 0
         self.admission: Admission[Connection] = Admission(
             Places(limits.strangers, limits.connections, limits.connections_per_user)
@@ -725,15 +729,56 @@ class Transport:
             Purses(limits.calls_per_second, float(limits.burst), owes=limits.calls_per_second),
             Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
         )
-        sock = self._bind() if self._inherited is None else self._inherited
-        # From Python 3.13 on asyncio would remove the file, an inherited socket's too.
-        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        await self._listen(self._bind() if self._inherited is None else self._inherited)
+        if self._inherited is None:
+            self.spawn(self._keep_name())
+
+    async def _listen(self, sock: socket.socket) -> None:
         # asyncio accepts as many connections at once as the backlog. We accept few at once, so that
         # a flood does not hold up the open connections, and let many wait.
-        self._server = await self._loop.create_unix_server(
-            self.connect, sock=sock, backlog=8, **keep
+        self._server = await self.loop.create_unix_server(
+            self.connect, sock=sock, backlog=8, **sockets.KEEPS_FILE
         )
         sock.listen(4096)
+        self._name = self._named()
+
+    def _named(self) -> os.stat_result | None:
+        """What is at our path; ``None``: nothing, or nobody may look."""
+        try:
+            return self.path.lstat()
+        except OSError:
+            return None
+
+    def _is_ours(self, there: os.stat_result | None) -> bool:
+        ours = self._name
+        return there is not None and ours is not None and os.path.samestat(there, ours)
+
+    async def _keep_name(self) -> None:
+        """Listen anew where somebody emptied the socket's folder: nobody would find us again.
+
+        Who is connected stays so.
+        """
+        trouble = Trouble(self.log, self.now, f"{self.path} leads here again")
+        while True:
+            await asyncio.sleep(NAME_LOOK)
+            # A home directory may be on a network file system that hangs.
+            there = await asyncio.to_thread(self._named)
+            if there is not None and self._is_ours(there):
+                trouble.is_over()
+                if self._shared and self.wall() - there.st_mtime > SIGN_OF_LIFE:
+                    # Whoever finds the name after we were killed sees since when nobody listens.
+                    with contextlib.suppress(OSError):
+                        os.utime(self.path)
+            else:
+                deaf = self._server
+                try:
+                    await self._listen(self._bind())
+                except (OSError, SocketInUse) as error:
+                    trouble.came(f"New clients do not find this node manager any more: {error}")
+                    continue
+                self.log.warning("The name %s was taken away, and is there again", self.path)
+                if deaf is not None:
+                    deaf.close()
 
     async def close(self) -> None:
         """Close all connections and remove the socket, unless it was inherited.
@@ -751,7 +796,7 @@ class Transport:
         self.identity.close()
         if self._inherited is not None:
             self._inherited.close()
-        elif self._server is not None:
+        elif self._server is not None and self._is_ours(self._named()):
             with contextlib.suppress(FileNotFoundError):
                 self.path.unlink()
         # Let connection_lost run for the connections that could be closed at once.
@@ -821,7 +866,7 @@ class Transport:
         # The mask closes the instant between bind and chmod.
         mask = os.umask(0o111 if self._shared else 0o177)
         try:
-            sock.bind(str(self.path))
+            sockets.bind(sock, self.path)
         except OSError:
             sock.close()
             raise
@@ -840,7 +885,7 @@ class Transport:
         probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         probe.settimeout(1.0)
         try:
-            probe.connect(str(self.path))
+            sockets.connect(probe, self.path)
         except ConnectionRefusedError:
             self.path.unlink()
         except OSError as error:
