@@ -195,6 +195,11 @@ class ReleaseParams:
 
     lease: Id | None
     request_id: Id | None
+    ends: Annotated[
+        bool,
+        "it is given back only because this process ends: others that have joined the lease go on "
+        "with it",
+    ] = False
 
     def mistake(self) -> str:
         """What is wrong with them together; empty: nothing is."""

@@ -531,6 +531,35 @@ tell(kept=held == mine)
     assert told["kept"] is True
 
 
+@pytest.mark.parametrize("ends", ["exits", "is killed"])
+def test_a_child_that_outlives_its_parent_keeps_the_lease(
+    node: RunningNode, light: dict[str, str], ends: str
+) -> None:
+    """As `nohup python train.py &` does in a notebook that is closed."""
+    code = """
+import subprocess
+import torch
+child = "import os, signal, caffe; print(os.getpid(), flush=True); signal.pause()"
+work = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True)
+tell(child=int(work.stdout.readline()), lease=lease())
+sys.stdin.readline()
+import warnings
+warnings.simplefilter("ignore", ResourceWarning)  # nobody waits for the child
+"""
+    with Running(code, node.socket, **light) as task:
+        told = task.hear()
+        if ends == "exits":
+            task.go_on()
+        else:
+            task.process.kill()
+        task.process.wait(60)
+        until(lambda: held(node)[0]["pid"] == told["child"], "the child is the task")
+        (lease,) = held(node)
+        assert (lease["id"], lease["kind"]) == (told["lease"], "process")
+        os.kill(told["child"], signal.SIGKILL)
+        until(lambda: held(node) == [], "the last member has ended", within=10)
+
+
 def test_a_child_of_a_released_lease_asks_for_itself(
     node: RunningNode, light: dict[str, str]
 ) -> None:

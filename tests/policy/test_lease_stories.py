@@ -121,15 +121,12 @@ def test_a_kernel_that_asks_again_has_its_memory_by_the_new_lease() -> None:
 
 
 def test_a_dead_holder_gives_way_after_one_measurement() -> None:
-    """Death frees what a measurement confirms; a child that lives on keeps its memory."""
+    """Death frees what a measurement confirms; what another process has there is kept."""
     world = two_people_one_gpu()
-    alice = world.state.leases[LeaseId("L1")]
-    world.run(cmd.Attach(world.at, alice.id, alice.environment, process(3)))
-    world.memory[(3, gpu(0).uuid)] = 4 * GIB
-    world.die(1)
-    world.observe()
+    world.run(cmd.ProcessGone(world.at, process(1)))
+    world.run(cmd.Observe(world.at - 1, ()))
     assert (phase(world, "L1"), phase(world, "L2")) == ("ended", "queued")
-    world.die(3)
+    del world.memory[(1, gpu(0).uuid)]
     world.observe()
     assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
 

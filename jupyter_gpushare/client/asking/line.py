@@ -89,7 +89,7 @@ class Line:
             return
         if ours is not None and session.link is Link.UP:
             session.let_go(ours)  # nobody needs to be told that it ends
-            session.tell(Method.RELEASE, lease=ours)
+            session.tell(Method.RELEASE, lease=ours, ends=True)
         session.close(0.2)
 
     def abandon_in_child(self) -> None:

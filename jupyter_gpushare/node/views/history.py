@@ -205,6 +205,10 @@ TOLD: Final[dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]]] = {
     "ShareSet": ("share of a GPU", lambda d: f"has {d['share']} % of its GPU: {_SHARE[d['why']]}"),
     "MemberJoined": ("process joined", lambda d: f"process {d['process']['pid']} joined"),
     "MemberLeft": ("process ended", lambda d: f"process {d['process']['pid']} ended"),
+    "LeaseInherited": (
+        "lease inherited",
+        lambda d: f"the process that asked has ended; process {d['process']['pid']} goes on",
+    ),
     "RebuildBegun": (
         "ledger lost",
         lambda d: "the ledger is new, or was restored: leases may be presented again",

@@ -218,6 +218,7 @@ LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
     ),
     ev.MemberJoined: (_DEBUG, "lease.joined", _of("lease", pid="process.pid")),
     ev.MemberLeft: (_DEBUG, "lease.left", _of("lease", pid="process.pid")),
+    ev.LeaseInherited: (_INFO, "lease.inherited", lambda e: {**_who(e), "pid": e.process.pid}),
     ev.RebuildBegun: (_ERROR, "ledger.lost_leases", _of()),
     ev.LeaseRebuilt: (_INFO, "lease.presented", _who),
     ev.RebuildRefused: (_WARNING, "lease.presented_in_vain", _who),

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,7 @@ from ...policy.words.model import (
 from ...policy.words.recalls import MEMORY, Give, RecallPhase
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
-from ...protocol.calls import (
-    Call,
-    ReleaseParams,
-)
+from ...protocol.calls import Call
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
@@ -433,7 +430,8 @@ class Service:
             if name is None:
                 self._fail_unknown(guest, call)
                 return
-        self._command(guest, Call(call.id, call.method, ReleaseParams(name, None)))
+        named = replace(call.params, lease=name, request_id=None)
+        self._command(guest, Call(call.id, call.method, named))
 
     def _is_locked(self, guest: Guest, call: Call) -> None:
         """The driver has locked the task. The answer comes when its turn does, and unlocks it."""

@@ -256,7 +256,12 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.TURN_LOCK: _of_task(cmd.LockTurn),
     msg.Method.TURN_LOCKED: _of_task(cmd.AskTurn, number=lambda p: None, locked=lambda p: True),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
-        at, LeaseId(p.lease or ""), who.environment, who.admin, who.all_servers
+        at,
+        LeaseId(p.lease or ""),
+        who.environment,
+        who.admin,
+        who.all_servers,
+        who.process if p.ends else None,
     ),
     msg.Method.TASK_ENDED: lambda at, who, p, _: cmd.EndKernel(
         at, who.environment, p.kernel_id, p.pid

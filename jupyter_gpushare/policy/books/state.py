@@ -109,6 +109,8 @@ class Lease:
     peaks: tuple[Allocation, ...] = ()
     known_by: int = 0
     outlived: bool = False
+    #: Since when another process goes on with it than the one that asked; ``None``: that one does.
+    inherited_at: float | None = None
 
     @property
     def full(self) -> bool:

@@ -15,7 +15,7 @@ from ..words.model import (
 )
 from . import out_of_service, rebuild
 from .draft import Decision, Done, Draft, Grant, Refuse, Wait, end_promise
-from .own import of_task, own_lease, own_task, unknown_lease
+from .own import goes_on, of_task, own_lease, own_task, unknown_lease
 from .recalls import ask_back
 from .registry import decides
 from .serving import serve
@@ -121,6 +121,8 @@ def _release(draft: Draft, command: cmd.Release) -> Decision:
     own = own_lease(draft, command.lease, command.environment, servers=command.servers)
     if lease is None or lease.phase is LeasePhase.ENDED or not (own or command.admin):
         return unknown_lease()
+    if command.ends == lease.task.process and goes_on(draft, lease):
+        return Done(lease.id)
     queued = lease.phase is LeasePhase.QUEUED
     reason = EndReason.CANCELLED if queued else EndReason.RELEASED
     draft.end(lease, reason, by=None if own else command.environment)
@@ -144,7 +146,8 @@ def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
     for name in draft.state.by_kernel.get((command.environment, command.kernel_id), ()):
         lease = draft.state.leases[name]
         if command.pid is None or lease.task.process.pid == command.pid:
-            draft.end(lease, EndReason.KERNEL_ENDED, "the kernel was shut down or restarted")
+            if not goes_on(draft, lease):
+                draft.end(lease, EndReason.KERNEL_ENDED, "the kernel was shut down or restarted")
             ended += 1
     if ended:
         serve(draft)

@@ -23,6 +23,7 @@ from ..words.model import (
 )
 from . import given, out_of_service, rebuild
 from .draft import Decision, Done, Draft
+from .own import goes_on
 from .recalls import ask_back, set_limits
 from .registry import decides
 from .serving import serve
@@ -175,9 +176,12 @@ def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:
 def _process_gone(draft: Draft, command: cmd.ProcessGone) -> Decision:
     names = draft.state.by_process.get(command.process, ())
     for name in names:
-        draft.emit(ev.MemberLeft(draft.at, name, command.process))
         lease = draft.state.leases[name]
-        if lease.task.process == command.process and lease.phase is not LeasePhase.ENDED:
+        is_task = lease.task.process == command.process
+        if is_task and goes_on(draft, lease):
+            continue
+        draft.emit(ev.MemberLeft(draft.at, name, command.process))
+        if is_task and lease.phase is not LeasePhase.ENDED:
             draft.end(lease, EndReason.PROCESS_GONE, "its process is gone")
     if names:
         serve(draft)

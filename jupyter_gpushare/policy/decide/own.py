@@ -39,6 +39,18 @@ def own_lease(
     return found
 
 
+def goes_on(draft: Draft, lease: Lease) -> bool:
+    """Whether others go on with a held lease whose task ends now; then the oldest is its task."""
+    task = lease.task.process
+    others = lease.members - {task}
+    if lease.phase is not LeasePhase.HELD or not others:
+        return False
+    heir = min(others, key=lambda process: (process.start_time, process))
+    draft.emit(ev.MemberLeft(draft.at, lease.id, task))
+    draft.emit(ev.LeaseInherited(draft.at, lease.id, lease.environment, heir))
+    return True
+
+
 def unknown_lease() -> Refuse:
     """The answer for a lease that is not there, or not the caller's."""
     return Refuse(RefusalReason.UNKNOWN_LEASE, texts.UNKNOWN_LEASE)

@@ -26,9 +26,10 @@ from ..words.model import (
     GpuUuid,
     LeasePhase,
     Parked,
+    TaskKind,
 )
 from ..words.moves import LEASE_MOVES, InvariantBroken, move
-from ..words.recalls import Give, RecallKey, RecallPhase
+from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
 from . import lifts, promises, recalls, shares, turns
 from .registry import evolves
 from .steps import (
@@ -301,7 +302,40 @@ def _member_left(state: State, event: ev.MemberLeft) -> State:
         leases=state.leases.set(lease.id, lease),
         by_process=without_id(state.by_process, event.process, lease.id),
     )
-    return turns.leader_left(state, lease.id, event.process, event.at)
+    return turns.leader_left(state, lease, event.process, event.at)
+
+
+@evolves(ev.LeaseInherited)
+def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
+    before = lease_of(state, event.lease)
+    # What is asked of the process that has ended is not asked of the one that goes on.
+    state = recalls.forget(_not_found(state, before), before.id, (*MEMORY, Give.STOP))
+    task = replace(before.task, process=event.process, kind=TaskKind.PROCESS, kernel_id=None)
+    lease = replace(
+        before,
+        task=task,
+        request=replace(before.request, stops=False),  # it says so itself, if it can
+        activity=Activity.BUSY,
+        changed_at=event.at,
+        worked_at=None,
+        stalled=False,
+        ability=None,
+        inherited_at=event.at,
+    )
+    last_seen = state.last_seen.set(lease.id, max(event.at, state.last_seen[lease.id]))
+    state = replace(state, last_seen=last_seen, stalled=drop(state.stalled, lease.id))
+    return put_lease(state, before, lease)
+
+
+def _not_found(state: State, lease: Lease) -> State:
+    """The state in which neither the request nor the kernel of its task leads to a lease."""
+    by_request, by_kernel = state.by_request, state.by_kernel
+    request_key = (lease.task.process, lease.request.request_id or "")
+    if by_request.get(request_key) == lease.id:
+        by_request = by_request.delete(request_key)
+    if lease.task.kernel_id:
+        by_kernel = without_id(by_kernel, (lease.environment, lease.task.kernel_id), lease.id)
+    return replace(state, by_request=by_request, by_kernel=by_kernel)
 
 
 @evolves(ev.HeartbeatSeen)
@@ -382,18 +416,9 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         end_reason=event.reason,
         **_ANEW,
     )
-    state = put_lease(state, before, lease)
-    request_key = (lease.task.process, lease.request.request_id or "")
-    by_request = state.by_request
-    if by_request.get(request_key) == lease.id:
-        by_request = by_request.delete(request_key)
-    kernel_id = lease.task.kernel_id
+    state = _not_found(put_lease(state, before, lease), lease)
     state = replace(
         state,
-        by_request=by_request,
-        by_kernel=without_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
-        if kernel_id
-        else state.by_kernel,
         last_seen=drop(state.last_seen, lease.id),
         stalled=drop(state.stalled, lease.id),
         queue=state.queue.remove(lease.id),

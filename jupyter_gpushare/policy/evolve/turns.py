@@ -6,7 +6,7 @@ from ..books import meters
 from ..books.copies import replace
 from ..books.demand import attained, computes, owed
 from ..books.index import drop, lease_of
-from ..books.state import State
+from ..books.state import Lease, State
 from ..words import events as ev
 from ..words.model import LeaseId, ProcessId
 from ..words.moves import move
@@ -42,14 +42,16 @@ def turns_joined(state: State, event: ev.TurnsJoined) -> State:
     return replace(state, takers=takers, by_lock=by_lock, leaders=leaders)
 
 
-def leader_left(state: State, lease: LeaseId, process: ProcessId, at: float) -> State:
+def leader_left(state: State, lease: Lease, process: ProcessId, at: float) -> State:
     """With it goes the lease's gate: its next program may bring one, unless one could not stop."""
-    if state.leaders.get(lease) != process:
+    name = lease.id
+    if state.leaders.get(name, lease.task.process) != process or name not in state.takers:
         return state
-    state = replace(state, leaders=drop(state.leaders, lease))
-    if state.takers[lease]:
+    state = replace(state, leaders=drop(state.leaders, name))
+    if state.takers[name]:
         return state
-    return replace(no_turn(state, lease, at), takers=drop(state.takers, lease))
+    state = replace(state, by_lock=drop(state.by_lock, name))
+    return replace(no_turn(state, name, at), takers=drop(state.takers, name))
 
 
 def _so_far(state: State, lease: LeaseId, at: float) -> Turn:

@@ -211,6 +211,9 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         Activity.BUSY,
         None if parked else lease.parked,
     )
+    if lease.inherited_at is not None:
+        whose = (lease.inherited_at, lease.id, lease.environment)
+        yield ev.LeaseInherited(*whose, lease.task.process)
     if parked:
         was = lease.parked or Parked(Rung.RELEASE)
         yield ev.LeaseParked(

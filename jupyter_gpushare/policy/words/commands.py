@@ -295,13 +295,15 @@ class EmptyCache(OfTask):
 class Release(Command):
     """The environment gives a lease back, or leaves the queue. ``admin``: may act for any.
 
-    ``servers``: it may act for its named servers.
+    ``servers``: it may act for its named servers. ``ends``: the process that says it because it
+    ends; others that have joined the lease go on with it.
     """
 
     lease: LeaseId
     environment: EnvironmentName
     admin: bool = False
     servers: bool = False
+    ends: ProcessId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,17 @@ class MemberLeft(AboutLease):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseInherited(OfLease):
+    """The process that asked for a lease has ended. ``process``, which joined it, goes on with it.
+
+    It is now the lease's task: a program that computes.
+    """
+
+    SINCE: ClassVar[int] = 3
+    process: ProcessId
+
+
+@dataclass(frozen=True, slots=True)
 class RebuildBegun(Event):
     """The ledger may lack leases that are held; their processes may present them ``until`` then.
 

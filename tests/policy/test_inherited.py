@@ -1,0 +1,134 @@
+"""A lease lives as long as a process that uses it: the last one ends it, not the one that asked."""
+
+from __future__ import annotations
+
+import pytest
+from support.policy_moves import phase, restarted
+from support.policy_turns import CONFIG
+from support.policy_world import GIB, World, gpu, process
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Bytes,
+    EnvironmentName,
+    FlagKind,
+    LeaseId,
+    Quota,
+    Request,
+    TaskKind,
+)
+
+KERNEL, TRAINING, WORKER, BOB = 1, 2, 3, 9
+HERS = LeaseId("L1")
+ALICE = EnvironmentName("alice")
+HERE = gpu(0).uuid
+
+
+def joined(*members: int) -> World:
+    """Alice's kernel has the only GPU, others of hers have joined its lease, and Bob waits."""
+    world = World()
+    world.start([gpu(0)], Quota(1, None))
+    world.request("alice", KERNEL, Request(request_id="cell"), kernel_id="k")
+    world.memory[(KERNEL, HERE)] = GIB
+    for pid in members:
+        world.run(cmd.Attach(world.at, HERS, ALICE, process(pid)))
+    world.request("bob", BOB)
+    world.observe()
+    return world
+
+
+def kernel_dies(world: World) -> None:
+    world.die(KERNEL)
+
+
+def kernel_is_shut_down(world: World) -> None:
+    world.run(cmd.EndKernel(world.at, ALICE, "k", KERNEL))
+    world.die(KERNEL)
+
+
+def kernel_exits(world: World) -> None:
+    world.run(cmd.Release(world.at, HERS, ALICE, ends=process(KERNEL)))
+    world.die(KERNEL)
+
+
+ENDS = pytest.mark.parametrize("ends", [kernel_dies, kernel_is_shut_down, kernel_exits])
+
+
+@ENDS
+def test_the_last_member_ends_the_lease(ends: object) -> None:
+    world = joined(TRAINING)
+    world.memory[(TRAINING, HERE)] = 4 * GIB
+    assert callable(ends)
+    ends(world)
+    for _ in range(10):
+        world.at += 10
+        world.run(cmd.Heartbeat(world.at, HERS, ALICE, process(TRAINING)))
+        world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
+    assert not [key for key in world.state.flags if key[2] is FlagKind.SQUATTER]
+    world.die(TRAINING)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+@ENDS
+def test_a_lease_without_others_ends_with_the_process_that_asked(ends: object) -> None:
+    world = joined()
+    assert callable(ends)
+    ends(world)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def test_a_lease_that_somebody_gives_back_ends_for_all_that_joined_it() -> None:
+    world = joined(TRAINING)
+    world.release("L1", "alice")
+    assert phase(world, "L1") == "ended"
+
+
+def test_the_one_that_goes_on_is_the_task() -> None:
+    """It is charged to the same person, is a program that computes, and can be asked and told."""
+    world = joined(WORKER, TRAINING)
+    world.run(cmd.SetActivity(world.at, HERS, ALICE, process(KERNEL), Activity.IDLE))
+    kernel_dies(world)
+    lease = world.state.leases[HERS]
+    assert (lease.environment, lease.task.name) == ("alice", "task-1")
+    assert (lease.task.process, lease.task.kind) == (process(TRAINING), TaskKind.PROCESS)
+    assert lease.activity is Activity.BUSY, "the kernel was idle, the program is not"
+    assert not world.state.by_kernel, "the next kernel of this notebook is another task"
+    assert isinstance(world.request("alice", KERNEL + 50, kernel_id="k"), core.Grant)
+    again = restarted(world).leases[HERS]
+    assert (again.task, again.inherited_at) == (lease.task, lease.inherited_at)
+    assert again.members == {process(TRAINING), process(WORKER)}
+    world.die(TRAINING)
+    assert world.state.leases[HERS].task.process == process(WORKER)
+    told = cmd.ReportAbility(world.at, HERS, ALICE, process(WORKER), None, "")
+    assert isinstance(world.run(told), core.Done)
+
+
+def test_a_request_in_the_queue_is_only_the_one_of_the_process_that_asked() -> None:
+    world = joined()
+    world.run(cmd.Attach(world.at, LeaseId("L2"), EnvironmentName("bob"), process(BOB + 1)))
+    world.die(BOB)
+    assert phase(world, "L2") == "forgotten"
+
+
+def test_whoever_goes_on_takes_turns_by_a_gate_of_its_own() -> None:
+    world = World(CONFIG)
+    world.start([gpu(0)], Quota(1, None))
+    for pid, who in ((KERNEL, "alice"), (BOB, "bob")):
+        world.request(who, pid, Request(1, Bytes(8 * GIB)), wait=False)
+    bob = (LeaseId("L2"), EnvironmentName("bob"), process(BOB))
+    for whose in ((HERS, ALICE, process(KERNEL)), bob):
+        world.run(cmd.ReportMemory(world.at, *whose, (), 0, True))
+    world.run(cmd.Attach(world.at, HERS, ALICE, process(TRAINING)))
+    world.run(cmd.AskTurn(world.at, *bob))
+    assert world.state.turns[HERS].phase.value == "holds"
+    kernel_dies(world)
+    assert HERS not in world.state.takers, "the gate has ended with its process"
+    assert bob[0] not in world.state.turns or world.state.turns[bob[0]].phase.value == "holds"
+    hers = (HERS, ALICE, process(TRAINING))
+    world.run(cmd.ReportMemory(world.at, *hers, (), 0, True))
+    assert set(world.state.takers) == {HERS, bob[0]}
