@@ -147,6 +147,10 @@ def memory_and_time(status: doc.Status) -> list[str]:
             lines.append(
                 f"GPU {gpu['index']}: tasks keep {kept}, the largest step needs {step}{by_turns}"
             )
+        if system := gpu.get("system"):
+            lines.append(
+                f"GPU {gpu['index']}: the system (a screen, monitoring) uses {format_size(system)}"
+            )
         if gpu["lifted"]:
             lines.append(f"GPU {gpu['index']}: limits are lifted by {format_size(gpu['lifted'])}")
     return ["\n".join(lines)] if lines else []

@@ -149,7 +149,9 @@ def _gpu(gpu: Json) -> HostGpu:
         kind=gpu["name"],
         memory=gpu["memory"],
         free=gpu["free"],
-        is_empty=gpu["tasks"] == 0 and gpu["reserved"] == 0 and gpu["unleased"] == 0,
+        is_empty=gpu["tasks"] == 0
+        and gpu["reserved"] == 0
+        and gpu["unleased"] == gpu.get("system", 0),
         out=lost or (out["reason"] if out else ""),
     )
 

@@ -585,13 +585,15 @@ def _gpu_view(gpu: Json, most_tasks: int, memory: str, time: str) -> GpuView:
     mine = min(gpu["mine"], total)
     others = min(max(0, gpu["reserved"] - gpu["mine"]), total - mine)
     by_turns = min(gpu.get("shared", 0), total - mine - others)
-    unleased = min(gpu["unleased"], total - mine - others - by_turns)
+    used = min(gpu["unleased"], total - mine - others - by_turns)
+    system = min(gpu.get("system", 0), used)
     sizes = (
         ("mine", "mine", mine),
         ("others", "others'", others),
         ("turns", "used by turns", by_turns),
-        ("unleased", "without a lease", unleased),
-        ("free", "free", total - mine - others - by_turns - unleased),
+        ("system", "used by the system", system),
+        ("unleased", "without a lease", used - system),
+        ("free", "free", total - mine - others - by_turns - used),
     )
     parts, start = [], 0.0
     for kind, label, part in sizes:

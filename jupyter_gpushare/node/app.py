@@ -47,7 +47,7 @@ from .host.clock import Clock, SystemClock
 from .host.membership import POOL_DIRECTORY, BadMembership, Membership
 from .host.processes import ProcessError, sees_others
 from .host.tasks import NodeProcesses
-from .inventory import open_inventory
+from .inventory import SYSTEM_PROGRAMS, open_inventory
 from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
@@ -105,6 +105,15 @@ class NodeManagerApp(JupyterApp):
         "",
         help="""Which GPUs to share: indices or UUIDs by commas, or "all". Not set: those of
         CUDA_VISIBLE_DEVICES, as a batch system gives them to a job; where that is not set, all.""",
+    ).tag(config=True)
+    system_programs = List(
+        Unicode(),
+        list(SYSTEM_PROGRAMS),
+        help="""Programs that use GPUs for the host itself, such as monitoring, each as USER:/PATH:
+        who runs it, and the executable file. Their memory is shown as the system's, is given to
+        nobody, and is nobody's fault; a whole GPU is all the rest. What only draws (for root, or
+        for who is logged in at the host's screen) need not be named. For programs of other users
+        than its own the node manager needs the capability CAP_SYS_PTRACE.""",
     ).tag(config=True)
     socket = Unicode(
         "",
@@ -361,7 +370,7 @@ class NodeManagerApp(JupyterApp):
         is_first = not key_file(ledger_path).exists()
         policy = Policy(parent=self)
         rhythm = read(policy, Rhythm)
-        whole = open_inventory(self.simulate or None, now=clock.boot)
+        whole = open_inventory(self.simulate or None, now=clock.boot, programs=self.system_programs)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
         inventory: Inventory = whole if given is None else VisibleInventory(whole, given)
         manager = Manager(

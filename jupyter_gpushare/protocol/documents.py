@@ -288,6 +288,13 @@ class GpuOfAll(SharedGpu):
     memory: Bytes
     reserved: Bytes
     unleased: Bytes
+    system: NotRequired[
+        Annotated[
+            Bytes,
+            "bytes of unleased that the host's own processes use: a screen's, monitoring. A whole "
+            "GPU is all but these",
+        ]
+    ]
     free: Bytes
     used: Measured
     lifted: Annotated[Bytes, "bytes of reserved above what people are entitled to"]

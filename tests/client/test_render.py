@@ -28,6 +28,7 @@ def gpu(**more: Any) -> dict[str, Any]:
         "memory": 24 * GIB,
         "reserved": 12 * GIB,
         "unleased": 2 * GIB,
+        "system": GIB // 2,
         "free": 10 * GIB,
         "used": 3 * GIB,
         "mine": 8 * GIB,
@@ -261,8 +262,8 @@ def test_a_status_says_who_holds_what() -> None:
         assert "You are alice. Quota: 2 GPUs, 8 GiB on each (from your group)" in shown
         assert "; 1 held now, left: 1 GPU, 2 GiB on GPU 0." in shown
         assert (
-            "8 GiB yours, 4 GiB reserved by others, 2 GiB used without a lease, "
-            "10 GiB free of 24 GiB" in shown
+            "8 GiB yours, 4 GiB reserved by others, 512 MiB used by the system, 1.5 GiB "
+            "used without a lease, 10 GiB free of 24 GiB" in shown
         )
         assert "37%" in shown
         assert "train.ipynb (this one)" in shown
@@ -368,17 +369,18 @@ def test_a_status_without_anything() -> None:
 
 def test_memory_bars_have_the_right_widths() -> None:
     widths = re.findall(r"width:([0-9.]+)%", render.status_html(status()))
-    assert [float(width) for width in widths] == pytest.approx([33.3, 16.7, 8.3], abs=0.1)
-    assert "[#######===!!........]" in render.status_text(status())
+    assert [float(width) for width in widths] == pytest.approx([33.3, 16.7, 2.1, 6.2], abs=0.1)
+    assert "[#######===:!........]" in render.status_text(status())
 
 
-@given(st.integers(0, 2**50), st.integers(0, 2**50), st.integers(0, 2**50))
-def test_memory_bars_never_overflow(mine: int, reserved: int, unleased: int) -> None:
-    document = status(gpus=[gpu(mine=mine, reserved=reserved, unleased=unleased)])
+@given(st.tuples(*(st.integers(0, 2**50) for _ in range(4))))
+def test_memory_bars_never_overflow(sizes: tuple[int, ...]) -> None:
+    parts = dict(zip(("mine", "reserved", "unleased", "system"), sizes, strict=True))
+    document = status(gpus=[gpu(**parts)])
 
     widths = re.findall(r"width:([0-9.]+)%", render.status_html(document))
     assert sum(float(width) for width in widths) <= 100.5
-    (bar,) = re.findall(r"\[[#=!.]*\]", render.status_text(document))
+    (bar,) = re.findall(r"\[[#=:!.]*\]", render.status_text(document))
     assert len(bar) == 22
 
 

@@ -431,10 +431,16 @@ def test_a_long_queue_is_cut_and_says_so() -> None:
 
 
 @given(
-    mine=st.integers(0, 40 * GIB), reserved=st.integers(0, 40 * GIB), loose=st.integers(0, 40 * GIB)
+    mine=st.integers(0, 40 * GIB),
+    reserved=st.integers(0, 40 * GIB),
+    loose=st.integers(0, 40 * GIB),
+    system=st.integers(0, 40 * GIB),
 )
-def test_the_parts_of_a_gpu_are_all_of_it(mine: int, reserved: int, loose: int) -> None:
-    (view,) = views.gpu_views(status(gpus=[gpu(mine=mine, reserved=reserved, unleased=loose)]))
+def test_the_parts_of_a_gpu_are_all_of_it(
+    mine: int, reserved: int, loose: int, system: int
+) -> None:
+    told = gpu(mine=mine, reserved=reserved, unleased=loose, system=system)
+    (view,) = views.gpu_views(status(gpus=[told]))
     assert all(part.share > 0 and part.start >= 0 for part in view.parts)
     assert sum(part.share for part in view.parts) == pytest.approx(1)
 

@@ -222,6 +222,24 @@ def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
         assert {"ProcessFlagged", "FlagActed", "FlagCleared"} <= set(kinds)
 
 
+def test_a_program_of_the_hosts_own_is_left_alone_and_the_rest_is_the_whole(tmp_path, nvml_world):
+    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
+    own = f"{os.getuid()}:{sys.executable}"
+    config = f"{MEASURED}{KILLS}c.NodeManagerApp.system_programs = [{own!r}]\n"
+    with driver_node(nvml_world, tmp_path, config) as node, Puppet() as monitor, Puppet() as b:
+        nvml_world.add_process(gpu, monitor.pid, GIB)
+
+        def shown() -> dict[str, Any] | None:
+            (seen,) = status_of(node)["gpus"]
+            return seen if seen["system"] else None
+
+        seen = until(shown, "the program's memory is shown")
+        assert (seen["system"], seen["unleased"], seen["squatters"]) == (GIB, GIB, [])
+        (granted,) = b.client(node.socket, "bob").request()["gpus"]
+        assert granted["memory"] == 23 * GIB
+        assert monitor.process.poll() is None
+
+
 def test_more_than_the_lease_allows_is_found_and_counted(tmp_path, nvml_world):
     gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
     config = MEASURED + 'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'

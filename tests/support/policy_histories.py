@@ -194,14 +194,16 @@ class Histories(RuleBasedStateMachine):
         if used + gib * GIB <= self.world.state.gpus[uuid].gpu.memory:
             self.world.memory[(pid, uuid)] = gib * GIB
 
-    @rule(data=st.data(), gib=st.integers(1, 8))
-    def squat(self, data: st.DataObject, gib: int) -> None:
+    @rule(data=st.data(), gib=st.integers(1, 8), system=st.booleans())
+    def squat(self, data: st.DataObject, gib: int, system: bool) -> None:
+        """A process uses a GPU without a lease: the host's own, or anybody's."""
         uuid = data.draw(st.sampled_from(sorted(self.world.state.gpus)))
         used = sum(s for (_p, g), s in self.world.memory.items() if g == uuid)
         if used + gib * GIB <= self.world.state.gpus[uuid].gpu.memory:
             pid, self.next_pid = self.next_pid, self.next_pid + 1
             self.world.memory[(pid, uuid)] = gib * GIB
             self.alive[pid] = "nobody"
+            self.world.system.update({pid} if system else ())
             self.world.observe()
 
     @rule()
@@ -506,6 +508,10 @@ class Histories(RuleBasedStateMachine):
                 for who, size in used.items()
             )
             assert books.unleased == strangers + excess
+            system = (self.world.memory.get((pid, uuid), 0) for pid in self.world.system)
+            assert books.system == sum(system)
+            blamed = {one.pid for gpu, one, _kind in state.flags if gpu == uuid}
+            assert not blamed & self.world.system, "a screen was blamed"
 
 
 class Following(Histories):

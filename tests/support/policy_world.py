@@ -99,6 +99,8 @@ class World:
     #: Share of the time in which a process's kernels run there, and when that was last measured.
     work: dict[tuple[int, GpuUuid], float] = field(default_factory=dict)
     worked: dict[int, float] = field(default_factory=dict)
+    #: Processes of the host itself, which draw a screen, for instance.
+    system: set[int] = field(default_factory=set)
     #: What is seen of stalled tasks' processes; others cannot be looked at.
     vitals: dict[int, Vitals] = field(default_factory=dict)
     entitled: dict[tuple[int, GpuUuid], int] = field(default_factory=dict)
@@ -552,7 +554,12 @@ class World:
                     None,
                     Bytes(sum(here.values())),
                     tuple(
-                        ProcessReading((process(pid),), Bytes(size), self.work.get((pid, uuid)))
+                        ProcessReading(
+                            (process(pid),),
+                            Bytes(size),
+                            self.work.get((pid, uuid)),
+                            pid in self.system,
+                        )
                         for pid, size in here.items()
                     ),
                 )

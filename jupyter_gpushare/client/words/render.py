@@ -739,11 +739,13 @@ def _parts(gpu: Document) -> list[_Part]:
     """The parts of a GPU's used memory, in the order in which they are drawn."""
     mine = _number(gpu.get("mine"))
     others = max(0, _number(gpu.get("reserved")) - mine)
+    unleased, system = _number(gpu.get("unleased")), _number(gpu.get("system"))
     return [
         _Part(mine, "yours", "#", "var(--jp-brand-color1, #1976d2)"),
         _Part(others, "reserved by others", "=", "var(--jp-ui-font-color3, #9e9e9e)"),
         _Part(_number(gpu.get("shared")), "used by turns", "~", _GOOD),
-        _Part(_number(gpu.get("unleased")), "used without a lease", "!", _WARN),
+        _Part(system, "used by the system", ":", "var(--jp-ui-font-color2, #616161)"),
+        _Part(max(0, unleased - system), "used without a lease", "!", _WARN),
     ]
 
 

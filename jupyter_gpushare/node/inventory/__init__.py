@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from jupyter_gpushare.node.inventory.base import Inventory, InventoryError
 
-__all__ = ["Inventory", "InventoryError", "open_inventory"]
+__all__ = ["SYSTEM_PROGRAMS", "Inventory", "InventoryError", "open_inventory"]
+
+#: What NVIDIA's packages start for the whole host (:class:`~.system.Program`).
+SYSTEM_PROGRAMS: Final = ("root:/usr/bin/nv-hostengine", "root:/usr/bin/nvidia-cuda-mps-server")
 
 
 def open_inventory(
-    spec: str | None, boot_id: str | None = None, now: Callable[[], float] | None = None
+    spec: str | None,
+    boot_id: str | None = None,
+    now: Callable[[], float] | None = None,
+    programs: Iterable[str] = (),
 ) -> Inventory:
     """The inventory for a ``--simulate`` spec, or NVML's when ``spec`` is ``None``.
 
     Cheap: no driver is touched before the first ``discover`` or ``read``.
     ``boot_id`` is stamped on the processes found (``None``: the kernel's own).
-    ``now`` gives the simulated GPUs seconds that never go back.
-    Raises :class:`InventoryError` for a spec that cannot be read, or when
+    ``now`` gives the simulated GPUs seconds that never go back. ``programs`` (``USER:/PATH``) use
+    the GPUs for the host itself.
+    Raises :class:`InventoryError` for a spec or a program that cannot be read, or when
     the Python package for NVML is missing.
     """
     # Imported here: whoever simulates needs no pynvml.
@@ -33,5 +41,10 @@ def open_inventory(
             " (or start with --simulate 2x24GiB for simulated GPUs)."
         ) from error
     from jupyter_gpushare.node.host.processes import read_boot_id
+    from jupyter_gpushare.node.inventory.system import Program, SystemProcesses
 
-    return NvmlInventory(read_boot_id() if boot_id is None else boot_id)
+    try:
+        system = SystemProcesses(map(Program.parse, programs))
+    except ValueError as error:
+        raise InventoryError(f"Mend c.NodeManagerApp.system_programs: {error}") from error
+    return NvmlInventory(read_boot_id() if boot_id is None else boot_id, system)

@@ -22,6 +22,7 @@ import pynvml  # type: ignore[import-untyped]
 
 from jupyter_gpushare.node.host.processes import lineage
 from jupyter_gpushare.node.inventory.base import Build, InventoryError, Sensors
+from jupyter_gpushare.node.inventory.system import SystemProcesses
 from jupyter_gpushare.policy.words.model import (
     Bytes,
     Gpu,
@@ -132,9 +133,13 @@ class NvmlInventory:
 
     simulated = False
 
-    def __init__(self, boot_id: str) -> None:
-        """``boot_id`` is stamped on the processes found on the GPUs."""
+    def __init__(self, boot_id: str, system: SystemProcesses | None = None) -> None:
+        """``boot_id`` is stamped on the processes found on the GPUs.
+
+        ``system`` tells which of these are the host's own.
+        """
         self._boot_id = boot_id
+        self._system = system or SystemProcesses()
         self._lock = threading.Lock()  # held while NVML is called; close() never waits for it
         self._closed = False
         self._started = False
@@ -409,8 +414,10 @@ class NvmlInventory:
     ) -> tuple[ProcessReading, ...]:
         """The processes on the device; ``utilisation`` is the sum of their work."""
         merged: dict[int, int | None] = {}
-        for ask in _PROCESS_LISTS:
-            for pid, memory in _one_list(handle, ask).items():
+        compute, graphics, mps = (_one_list(handle, ask) for ask in _PROCESS_LISTS)
+        draws = graphics.keys() - compute.keys() - mps.keys()
+        for listed in (compute, graphics, mps):
+            for pid, memory in listed.items():
                 earlier = merged.get(pid)
                 # One process can be on several lists, each time with all its
                 # memory: the larger figure is right, and any is better than none.
@@ -424,6 +431,7 @@ class NvmlInventory:
                 lineage=lineage(pid, self._boot_id) or (ProcessId(self._boot_id, pid, 0),),
                 memory=None if memory is None else Bytes(memory),
                 utilisation=work.get(pid),
+                system=pid > 0 and self._system.has(pid, draws=pid in draws),
             )
             for pid, memory in sorted(merged.items())
         )

@@ -164,6 +164,7 @@ class NodeMetrics(Collector):
             ("memory", "Memory of a GPU"),
             ("reserved", "Memory promised to environments"),
             ("unleased", "Memory measured as used without a lease"),
+            ("system", "The part of that which the host's own processes use: a screen, monitoring"),
             ("free", "Memory that may still be promised"),
             ("used", "Memory measured as used by anybody"),
         ):
@@ -172,6 +173,7 @@ class NodeMetrics(Collector):
                     "memory": books.gpu.memory,
                     "reserved": books.reserved,
                     "unleased": books.unleased,
+                    "system": books.system,
                     "free": max(0, books.free),
                     "used": readings[uuid].used if uuid in readings else None,
                 }[name]

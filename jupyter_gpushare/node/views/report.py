@@ -74,7 +74,7 @@ def _gpu(
         "free_memory": 0 if is_full or why is not None else max(0, books.free),
         "free_share": left,
         "out": why,
-        "exclusive_free": why is None and not claims and books.free == books.gpu.memory,
+        "exclusive_free": why is None and not claims and books.free == books.whole,
     }
 
 

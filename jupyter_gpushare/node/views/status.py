@@ -480,7 +480,7 @@ def quota_document(
     for uuid, books in state.gpus.items():
         key = (environment, uuid)
         if own := state.reservations.get(key):
-            most = wanted(quota, None, books.gpu.memory)
+            most = wanted(quota, None, books.whole)
             reserved = (own.full or own.memory) - state.bursts.get(key, 0)
             left = max(0, most - reserved)
             held.append({"uuid": uuid, "index": books.gpu.index, "bytes": left})
@@ -653,6 +653,7 @@ def _gpu(
         "memory": books.gpu.memory,
         "reserved": books.reserved,
         "unleased": books.unleased,
+        "system": books.system,
         "free": max(0, books.free) if books.problem is None and uuid not in state.out else 0,
         "used": reading.used if reading else None,
         "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),

@@ -34,7 +34,8 @@ class GpuRoom:
     share them with one task more. ``tasks`` counts everybody's tasks. ``expected`` is what a
     request that names no memory is expected to need here; ``None``: unknown. ``rank`` is higher the
     later one more task would have its turn there; 0 where none computes, and on GPUs that are not
-    used by turns. ``left_over`` bytes are of others' processes whose leases have ended.
+    used by turns. ``left_over`` bytes are of others' processes whose leases have ended, and
+    ``system`` those of the host's own processes.
 
     Of its ``kind`` it has so many hundredths of compute ``left`` for this environment. ``batch``
     are the shares of batch tasks there, and ``floors`` is what promises claim.
@@ -57,11 +58,12 @@ class GpuRoom:
     batch: tuple[int, ...] = ()
     floors: int = 0
     left_over: int = 0
+    system: int = 0
 
     @property
     def capacity(self) -> Bytes:
         """The most bytes that a request can have there, however long it waits for tasks."""
-        return Bytes(self.memory - self.left_over)
+        return Bytes(self.memory - self.left_over - self.system)
 
     def reclaimed(self, least: int) -> int:
         """Hundredths that would be left if batch tasks kept no more than ``least`` each."""
@@ -289,7 +291,8 @@ class Shortage:
     what the environment's tasks named there it would exceed the quota on each GPU it holds.
     ``lacking`` are GPUs with memory enough that have less compute left than the request is
     predicted to need there: their index, what is left and what it needs. ``promised``: on one of
-    those that have enough, promises claim so much that this one's promise does not fit.
+    those that have enough, promises claim so much that this one's promise does not fit. Where the
+    host's own processes leave less than that on every GPU, ``at_most`` is the most that they leave.
     """
 
     each: Bytes | None
@@ -299,6 +302,7 @@ class Shortage:
     beyond_quota: bool = False
     lacking: tuple[tuple[int, int, int], ...] = ()
     promised: bool = False
+    at_most: Bytes | None = None
 
 
 def shortage(
@@ -321,6 +325,7 @@ def shortage(
         others = []  # what others leave is of no use to it
     enough = [room for room in others if room.free >= want(room)]
     partly = [room for room in others if room.free > 0 and room not in enough]
+    at_most = max((Bytes(room.memory - room.system) for room in rooms), default=Bytes(0))
     return Shortage(
         asked_each(largest, quota, memory, expected),
         largest,
@@ -337,6 +342,7 @@ def shortage(
             )
         ),
         any(ask is not None and not ask.has_floor(room) for room in (*own, *enough)),
+        at_most if memory is not None and memory > at_most else None,
     )
 
 

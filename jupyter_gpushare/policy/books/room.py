@@ -226,7 +226,7 @@ def _large_enough(lease: Lease, room: GpuRoom, asked: int, config: PolicyConfig)
     need += config.residue_margin
     if lease.has_residue:
         need += held(room)
-    if min(need, room.memory) <= room.free + held(room):
+    if min(need, max(comes_back(lease), room.capacity)) <= room.free + held(room):
         return room
     return replace(room, usable=False)
 
@@ -303,6 +303,7 @@ def rooms_without(
             lifted=state.bursts.get(key, 0) if own and own.following else 0,
             kind=books.gpu.name,
             left_over=left_over[uuid],
+            system=books.system,
             left=WHOLE if taken is None else max(0, WHOLE - taken.others[uuid]),
             batch=() if taken is None else tuple(taken.batch[uuid]),
             floors=0 if taken is None else taken.floors[uuid],

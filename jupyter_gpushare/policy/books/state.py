@@ -49,6 +49,7 @@ FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
 class GpuState:
     """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
 
+    ``system`` of the unleased bytes are used by the host's own processes: a screen's, monitoring.
     ``tasks`` counts the leases with a claim here, without parked ones that only left something
     behind. ``shared`` is the region that tasks use by turns, with the head-room of their own parts,
     ``offset``; 0 where no tasks take turns.
@@ -61,6 +62,12 @@ class GpuState:
     tasks: int = 0
     shared: int = 0
     offset: int = 0
+    system: int = 0
+
+    @property
+    def whole(self) -> Bytes:
+        """The bytes that can be had there when nobody else has a lease: a whole GPU."""
+        return Bytes(self.gpu.memory - self.system)
 
     @property
     def free(self) -> int:

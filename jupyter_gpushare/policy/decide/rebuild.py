@@ -264,8 +264,9 @@ def _again(
             yield ev.MemberJoined(at, name, process)
     parts = _needed(command, config)
     for gpu in sorted(beyond.keys() & {part.gpu for part in parts}):
-        rest = max(0, state.gpus[gpu].unleased - beyond[gpu])
-        yield ev.UnleasedChanged(at, gpu, Bytes(rest))
+        books = state.gpus[gpu]
+        rest = max(books.system, books.unleased - beyond[gpu])
+        yield ev.UnleasedChanged(at, gpu, Bytes(rest), books.system)
     reserved = () if is_parked else tuple(_shared(state, voucher))
     yield ev.LeaseGranted(
         at, name, who, parts, Activity.BUSY, None if is_parked else parked, reserved

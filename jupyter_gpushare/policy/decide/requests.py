@@ -128,7 +128,7 @@ def _of_parts(draft: Draft, command: cmd.RequestLease) -> cmd.RequestLease:
     if request.parts is None or request.memory is not None:
         return command
     quota, _source = draft.state.quotas.resolve(command.environment)
-    largest = max((books.gpu.memory for books in draft.state.gpus.values()), default=Bytes(0))
+    largest = max((books.whole for books in draft.state.gpus.values()), default=Bytes(0))
     parts = sum(request.parts)
     memory = min(parts + draft.config.turn_context, wanted(quota, None, largest))
     return replace(command, request=replace(request, memory=Bytes(max(parts, memory))))

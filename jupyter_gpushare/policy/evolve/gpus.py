@@ -87,7 +87,8 @@ def _node_put_back(state: State, event: ev.NodePutBack) -> State:
 
 @evolves(ev.UnleasedChanged)
 def _unleased_changed(state: State, event: ev.UnleasedChanged) -> State:
-    return put_books(state, replace(books_of(state, event.gpu), unleased=event.memory))
+    books = books_of(state, event.gpu)
+    return put_books(state, replace(books, unleased=event.memory, system=event.system))
 
 
 @evolves(ev.GrantingChanged)

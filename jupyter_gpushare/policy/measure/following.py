@@ -104,7 +104,7 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
     """
     environment, gpu = key
     quota, _source = state.quotas.resolve(environment)
-    most = int(wanted(quota, None, state.gpus[gpu].gpu.memory))
+    most = int(wanted(quota, None, state.gpus[gpu].whole))
     named = state.reservations[key].named
     need = sure = 0
     for lease in tasks_on(state, key):

@@ -57,6 +57,9 @@ class _Sorted:
     unknown: set[EnvironmentName] = field(default_factory=set)
     largest: dict[EnvironmentName, tuple[int, ProcessId]] = field(default_factory=dict)
     foreign: int = 0
+    #: Of the host's own processes, and whether one of them has more than is known.
+    system: int = 0
+    system_unknown: bool = False
     strangers: list[ProcessReading] = field(default_factory=list)
     owner: dict[ProcessId, LeaseId] = field(default_factory=dict)
     worked: set[LeaseId] = field(default_factory=set)
@@ -133,7 +136,11 @@ def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
         lease = owner(state, process, reading.uuid)
         if lease is None:
             parts.foreign += process.memory or 0
-            parts.strangers.append(process)
+            if process.system:
+                parts.system += process.memory or 0
+                parts.system_unknown |= process.memory is None
+            else:
+                parts.strangers.append(process)
             continue
         parts.present.add(lease)
         if process.lineage:
@@ -218,7 +225,7 @@ def _unleased(
             missing = room.comes_back(state.leases[lease]) - arrived
             used[state.leases[lease].environment] += max(0, missing)
     excess = shares.excess(state, reading.uuid, used)
-    nameless = 0
+    nameless, system = 0, parts.system
     if reading.used is not None:
         accounted = parts.foreign + sum(parts.by_environment.values())
         accounted += sum(_reserved(state, name, reading.uuid) for name in parts.unknown)
@@ -226,11 +233,14 @@ def _unleased(
         stranger_unknown = any(process.memory is None for process in parts.strangers)
         # The driver itself keeps some memory; a process whose memory cannot be measured must not
         # hide in it.
-        if nameless <= config.driver_tolerance and not stranger_unknown:
+        if parts.system_unknown and not stranger_unknown:
+            system += nameless
+        elif nameless <= config.driver_tolerance and not stranger_unknown:
             nameless = 0
     unleased = _rounded(parts.foreign + excess + nameless, config)
-    if unleased != books.unleased:
-        yield ev.UnleasedChanged(at, reading.uuid, Bytes(unleased))
+    system = min(unleased, _rounded(system, config))
+    if (unleased, system) != (books.unleased, books.system):
+        yield ev.UnleasedChanged(at, reading.uuid, Bytes(unleased), system)
 
 
 def coming_back(
@@ -246,8 +256,9 @@ def coming_back(
     for part in lease.allocations:
         beyond = need - shares.entitled(state, lease.environment, part.gpu)
         if beyond > 0:
-            unleased = state.gpus[part.gpu].unleased + _rounded(beyond, config)
-            yield ev.UnleasedChanged(at, part.gpu, Bytes(unleased))
+            books = state.gpus[part.gpu]
+            unleased = books.unleased + _rounded(beyond, config)
+            yield ev.UnleasedChanged(at, part.gpu, Bytes(unleased), books.system)
 
 
 def _rounded(size: int, config: PolicyConfig) -> int:

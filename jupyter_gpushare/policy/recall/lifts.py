@@ -221,7 +221,7 @@ def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[
             if _sharers(state, lease, gpu)[0] is not lease:
                 continue  # it gets what the first one gets
             quota, _source = state.quotas.resolve(lease.environment)
-            ceiling = max(ceiling, wanted(quota, None, state.gpus[gpu].gpu.memory))
+            ceiling = max(ceiling, wanted(quota, None, state.gpus[gpu].whole))
             if not can or held.claims > held.following:  # what it has may stay, and no more
                 ceiling = min(ceiling, limit(state, lease, part))
         # Children have limits of their own in mind, and who shares a reservation has its task.

@@ -179,7 +179,7 @@ def _most(state: State, config: PolicyConfig, lease: Lease) -> int:
             return 0
     most = (lease.request.memory_most or 0) if lease.can_be_lifted else 0
     each = (
-        min(most, wanted(quota, None, state.gpus[part.gpu].gpu.memory)) - part.memory
+        min(most, wanted(quota, None, state.gpus[part.gpu].whole)) - part.memory
         for part in lease.allocations
     )
     return max(0, min(each))

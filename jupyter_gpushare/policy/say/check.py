@@ -57,6 +57,7 @@ def _books(state: State) -> None:
         promises = books.reserved + books.shared
         _require(promises <= books.gpu.memory, f"GPU {uuid} is promised twice")
         _require(books.tasks == tasks[uuid], f"GPU {uuid}: tasks do not add up")
+        _require(0 <= books.system <= books.unleased, f"GPU {uuid}: the host's own part is wrong")
     for environment, account in state.accounts.items():
         used = state.gpus_used(environment)
         _require(account.gpus == used, f"account of {environment} is wrong")

@@ -142,6 +142,11 @@ def _partly_text(short: Shortage) -> list[str]:
             f"{_named(short.full)} {verb} enough free memory, but already the most tasks that a "
             "GPU may have."
         )
+    if short.at_most is not None:
+        said.append(
+            "The host's own processes, which draw a screen or watch the GPUs, leave at most "
+            f"{size(short.at_most)} on a GPU: ask for that, or for no size, to get all the rest."
+        )
     return [*said, *_lacking_text(short)]
 
 

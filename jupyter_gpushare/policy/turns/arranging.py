@@ -50,7 +50,7 @@ def bounds(state: State, config: PolicyConfig, at: float) -> Iterator[ev.Reserva
         if held.full is None or not held.following:
             continue
         quota, _source = state.quotas.resolve(environment)
-        most = int(wanted_of(quota, None, state.gpus[gpu].gpu.memory))
+        most = int(wanted_of(quota, None, state.gpus[gpu].whole))
         mine = [s for s in current(state, gpu) if state.leases[s.lease].environment == environment]
         known = [counted(state, config, share.lease, gpu, most) or share for share in mine]
         needs = sum(s.persistent for s in known) + max(share.temporary for share in known)

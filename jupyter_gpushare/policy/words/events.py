@@ -192,11 +192,15 @@ class LoansExpired(Event):
 
 @dataclass(frozen=True, slots=True)
 class UnleasedChanged(Event):
-    """Bytes on a GPU measured as used by anyone without a lease, or beyond one."""
+    """Bytes on a GPU measured as used by anyone without a lease, or beyond one.
+
+    ``system`` of them are used by the host's own processes, which draw a screen, for instance.
+    """
 
     DURABLE: ClassVar[bool] = False
     gpu: GpuUuid
     memory: Bytes
+    system: int
 
 
 @dataclass(frozen=True, slots=True)

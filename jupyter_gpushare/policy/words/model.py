@@ -250,11 +250,13 @@ class ProcessReading:
     ``lineage`` is the process itself, then its parents, nearest first.
     ``memory`` is in bytes; ``None`` means *unknown*, never zero. ``utilisation`` (0-1) is the
     share of the time since the last reading in which its kernels ran; ``None``: unknown.
+    ``system``: it draws a screen or watches the GPU for the host, and nobody can be asked for it.
     """
 
     lineage: tuple[ProcessId, ...]
     memory: Bytes | None
     utilisation: float | None = None
+    system: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ describe('memoryParts', () => {
       aGpu(0),
       aGpu(0, { mine: 8 * GIB, reserved: 12 * GIB, unleased: 2 * GIB }),
       aGpu(0, { mine: 20 * GIB, reserved: 30 * GIB, unleased: 9 * GIB }),
+      aGpu(0, { unleased: 9 * GIB, system: 2 * GIB }),
       aGpu(0, { mine: 5 * GIB, reserved: 4 * GIB }),
       aGpu(0, { mine: 5 * GIB, reserved: 20 * GIB, shared: 9 * GIB })
     ]) {
@@ -85,6 +86,7 @@ describe('memoryParts', () => {
       mine: 8 * GIB,
       others: 4 * GIB,
       turns: 0,
+      system: 0,
       unleased: 2 * GIB,
       free: 10 * GIB
     });
@@ -99,6 +101,7 @@ describe('memoryParts', () => {
       mine: 8 * GIB,
       others: 4 * GIB,
       turns: 5 * GIB,
+      system: 0,
       unleased: 0,
       free: 7 * GIB
     });

@@ -230,7 +230,14 @@ describe('GpusView', () => {
     show(
       GpusView,
       aStatus({
-        gpus: [aGpu(0, { mine: 8 * GIB, reserved: 12 * GIB, unleased: GIB })]
+        gpus: [
+          aGpu(0, {
+            mine: 8 * GIB,
+            reserved: 12 * GIB,
+            unleased: 2 * GIB,
+            system: GIB
+          })
+        ]
       })
     );
     expect(
@@ -238,7 +245,7 @@ describe('GpusView', () => {
         .getByRole('img', { name: /Memory of GPU 0/ })
         .getAttribute('aria-label')
     ).toBe(
-      'Memory of GPU 0, 24 GiB: 8 GiB mine, 4 GiB others, 1 GiB not under lease, 11 GiB free'
+      'Memory of GPU 0, 24 GiB: 8 GiB mine, 4 GiB others, 1 GiB used by the system (a screen, monitoring), 1 GiB not under lease, 10 GiB free'
     );
   });
 

@@ -374,6 +374,8 @@ export interface components {
                 memory: number | null;
                 pid: number | null;
             }[];
+            /** @description bytes of unleased that the host's own processes use: a screen's, monitoring. A whole GPU is all but these */
+            system?: number;
             tasks: number;
             /** @description the most that a step of one of them needs beyond, in bytes */
             temporary: number;

@@ -100,7 +100,9 @@ export interface IMemoryParts {
   readonly others: number;
   /** Used by tasks in their turns, one after the other, beyond what each keeps. */
   readonly turns: number;
-  /** Used by processes that hold no lease, or beyond what their lease reserves. */
+  /** Used by the host's own processes: a screen's, monitoring. */
+  readonly system: number;
+  /** Used by other processes that hold no lease, or beyond what their lease reserves. */
   readonly unleased: number;
   readonly free: number;
 }
@@ -112,13 +114,15 @@ export function memoryParts(gpu: Gpu): IMemoryParts {
     gpu.memory - mine
   );
   const turns = Math.min(gpu.shared, gpu.memory - mine - others);
-  const unleased = Math.min(gpu.unleased, gpu.memory - mine - others - turns);
+  const used = Math.min(gpu.unleased, gpu.memory - mine - others - turns);
+  const system = Math.min(gpu.system ?? 0, used);
   return {
     mine,
     others,
     turns,
-    unleased,
-    free: gpu.memory - mine - others - turns - unleased
+    system,
+    unleased: used - system,
+    free: gpu.memory - mine - others - turns - used
   };
 }
 

@@ -256,6 +256,11 @@ function MemoryBar(props: {
     { kind: 'others', bytes: parts.others, word: trans.__('others') },
     { kind: 'turns', bytes: parts.turns, word: trans.__('used by turns') },
     {
+      kind: 'system',
+      bytes: parts.system,
+      word: trans.__('used by the system (a screen, monitoring)')
+    },
+    {
       kind: 'unleased',
       bytes: parts.unleased,
       word: trans.__('not under lease')

@@ -1,0 +1,100 @@
+"""A GPU that also drives a screen: the rest of it is the whole. The screen is nobody's fault."""
+
+from __future__ import annotations
+
+import pytest
+from support.policy_world import GIB, World, gpu, plain_config, process
+
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.config import MIB
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    GpuReading,
+    HolderAction,
+    LeaseId,
+    ProcessReading,
+    Quota,
+    Request,
+)
+
+ZERO = gpu(0).uuid
+SCREEN = 99
+
+
+def workstation(quota: Quota | None = None, size: int = 160 * MIB, **config: object) -> World:
+    """A GPU of 24 GiB, of which something of the host's uses ``size`` bytes."""
+    world = World(plain_config(**config)).start([gpu(0)], quota or Quota(gpus=1))
+    world.system.add(SCREEN)
+    world.memory[(SCREEN, ZERO)] = size
+    world.observe()
+    return world
+
+
+@pytest.mark.parametrize("quota", [Quota(1), Quota(1, Bytes(24 * GIB)), Quota(1, Bytes(80 * GIB))])
+def test_who_names_no_size_gets_all_that_the_screen_leaves(quota: Quota) -> None:
+    world = workstation(quota)
+    assert isinstance(world.request("alice", 1), core.Grant)
+    held = world.state.leases[LeaseId("L1")].allocations
+    assert [part.memory for part in held] == [24 * GIB - 160 * MIB]
+    assert world.state.gpus[ZERO].free == 0
+
+
+def test_a_whole_gpu_is_the_same_beside_a_task_of_ones_own() -> None:
+    world = workstation()
+    world.request("alice", 1)
+    world.memory[(SCREEN, ZERO)] = 320 * MIB  # another window
+    world.observe()
+    assert isinstance(world.request("alice", 2), core.Grant)
+    world.memory[(SCREEN, ZERO)] = 16 * MIB  # it was closed
+    world.observe()
+    assert isinstance(world.request("alice", 3), core.Grant)
+
+
+def test_the_next_one_gets_what_the_screen_leaves_then() -> None:
+    world = workstation()
+    world.request("alice", 1)
+    world.memory[(SCREEN, ZERO)] = GIB
+    world.observe()
+    world.release("L1", "alice")
+    world.observe()
+    assert isinstance(world.request("bob", 2), core.Grant)
+    assert world.state.leases[LeaseId("L2")].allocations[0].memory == 23 * GIB
+
+
+def test_who_names_more_than_the_screen_leaves_is_told_what_can_be_had() -> None:
+    world = workstation()
+    answer = world.request("alice", 1, Request(memory=Bytes(24 * GIB)))
+    assert isinstance(answer, core.Wait)
+    assert "leave at most 23.84 GiB on a GPU" in answer.message
+    assert isinstance(world.request("bob", 2, Request(memory=Bytes(23 * GIB))), core.Grant)
+
+
+def test_a_screen_is_nobodys_fault() -> None:
+    world = workstation(audit_action=HolderAction.KILL, audit_grace=1.0)
+    for _ in range(3):
+        world.at += 10.0
+        world.observe()
+    assert not world.state.flags
+
+
+def test_what_a_task_draws_belongs_to_its_lease() -> None:
+    """Whoever has a lease is asked for what it uses, whether it computes or draws."""
+    world = workstation()
+    world.request("alice", 1, Request(memory=Bytes(8 * GIB)))
+    world.system.add(1)
+    world.memory[(1, ZERO)] = 4 * GIB
+    world.observe()
+    assert world.state.gpus[ZERO].system == 160 * MIB
+    assert world.state.gpus[ZERO].unleased == 160 * MIB
+
+
+def test_the_size_of_a_screen_that_the_driver_does_not_tell_is_what_nobody_else_has() -> None:
+    world = workstation()
+    screen = ProcessReading((process(SCREEN),), None, None, system=True)
+    world.run(cmd.Observe(world.at, (GpuReading(ZERO, None, Bytes(480 * MIB), (screen,)),)))
+    assert world.state.gpus[ZERO].system == 480 * MIB
+    stranger = ProcessReading((process(98),), None)
+    both = (screen, stranger)
+    world.run(cmd.Observe(world.at, (GpuReading(ZERO, None, Bytes(480 * MIB), both),)))
+    assert (world.state.gpus[ZERO].system, world.state.gpus[ZERO].unleased) == (0, 480 * MIB)
