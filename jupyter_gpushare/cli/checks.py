@@ -315,15 +315,17 @@ def frameworks() -> Iterator[Check]:
 def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, Any] | None]]:
     """The socket, who answers there, and who it thinks we are."""
     from ..protocol.address import find_socket
+    from ..protocol.batchjob import why_no_gpu
     from .node import NodeRefused, NodeSilent, ask
 
     found = find_socket(environ)
     start = "jupyter gpushare node (for all users: as a system service), or open JupyterLab"
     if found is None:
-        yield (
-            warning("node manager", "No node manager is set up here; imports stay inert.", start),
-            None,
+        why = why_no_gpu(environ)
+        inert = warning(
+            "node manager", "No node manager is set up here; imports stay inert.", start
         )
+        yield (inert if why is None else warning("node manager", why), None)
         return
     said_by = f" (from {names.SOCKET})" if found.configured else ""
     try:

@@ -35,7 +35,14 @@ from ..policy.words.model import (
 )
 from ..predict.records import MODELS_FILE, RECORDS_FILE
 from ..protocol import names
-from ..protocol.address import OLD_EMBEDDED_NAME, configured_socket, embedded_socket, host_id
+from ..protocol.address import (
+    JOB_PREFIX,
+    OLD_EMBEDDED_NAME,
+    SYSTEM_SOCKET,
+    configured_socket,
+    embedded_socket,
+    host_id,
+)
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.secured import HOST_PORT
@@ -73,6 +80,8 @@ from .wire.service import Service
 from .wire.tls import TlsPort
 from .wire.transport import Limits, SocketInUse, Transport
 
+#: Wall seconds after its last use until the ledger of a batch system's job is removed.
+_JOBS_KEPT: Final = 7 * 86400.0
 #: Seconds for which one thread may compute while others wait.
 _SWITCH: Final = 0.0005
 
@@ -119,7 +128,9 @@ class NodeManagerApp(JupyterApp):
         "",
         help="""Path of the socket. Not set: the environment variable JUPYTER_GPUSHARE_SOCKET, where
         clients look too; without it gpushare-node-HOST.sock in Jupyter's runtime directory, where
-        HOST stands for eight digits of the host's own.""",
+        HOST stands for eight digits of the host's own; in a batch system's job for "job" and eight
+        digits of the job's. With `shared` it is /run/jupyter-gpushare/node.sock for root; others
+        must name one.""",
     ).tag(config=True)
     shared = Bool(
         False,
@@ -130,7 +141,8 @@ class NodeManagerApp(JupyterApp):
         "",
         help="""Path of the ledger. Not set: gpushare/ledger-HOST.sqlite in Jupyter's data
         directory; where that is on a network file system, on which SQLite cannot be trusted,
-        jupyter-gpushare-UID/ledger-HOST.sqlite in /var/tmp or /tmp.""",
+        jupyter-gpushare-UID/ledger-HOST.sqlite in /var/tmp or /tmp. In a batch system's job it is
+        the job's own, and is removed when another job starts a week after its last use.""",
     ).tag(config=True)
     history_days = Finite(90.0, min=0.0, help="Days for which events are kept.").tag(config=True)
     ledger_bytes = Integer(
@@ -359,9 +371,9 @@ class NodeManagerApp(JupyterApp):
         _raise_file_limit()
         notifier = systemd.Notifier(systemd.take_ear(os.environ, os.getpid()), log=self.log)
         inherited = systemd.take_socket(os.environ, os.getpid())
-        place = _place(self.socket, inherited)
+        place = place_of_socket(self.socket, inherited, shared=self.shared)
         clock = SystemClock()
-        ledger_path = Path(self.ledger) if self.ledger else self._own_ledger()
+        ledger_path = Path(self.ledger) if self.ledger else self._own_ledger(clock)
         ledger = Ledger.open(ledger_path, history=self.history_days * 86400.0, wall=clock.wall())
         if ledger.notice:
             self.log.error(ledger.notice)
@@ -543,12 +555,18 @@ class NodeManagerApp(JupyterApp):
         host, bound = await port.start(address.strip("[]"), int(number))
         return f"{host}:{bound}"
 
-    def _own_ledger(self) -> Path:
-        """The default place of the ledger; a ledger of an earlier release is moved there."""
+    def _own_ledger(self, clock: Clock) -> Path:
+        """The default place of the ledger; a ledger of an earlier release is moved there.
+
+        A job's ledger begins empty: another job's GPUs are not its own.
+        """
         home, host = Path(jupyter_data_dir()), host_id(os.environ)
         path, told = ledgerplace.choose(home, host, ledgerplace.mounts())
-        old = Path(embedded_socket(jupyter_runtime_dir(), host)).with_name(OLD_EMBEDDED_NAME)
-        moved = ledgerplace.adopt(home / "gpushare" / "ledger.sqlite", path, old)
+        if host.startswith(JOB_PREFIX):
+            moved = ledgerplace.remove_jobs(path.parent, clock.wall() - _JOBS_KEPT)
+        else:
+            old = Path(embedded_socket(jupyter_runtime_dir(), host)).with_name(OLD_EMBEDDED_NAME)
+            moved = ledgerplace.adopt(home / "gpushare" / "ledger.sqlite", path, old)
         for sentence in filter(None, (told, moved)):
             self.log.warning(sentence)
         return path
@@ -609,14 +627,23 @@ class NodeManagerCrashed(Exception):
     """Our bug stopped the node manager's loop; its cause is the story."""
 
 
-def _place(configured: str, inherited: socket.socket | None) -> str:
+def place_of_socket(configured: str, inherited: socket.socket | None, *, shared: bool) -> str:
     """The socket's place. Raises :class:`InheritedSocketWrong` if two places are configured.
 
-    A socket unit overrides the environment variable, which is mainly for clients.
+    A socket unit overrides the environment variable, which is mainly for clients. Raises
+    :class:`ValueError` where no place for all users is known.
     """
     if inherited is None:
         told = configured or configured_socket(os.environ)
-        return told or embedded_socket(jupyter_runtime_dir(), host_id(os.environ))
+        if told or not shared:
+            return told or embedded_socket(jupyter_runtime_dir(), host_id(os.environ))
+        if os.getuid() == 0:
+            return SYSTEM_SOCKET
+        raise ValueError(
+            "--shared needs a place where other users find the socket: --socket=PATH, in a folder "
+            "of yours that they may enter but not write, such as one beside the course's files. "
+            f"Their programs and Jupyter servers find it by {names.SOCKET}=PATH."
+        )
     path: str = inherited.getsockname()
     if configured and os.path.abspath(configured) != path:
         raise systemd.InheritedSocketWrong(

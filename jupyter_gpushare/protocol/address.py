@@ -1,7 +1,8 @@
 """Finds the node manager's socket without importing Jupyter.
 
 The socket of a node manager that a Jupyter server hosts has the host's name: hosts may share the
-home directory, and a node manager owns the GPUs of one host.
+home directory, and a node manager owns the GPUs of one host. In a batch system's job it has the
+job's name, too: there it owns the GPUs of that job.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from . import names
+from .batchjob import job_of
 
 SYSTEM_SOCKET: Final = "/run/jupyter-gpushare/node.sock"
 EMBEDDED_STEM: Final = "gpushare-node"
 #: As it was named first, on every host alike.
 OLD_EMBEDDED_NAME: Final = f"{EMBEDDED_STEM}.sock"
+#: Before the digits of what belongs to a batch system's job, which ends soon.
+JOB_PREFIX: Final = "job"
 _MACHINE_ID: Final = "/etc/machine-id"
 #: Seconds for which a node manager for all users, which left its folder, is expected back.
 AWAY_FOR: Final = 300.0
@@ -68,13 +72,16 @@ def presence(system: str = SYSTEM_SOCKET, wall: Callable[[], float] = time.time)
 
 
 def host_id(environ: Mapping[str, str], machine_id: str = _MACHINE_ID) -> str:
-    """Eight hexadecimal digits for this host.
+    """Eight hexadecimal digits for this host; in a batch system's job, ``job`` and eight for both.
 
     Of what the environment says, else of the machine's id, which is not to be shown itself, else
     of the host's name: a container may have no such id.
     """
     name = environ.get(names.HOST) or _read_id(machine_id) or os.uname().nodename
-    return hashlib.blake2b(name.encode(), digest_size=4, person=b"gpushare").hexdigest()
+    job = job_of(environ)
+    text = f"{name} {job}" if job else name
+    digits = hashlib.blake2b(text.encode(), digest_size=4, person=b"gpushare").hexdigest()
+    return JOB_PREFIX + digits if job else digits
 
 
 def _read_id(path: str) -> str:
@@ -92,7 +99,7 @@ def embedded_socket(runtime_dir: str, host: str) -> str:
 
 
 def is_another_hosts(path: str, environ: Mapping[str, str]) -> bool:
-    """Whether ``path`` is of a node manager that this user's Jupyter server hosts on another host.
+    """Whether ``path`` is of a node manager that this user's server hosts on another host or job.
 
     A batch job inherits the environment of the terminal in which it was submitted.
     """

@@ -31,6 +31,7 @@ from jupyter_gpushare.protocol.address import (
     system_socket,
     told_token,
 )
+from jupyter_gpushare.protocol.batchjob import why_no_gpu
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.traits import Duration, task_traits
 
@@ -160,6 +161,8 @@ class GpuShareExtension(ExtensionApp):
                 f"No node manager listens at {system}, and this server is not to host one "
                 '(c.GpuShareExtension.embed = "never").'
             )
+        if gpu_driver_present() and (no_gpu := why_no_gpu(os.environ)) is not None:
+            return no_gpu
         return (
             "This host shows no NVIDIA driver and no node manager for all users, so there is "
             "nothing to share. To try with simulated GPUs set JUPYTER_GPUSHARE_SIMULATE=2x24GiB."
@@ -181,7 +184,7 @@ class GpuShareExtension(ExtensionApp):
             return True
         if self.embed == "never" or self.configured_socket() is not None:
             return False
-        return bool(self.simulate) or gpu_driver_present()
+        return bool(self.simulate) or (gpu_driver_present() and why_no_gpu(os.environ) is None)
 
     def _may_host(self) -> bool:
         return self.embed == "always" or presence(system_socket()) is Presence.GONE

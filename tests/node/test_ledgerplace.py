@@ -198,6 +198,30 @@ def test_a_container_with_a_new_name_finds_its_ledger(old: Path) -> None:
         assert ledgerplace.adopt(old, mine, NOWHERE) is None
 
 
+def test_a_jobs_ledger_is_no_hosts_and_does_not_stay(old: Path) -> None:
+    hosts, jobs = old.with_name(f"ledger-{HOST}.sqlite"), []
+    for name, last in (("job00000001", 1.0), ("job00000002", 1.0), ("job00000003", 3.0)):
+        ledger = Ledger.open(old.with_name(f"ledger-{name}.sqlite"), history=1e6, wall=1.0)
+        jobs.append(ledger.path)
+        if name != "job00000002":
+            ledger.close()
+        else:
+            running = ledger
+        for suffix in (".sqlite", ".sqlite-wal"):
+            if (part := ledger.path.with_suffix(suffix)).exists():
+                os.utime(part, (last, last))
+    try:
+        old.rename(old.with_name("elsewhere"))
+        assert ledgerplace.adopt(old, hosts, NOWHERE) is None, "it is not this host's"
+        told = ledgerplace.remove_jobs(old.parent, before=2.0)
+        assert told == "Ledgers of jobs that ended, removed: 1."
+        assert [job.exists() for job in jobs] == [False, True, True]
+        assert not list(old.parent.glob("ledger-job00000001*"))
+        assert ledgerplace.remove_jobs(old.parent, before=2.0) is None
+    finally:
+        running.close()
+
+
 def test_it_takes_what_a_killed_node_manager_had_not_folded_in(tmp_path: Path) -> None:
     write = (
         "import os, sys\nfrom jupyter_gpushare.node.ledger.ledger import Ledger\n"

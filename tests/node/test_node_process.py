@@ -30,6 +30,8 @@ from support.node import (
 )
 from support.nvml import NvmlWorld
 
+from jupyter_gpushare.node.app import place_of_socket
+from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -456,3 +458,14 @@ def test_a_watcher_that_did_not_read_gets_the_newest_status_when_it_does(tmp_pat
             busy.wait_notice(Notice.CHANGED, where=is_newest)
             newest = watcher.wait_notice(Notice.CHANGED, where=is_newest)
             assert newest["status"]["leases"][0]["id"] == leases[0]
+
+
+def test_a_socket_for_everybody_is_not_in_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody else may look, it is of no use to others."""
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert place_of_socket("", None, shared=True) == SYSTEM_SOCKET
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    assert place_of_socket("", None, shared=False) != SYSTEM_SOCKET
+    with pytest.raises(ValueError, match="other users find the socket: --socket=PATH"):
+        place_of_socket("", None, shared=True)
+    assert place_of_socket("/srv/course/node.sock", None, shared=True) == "/srv/course/node.sock"

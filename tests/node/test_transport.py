@@ -990,14 +990,28 @@ def test_another_user_cannot_even_connect_to_an_embedded_socket(place: Path) -> 
 
 def test_a_shared_socket_is_everybodys_whatever_the_umask(place: Path) -> None:
     async def story(house: House) -> None:
-        assert mode(place / "s") == 0o666
+        assert mode(place / "new" / "s") == 0o666
+        assert mode(place / "new") == 0o755
 
     mask = os.umask(0o077)
     try:
-        play(story, place / "s", shared=True)
+        play(story, place / "new" / "s", shared=True)
         assert os.umask(0o077) == 0o077, "the umask was not put back"
     finally:
         os.umask(mask)
+
+
+def test_a_shared_socket_that_nobody_can_reach_is_told_of(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(house: House) -> None:
+        pass
+
+    play(story, place / "s", shared=True)
+    assert not caplog.messages
+    place.chmod(0o700)
+    play(story, place / "s", shared=True)
+    assert f"Nobody but its owner may enter {place}, " in caplog.text
 
 
 def test_a_dead_node_managers_socket_is_replaced(place: Path) -> None:

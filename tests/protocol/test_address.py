@@ -230,3 +230,24 @@ def test_what_another_host_of_the_home_hosts_is_nothing_here(
         assert not is_another_hosts(path, environ)
         told = {**environ, "JUPYTER_GPUSHARE_SOCKET": path}
         assert find_socket(told, str(place / "system")) == Found(path, configured=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "OAR_JOB_ID", "FLUX_JOB_ID"]
+)
+def test_a_batch_job_has_a_node_manager_of_its_own(
+    name: str, place: Path, listening: list[socket.socket]
+) -> None:
+    """Another job on this host has other GPUs; so has a server outside of jobs."""
+    here = {"JUPYTER_RUNTIME_DIR": str(place)}
+    one, other = here | {name: "7"}, here | {name: "8"}
+    assert len({host_id(environ) for environ in (here, one, other)}) == 3
+    assert host_id(one) != host_id(one | {"JUPYTER_GPUSHARE_HOST": "elsewhere"})
+    ours = listen(Path(embedded_socket(str(place), host_id(one))), listening)
+    system = "/nowhere/system"
+    assert find_socket(one, system) == Found(ours, configured=False)
+    assert find_socket(other, system) is None
+    assert find_socket(here, system) is None
+    # It was submitted from a terminal of that job's server.
+    assert find_socket(other | {"JUPYTER_GPUSHARE_SOCKET": ours}, system) is None
+    assert find_socket(one | {"JUPYTER_GPUSHARE_SOCKET": ours}, system) == Found(ours, True)

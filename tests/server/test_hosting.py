@@ -142,13 +142,17 @@ def test_two_servers_one_host_and_take_over(home: Home) -> None:
     assert held(other) == []
 
 
-def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home) -> None:
-    """A socket there is nobody's on the other host, and a ledger has one writer."""
+@pytest.mark.parametrize("variable", ["JUPYTER_GPUSHARE_HOST", "SLURM_JOB_ID"])
+def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home, variable: str) -> None:
+    """A socket there is nobody's on the other host, and a ledger has one writer.
+
+    Two jobs of a batch system, on one host, are apart in the same way.
+    """
     folder = home.path / "data" / "gpushare"
     old = Ledger.open(folder / "ledger.sqlite", history=1e6, wall=1.0)
     old.close()
     hosts = ("one", "other")
-    servers = [home.serve(environ=home.environ(JUPYTER_GPUSHARE_HOST=name)) for name in hosts]
+    servers = [home.serve(environ=home.environ(**{variable: name})) for name in hosts]
     leases = []
     for server, name in zip(servers, hosts, strict=True):
         server.wait_connected()
@@ -158,14 +162,27 @@ def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home) -> None:
         )
         (lease,) = held(server)
         leases.append(lease)
-        known = host_id({"JUPYTER_GPUSHARE_HOST": name})
+        known = host_id({variable: name})
         assert Path(embedded_socket(str(home.runtime), known)).exists()
         assert (home.runtime / f"gpushare-node-{known}.lock").exists()
         assert (folder / f"ledger-{known}.sqlite").exists()
     assert len(set(leases)) == 2, "all GPUs of each host"
     parents = {found.ppid() for found in home.node_managers()}
     assert parents == {server.process.pid for server in servers}
-    assert not (folder / "ledger.sqlite").exists(), "the first one's now"
+    # It is the first one's now; a job begins anew.
+    assert (folder / "ledger.sqlite").exists() == (variable == "SLURM_JOB_ID")
+
+
+def test_a_job_without_gpus_hosts_no_node_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would share the GPUs of others' jobs."""
+    monkeypatch.setattr(extension, "gpu_driver_present", lambda: True)
+    app = extension.GpuShareExtension()
+    assert app.wants_embedded()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert not app.wants_embedded()
+    assert "Slurm gave this job no GPU" in (app.why() or "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert app.wants_embedded()
 
 
 def held(server: Server) -> list[str]:

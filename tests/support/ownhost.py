@@ -44,6 +44,7 @@ FOR_ALL = (
 FORGOTTEN = (
     *("JUPYTER", "JPY_", "IPYTHON", "VSCODE_", "XDG_"),
     *("RAY_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "TORCHELASTIC_"),
+    *("PBS_", "LSB_", "OAR_", "FLUX_"),
     *("CUDA_", "HIP_", "NVIDIA_", "NCCL_", "GLOO_", "PYTORCH_", "TORCH_"),
     *("TF_", "XLA_", "JAX_", "KERAS_", "CUPY_"),
     *("LISTEN_", "NOTIFY_", "WATCHDOG_", "CREDENTIALS_", "INVOCATION_ID", "JOURNAL_"),

@@ -6,27 +6,29 @@ A batch system gives a job some of a host's GPUs, and lists them in ``CUDA_VISIB
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from jupyter_gpushare.policy.words.model import Gpu, GpuReading, GpuUuid
 from jupyter_gpushare.protocol import names
+from jupyter_gpushare.protocol.batchjob import VISIBLE, job_of, why_no_gpu
 
 from .base import Build, Inventory, InventoryError, Sensors
-
-VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 def given_gpus(configured: str, environ: Mapping[str, str], *, simulated: bool) -> str | None:
     """The GPUs that may be shared: ``configured``, else those of the environment; ``None``: all.
 
-    Inside a lease the variable has that lease's GPUs, so it is ignored. It is also ignored for
-    simulated GPUs, which no batch system gave.
+    Inside a lease the variable has that lease's GPUs, so it is ignored; not in a batch system's
+    job, which inherits the marks of the lease that it was submitted from, but has GPUs of its own.
+    It is also ignored for simulated GPUs, which no batch system gave. Raises
+    :class:`InventoryError` in a job that was given no GPU.
     """
     if configured:
         return None if configured == "all" else configured
-    if simulated or names.LEASE in environ:
+    if simulated or (names.LEASE in environ and not job_of(environ)):
         return None
-    return environ.get(VARIABLE)
+    if (why := why_no_gpu(environ)) is not None:
+        raise InventoryError(why)
+    return environ.get(VISIBLE)
 
 
 def choose(gpus: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
@@ -46,7 +48,7 @@ def choose(gpus: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
             there = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
             raise InventoryError(
                 f"{part!r} names {'no' if not matches else 'more than one'} GPU of this host: "
-                f"there are {there}. Mend {VARIABLE}, or set c.NodeManagerApp.gpus."
+                f"there are {there}. Mend {VISIBLE}, or set c.NodeManagerApp.gpus."
             )
         found[matches[0].uuid] = matches[0]
     return tuple(gpu for gpu in gpus if gpu.uuid in found)

@@ -2,6 +2,9 @@
 
 Hosts may share a home directory, but each has GPUs and a ledger of its own. SQLite's log (WAL) also
 needs memory that all its processes share: on a network file system records get lost or torn.
+
+A batch system's job has a ledger of its own, too (:func:`~...protocol.address.host_id` names the
+job): it is nobody else's, and is removed some time after the job.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from ...protocol.address import JOB_PREFIX
 from ...protocol.privateplace import UnsafePlace, make_private
 from ...protocol.sockets import answers
 from ..host import privatefile
@@ -189,11 +193,32 @@ def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
         )
     if new.exists():
         return None
-    for found in (old, *sorted(new.parent.glob(_file_name("*")), key=_changed, reverse=True)):
+    hosts = [found for found in new.parent.glob(_file_name("*")) if found not in _jobs(new.parent)]
+    for found in (old, *sorted(hosts, key=_changed, reverse=True)):
         if os.path.exists(found) and found.lstat().st_uid == os.getuid() and _take(found, new):
             told = f"The ledger {found} is this host's now: {new}."
             return f"{told} Other hosts of this home start their own." if found == old else told
     return None
+
+
+def remove_jobs(folder: Path, before: float) -> str | None:
+    """Remove the ledgers of jobs that ended: unused, and not written since the wall time.
+
+    How many there were, in a sentence for people. One that cannot be removed is left for later.
+    """
+    removed = 0
+    for found in _jobs(folder):
+        with contextlib.suppress(LedgerError, OSError):
+            if found.lstat().st_uid == os.getuid() and _changed(found) < before:
+                with locked(found):
+                    for suffix in (".sqlite-shm", ".sqlite.lock", *_PARTS):
+                        found.with_suffix(suffix).unlink(missing_ok=True)
+                removed += 1
+    return f"Ledgers of jobs that ended, removed: {removed}." if removed else None
+
+
+def _jobs(folder: Path) -> list[Path]:
+    return list(folder.glob(_file_name(f"{JOB_PREFIX}*")))
 
 
 def _changed(ledger: Path) -> float:

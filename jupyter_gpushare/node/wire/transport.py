@@ -860,7 +860,15 @@ class Transport:
     def _bind(self) -> socket.socket:
         # In a shared folder we make only the last one: others could have made those above it.
         mode = 0o755 if self._shared else 0o700
-        self.path.parent.mkdir(mode=mode, parents=not self._shared, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            self.path.parent.mkdir(mode=mode, parents=not self._shared)
+            self.path.parent.chmod(mode)  # whatever the mask
+        if self._shared and (closed := _closed_to_others(self.path)) is not None:
+            self.log.warning(
+                "Nobody but its owner may enter %s, so nobody else can reach %s. Name a socket "
+                "elsewhere (--socket), or let others enter: chmod o+x %s",
+                *(closed, self.path, closed),
+            )
         self._remove_stale()
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # The mask closes the instant between bind and chmod.
@@ -894,3 +902,12 @@ class Transport:
             raise SocketInUse(f"Another node manager answers on {self.path}.")
         finally:
             probe.close()
+
+
+def _closed_to_others(path: Path) -> Path | None:
+    """The first folder on the way to ``path`` that neither its group nor others may enter."""
+    for folder in reversed(path.absolute().parents):
+        with contextlib.suppress(OSError):
+            if not folder.stat().st_mode & 0o011:
+                return folder
+    return None
