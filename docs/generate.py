@@ -357,7 +357,9 @@ def _rows(kind: Any, prefix: str, path: str, told: dict[Any, str]) -> Iterable[t
         part, words = _part(shape), shape.mark(Words)
         what = ", ".join(f"`{word}`" for word in words) if words else _WORDS.get(part, "object")
         listed = "list of: " if get_origin(shape.kind) is list else ""
-        about = [shape.mark(str) or "", "null: another's" if shape.mark(Private) else ""]
+        about = [shape.mark(str) or ""]
+        if shape.null and shape.mark(Private) is not None and "null:" not in about[0]:
+            about.append("null: another's")
         before = told.get(part)
         about += [f"as in `{before}`"] if before else []
         null = " or null" if shape.null else ""

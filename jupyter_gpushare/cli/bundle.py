@@ -65,7 +65,7 @@ metrics.txt       its Prometheus metrics, where there are any
 
 A text that was removed is replaced by a mark such as <1f0c9a>: tokens, secrets, lease and
 kernel ids, names of people other than the caller, of their groups, of homes, of users within
-addresses, and of notebooks. The same text has the same mark everywhere in this file.
+addresses, of notebooks and of jobs. The same text has the same mark everywhere in this file.
 """
 
 
@@ -114,14 +114,11 @@ def gather(checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes) ->
     me: str | None = None
     if "error" not in status:
         me = status["environment"]
-        redactor.learn(
-            text
-            for text in redact.others_texts(status, history if "error" not in history else None)
-            if text != me
-        )
-        status = redact.own_status(status)
-    if "error" not in history and me is not None:
-        history = redact.own_history(history, me)
+        known = set[str]()
+        status = redact.own_status(status, known.add)
+        if "error" not in history:
+            history = redact.own_history(history, me, known.add)
+        redactor.learn(known - {me})
     told = {name: redact.settings(settings, redactor) for name, settings in found.items()}
     metrics_url = wishes.metrics_url or _metrics_url(found.values())
     return {
@@ -139,7 +136,7 @@ def gather(checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes) ->
         "status.json": _json(redactor.value("", status)),
         "history.json": _json(redactor.value("", history)),
         "log.txt": redactor.log("\n".join(_logs(wishes.logs)) + "\n", me),
-        "metrics.txt": redactor.text(_metrics(metrics_url)),
+        "metrics.txt": redactor.log(_metrics(metrics_url), me),
     }
 
 

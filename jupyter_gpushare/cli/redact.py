@@ -11,8 +11,14 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, Final, get_args, get_origin, get_type_hints, is_typeddict
+
+from ..policy.words import events
+from ..policy.words.model import EnvironmentName, Task
+from ..protocol import documents
+from ..protocol.shapes import Names, Private, shape, shapes
 
 #: The value of a name with one of these words is secret.
 _SECRET_NAME: Final = re.compile(
@@ -32,9 +38,9 @@ _IN_URL: Final = re.compile(r"(\w+://[^\s:/@]*:)([^\s@/]+)(@)")
 #: The user in an address, with or without a password: ``https://user@host``.
 _USER_IN_URL: Final = re.compile(r"(\w+://)([^\s:/@]+)((?::[^\s@/]*)?@)")
 _RANDOM: Final = re.compile(r"[A-Za-z0-9_+-]{20,}={0,2}")
-#: The person in a line of the node manager's log.
+#: The person or the group in a line of the node manager's log, and in a label of its metrics.
 _WHO: Final = re.compile(
-    r"""(\b(?:environment|by)(?:=|"?: ?))("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',;}]+)"""
+    r"""(\b(?:environment|by|group)(?:=|"?: ?))("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',;}]+)"""
 )
 #: The owner of files, in a path.
 _HOME: Final = re.compile(r"""(/(?:home|Users)/)([^/\s"':,;]+)""")
@@ -182,66 +188,65 @@ def settings(
 # -- what the node manager tells -----------------------------------------------------------------
 
 
-def others_texts(status: Mapping[str, Any], history: Mapping[str, Any] | None) -> Iterator[str]:
-    """Names and paths of other people that an administrator's status has in it."""
-    me = status["environment"]
-    for lease in status["leases"]:
-        if not lease["mine"]:
-            yield from (lease[key] for key in ("environment", "path", "name", "kernel_id", "id"))
-    for row in status["queue"]:
-        if not row["mine"]:
-            yield from (row[key] for key in ("environment", "lease"))
-    for event in (history or {}).get("events", ()):
-        if event["environment"] not in (None, me):
-            yield from (event["environment"], event["lease"])
+def without_private(document: Any, kind: Any, me: str, learn: Callable[[str], object]) -> Any:
+    """A document of this ``kind`` for strangers: what is private of others is ``None``.
+
+    So are the names of one's own work, and fields that the type does not have. ``learn`` hears the
+    names of others, which may stand elsewhere, too.
+    """
+    if get_origin(kind) is list:
+        (part,) = get_args(kind)
+        return [without_private(each, shape(part).kind, me, learn) for each in document]
+    if not is_typeddict(kind) or not isinstance(document, Mapping):
+        return document
+    mine = document.get("mine")
+    if not isinstance(mine, bool):  # a GPU's are bytes
+        mine = document.get("environment") == me
+    told: dict[str, Any] = dict.fromkeys(document)
+    for name, declared in shapes(kind).items():
+        if name not in document:
+            continue
+        value, private = document[name], declared.mark(Private)
+        if private is None or (mine and private.names is not Names.WORK):
+            told[name] = without_private(value, declared.kind, me, learn)
+        elif not mine and private.names is not None and isinstance(value, str):
+            learn(value)
+    return told
 
 
-def own_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status without other people's names, and without names of notebooks."""
-    blank = {
-        "environment": None,
-        "name": None,
-        "path": None,
-        "kernel_id": None,
-        "id": None,
-        "pid": None,
-        "kept": None,
-        "ability": None,
-        "warning": None,
-        "pinned_until": None,
-    }
-    mine = {"name": None, "path": None, "kernel_id": None}
-    return {
-        **status,
-        "leases": [{**row, **(mine if row["mine"] else blank)} for row in status["leases"]],
-        "queue": [
-            row if row["mine"] else {**row, "environment": None, "lease": None, "message": None}
-            for row in status["queue"]
-        ],
-        "gpus": [
-            {**gpu, "squatters": [{**each, "pid": None} for each in gpu["squatters"]]}
-            for gpu in status["gpus"]
-        ],
-    }
+def own_status(
+    status: Mapping[str, Any], learn: Callable[[str], object] = lambda name: None
+) -> dict[str, Any]:
+    """A status without other people's names, and without names of notebooks and jobs."""
+    told = without_private(status, documents.Status, status["environment"], learn)
+    return dict(told)
 
 
-def own_history(history: Mapping[str, Any], me: str) -> dict[str, Any]:
+def own_history(
+    history: Mapping[str, Any], me: str, learn: Callable[[str], object] = lambda name: None
+) -> dict[str, Any]:
     """The history; of other people's events only the kind.
 
-    The text of an event may contain a task's name; such texts are left out.
+    Nor is there the sentence of an event that has a word in it which somebody chose.
     """
     rows = []
     for event in history["events"]:
-        whose = event["environment"]
+        whose, kind = event["environment"], event["kind"]
         others = whose not in (None, me)
-        named = others or event["kind"] in ("LeaseQueued", "RequestRefused", "LeaseKept")
-        rows.append(
-            {
-                **event,
-                "environment": mark(whose) if others else whose,
-                "lease": None if others else event["lease"],
-                "text": event["kind"] if named else event["text"],
-                "detail": None,
-            }
-        )
+        row = without_private({**event, "text": None}, documents.Event, me, learn)
+        row["environment"] = mark(whose) if others else whose
+        row["text"] = kind if others or _has_chosen_words(kind) else event["text"]
+        rows.append(row)
     return {**history, "events": rows}
+
+
+@cache
+def _has_chosen_words(kind: str) -> bool:
+    """Whether an event of this kind says what somebody is called, or called something."""
+    event = getattr(events, kind, None)
+    hints = get_type_hints(event) if isinstance(event, type) else {"": str}
+    return any(_is_chosen(hint) for name, hint in hints.items() if name != "environment")
+
+
+def _is_chosen(hint: Any) -> bool:
+    return hint in (str, EnvironmentName, Task) or any(map(_is_chosen, get_args(hint)))

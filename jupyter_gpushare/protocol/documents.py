@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from .messages import GIVES, RUNGS, Method, Notice
 from .names import RESERVES
-from .shapes import Period, Private, Range, words
+from .shapes import Names, Period, Private, Range, words
 
 Count = Annotated[int, Range(0)]
 Bytes = Annotated[int, Range(0), "bytes"]
@@ -131,7 +131,11 @@ class HeldQuota(QuotaNumbers):
 
     source: Annotated[str, words("default", "group", "user", "override", "pool")]
     from_groups: NotRequired[
-        Annotated[list[str], "the groups whose quotas make it up, where its source is 'group'"]
+        Annotated[
+            list[str],
+            Private(Names.WORK),
+            "the groups whose quotas make it up, where its source is 'group'",
+        ]
     ]
     used_gpus: Count
     remaining: NotRequired[
@@ -244,7 +248,7 @@ class OutOfService(TypedDict):
     """An administrator took a GPU out of service."""
 
     reason: Annotated[str, "why, in the administrator's words"]
-    by: Annotated[str | None, "who did it; null: not yours to know"]
+    by: Annotated[str | None, Private(Names.WHO), "who did it; null: not yours to know"]
     leases: Annotated[Count, "that are still there; 0: it is empty"]
 
 
@@ -256,7 +260,7 @@ IsOut = Annotated[
 class Squatter(TypedDict):
     """A process that uses memory which it has no right to."""
 
-    pid: int | None
+    pid: Annotated[int | None, Private()]
     memory: Annotated[int | None, "bytes"]
     kind: Annotated[str, words("squatter", "over_limit")]
 
@@ -548,8 +552,8 @@ class LeaseCompute(TypedDict):
 class Lease(LeaseParking, LeaseTurn):
     """A lease, or a request that waits."""
 
-    id: Annotated[str | None, Private(), "null: another environment's"]
-    environment: Annotated[str | None, Private()]
+    id: Annotated[str | None, Private(Names.WHO), "null: another environment's"]
+    environment: Annotated[str | None, Private(Names.WHO)]
     mine: bool
     state: Annotated[
         str,
@@ -560,12 +564,12 @@ class Lease(LeaseParking, LeaseTurn):
     ]
     phase: Annotated[str, words("queued", "held", "parked", "ended")]
     activity: Annotated[str, words("busy", "idle")]
-    name: Annotated[str | None, Private()]
+    name: Annotated[str | None, Private(Names.WORK)]
     kind: Annotated[str, words("kernel", "process")]
-    kernel_id: Annotated[str | None, Private()]
+    kernel_id: Annotated[str | None, Private(Names.WORK)]
     path: Annotated[
         str | None,
-        Private(),
+        Private(Names.WORK),
         "Of the notebook or script, as the task itself says it; nobody checks it. It begins with "
         "'/' when it is absolute on the node's file system: a script's always, a notebook's where "
         "its session has a name, as JupyterLab's and Notebook's have. Otherwise it is relative to "
@@ -577,7 +581,7 @@ class Lease(LeaseParking, LeaseTurn):
     job: NotRequired[
         Annotated[
             str | None,
-            Private(),
+            Private(Names.WORK),
             "the job of which this task is one worker, as it says itself: the leases of one job of "
             "an environment have the same; null: none, or not yours to know",
         ]
@@ -672,8 +676,8 @@ class IdleKernel(TypedDict):
     """An idle kernel that will be asked for its GPUs."""
 
     mine: bool
-    environment: Annotated[str | None, "null: others'"]
-    name: Annotated[str | None, "null: others'"]
+    environment: Annotated[str | None, Private(Names.WHO), "null: others'"]
+    name: Annotated[str | None, Private(Names.WORK), "null: others'"]
     idle: Annotated[Seconds, "seconds since it last ran"]
     after: Annotated[Seconds, "of idleness it is asked"]
     left: Annotated[Seconds, "seconds until then"]
@@ -721,8 +725,8 @@ class PredictedKind(TypedDict):
 class Predicted(TypedDict):
     """What a model and a batch need."""
 
-    kernel_id: str | None
-    path: Annotated[str | None, "of its notebook"]
+    kernel_id: Annotated[str | None, Private(Names.WORK), "null: it is of no kernel"]
+    path: Annotated[str | None, Private(Names.WORK), "of its notebook; null: unknown"]
     at: Annotated[Unix, "when it was predicted"]
     batch: Count
     iterations: Count
@@ -742,9 +746,9 @@ class Waiting(TypedDict):
     """A request that waits."""
 
     position: int
-    lease: str | None
+    lease: Annotated[str | None, Private(Names.WHO)]
     mine: bool
-    environment: str | None
+    environment: Annotated[str | None, Private(Names.WHO)]
     priority_class: Class
     gpus: Count
     memory: MemoryLimit
@@ -753,13 +757,16 @@ class Waiting(TypedDict):
     reason: Annotated[
         str | None,
         words("no_resources", "budget_spent", "unavailable"),
+        Private(),
         "why it waits; null: not yours to know",
     ]
-    message: Annotated[str | None, "why it waits, for a person; null: not yours to know"]
+    message: Annotated[str | None, Private(), "why it waits, for a person; null: not yours to know"]
     budget: NotRequired[
-        Annotated[Budget | None, "the GPU-hours that it waits for; null: it does not"]
+        Annotated[Budget | None, Private(), "the GPU-hours that it waits for; null: it does not"]
     ]
-    outlook: NotRequired[Annotated[Outlook | None, "what it can expect; null: not yours to know"]]
+    outlook: NotRequired[
+        Annotated[Outlook | None, Private(), "what it can expect; null: not yours to know"]
+    ]
     hints: NotRequired[
         Annotated[list[Hint], "hosts of the pool where it would not wait, if it is yours to know"]
     ]
@@ -1015,12 +1022,13 @@ class Event(TypedDict):
     at: Unix
     kind: str
     what: NotRequired[Annotated[str, "the kind in words"]]
-    environment: str | None
-    lease: str | None
-    text: str
+    environment: Annotated[str | None, Private(Names.WHO)]
+    lease: Annotated[str | None, Private(Names.WHO)]
+    text: Annotated[str, Private(Names.WORK)]
     reason: WhyEnded
     detail: Annotated[
         str | None,
+        Private(Names.WORK),
         "the reason in more words: an administrator's own where it is revoked; null: there are "
         "none, or no lease ended",
     ]

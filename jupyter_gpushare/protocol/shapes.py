@@ -7,7 +7,7 @@ document and the tables of the pages are made from them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import EnumMeta
+from enum import Enum, EnumMeta
 from functools import cache
 from math import inf
 from types import MappingProxyType, NoneType, UnionType
@@ -62,8 +62,20 @@ class Inside(NamedTuple):
     """An object whose members stand among those of the object that has it."""
 
 
+class Names(Enum):
+    """What a value names: a person or what is theirs, or what a person works on."""
+
+    WHO = "who"
+    WORK = "work"
+
+
 class Private(NamedTuple):
-    """Only the owner and administrators get the value; others get ``null``."""
+    """Only the owner and administrators get the value; others get ``null``.
+
+    ``names``: such a value also has to be taken out of what is shown to strangers.
+    """
+
+    names: Names | None = None
 
 
 class Shape(NamedTuple):

@@ -33,6 +33,7 @@ from jupyter_gpushare.protocol.messages import Method
 ALICE, BOB = "alices-own-token", "bobs-own-token"
 BOBS_NOTEBOOK = "love letters/to my dear one.ipynb"
 BOBS_TASK = "to my dear one"
+BOBS_JOB = "surprise-for-carolina"
 BOBS_KERNEL = "0f3b6a1e-1111-4222-8333-abcdefabcdef"
 HUB_TOKEN = secrets.token_hex(16)
 AWS = "wJalr/K7MDENG/bPxRfiCYzEXAMPLEKEY"
@@ -67,7 +68,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Runn
     # These clients give no sign of life while the bundle is made.
     config = "c.Policy.heartbeat_timeout = 600.0\n"
     with RunningNode(tmp_path, config=config, arguments=arguments) as node, Puppet() as puppet:
-        task = {"name": BOBS_TASK, "kind": "kernel", "path": BOBS_NOTEBOOK}
+        task = {"name": BOBS_TASK, "kind": "kernel", "path": BOBS_NOTEBOOK, "job": BOBS_JOB}
         with puppet.client(node.socket, BOB) as bob, node.client(ALICE) as alice:
             bobs = bob.call(Method.REQUEST, task={**task, "kernel_id": BOBS_KERNEL})
             alice.request(name="mine")
@@ -126,7 +127,8 @@ def test_it_helps_and_tells_nothing_that_was_planted(
     }
     whole = "\n".join(parts.values())
     hidden = (ALICE, BOB, HUB_TOKEN, HUB_TOKEN[:7] + "\n", AWS, COOKIE, PASSWORD, "dear one")
-    for text in (*hidden, "love letters", BOBS_KERNEL, "bobby-tables", "carolina", "db_url"):
+    hidden = (*hidden, "love letters", BOBS_KERNEL, BOBS_JOB)
+    for text in (*hidden, "bobby-tables", "carolina", "db_url"):
         assert text not in whole, text
     for text in ("people-like-us", "fine-people", "//gpushare"):
         assert text not in whole, text
@@ -310,14 +312,20 @@ def test_an_administrators_history_has_others_without_names_and_texts() -> None:
         event("bobby", "LeaseGranted", "got 1 GPU"),
         event("alice", "LeaseQueued", "love.ipynb asked for 1 GPU"),
         event("alice", "LeaseGranted", "got 1 GPU"),
-        event(None, "BootSeen", "the node manager started"),
+        event(None, "GpuRestored", "GPU-1 works again"),
+        event(None, "NodeTakenOut", "The whole node is taken out of service by carolina: new GPUs"),
+        event("alice", "GroupsChanged", "groups: people-like-us"),
+        event("alice", "OfALaterRelease", "carolina did it"),
     ]
     told = own_history({"events": events}, "alice")["events"]
     assert [row["text"] for row in told] == [
-        *("LeaseGranted", "LeaseQueued", "got 1 GPU", "the node manager started")
+        *("LeaseGranted", "LeaseQueued", "got 1 GPU", "GPU-1 works again"),
+        *("NodeTakenOut", "GroupsChanged", "OfALaterRelease"),
     ]
-    assert [row["environment"] for row in told] == [mark("bobby"), "alice", "alice", None]
-    assert [row["lease"] for row in told] == [None, "l", "l", "l"]
+    assert [row["environment"] for row in told] == [
+        *(mark("bobby"), "alice", "alice", None, None, "alice", "alice")
+    ]
+    assert [row["lease"] for row in told] == [None, "l", "l", None, None, "l", "l"]
     assert {row["detail"] for row in told} == {None}
 
 
@@ -327,8 +335,11 @@ def test_an_administrators_status_has_nobodys_notebooks(node: LiveNode) -> None:
     try:
         rows = until(lambda: node.json("status")["leases"], "a lease")
         status = node.json("status")
-        (mine,) = own_status(status)["leases"]
-        assert (mine["name"], mine["path"], mine["kernel_id"]) == (None, None, None)
+        rows[0] |= {"job": "surprise", "of_a_later_release": "love letters"}
+        (mine,) = own_status({**status, "leases": rows})["leases"]
+        kept = ("name", "path", "kernel_id", "job", "of_a_later_release")
+        assert {mine[name] for name in kept} == {None}
+        assert mine["id"] == rows[0]["id"]
         theirs = {**status, "leases": [{**rows[0], "mine": False}]}
         (row,) = own_status(theirs)["leases"]
     finally:
@@ -339,3 +350,26 @@ def test_an_administrators_status_has_nobodys_notebooks(node: LiveNode) -> None:
     harmless |= {"requested", "granted", "since", "age", "position", "reason", "rung"}
     harmless |= {"parked_memory", "overran", "reserve"}
     assert {name for name, value in row.items() if value is not None} <= harmless
+
+
+def test_whatever_the_status_says_is_private_is_left_out_and_learned(node: LiveNode) -> None:
+    status = node.json("status")
+    out = {"reason": "new GPUs", "by": "carolina", "leases": 0}
+    status["gpus"][0] |= {"out_of_service": out, "squatters": [{"pid": 7, "memory": 1}]}
+    idle = {"mine": False, "environment": "bobby", "name": "love letters", "idle": 3.0}
+    row = {"mine": True, "lease": "l", "message": "wait", "outlook": {"idle": idle}}
+    status["queue"] = [row, {**row, "mine": False, "environment": "eve"}]
+    status["predictions"] = [{"kernel_id": "k", "path": "love letters", "batch": 8}]
+    learned: set[str] = set()
+    told = own_status(status, learned.add)
+    assert told["gpus"][0]["out_of_service"] == {**out, "by": None}
+    assert told["gpus"][0]["squatters"] == [{"pid": None, "memory": 1}]
+    assert told["queue"][0]["outlook"] == {"idle": {**idle, "environment": None, "name": None}}
+    assert {told["queue"][1][name] for name in ("lease", "message", "outlook")} == {None}
+    assert told["predictions"] == [{"kernel_id": None, "path": None, "batch": 8}]
+    assert {"carolina", "bobby", "love letters", "eve"} <= learned
+
+
+def test_people_and_groups_in_metrics_and_logs_have_no_names() -> None:
+    told = Redactor().log('x{environment="bob",group="few"} 1\nquota.set group=few by=eve', "alice")
+    assert not any(name in told for name in ("bob", "few", "eve"))

@@ -963,6 +963,7 @@ export interface components {
                 at: number;
                 batch: number;
                 iterations: number;
+                /** @description null: it is of no kernel */
                 kernel_id: string | null;
                 /** @description in the order of the node's GPUs */
                 kinds: {
@@ -1002,7 +1003,7 @@ export interface components {
                         low: number;
                     } | null;
                 }[];
-                /** @description of its notebook */
+                /** @description of its notebook; null: unknown */
                 path: string | null;
             }[];
             /** @description on promises that people named: everybody's, as `waits` are */
