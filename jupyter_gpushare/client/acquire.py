@@ -224,9 +224,10 @@ def before_framework(module: str) -> None:
         try:
             broker().before_framework(module)
         except KeyboardInterrupt as interrupt:
+            from .words.display import on_cpu
             from .words.tracebacks import stopped_waiting
 
-            text = f"you stopped waiting for a GPU, and `import {module}` was not run."
+            text = f"you stopped waiting for a GPU, so `import {module}` was not run. {on_cpu()}"
             raise stopped_waiting(interrupt, text).with_traceback(None) from None
 
 

@@ -61,7 +61,8 @@ def request(
     ``memory`` is bytes on each GPU, or text like ``"8GiB"``; arguments left out come from the
     settings. ``wait_timeout`` is in seconds, 0: for ever. A lease that is held already is kept if
     it fits the request; otherwise it ends when the new one is granted. If there is no room for
-    both, the old one is parked meanwhile. Later requests of this process use these arguments, too.
+    both, the old one is parked meanwhile. What this process asks by itself later (an import, a cell
+    after a release), and a later request without arguments, use these arguments, too.
 
     Where tasks take turns on a GPU, ``persistent`` is what lives across this task's steps and
     ``temporary`` what a step needs beyond it. Without ``memory`` their sum is reserved.
@@ -72,6 +73,7 @@ def request(
     on other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
     ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
+    ask = broker().wishes.repeated(ask)
     grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
     broker().wishes.set_ask(ask)
     return grant
@@ -102,6 +104,8 @@ def lease(
     min_steps_per_second: float | None = None,
 ) -> Iterator[Grant]:
     """Hold a lease for a block of code. Arguments and errors as in :func:`request`.
+
+    Arguments left out come from the settings, whatever was requested before.
 
     A lease that the process holds already and that is enough is used, and kept
     after the block. Blocks that run at the same time hold one together, and the

@@ -347,7 +347,8 @@ def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode)
     traits[0] = Settings(Ask(1, 3 * GIB))
     assert broker.wishes.ask() == Ask(2, 3 * GIB)
     broker.wishes.set_ask(Ask(memory=GIB))
-    grant = broker.request(Ask())
+    assert broker.wishes.ask() == Ask(2, GIB), "what it asks by itself"
+    grant = broker.request(broker.wishes.repeated(Ask()))
     assert [gpu.memory for gpu in grant.gpus] == [GIB, GIB]
 
 

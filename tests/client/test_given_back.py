@@ -18,7 +18,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from support.kernel import Kernel, Shown, shows
-from support.node import NodeClient, RunningNode, token_file, until
+from support.node import GIB, NodeClient, RunningNode, token_file, until
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -146,13 +146,59 @@ def test_stopping_the_wait_stops_the_cell(alice: Kernel, bob: NodeClient, root: 
     shows(alice, cell, "Waiting for GPUs: position 1")
     alice.interrupt()
     error = alice.finish(cell).error()
-    assert error["evalue"] == "You stopped waiting for a GPU, so this cell was not run."
+    why = "You stopped waiting for a GPU, so this cell was not run. `%gpushare cpu` goes on without"
+    assert error["evalue"] == f"{why} a GPU."
+    assert error["traceback"] == [f"jupyter_gpushare: {why} a GPU."], "one line, no frames of ours"
     assert alice.ok("print('ran' in globals())").stream() == "False\n"
     until(lambda: not root.call(Method.STATUS)["queue"], "she left the queue")
     bob.call(Method.RELEASE, lease=held)
     assert "The cell holds GPU 0" in alice.ok("%%gpushare\n1").stream(), "this one is not barred"
     alice.ok("import cupy")
     assert len(leases(root)) == 1, "and the next one asks again"
+
+
+def test_a_person_who_does_not_want_to_wait_goes_on_without_a_gpu(
+    alice: Kernel, bob: NodeClient, root: NodeClient
+) -> None:
+    alice.ok("import cupy")
+    assert "wait for none" in alice.ok("%gpushare cpu").plain()
+    assert leases(root) == [], "what it had is given back"
+    held = bob.request()["lease"]
+    assert alice.ok(f"import cupy; cupy.ones(); {VISIBLE}").stream().strip() == CPU.strip()
+    child = f"import cupy; {VISIBLE}"
+    ran = alice.ok(
+        f"import subprocess, sys\nprint(subprocess.check_output([sys.executable, '-c', {child!r}],"
+        " text=True))"
+    )
+    assert ran.stream().strip() == CPU.strip(), "a program that it starts neither"
+    assert "goes on without a GPU" in alice.ok("%gpushare status").plain()
+    told = alice.ok("%gpushare release").plain()
+    assert told.endswith("Cells run without a GPU until `%gpushare request`.")
+    bob.call(Method.RELEASE, lease=held)
+    assert "now holds GPU 0" in alice.ok("%gpushare request").plain()
+    alice.ok("%gpushare release")
+    alice.ok("import cupy")
+    assert len(leases(root)) == 1, "it asks by itself again"
+
+
+def test_what_was_requested_once_is_not_asked_by_blocks_nor_by_another_request(
+    alice: Kernel, root: NodeClient
+) -> None:
+    alice.ok("import cupy")
+    alice.ok("%gpushare request --memory 8GiB --class batch")
+    told = alice.ok("%gpushare release").plain()
+    assert "asks for 1 GPU with 8 GiB on each, class batch again." in told
+    assert "That was your last request" in told
+    block = "from jupyter_gpushare.client import lease\nwith lease() as grant: print(grant.words)"
+    assert "GPU 0, 24 GiB" in alice.ok(block).stream()
+    assert "all of its 24 GiB" in alice.ok("%%gpushare\n1").stream()
+    until(lambda: not root.call(Method.STATUS)["gpus"][0]["tasks"], "the GPU is free")
+    alice.ok("%gpushare request --class batch")
+    assert leases(root)[0]["gpus"][0]["memory"] == 24 * GIB
+    alice.ok("%gpushare request --memory 8GiB")
+    assert leases(root)[-1]["priority_class"] == "interactive"
+    alice.ok("%gpushare release")
+    assert "8 GiB of 24 GiB" in alice.ok("%gpushare request").plain(), "it repeats the last one"
 
 
 def test_a_lease_that_was_revoked_is_asked_for_again(alice: Kernel, root: NodeClient) -> None:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from ..errors import GpuShareError
 from ..session.holding import Standing
 from ..session.visible import cuda_started
-from ..words.settings import Acquire
+from ..words.display import on_cpu
+from ..words.settings import Acquire, Ask
+from ..words.tracebacks import stopped_waiting
 
 if TYPE_CHECKING:
     from ..memory.frameworks import Frameworks
@@ -42,13 +44,23 @@ class AskingAgain:
 
     @property
     def words(self) -> str:
-        """When a kernel asks again, in a sentence."""
-        frameworks = self.frameworks
+        """When a kernel asks again, and for what, in a sentence or two."""
+        from ..words.render import ask_words
+
+        frameworks, wishes = self.frameworks, self._broker.wishes
+        ask = wishes.ask_as_known()
+        if ask.gpus == 0:
+            return "Cells run without a GPU until `%gpushare request`."
+        what, more = "a GPU", ""
+        if ask != Ask():
+            what = ask_words(ask)
+        if wishes.are_remembered:
+            more = " That was your last request; `%gpushare request --later` says another one."
         if frameworks is None:
-            return "Cells run without a GPU until `%gpushare request` or the import of a framework."
-        if not frameworks:
-            return "The next start of CUDA asks for a GPU again."
-        return f"The next cell that uses {' or '.join(frameworks)} asks for a GPU again."
+            when = "Cells run without a GPU until `%gpushare request` or the import of a framework"
+            return f"{when}, which asks for {what}.{more}" if more else f"{when}."
+        when = f"cell that uses {' or '.join(frameworks)}" if frameworks else "start of CUDA"
+        return f"The next {when} asks for {what} again.{more}"
 
     def granted(self) -> None:
         """There is a lease again."""
@@ -60,8 +72,12 @@ class AskingAgain:
             self._frameworks.catch_first_use(self.at_first_use, self._broker.expected)
 
     def at_first_use(self, module: str) -> Grant | None:
-        """A framework is about to start CUDA."""
-        return self._broker.ensure(f"first use of {module}")
+        """A framework is about to start CUDA. Ctrl-C says how to go on without a GPU."""
+        try:
+            return self._broker.ensure(f"first use of {module}")
+        except KeyboardInterrupt as interrupt:
+            text = f"you stopped waiting for a GPU. {on_cpu()}"
+            raise stopped_waiting(interrupt, text) from None
 
     def before_cell(self, used: Callable[[Collection[str]], str | None]) -> str | None:
         """A cell is about to run, and ``used`` says which of some frameworks it uses.
@@ -85,7 +101,7 @@ class AskingAgain:
         try:
             self._broker.ensure(f"use of {framework}")
         except KeyboardInterrupt:
-            return "You stopped waiting for a GPU, so this cell was not run."
+            return f"You stopped waiting for a GPU, so this cell was not run. {on_cpu()}"
         except GpuShareError as error:
             return f"{error} This cell was not run."
         return None

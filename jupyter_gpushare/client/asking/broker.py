@@ -339,13 +339,14 @@ class Broker:
     ) -> Grant:
         """Get a lease, waiting visibly. ``wait_timeout`` in seconds; ``None``: as the settings say.
 
-        ``cancelled()`` is asked now and then, and ends the wait.
+        ``cancelled()`` is asked now and then, and ends the wait. What ``ask`` leaves open comes
+        from the settings, not from earlier requests.
 
         A process has one lease at a time. One that is held or parked already is kept if it is
         what is asked; else it ends when the other one is granted, and not before. Raises
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
-        wanted = ask.over(self.wishes.ask())
+        wanted = self.wishes.ask(ask)
         with self._holding.lock:
             self._holding.settle()
             self._getting.cancelled = cancelled
@@ -361,6 +362,14 @@ class Broker:
         """
         state = self._giving.release()
         self.again.given_back()
+        return state
+
+    def go_without(self) -> str | None:
+        """Give the lease back, and ask for none until a request does; as `release`."""
+        state = self.release()
+        self.wishes.set_ask(Ask(gpus=0))
+        with self._holding.lock:
+            self._holding.visible.hide(children_may_ask=False)
         return state
 
     def park(self) -> Given | None:

@@ -11,7 +11,7 @@ from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.setaside import SetAside
 from ..session.holding import Holding, Standing
-from ..words.display import Voice
+from ..words.display import Voice, on_cpu
 from .again import AskingAgain
 
 _STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."
@@ -74,8 +74,7 @@ class Cells:
                 self._stopped[me] = _STOPPED
             else:
                 self._say(
-                    "This cell runs without a GPU; the next one asks for it again. "
-                    "`%gpushare release` gives it up."
+                    f"This cell runs without a GPU; the next one asks for it again. {on_cpu()}"
                 )
         except GpuShareError as error:
             if self._is_elsewhere:

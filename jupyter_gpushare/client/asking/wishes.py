@@ -34,21 +34,35 @@ class Wishes:
             self.say_once(complaint)
         return settings
 
-    def ask(self) -> Ask:
-        """What a request of this process asks.
+    def ask(self, own: Ask | None = None) -> Ask:
+        """What a request asks that names ``own``; ``None``: the process asks by itself.
 
         A notebook's wishes are those that are saved now: its Jupyter server is asked.
         """
         self._notebook = ask_server(self._environ) or self._notebook
-        return self.ask_as_known()
+        return self.ask_as_known() if own is None else own.over(self.settings.ask)
 
     def ask_as_known(self) -> Ask:
-        """The same without asking that server: what is known is enough."""
+        """What this process asks by itself; the server is not asked: what is known is enough."""
         return self._asked.over(self.settings.ask)
 
     def set_ask(self, ask: Ask) -> None:
-        """Set what the next requests ask; it is stronger than any setting."""
+        """Set what this process asks by itself from now on; it is stronger than any setting."""
         self._asked = ask
+
+    @property
+    def are_remembered(self) -> bool:
+        """Whether a person's request said what this process asks by itself."""
+        return self._asked != Ask()
+
+    @property
+    def go_without(self) -> bool:
+        """Whether a person said that this process goes on without a GPU."""
+        return self._asked.gpus == 0
+
+    def repeated(self, ask: Ask) -> Ask:
+        """A person's request; one without any option asks the same as the last one."""
+        return self._asked if ask == Ask() and not self.go_without else ask
 
     def told_environ(self) -> Mapping[str, str]:
         """The environment, with the notebook's name of now: the one at the start may be old."""

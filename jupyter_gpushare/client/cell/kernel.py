@@ -64,17 +64,20 @@ class Gate:
     def visit(self, node: Any) -> Any:
         """Raises IPython's ``InputRejected`` with the reason, where there is one."""
         if threading.get_ident() in self._interrupted:
-            raise _rejected()(_INTERRUPTED)
+            raise _rejected(_INTERRUPTED)
         why = None if self.is_open else self._barred()
         if why is not None:
-            raise _rejected()(why)
+            raise _rejected(why)
         return node
 
 
-def _rejected() -> type[Exception]:
+def _rejected(why: str) -> Exception:
+    """It is shown as one line: no code of the user's ran, so there is no place to show."""
     from IPython.core.error import InputRejected
 
-    return InputRejected
+    rejected = InputRejected(why)
+    rejected.__dict__["_render_traceback_"] = lambda: [f"jupyter_gpushare: {why}"]
+    return rejected
 
 
 def _is_ours(cell: str) -> bool:

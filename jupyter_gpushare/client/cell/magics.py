@@ -56,6 +56,7 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "quota": {},
     "request": {**OPTIONS, "--no-wait": (), "--later": ()},
     "release": {},
+    "cpu": {},
     "park": {},
     "resume": {},
     "pin": {"15m": (), "30m": (), "1h": (), "off": ()},
@@ -69,6 +70,10 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 MAGICS = ("%gpushare", "%%gpushare")
 _HISTORY = 20  # events shown
+_WITHOUT = (
+    "This kernel goes on without a GPU, and its cells wait for none. `%gpushare request` asks for "
+    "one again."
+)
 
 
 # -- traits ------------------------------------------------------------------------------------
@@ -164,7 +169,7 @@ class GpuShareMagics(Magics):
     @output_can_be_silenced
     @line_cell_magic
     def gpushare(self, line: str, cell: str | None = None) -> Any:
-        """GPUs of this kernel: status, quota, request, release, park, resume, pin, predict, help.
+        """GPUs of this kernel: status, quota, request, release, cpu, park, resume, pin and more.
 
         ``%gpushare`` alone is ``%gpushare status``; ``%gpushare help`` says more.
         ``%%gpushare [--gpus N] [--memory 8GiB] [--class batch]`` on the first line
@@ -198,6 +203,8 @@ class GpuShareMagics(Magics):
         here = broker().lease
         server = os.environ.get(STARTED_FROM)
         place = render.place_line(server, os.uname().nodename) if server else ""
+        if broker().wishes.go_without:
+            place = f"{place}\n{_WITHOUT}".lstrip()
         self._show(render.status_text(status, here, place), render.status_html(status, here, place))
 
     def _quota(self, words: list[str]) -> None:
@@ -288,8 +295,10 @@ class GpuShareMagics(Magics):
         before = broker().grant
         if options.later:
             broker().wishes.set_ask(ask)
-            self._tell(f"The next framework that is imported asks for {render.ask_words(ask)}.")
+            told = render.ask_words(broker().wishes.ask_as_known())
+            self._tell(f"The next framework that is imported asks for {told}.")
             return
+        ask = broker().wishes.repeated(ask)
         if before is not None and not words:
             self._tell(f"This kernel holds {render.grant_words(before)} already.")
             return
@@ -305,22 +314,20 @@ class GpuShareMagics(Magics):
 
     def _release(self, words: list[str]) -> None:
         _nothing_more("release", words)
-        from ..words import render
+        from ..session.visible import cuda_started
 
         grant = broker().grant
-        state = broker().release()
-        if state is None:
-            self._tell("This kernel holds no GPU, so there is nothing to give back.")
-        elif grant is None:
-            self._tell(f"The parked lease is given up. {broker().again.words}")
-        elif state == "joined":
-            self._tell(
-                "This process shared the lease of the process that started it, and has left it. "
-                "The lease itself goes on: only the process that owns it can give it back."
-            )
-        else:
-            remains = _remains(grant) or f" {broker().again.words}"
-            self._tell(f"Given back: {render.grant_words(grant)}.{remains}")
+        told = _given_back(grant, broker().release())
+        if told is None:
+            told = "This kernel holds no GPU, so there is nothing to give back."
+        # Where CUDA runs, the next cell asks for nothing: it says that it has no lease.
+        self._tell(told if cuda_started() else f"{told} {broker().again.words}")
+
+    def _cpu(self, words: list[str]) -> None:
+        _nothing_more("cpu", words)
+        grant = broker().grant
+        told = _given_back(grant, broker().go_without())
+        self._tell(_WITHOUT if told is None else f"{told} {_WITHOUT}")
 
     def _park(self, words: list[str]) -> None:
         _nothing_more("park", words)
@@ -532,6 +539,7 @@ def _did_you_mean(word: str, known: Iterable[str], before: str = "") -> str:
 
 def _what_was_left(before: Grant | None) -> str:
     """The sentence on what an interrupt left of the lease held ``before``, and of a new one."""
+    from ..words.display import on_cpu
     from ..words.render import grant_words
 
     grant, lease = broker().grant, broker().lease
@@ -541,7 +549,7 @@ def _what_was_left(before: Grant | None) -> str:
         return f"too late to leave the queue; this kernel holds {grant_words(grant)}."
     if lease is not None:
         return "left the queue; this kernel's lease stays parked, the next cell asks for its GPU."
-    return "left the queue, no GPU was taken."
+    return f"left the queue, no GPU was taken. {on_cpu()}"
 
 
 def _give_back(grant: Grant) -> None:
@@ -559,6 +567,22 @@ def _give_back(grant: Grant) -> None:
         return
     if remains := _remains(grant):
         say(f"The cell's lease has ended.{remains}")
+
+
+def _given_back(grant: Grant | None, state: str | None) -> str | None:
+    """What became of the lease that this kernel had; ``None``: it had none."""
+    from ..words import render
+
+    if state is None:
+        return None
+    if grant is None:
+        return "The parked lease is given up."
+    if state == "joined":
+        return (
+            "This process shared the lease of the process that started it, and has left it. "
+            "The lease itself goes on: only the process that owns it can give it back."
+        )
+    return f"Given back: {render.grant_words(grant)}.{_remains(grant)}"
 
 
 def _remains(grant: Grant) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 _ALSO: Final = {"jaxlib": "jax", "cupyx": "cupy", "keras": "tensorflow"}
 _US: Final = "jupyter_gpushare"
 #: Lines of `%gpushare` that say what is to be held.
-_ASKING: Final = ("request", "release", "park", "resume")
+_ASKING: Final = ("request", "release", "cpu", "park", "resume")
 #: The options before the code of `%timeit` and similar magics.
 _OPTIONS: Final = re.compile(r"^(?:\s*-\w*(?:\s*\d+)?(?=\s))+")
 _MOST: Final = 2000  # things that are looked at

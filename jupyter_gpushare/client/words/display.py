@@ -65,6 +65,13 @@ def advice(magic: str, program: str) -> str:
     return magic if "gpushare" in lines.get("line", {}) else program
 
 
+def on_cpu() -> str:
+    """How to go on without a GPU, for a person who does not want to wait for one."""
+    return advice(
+        "`%gpushare cpu` goes on without a GPU.", "JUPYTER_GPUSHARE_GPUS=0 runs it without a GPU."
+    )
+
+
 class Voice:
     """Says things to the person: at once, but in a notebook only while a cell runs.
 

@@ -990,8 +990,8 @@ HELP: Final = (
         "a size, what earlier runs of this notebook needed. --no-wait: do not wait in the "
         "queue. --later: only remember the request for the next framework import. "
         "--persistent and --temporary: what it keeps across its steps and needs in one, where "
-        "tasks take turns; --turn-offset: head-room before that. Later requests of this kernel "
-        "use the same options",
+        "tasks take turns; --turn-offset: head-room before that. What this kernel asks by "
+        "itself later, and a request without options, are the same",
     ),
     (
         "%%gpushare --deadline 10m",
@@ -999,6 +999,11 @@ HELP: Final = (
         "it is not run where that cannot be. --min-steps-per-second 2: to be so fast",
     ),
     ("%gpushare release", "give this kernel's GPUs back; variables stay"),
+    (
+        "%gpushare cpu",
+        "go on without a GPU: no cell waits for one, and programs that the kernel starts get "
+        "none, until %gpushare request",
+    ),
     (
         "%gpushare pin 30m",
         "keep the GPU for this time (15m, 1h, …) although nothing runs, up to the administrator's "
@@ -1025,7 +1030,7 @@ HELP: Final = (
 )
 _HELP_NOTES: Final = (
     "Importing torch, tensorflow, jax, cupy, … takes a GPU by itself. If none is free, you wait "
-    "in the queue; interrupt the kernel to leave it.",
+    "in the queue; interrupt the kernel to leave it. %gpushare cpu goes on without a GPU.",
     "In programs: `from jupyter_gpushare.client import lease`, then `with lease(gpus=2): …`. "
     "Elsewhere: `jupyter gpushare --help`.",
 )
