@@ -15,12 +15,20 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from .asking.broker import Broker
     from .memory.stopping import Stopping
     from .words.settings import Settings
+
+
+#: Modules whose forks need no care.
+_FORKS_OF_THEIR_OWN: Final = frozenset(
+    {"multiprocessing", "subprocess", "os", "pty", "ptyprocess", "joblib", "loky"}
+)
+#: Seconds for which a program that forks waits for its child at most.
+_FORK_LASTS: Final = 2.0
 
 
 class _Process:
@@ -32,6 +40,8 @@ class _Process:
         self._busy: bool | None = None
         self._traits: Callable[[], Settings] | None = None
         self._stopping: Stopping | None = None
+        self._forking = threading.RLock()  # one fork after the other
+        self._fork: tuple[int, int] | None = None  # a pipe that ends when the child has joined
 
     def get(self) -> Broker:
         with self._lock:
@@ -39,7 +49,11 @@ class _Process:
                 from .asking.broker import Broker
 
                 self._broker = Broker(os.environ, self._weakest)
-                os.register_at_fork(after_in_child=self._forked)
+                os.register_at_fork(
+                    before=self._forks,
+                    after_in_parent=self._has_forked,
+                    after_in_child=self._forked,
+                )
                 sys.excepthook = _before(sys.excepthook, self.annotate)
                 threading.excepthook = _before_of_thread(threading.excepthook, self.annotate)
                 atexit.register(self._close)
@@ -154,12 +168,47 @@ class _Process:
 
         return Settings() if self._traits is None else self._traits()
 
+    def _forks(self) -> None:
+        """The child may go on alone, as a program does that daemonises after its imports.
+
+        So the parent does not go on before the child has joined the lease: it might end at once.
+        Children of :mod:`multiprocessing` end with their parent; those of the other modules run
+        another program. Where CUDA runs already, a child cannot use it.
+        """
+        self._forking.acquire()
+        self._fork = None
+        whose = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+        if whose in _FORKS_OF_THEIR_OWN or self._broker is None or self._broker.grant is None:
+            return
+        from .session.visible import cuda_started
+
+        if not cuda_started():
+            with suppress(OSError):
+                self._fork = os.pipe()
+
+    def _has_forked(self) -> None:
+        if self._fork is not None:
+            from select import POLLIN, poll
+
+            read, write = self._fork
+            os.close(write)
+            ended = poll()
+            ended.register(read, POLLIN)
+            ended.poll(_FORK_LASTS * 1000)
+            os.close(read)
+            self._fork = None
+        self._forking.release()
+
     def _forked(self) -> None:
         self._lock = threading.Lock()
+        self._forking = threading.RLock()
         self._busy = None
         self._stopping = None
         if self._broker is not None:
-            self._broker = self._broker.abandon_in_child()
+            self._broker = self._broker.abandon_in_child(is_member=self._fork is not None)
+        for number in self._fork or ():
+            os.close(number)
+        self._fork = None
 
     def _close(self) -> None:
         if self._broker is not None:

@@ -305,7 +305,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_turn(world: World, node: R
     if not child:
         said = 1
         try:
-            broker.abandon_in_child()
+            broker.abandon_in_child(is_member=False)
             broker.turns.gate()
             said = len(world.said) if session.link is Link.CLOSED else 2
         finally:

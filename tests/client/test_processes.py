@@ -560,6 +560,63 @@ warnings.simplefilter("ignore", ResourceWarning)  # nobody waits for the child
         until(lambda: held(node) == [], "the last member has ended", within=10)
 
 
+def test_a_program_that_daemonises_after_its_imports_keeps_the_lease(node: RunningNode) -> None:
+    """Its first process ends at once, before CUDA is started in the one that goes on."""
+    code = """
+import signal, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # 3.12: fork in a process with threads
+import torch
+first = lease()
+for step in (os.setsid, lambda: None):
+    if os.fork():
+        os._exit(0)
+    step()
+from jupyter_gpushare.client import acquire
+signal.signal(signal.SIGTERM, lambda *_: tell(standing=acquire.broker().standing.value))
+tell(pid=os.getpid(), lease=first)
+while True:
+    signal.pause()
+"""
+    with Running(code, node.socket) as task:
+        told = task.hear()
+        task.process.wait(60)
+
+        def is_its_own() -> bool:
+            os.kill(told["pid"], signal.SIGTERM)
+            return bool(task.hear()["standing"] == "held")
+
+        try:
+            until(is_its_own, "it hears that it is the task")
+            (lease,) = held(node)
+            assert (lease["id"], lease["pid"]) == (told["lease"], told["pid"])
+        finally:
+            os.kill(told["pid"], signal.SIGKILL)
+        until(lambda: held(node) == [], "the last member has ended", within=10)
+
+
+FORKS = """
+import multiprocessing, subprocess, warnings
+warnings.simplefilter("ignore", DeprecationWarning)
+import torch
+def child():
+    pass
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+os.spawnlp(os.P_WAIT, "true", "true")
+subprocess.run(["true"], preexec_fn=child, check=True)
+"""
+
+
+def test_children_that_end_with_their_parent_are_no_members(tmp_path: Path) -> None:
+    """A data loader's workers would keep a kernel's GPU from being asked back."""
+    config = "c.NodeManagerApp.log_level = 'DEBUG'\n"
+    with RunningNode(tmp_path, config=config) as node:
+        run(FORKS, node.socket)
+        until(lambda: "lease.ended" in node.story(), "the program's end")
+        assert "method=attach" not in node.story()
+
+
 def test_a_child_of_a_released_lease_asks_for_itself(
     node: RunningNode, light: dict[str, str]
 ) -> None:

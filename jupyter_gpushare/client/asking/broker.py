@@ -442,8 +442,11 @@ class Broker:
         self.progress.over()
         self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
 
-    def abandon_in_child(self) -> Broker:
-        """After a fork: a broker for the child, whose parent's lease is its own, too."""
+    def abandon_in_child(self, *, is_member: bool) -> Broker:
+        """After a fork: a broker for the child, whose parent's lease is its own, too.
+
+        ``is_member``: it may outlive its parent, so the node manager is to know of it.
+        """
         child = Broker(
             self._environ, self._traits, make_display=self._make_display, say=self._say.at_once
         )
@@ -451,6 +454,8 @@ class Broker:
         child._getting.announces = False
         child._frameworks.inherit(self._frameworks)
         child._holding.inherit(self._holding)
+        if is_member:
+            child._getting.become_member()
         # What was copied from the parent still asks us: a gate that is closed there is none here.
         self._line.abandon_in_child()
         return child
@@ -566,6 +571,10 @@ class Broker:
             self._giving.asked_back(recall)
         elif params.get("lease") != self.lease:
             return
+        elif message.notice is Notice.GRANTED:
+            stopping = self._stopping
+            if self._holding.take_over(str(params["lease"])) and stopping is not None:
+                self._tell_stoppable()
         elif recall is not None and grant is not None:
             self._recalled(recall, grant)
         elif message.notice is Notice.TURN and grant is not None:

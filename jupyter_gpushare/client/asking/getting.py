@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from ...protocol import names
 from ...protocol.errors import Reason
@@ -41,6 +41,10 @@ _Waits = Callable[
     [Callable[[Mapping[str, Any]], None], Callable[[], None], Callable[[float], None]],
     dict[str, Any],
 ]
+
+
+#: Seconds for which a fork waits for a node manager that is away.
+_FORK_WAITS: Final = 1.0
 
 
 class Getting:
@@ -128,6 +132,15 @@ class Getting:
             self.stopping.said()
         self.tell_frameworks()
         return grant
+
+    def become_member(self) -> None:
+        """Join the parent's lease after a fork, where the node manager is there to hear of it."""
+        lease, secret = self._parent_lease or "", self._parent_secret or ""
+        with suppress(GpuShareError):
+            session = self._line.connect(_FORK_WAITS)
+            session.call(Method.ATTACH, lease=lease, secret=secret)
+            session.hold(lease, secret)
+            self._parent_lease = self._parent_secret = None
 
     def _ask_node(self, ask: Ask, wait: bool, wait_timeout: float | None) -> Grant:
         session = self._line.any()

@@ -19,7 +19,8 @@ has:
 2. `kernel.CellWatch`'s, for an instant when a cell begins or ends;
 3. `Holding.lock`: whoever changes what is held has it, also while he waits in the
    queue, parks or resumes, which may be hours. The session's thread only tries it,
-   and changes without it one thing: that a lease is lost (`Holding.lose`);
+   and changes without it two things: that a lease is lost (`Holding.lose`), and that one which
+   was joined is its own (`Holding.take_over`);
 4. `giveback.GivingBack`'s, for an instant: a cell that begins and GPUs that are
    given back exclude each other;
 5. `Broker`'s for its session, never longer than a hello;
@@ -145,6 +146,16 @@ class Holding:
         """The GPUs are about to go: CUDA, where it runs, keeps what it had of them."""
         if self.grant is not None and cuda_started():
             self.cuda_had = self.gpus
+
+    def take_over(self, lease: str) -> bool:
+        """Note that ``lease``, which this process has joined, is its own: the others have ended.
+
+        Returns whether it has joined it. Runs on the session's thread, without the lock.
+        """
+        if self.standing is not Standing.JOINED or self.grant is None or self.grant.lease != lease:
+            return False
+        self.standing = Standing.HELD
+        return True
 
     def inherit(self, parent: Holding) -> None:
         """After a fork: what the parent held, this process has joined."""

@@ -20,6 +20,7 @@ from ...policy.say.effects import (
     TellBudget,
     TellEnded,
     TellGranted,
+    TellInherited,
     TellLimit,
     TellOverLimit,
     TellPromise,
@@ -562,6 +563,8 @@ class Service:
             self._granted(effect.lease, state)
         elif isinstance(effect, TellEnded):
             self._ended(effect)
+        elif isinstance(effect, TellInherited):
+            self._inherited(self._own(effect.lease, state), effect.lease, state)
         elif isinstance(effect, TellBudget):
             self._budget(effect)
         elif isinstance(effect, TellRecall):
@@ -623,6 +626,12 @@ class Service:
                     "message": message,
                 }
                 guest.conn.notify(Notice.REVOKED.value, told)
+
+    def _inherited(self, guests: Sequence[Guest], name: LeaseId, state: State) -> None:
+        """The task has its GPUs, and is told so as it would be of a grant."""
+        result = translate.lease_result(state, state.leases[name], self._key)
+        told = {part: value for part, value in result.items() if part != "secret"}
+        self._tell_task(guests, Notice.GRANTED, told)
 
     def _tell_recall(
         self, guests: Sequence[Guest], name: LeaseId, give: Give, state: State
@@ -699,6 +708,8 @@ class Service:
     def _tell_again(self, guest: Guest, lease: Lease, state: State) -> None:
         """A task that was away may have missed what it may use now, and what it was asked."""
         guests = [own for own in self._own(lease.id, state) if own is guest]
+        if lease.inherited_at is not None and lease.phase is LeasePhase.HELD:
+            self._inherited(guests, lease.id, state)
         limited = [one for one in self._limited(lease.id, state) if one is guest]
         lifted = tuple(
             Allocation(gpu, lift.memory)

@@ -71,6 +71,13 @@ class TellEnded(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class TellInherited(Effect):
+    """Tell the process that goes on with this lease that it is its task now."""
+
+    lease: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
 class LookAtBudgets(Effect):
     """Read from the ledger what was spent: quotas have changed, and some limit GPU-hours."""
 
@@ -165,6 +172,8 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             yield WatchProcess(event.process)
         case ev.LeaseGranted():
             yield TellGranted(event.lease)
+        case ev.LeaseInherited():
+            yield TellInherited(event.lease)
         case ev.LeaseEnded():
             yield TellEnded(event.lease, event.reason, event.detail)
             if event.lease in state.leases:
