@@ -80,7 +80,7 @@ def test_a_slowed_loop_is_raised_until_it_keeps_its_promise() -> None:
 def test_without_the_loop_it_misses_and_says_so_at_once() -> None:
     """The same, but her quota allows no more than 30."""
     node, alice, made = crowd(allowed=30)
-    node.run(120)
+    node.run(180)  # she takes longer than she said at first, so she no longer goes first by that
     assert node.shares(alice) == [30]
     assert node.ended(alice) is PromiseState.MISSED
     told = [event for event in node.world.history if isinstance(event, ev.PromiseMoved)]
@@ -256,7 +256,7 @@ def test_batch_that_cannot_stop_is_never_stopped_and_that_is_said() -> None:
     node.run(95)
     told = [event for event in node.world.history if isinstance(event, ev.PromiseMoved)]
     assert (told[0].state, told[0].why) == (PromiseState.LATE, Cause.BATCH)
-    assert node.ended(alice) is PromiseState.MISSED
+    assert told[-1].state is PromiseState.MISSED
     assert batch.actor.lease in node.world.state.leases
     assert not any(
         isinstance(event, ev.RecallMoved) and event.give is Give.STOP
@@ -296,7 +296,7 @@ def test_who_keeps_its_promise_and_uses_more_than_its_share_yields() -> None:
     at = alice.had, bob.had
     assert at[0] > 4 * at[1], "people go before batch"
     assert isinstance(node.promise(alice, rate=0.05), core.Done)
-    node.run(200)
+    node.run(150)
     had, beside = alice.had - at[0], bob.had - at[1]
     assert had < 0.25 * (had + beside), "about her share"
     assert had >= 0.09 * 200, "and not less"

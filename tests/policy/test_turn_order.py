@@ -53,6 +53,10 @@ class Crowd:
     def cell_begins(self, actor: Actor) -> None:
         self.world.begin_step(actor)
 
+    def leaves(self, actor: Actor) -> None:
+        del self.world.actors[actor.lease]
+        self.world.die(actor.pid)
+
     def computes(self, actor: Actor) -> bool:
         turn = self.world.state.turns.get(actor.lease)
         is_busy = not actor.idle
@@ -203,6 +207,56 @@ def test_neither_many_kernels_nor_many_short_cells_gain() -> None:
                 crowd.cell_begins(actor)
         crowd.second()
     assert crowd.share(bob, 1000) >= 0.3, "a half would be fair, a quarter is what each task has"
+
+
+@pytest.mark.parametrize("alone", [5, 25, 45])
+def test_a_short_cell_does_not_wait_because_its_person_used_a_little_more(alone: int) -> None:
+    """Whatever doubling lies between: Alice's training had the GPU for less than Bob's cells."""
+    crowd = Crowd()
+    bob = crowd.come("bob", 2)
+    crowd.seconds(alone)  # he has it alone, as when his kernel loads torch
+    crowd.cell_ends(bob)
+    alice = crowd.come("alice", 1)
+    crowd.seconds(QUANTUM + 1)
+    for _ in range(3):
+        crowd.cell_begins(bob)
+        crowd.seconds(2)
+        assert crowd.computes(bob), "at the end of her step"
+        crowd.cell_ends(bob)
+        crowd.seconds(3)
+        assert crowd.computes(alice)
+
+
+def test_a_kernel_that_is_started_anew_gains_the_lead_and_no_more() -> None:
+    """Mallory's kernel ends every 15 seconds, and another one goes on with the same training."""
+    crowd = Crowd()
+    alice = crowd.come("alice", 1)
+    crowd.seconds(3)
+    crowd.had.clear()
+    pids = itertools.count(10)
+    mallory = crowd.come("mallory", next(pids))
+    for second in range(900):
+        if second % 15 == 14:
+            crowd.leaves(mallory)
+            mallory = crowd.come("mallory", next(pids))
+        crowd.second()
+    had = crowd.share(alice, 900) * 900
+    assert had >= 900 / 2 - levels.LEAD * QUANTUM, "and not a third"
+
+
+@pytest.mark.parametrize("at_first", [1, 200], ids=["at-once", "later"])
+def test_a_task_that_always_has_one_step_left_is_believed_once(at_first: int) -> None:
+    """Both are of one group's account, so nothing but what they say tells them apart."""
+    crowd = Crowd()
+    honest, liar = crowd.come("group", 1), crowd.come("group", 2)
+    crowd.had.clear()
+    for second in range(900):
+        told = (second + 1, second + 2 if second >= at_first else 1000, 1.0)
+        who = crowd.world.who(liar)
+        crowd.world.run(cmd.ReportProgress(crowd.world.at, *who, *told))
+        crowd.second()
+    had = crowd.share(honest, 600)
+    assert had >= 0.3, "of two that tell nothing, one has at times twice what the other one had"
 
 
 @st.composite

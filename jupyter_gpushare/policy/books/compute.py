@@ -148,16 +148,25 @@ def work_left(state: State, name: LeaseId) -> float | None:
     return max(0.0, expected.seconds - told.done * told.seconds)
 
 
+def said(state: State, name: LeaseId) -> float | None:
+    """GPU-seconds that a task's work takes in all, as it said last; ``None``: it said nothing."""
+    told, left = state.progress.get(name), work_left(state, name)
+    if told is None or left is None:
+        return None
+    return told.attained + left * max(1, len(state.leases[name].allocations))
+
+
 def whole(state: State, name: LeaseId) -> float | None:
     """GPU-seconds that a task's work takes in all, where that is known well; ``None``: it is not.
 
     It is known of a task that says how far it is, and where the error of the prediction is known to
-    be small.
+    be small. What a task says later is believed no further than a tenth beyond the least that it
+    said: else one that always has a step left would go before all others.
     """
-    lease, told, left = state.leases[name], state.progress.get(name), work_left(state, name)
+    lease, told = state.leases[name], said(state, name)
     gpus = max(1, len(lease.allocations))
-    if told is not None and left is not None:
-        return told.attained + left * gpus
+    if told is not None:
+        return min(told, (1 + LATE) * state.claimed.get(name, math.inf))
     known = expected_on(state, lease.request, (part.gpu for part in lease.allocations))
     runs_once = lease.task.kind is TaskKind.PROCESS or name in state.promises
     if known is None or not known.sure or known.seconds is None or not runs_once:

@@ -350,6 +350,8 @@ class State:
     turns: Map[LeaseId, Turn] = Map()
     #: GPU-seconds that a busy task without a turn had until then (:func:`.demand.attained`).
     attained: Map[LeaseId, tuple[float, float]] = Map()
+    #: GPU-seconds that the work of a busy task takes in all, by the least that it said of it.
+    claimed: Map[LeaseId, float] = Map()
     left: Map[ClaimKey, float] = Map()
     #: Hundredths of its GPUs' compute that a task was given (:mod:`.compute`); the promises made to
     #: tasks, how far these are, and hundredths of a GPU that they were last seen to use.

@@ -400,7 +400,7 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         known_by=before.known_by + (ended and bool(before.peaks)),
     )
     state = put_lease(recalls.forget(state, lease.id), before, lease)
-    return turns.begins_anew(promises.work_over(state, lease.id), lease.id)
+    return turns.begins_anew(promises.cell_over(state, lease.id), lease.id)
 
 
 @evolves(ev.LeaseEnded)

@@ -38,7 +38,7 @@ def expected_of(state: State, lease: Lease) -> Expected | None:
 
 def ended(state: State, lease: LeaseId) -> State:
     """It has no right to any GPU any more."""
-    state = work_over(state, lease)
+    state = cell_over(state, lease)
     promises, given = drop(state.promises, lease), drop(state.given, lease)
     own, seen = drop(state.meters, lease), drop(state.seen_use, lease)
     return replace(state, promises=promises, given=given, meters=own, seen_use=seen)
@@ -55,8 +55,13 @@ def parked(lease: Lease, held: float, *, at_work: bool) -> Request:
     return replace(request, expected=(), promise=None)
 
 
-def work_over(state: State, lease: LeaseId) -> State:
+def cell_over(state: State, lease: LeaseId) -> State:
     """A cell has ended: what it told of its steps tells nothing of the next one."""
+    return replace(work_over(state, lease), claimed=drop(state.claimed, lease))
+
+
+def work_over(state: State, lease: LeaseId) -> State:
+    """Work in a cell has ended or begins: its steps are counted anew."""
     return replace(state, progress=drop(state.progress, lease))
 
 
@@ -148,6 +153,9 @@ def _progress(state: State, event: ev.ProgressSeen) -> State:
         got = _part(state, event, had - known.attained, event.at - known.since)
     now = Progress(event.at, event.done, event.total, event.seconds, got, had)
     state = replace(state, progress=state.progress.set(event.lease, now))
+    if (takes := compute.said(state, event.lease)) is not None:
+        least = min(takes, state.claimed.get(event.lease, takes))
+        state = replace(state, claimed=state.claimed.set(event.lease, least))
     return _reckoned(state, event.lease, event.at)
 
 

@@ -107,8 +107,9 @@ def _yields(state: State, config: PolicyConfig, there: Iterable[LeaseId], name: 
     for other in there:
         if levels.is_batch(state, other) is not levels.is_batch(state, name):
             return math.inf
-        least = levels.needed(state, config, other, name)
-        result = max(result, levels.has_had(state, other, least))
+        least = levels.needed(state, config, name)
+        caught_up = levels.caught_up(state, config, other, name)
+        result = max(result, levels.has_had(state, other, least), caught_up)
     return result
 
 

@@ -234,7 +234,7 @@ def _promises(state: State) -> None:
     for uuid in state.gpus:
         floors = compute.floors_on(state, uuid)
         _require(floors <= MOST_FLOORS, f"promises claim {floors} hundredths of {uuid}")
-    told = {*state.progress, *state.seen_use}
+    told = {*state.progress, *state.claimed, *state.seen_use}
     _require(told <= set(state.leases), "progress of a task that is gone")
 
 

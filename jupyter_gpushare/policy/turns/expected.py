@@ -110,7 +110,7 @@ def _yields_after(
     if kinds[0] is not kinds[1]:
         return least if kinds[0] else math.inf
     rate = max(1, len(state.leases[name].allocations))
-    return max(least, levels.needed(state, config, name, waiting) / rate - had)
+    return max(least, levels.needed(state, config, waiting) / rate - had)
 
 
 def rest_of(cells: Sequence[float], had: float) -> float | None:

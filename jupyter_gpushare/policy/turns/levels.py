@@ -5,13 +5,13 @@ takes up multi-level feedback queues). *Attained service* are the GPU-seconds th
 computed since it last waited for a person: since its cell began, or a program its request. Where it
 is known well what a task has left, that counts instead: so the shortest goes first. A
 *level* is such service in steps that double from the quantum on: so interruptions get rarer,
-and a task that computes for hours is not asked every ten seconds. An environment has a level, too,
-from all that it used lately, divided by its weight: so neither many kernels nor many short cells
-gain anything.
+and a task that computes for hours is not asked every ten seconds. Before that counts what a task's
+*environment* used lately, by its weight: how much more than the environment that used least of
+those that want the same GPUs, beyond a lead (:data:`LEAD`), in levels as well. So neither many
+kernels, nor new ones, nor many short cells gain more than that lead.
 
-Nothing here reads a clock. A task's attained service grows only while it has its turn; what an
-environment used is as of the last time it was settled. So :func:`due` can say in advance when a
-turn ends.
+Nothing here reads a clock. A task's attained service grows only while it has its turn, and what an
+environment uses grows in a known way. So :func:`due` can say in advance when a turn ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..books import compute, demand, meters
 from ..books.demand import attained
 from ..books.state import State
 from ..words.config import PolicyConfig
-from ..words.model import GpuUuid, LeaseId
+from ..words.model import EnvironmentName, GpuUuid, LeaseId
 from ..words.turns import Turn, TurnPhase
 
 #: A task waits for so many times what it is owed, times the tasks that want the same GPUs, and then
@@ -33,6 +33,12 @@ OWED_AFTER: Final = 9
 #: A batch task's turn comes after at most so many quanta of interactive ones, and lasts at least
 #: this part of what it waited: so batch has a twentieth of each GPU.
 BATCH_AFTER: Final = 19
+#: An environment may have used so many quanta more than another one lately, by weight, and its
+#: short cells still begin at the end of the other one's step. Doublings alone are no such bound: of
+#: two people who used 79 and 81 s, one would wait until the other one's training had 80 s.
+LEAD: Final = 6
+#: Seconds by which an environment is past a level before others are to see it there.
+_A_LITTLE: Final = 0.001
 #: Of two times that were added up, one may be a little less than it is by its parts.
 _MOSTLY: Final = 0.999
 #: Where a lock takes longer than so many seconds, only tasks are locked that had so many
@@ -51,15 +57,30 @@ def reaches(lvl: int, quantum: float) -> float:
     return 0.0 if lvl <= 0 else math.ldexp(quantum, lvl - 1)
 
 
-def environment_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
-    """The level of what the task's environment held lately, by its weight."""
-    environment = state.leases[lease].environment
+def _used(state: State, environment: EnvironmentName, at: float) -> float:
+    """GPU-seconds of an environment by its weight, as charged so far and faded until ``at``."""
     account = state.accounts.get(environment)
     if account is None or account.charge == -math.inf:
-        return 0
+        return 0.0
     quota, _source = state.quotas.resolve(environment)
-    recent = 2.0 ** (account.charge - state.settled_at / state.usage_half_life)
-    return level(recent / quota.weight, config.quantum)
+    return float(2.0 ** (account.charge - at / state.usage_half_life)) / quota.weight
+
+
+def _contend(state: State, lease: LeaseId) -> set[EnvironmentName]:
+    """The environments of those that compute on this task's GPUs, or wait for them; its own too."""
+    gpus, found = _on(state, lease), {state.leases[lease].environment}
+    for name, turn in state.turns.items():
+        if turn.phase is not TurnPhase.REST and _on(state, name) & gpus:
+            found.add(state.leases[name].environment)
+    return found
+
+
+def environment_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
+    """How far the task's environment is ahead of the one that used least, beyond the lead."""
+    at = state.settled_at
+    least = min(_used(state, name, at) for name in _contend(state, lease))
+    ahead = _used(state, state.leases[lease].environment, at) - least
+    return level(ahead - LEAD * config.quantum, config.quantum)
 
 
 def weight(state: State, lease: LeaseId) -> float:
@@ -69,21 +90,16 @@ def weight(state: State, lease: LeaseId) -> float:
     return had if left is None else left
 
 
-def task_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
-    """The larger of the task's own level, before this turn of it, and its environment's."""
-    own = level(weight(state, lease), config.quantum)
-    return max(own, environment_level(state, config, lease))
-
-
 def rank(state: State, config: PolicyConfig, lease: LeaseId) -> tuple[bool, int, int, int]:
-    """The key of the order of turns, the least first: class, level, its own level, arrival.
+    """The key of the order of turns, the least first: class, environment, own level, arrival.
 
-    Where environments make two tasks equal, the one that had less goes first: the other one would
-    be asked for its turn at once (:func:`due`).
+    It agrees with :func:`due`: who yields to a task is behind it, or it would have the turn again
+    at once.
     """
     turn = state.turns[lease]
     own = level(weight(state, lease), config.quantum)
-    return is_batch(state, lease), task_level(state, config, lease), own, turn.order
+    ahead = environment_level(state, config, lease)
+    return is_batch(state, lease), ahead, own, turn.order
 
 
 def owed(state: State, config: PolicyConfig, lease: LeaseId) -> float:
@@ -141,14 +157,16 @@ def batch_served(state: State, names: Iterable[LeaseId], since: float) -> float:
 def due(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:
     """Boot time from which on ``holder`` yields to ``waiting``, which is not owed its turn yet.
 
-    An interactive task goes before a batch one. In a class the holder yields once its level is as
-    high as the other's and it had a quantum and twice what the other had.
+    An interactive task goes before a batch one. In a class the holder yields once it had a quantum
+    and twice what the other had, and the other's environment has no higher level than its own.
     """
     held, waits = is_batch(state, holder), is_batch(state, waiting)
     if held is not waits:
         return sheltered(state, config, holder) if held else math.inf
-    has_it_at = _has_enough(state, config, holder, needed(state, config, holder, waiting))
-    return max(has_it_at, sheltered(state, config, holder))
+    has_it_at = _has_enough(state, config, holder, needed(state, config, waiting))
+    return max(
+        has_it_at, caught_up(state, config, holder, waiting), sheltered(state, config, holder)
+    )
 
 
 def _has_enough(state: State, config: PolicyConfig, holder: LeaseId, service: float) -> float:
@@ -166,14 +184,34 @@ def _has_enough(state: State, config: PolicyConfig, holder: LeaseId, service: fl
     return has_had(state, holder, max(service, turn.had + left + compute.LATE * (turn.had + left)))
 
 
-def needed(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:
+def needed(state: State, config: PolicyConfig, waiting: LeaseId) -> float:
     """GPU-seconds that a task must have had before it yields to another of its class."""
-    quantum = config.quantum
-    least = max(quantum, 2 * weight(state, waiting))
-    lvl = task_level(state, config, waiting)
-    if lvl > environment_level(state, config, holder):
-        least = max(least, reaches(lvl, quantum))
-    return least
+    return max(config.quantum, 2 * weight(state, waiting))
+
+
+def caught_up(state: State, config: PolicyConfig, holder: LeaseId, waiting: LeaseId) -> float:
+    """Boot time from which the environment of ``waiting`` has no higher level than the holder's.
+
+    ``inf``: not as things are. Until then what the holder's environment has used grows.
+    """
+    ours, theirs = (state.leases[name].environment for name in (holder, waiting))
+    account = state.accounts.get(ours)
+    if ours == theirs or account is None:
+        return -math.inf
+    at, half_life, lead = account.since, state.usage_half_life, LEAD * config.quantum
+    others = _contend(state, holder) | {theirs}
+    used, mine = _used(state, theirs, at), _used(state, ours, at)
+    least = min(_used(state, name, at) for name in others - {ours})
+    lvl = level(used - least - lead, config.quantum)
+    # It is to use so much: a part that fades, as what others used does, and one that does not.
+    fades, beyond = (least, lead + reaches(lvl, config.quantum)) if lvl else (used, -lead)
+    if mine >= fades + beyond:
+        return -math.inf
+    # After d seconds it has used grows + (mine - grows) * 2 ** (-d / half_life).
+    grows = account.gpus * half_life / math.log(2) / state.quotas.resolve(ours)[0].weight
+    if grows <= beyond or grows <= 0:
+        return math.inf
+    return at + half_life * math.log2((fades - mine + grows) / (grows - beyond)) + _A_LITTLE
 
 
 def has_had(state: State, name: LeaseId, service: float) -> float:
