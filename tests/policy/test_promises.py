@@ -252,7 +252,7 @@ def test_batch_shrinks_then_stops_and_comes_back_to_the_queue() -> None:
 
 
 def test_batch_that_cannot_stop_is_never_stopped_and_that_is_said() -> None:
-    node, alice, batch = batch_beside(stops=False)
+    node, _alice, batch = batch_beside(stops=False)
     node.run(95)
     told = [event for event in node.world.history if isinstance(event, ev.PromiseMoved)]
     assert (told[0].state, told[0].why) == (PromiseState.LATE, Cause.BATCH)
