@@ -415,6 +415,9 @@ class _Lease:
             print(f"jupyter gpushare: {program}: {error.strerror}", file=sys.stderr)
             return 126
         watch = self._watch = os.pidfd_open(child)
+        # If this process is killed, the command goes on with the lease.
+        shown = {"lease": self._grant.lease, "secret": self._secret, "pid": child}
+        self._session.tell_surely(Method.ATTACH, **shown)
         if not self._session.holds(self._grant.lease):
             self._end_command()  # it was taken back before there was a command to end
         try:
@@ -456,17 +459,17 @@ class _Lease:
             self._ends_for_good(number)
 
     def close(self) -> None:
-        """Give it back, and hang up."""
-        self.give_back()
+        """Give it back, unless others have joined it and go on, and hang up."""
+        self.give_back(ends=True)
         self._session.close(2.0)
 
-    def give_back(self) -> None:
+    def give_back(self, *, ends: bool = False) -> None:
         """Give it back, if anybody is there to take it; the kernel tells of our end otherwise."""
         lease = None if self._grant is None else self._grant.lease
         if lease is not None and self._session.holds(lease) and self._session.link is Link.UP:
             self._session.let_go(lease)
             with contextlib.suppress(GpuShareError):
-                self._session.call(Method.RELEASE, lease=lease)
+                self._session.call(Method.RELEASE, lease=lease, ends=ends)
 
     # -- on the session's thread -------------------------------------------------------------
 

@@ -169,6 +169,11 @@ class AttachParams:
     lease: Id
     secret: Id
     voucher: Annotated[str | None, Text(VOUCHER), "the newest that came for this lease"] = None
+    pid: Annotated[
+        int | None,
+        Range(1, 2**31),
+        "a process that the calling one has started: it joins the lease, if it cannot ask itself",
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

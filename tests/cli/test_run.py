@@ -411,12 +411,46 @@ def test_a_long_command_keeps_its_lease(own_node: LiveNode) -> None:
     assert alice.returncode == 0
 
 
-def test_a_killed_run_gives_its_gpu_back_at_once(own_node: LiveNode) -> None:
-    alice = runs(own_node, "alice")
+def killed(node: LiveNode) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """A run that is killed, and its lease, with which its command goes on."""
+    alice = runs(node, "alice")
     started(alice)
+    with NodeClient(node.socket, "token-of-alice") as looks:
+
+        def has_joined() -> bool:
+            events = looks.call(Method.HISTORY)["events"]
+            return any(event["kind"] == "MemberJoined" for event in events)
+
+        until(has_joined, "the command has joined")
     alice.kill()
-    until(lambda: leases(own_node) == [], "the lease is gone", within=15)  # before the time-out
+    until(lambda: leases(node)[0]["pid"] != alice.pid, "the command is the task")
+    return alice, leases(node)[0]
+
+
+@pytest.mark.parametrize("own_node", [600.0], indirect=True)
+def test_the_command_of_a_killed_run_keeps_the_lease(own_node: LiveNode) -> None:
+    alice, lease = killed(own_node)
+    assert (lease["phase"], lease["kind"]) == ("held", "process")
+    alice.communicate("\n", timeout=60)  # the command ends
+    until(lambda: leases(own_node) == [], "its GPU is given back at once", within=15)
+
+
+@pytest.mark.parametrize("own_node", [600.0], indirect=True)
+def test_the_command_of_a_killed_run_ends_when_its_lease_is_revoked(own_node: LiveNode) -> None:
+    alice, lease = killed(own_node)
+    assert own_node.here("release", lease["id"], "--revoke", "maintenance").returncode == 0
+    assert alice.stdout is not None
+    assert alice.stdout.read() == "", "the command, which had it open, has ended"
     alice.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("own_node", [1.0], indirect=True)
+def test_a_command_that_gives_no_sign_and_is_on_no_gpu_keeps_it_for_the_time_out(
+    own_node: LiveNode,
+) -> None:
+    alice, _lease = killed(own_node)
+    until(lambda: leases(own_node) == [], "the lease is gone")
+    alice.communicate("\n", timeout=60)
 
 
 def test_a_restarted_node_manager_is_not_noticed(own_node: LiveNode) -> None:

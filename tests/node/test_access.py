@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -271,6 +272,18 @@ def test_a_guessed_lease_is_answered_as_one_that_is_not(
             mallory.call(method, lease=lease, **params)
         answers.append((refused.value.code, refused.value.message, dict(refused.value.data)))
     assert answers[0] == answers[1]
+
+
+def test_only_a_process_of_the_callers_own_joins_by_its_word(
+    grant: dict[str, Any], alice: NodeClient
+) -> None:
+    """A stranger's process would answer for the lease when the one that asked is gone."""
+    named = {"lease": grant["lease"], "secret": grant["secret"]}
+    nobody = 2**22 + 1  # beyond the largest process id that there can be
+    for pid in (1, os.getpid(), os.getppid(), nobody):
+        with pytest.raises(RemoteError) as refused:
+            alice.call(Method.ATTACH, **named, pid=pid)
+        assert refused.value.reason is Reason.NOT_ALLOWED
 
 
 def test_a_users_subordinate_users_share_the_users_quota(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from support.policy_turns import CONFIG
 from support.policy_world import GIB, World, gpu, process
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
     EnvironmentName,
     FlagKind,
+    HolderAction,
     LeaseId,
     Quota,
     Request,
@@ -106,6 +108,18 @@ def test_the_one_that_goes_on_is_the_task() -> None:
     assert world.state.leases[HERS].task.process == process(WORKER)
     told = cmd.ReportAbility(world.at, HERS, ALICE, process(WORKER), None, "")
     assert isinstance(world.run(told), core.Done)
+
+
+def test_who_goes_on_with_a_revoked_lease_is_asked_to_end() -> None:
+    for gone, asked in ((TRAINING, []), (KERNEL, [Signal(process(TRAINING), HolderAction.END)])):
+        world = joined(TRAINING)
+        world.die(gone)
+        revoke = cmd.Revoke(world.at, HERS, "maintenance", EnvironmentName("root"))
+        step = core.step(world.state, revoke, world.config)
+        told = [
+            one for event in step.events for one in core.effects(event, step.state, world.config)
+        ]
+        assert [one for one in told if isinstance(one, Signal)] == asked
 
 
 def test_a_request_in_the_queue_is_only_the_one_of_the_process_that_asked() -> None:

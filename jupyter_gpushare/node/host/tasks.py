@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from ...policy.say.effects import Signal
 from ...policy.words.model import (
@@ -13,6 +14,8 @@ from ...policy.words.model import (
     Vitals,
 )
 from .processes import ProcessWatch, send, vitals
+
+_SIGNALS: Final = {HolderAction.KILL: signal.SIGKILL, HolderAction.END: signal.SIGTERM}
 
 
 class NodeProcesses:
@@ -28,9 +31,8 @@ class NodeProcesses:
         return self._watch.watch(process)
 
     def signal(self, effect: Signal) -> None:
-        """SIGINT or SIGKILL; a process that is gone is no error."""
-        number = signal.SIGKILL if effect.action is HolderAction.KILL else signal.SIGINT
-        send(effect.process, number)
+        """SIGINT, SIGTERM or SIGKILL; a process that is gone is no error."""
+        send(effect.process, _SIGNALS.get(effect.action, signal.SIGINT))
 
     def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
         """Signs of progress of these processes and their children; ``None``: unknown."""

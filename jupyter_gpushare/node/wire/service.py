@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,7 @@ from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Noti
 from ..host.clock import Clock
 from ..host.membership import Membership
 from ..host.outcome import Outcome
+from ..host.processes import ProcessError, is_alive, lineage
 from ..ledger.learned import Learned
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
@@ -406,10 +407,24 @@ class Service:
     def _attach(self, guest: Guest, call: Call) -> None:
         if not translate.knows_secret(self._key, call.params.lease, call.params.secret):
             self._fail_unknown(guest, call)
+        elif call.params.pid is not None:
+            self._attach_child(guest, call)
         elif call.params.voucher is None:
             self._command(guest, call)
         else:
             self._present(guest, call)
+
+    def _attach_child(self, guest: Guest, call: Call) -> None:
+        """A program that `run` has started, say, which goes on if `run` is killed."""
+        who = guest.who
+        family = lineage(call.params.pid, who.process.boot_id)
+        if who.process not in family[1:]:
+            pid = call.params.pid
+            fail(guest.conn, call.id, Reason.NOT_ALLOWED, f"Process {pid} is no child of yours.")
+            return
+        name = LeaseId(call.params.lease)
+        command = cmd.Attach(self._clock.boot(), name, who.environment, family[0])
+        self._ask(guest, call, command, partial(self._answer, guest, call))
 
     def _present(self, guest: Guest, call: Call) -> None:
         """A lease that the ledger perhaps forgot, or knows as it was before."""
@@ -431,7 +446,11 @@ class Service:
             if name is None:
                 self._fail_unknown(guest, call)
                 return
-        named = replace(call.params, lease=name, request_id=None)
+        lease = self._manager.state.leases.get(name)
+        others = lease.members - {guest.who.process} if lease is not None else ()
+        # The end of others may not have been noticed yet.
+        ends = call.params.ends and _live(others)
+        named = replace(call.params, lease=name, request_id=None, ends=ends)
         self._command(guest, Call(call.id, call.method, named))
 
     def _is_locked(self, guest: Guest, call: Call) -> None:
@@ -813,6 +832,14 @@ class Service:
             waiters = tuple(self._waiters.get(name, ()))
             if waiters:
                 self._tell_position(name, waiters, place, coming.get(name))
+
+
+def _live(processes: Iterable[ProcessId]) -> bool:
+    """Whether one of them lives; so also where that cannot be told just now."""
+    try:
+        return any(map(is_alive, processes))
+    except ProcessError:
+        return True
 
 
 def _is_quiet(event: object) -> bool:

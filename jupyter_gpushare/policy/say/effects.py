@@ -176,8 +176,12 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
             yield TellInherited(event.lease)
         case ev.LeaseEnded():
             yield TellEnded(event.lease, event.reason, event.detail)
-            if event.lease in state.leases:
+            lease = state.leases.get(event.lease)
+            if lease is not None:
                 yield Measure()
+                # The one that asked would end it, or read what is said.
+                if lease.inherited_at is not None and event.reason is EndReason.REVOKED:
+                    yield Signal(lease.task.process, HolderAction.END)
         case ev.RecallMoved(phase=RecallPhase.WARNED):
             yield WarnOfRecall(event.lease, config.notify_before)
         case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):

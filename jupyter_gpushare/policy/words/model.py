@@ -188,13 +188,16 @@ class OverLimitStage(Enum):
 class HolderAction(Enum):
     """The action against a stalled task that holds GPUs, or against a process out of bounds.
 
-    ``ESCALATE`` is for stalled tasks only: the task is interrupted first, and killed later.
+    ``ESCALATE`` is for stalled tasks only: the task is interrupted first, and killed later. ``END``
+    is for programs whose lease was revoked.
     """
 
+    SINCE = nonmember({"END": 3})
     WAIT = "wait"
     INTERRUPT = "interrupt"
     KILL = "kill"
     ESCALATE = "escalate"
+    END = "end"
 
 
 @dataclass(frozen=True, slots=True)
