@@ -377,6 +377,8 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
         age = duration(max(0.0, node["time"] - told))
         text = f"JupyterHub does not answer; quotas of its groups are those of {age} ago."
         yield warning("quotas", text, "See whether the Hub runs, and the node manager's log."), None
+    for text in status.get("left_out", ()):
+        yield warning("GPU", text, "jupyter gpushare status shows when it is shared again."), None
     for gpu in status["gpus"]:
         if gpu["health"] != "ok":
             text = f"GPU {gpu['index']} ({gpu['uuid']}): {gpu['problem'] or 'lost'}"
@@ -412,6 +414,12 @@ def _lacks(hello: Mapping[str, Any]) -> str:
 
 def _quota(status: Mapping[str, Any]) -> Check:
     quota = status["quota"]
+    if not status["gpus"]:
+        return warning(
+            "quota",
+            "The node manager has no GPU to share, whatever your quota is.",
+            "See which GPUs are left out, and why: jupyter gpushare status.",
+        )
     if quota["gpus"] == 0:
         return warning(
             "quota",

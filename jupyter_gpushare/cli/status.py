@@ -81,6 +81,7 @@ def heading(status: doc.Status) -> str:
         lines.append(f"JupyterHub does not answer: quotas of its groups are those of {age} ago.")
     if node["problem"]:
         lines.append(f"PROBLEM: {node['problem']}")
+    lines += status.get("left_out", ())
     return "\n".join(lines)
 
 

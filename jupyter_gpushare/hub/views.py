@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -121,7 +121,10 @@ def quota_view(status: Json) -> QuotaView:
     quota = status.get("quota")
     if not quota:
         return QuotaView((), (), f"The node manager knows no quota for {status['environment']}.")
-    return _quota_view(quota, [gpu["mine"] for gpu in status["gpus"]], status["gpus"])
+    view = _quota_view(quota, [gpu["mine"] for gpu in status["gpus"]], status["gpus"])
+    # Whatever the quota says: one of all GPUs is 0 there.
+    none = "This node has no GPU to share now, so your notebooks there run on the CPU."
+    return view if status["gpus"] else replace(view, advice=none)
 
 
 def quota_of(quota: Json) -> QuotaView:

@@ -164,6 +164,12 @@ class NodeManagerApp(JupyterApp):
     measure_interval = Duration(
         2.0, least=0.05, help="Seconds between two measurements of the GPUs."
     ).tag(config=True)
+    measured_within = Duration(
+        30.0,
+        least=1.0,
+        help="Seconds for which a measurement of the GPUs counts. When the driver has not answered "
+        "for longer, nothing more is granted until it does. At least three times measure_interval.",
+    ).tag(config=True)
     discover_interval = Duration(
         60.0, least=1.0, help="Seconds between two listings of the GPUs, for MIG and hot-plug."
     ).tag(config=True)
@@ -394,6 +400,7 @@ class NodeManagerApp(JupyterApp):
             # People's kernels are in groups of their own, and look at those themselves.
             host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
             measure_interval=self.measure_interval,
+            measured_within=self.measured_within,
             discover_interval=self.discover_interval,
             budget_interval=rhythm.budget_interval,
             ledger_bytes=self.ledger_bytes,

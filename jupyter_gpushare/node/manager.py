@@ -129,6 +129,7 @@ class Manager:
         processes: Callable[[asyncio.AbstractEventLoop, Callable[[ProcessId], None]], Processes],
         host_memory: Callable[[], Room | None] = lambda: None,
         measure_interval: float = 2.0,
+        measured_within: float = 30.0,
         discover_interval: float = 60.0,
         tidy_interval: float = 600.0,
         budget_interval: float = 30.0,
@@ -158,6 +159,9 @@ class Manager:
         self._host_memory = host_memory
         self._processes: Processes | None = None
         self.measure_interval = measure_interval
+        # A measurement that is late is none that is old.
+        self._measured_within = max(measured_within, 3 * measure_interval)
+        self._called_old = 0.0
         self._discover_interval = discover_interval
         self._discover_at = clock.boot() + discover_interval
         self._snapshot_every = snapshot_every
@@ -593,16 +597,30 @@ class Manager:
             readings, sensors, vitals = await loop.run_in_executor(
                 self._inventory_thread, self._read, self.state
             )
+            if self.clock.boot() - at > self._measured_within:
+                raise InventoryError("The driver took too long to answer.")
         except InventoryError as error:
             self._measure_trouble.came(f"The GPUs could not be measured: {error}")
             self.readings.problem = str(error)
+            await self._too_old(str(error).rstrip("."))
             self._tell_measured()
             return
         self._measure_trouble.is_over()
         by_gpu = {str(reading.uuid): reading for reading in readings}
-        self.readings = Readings(at, by_gpu, sensors=sensors)
+        left_out = self.inventory.left_out()
+        self.readings = Readings(at, by_gpu, sensors=sensors, left_out=left_out)
         await self.submit(cmd.Observe(at, readings, self.clock.boot(), vitals))
         self._tell_measured()
+
+    async def _too_old(self, why: str) -> None:
+        """Grant nothing on GPUs that were not measured lately; until they are, requests wait."""
+        now = self.clock.boot()
+        if now - self.readings.at <= self._measured_within or now < self._called_old:
+            return
+        self._called_old = now + self._measured_within
+        text = f"{why}, and for {self._measured_within:g} s nothing was measured."
+        unknown = [GpuReading(gpu, text, None) for gpu in self.state.gpus]
+        await self.submit(cmd.Observe(now, tuple(unknown)))
 
     def _read(
         self, state: State
@@ -678,6 +696,7 @@ class Manager:
             # At least each second: a full disk may be well again.
             await asyncio.sleep(min(due - self.clock.boot(), 1.0))
             now = self.clock.boot()
+            await self._too_old("The driver does not answer")
             if now >= due or self._backlog:
                 await self.submit(cmd.Tick(now, min(due, now)))
 

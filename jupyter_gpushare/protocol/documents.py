@@ -840,6 +840,9 @@ class StatusHead(OwnQuota):
         ]
     ]
     gpus: list[Gpu]
+    left_out: NotRequired[
+        Annotated[list[str], "a sentence for each GPU of the host that is not shared, and why"]
+    ]
     predictions: NotRequired[
         Annotated[list[Predicted], "the newest of each of your newest tasks that have one"]
     ]

@@ -61,6 +61,12 @@ def room(seen: Seen) -> Room | None:
     return min(_rooms(seen), key=lambda one: one.memory, default=None)
 
 
+def whole(seen: Seen) -> tuple[int, int]:
+    """The host's memory, and what of it is available, in bytes; 0 for what Linux does not tell."""
+    host = _numbers(seen.meminfo)
+    return host.get("MemTotal", 0) * 1024, host.get("MemAvailable", 0) * 1024
+
+
 def _rooms(seen: Seen) -> Iterator[Room]:
     host = {name: kib * 1024 for name, kib in _numbers(seen.meminfo).items()}
     swap = min([host.get("SwapFree", 0), *_swap_left(seen.groups)])

@@ -358,10 +358,19 @@ def test_trouble_is_said() -> None:
         assert "GPU 1: process 42 uses 9 GiB, more than its lease allows." in shown
 
 
+def test_gpus_that_are_left_out_are_told_and_no_quota_is_blamed() -> None:
+    document = status(gpus=[], leases=[], left_out=["GPU 1 is left out: it is <lost>."])
+
+    assert "PROBLEM: GPU 1 is left out: it is <lost>." in render.status_text(document)
+    assert "GPU 1 is left out: it is <lost>." in check_html(render.status_html(document)).text
+    (told,) = [line for line in render.quota_lines(document) if "No GPU" in line]
+    assert "this node has none to share" in told
+
+
 def test_a_status_without_anything() -> None:
     document = status(gpus=[], leases=[], quota=None)
 
-    assert "This node has no GPUs." in render.status_text(document)
+    assert "This node has no GPUs to share." in render.status_text(document)
     assert "nobody holds a GPU" in render.status_text(document)
     assert "GPUs: none." in check_html(render.status_html(document)).text
     check_html(render.quota_html(document))

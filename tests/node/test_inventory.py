@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -140,6 +141,9 @@ def test_mig_mode_without_instances_offers_nothing(
     world.set_mig_mode(gpu, True)
     assert "MIG mode" in problem(inventory)
     assert inventory.discover() == ()
+    (left_out,) = inventory.left_out()
+    assert (left_out.index, left_out.uuid) == (0, gpu)
+    assert "has no instance" in left_out.text
     world.set_mig_mode(gpu, False)
     assert len(inventory.discover()) == 1
     assert only(inventory).problem is None
@@ -197,6 +201,39 @@ def test_a_forbidden_gpu_is_left_out(world: NvmlWorld, inventory: NvmlInventory)
     world.fail(forbidden, "nvmlDeviceGetHandleByIndex_v2", Nvml.NO_PERMISSION)
     (gpu,) = inventory.discover()
     assert (gpu.uuid, gpu.index) == (allowed, 1), "its number is still the one nvidia-smi shows"
+    (left_out,) = inventory.left_out()
+    assert left_out.text.startswith("GPU 0 is left out: The node manager may not use the GPU")
+
+
+def test_a_mig_instance_that_cannot_be_read_leaves_its_board(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    parent = world.add_gpu()
+    one, sick, other = (world.add_mig(parent) for _ in range(3))
+    world.fail(sick, "nvmlDeviceGetName", Nvml.UNKNOWN)
+    assert [gpu.uuid for gpu in inventory.discover()] == [one, other]
+    (left_out,) = inventory.left_out()
+    assert left_out.text.startswith("GPU 0 is left out: Its MIG instance 1: The driver cannot")
+    # Which one it is cannot always be told: none that was listed is forgotten.
+    world.fail(one, "nvmlDeviceGetUUID", Nvml.UNKNOWN)
+    assert {gpu.uuid for gpu in inventory.discover()} == {one, other}
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_hosts(
+    world: NvmlWorld, inventory: NvmlInventory
+) -> None:
+    """So it is in DGX Spark (GB10): the driver answers "not supported"."""
+    gpu = world.add_gpu()
+    for ask in ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"):
+        world.fail(gpu, ask, Nvml.NOT_SUPPORTED)
+    (found,) = inventory.discover()
+    host = psutil.virtual_memory()
+    assert found.memory == host.total
+    reading = only(inventory)
+    assert reading.problem is None
+    assert 0 < (reading.used or 0) < host.total, "what is not available any more"
+    (rest,) = reading.processes
+    assert rest.system, "what no process on the GPU has is the host's own"
 
 
 # Measuring

@@ -21,6 +21,7 @@ from support.policy_world import plain_config
 from jupyter_gpushare.node.host.clock import SystemClock
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.host.processes import ProcessError
+from jupyter_gpushare.node.inventory.base import InventoryError
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.ledger.codec import from_record
 from jupyter_gpushare.node.ledger.ledger import (
@@ -44,6 +45,7 @@ from jupyter_gpushare.policy.words.model import (
     Bytes,
     EnvironmentName,
     Gpu,
+    GpuReading,
     HolderAction,
     LeaseId,
     LeasePhase,
@@ -121,13 +123,14 @@ async def managing(
     *,
     processes: type[Obliging] = Obliging,
     config: PolicyConfig | None = None,
+    inventory: SimulatedInventory | None = None,
     **more: Any,
 ) -> AsyncIterator[Manager]:
     manager = Manager(
         config=config or plain_config(max_tasks_per_gpu=1),
         clock=CLOCK,
         ledger=FlakyLedger(path),  # type: ignore[arg-type]
-        inventory=SimulatedInventory("2x24GiB"),
+        inventory=inventory or SimulatedInventory("2x24GiB"),
         processes=processes,
         **more,
     )
@@ -140,6 +143,52 @@ async def managing(
         yield manager
     finally:
         await manager.close()
+
+
+class Dumb(SimulatedInventory):
+    """GPUs whose driver answers unless the test says otherwise."""
+
+    problem: str | None = None
+
+    def read(self) -> tuple[GpuReading, ...]:
+        if self.problem is not None:
+            raise InventoryError(self.problem)
+        return super().read()
+
+
+def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path) -> None:
+    """The driver was updated under way: what was measured before says nothing of now."""
+    inventory = Dumb("1x24GiB")
+
+    async def story() -> None:
+        async with managing(
+            tmp_path / "ledger.sqlite",
+            inventory=inventory,
+            measure_interval=0.01,
+            measured_within=0.1,
+        ) as manager:
+            inventory.problem = "Its library and its kernel module differ."
+            (books,) = manager.state.gpus.values()
+            async with asyncio.timeout(20):
+                while books.problem is None:
+                    await asyncio.sleep(0.01)
+                    (books,) = manager.state.gpus.values()
+            assert books.problem == (
+                "Its library and its kernel module differ, and for 0.1 s nothing was measured."
+            )
+            granted = asyncio.Event()
+            lease = ask(1)
+            assert isinstance(await manager.submit(lease), core.Wait), "it waits, and is not lost"
+            manager.listeners.append(
+                lambda outcome, state: (
+                    granted.set() if state.leases[lease.lease].phase is LeasePhase.HELD else None
+                )
+            )
+            inventory.problem = None
+            async with asyncio.timeout(20):
+                await granted.wait()
+
+    asyncio.run(story())
 
 
 def disk(manager: Manager) -> FlakyLedger:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 from support.node import RunningNode
-from support.nvml import GIB, NvmlWorld
+from support.nvml import GIB, Nvml, NvmlWorld
 
 from jupyter_gpushare.node.inventory.base import InventoryError
+from jupyter_gpushare.node.inventory.nvml import NvmlInventory
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.inventory.visible import VisibleInventory, choose, given_gpus
 from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid
+from jupyter_gpushare.protocol.errors import Reason, RemoteError
+from jupyter_gpushare.protocol.messages import Method
 
 GPUS = tuple(
     Gpu(GpuUuid(uuid), index, "a GPU", Bytes(24 * GIB))
@@ -35,6 +38,8 @@ JOB = {"SLURM_JOB_ID": "7"}
         ("1,GPU-aa22", [1]),
         (" 0 , 1 ,", [0, 1]),
         ("", []),
+        ("-1", []),
+        ("NoDevFiles", []),
     ],
 )
 def test_what_is_named(wanted: str, indices: list[int]) -> None:
@@ -43,7 +48,7 @@ def test_what_is_named(wanted: str, indices: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "said"),
-    [("3", "no GPU"), ("-1", "no GPU"), ("GPU-aa", "more than one"), ("0,nonsense", "no GPU")],
+    [("3", "no GPU"), ("0,-1", "no GPU"), ("GPU-aa", "more than one"), ("0,nonsense", "no GPU")],
 )
 def test_what_names_no_gpu_is_no_quiet_loss(wanted: str, said: str) -> None:
     with pytest.raises(InventoryError, match=f"{said}.*GPU-aa11.*CUDA_VISIBLE_DEVICES"):
@@ -108,6 +113,36 @@ def test_a_job_shares_what_its_batch_system_gave_it(tmp_path: Path, nvml_world: 
             assert not gpu["squatters"]
     finally:
         stranger.communicate(b"\n")
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_hidden_gpus_are_told_as_left_out_and_not_as_a_quota(
+    tmp_path: Path, nvml_world: NvmlWorld, hidden: str
+) -> None:
+    """As in a server that was started where a shell hides the GPUs from something else."""
+    gpu = nvml_world.add_gpu(memory=24 * GIB)
+    environ = {**nvml_world.environ(), "CUDA_VISIBLE_DEVICES": hidden}
+    with RunningNode(tmp_path, simulate="", environ=environ) as node, node.client() as client:
+        status = client.call(Method.STATUS)
+        assert status["gpus"] == []
+        (text,) = status["left_out"]
+        assert text.startswith(f"GPU 0 is left out: CUDA_VISIBLE_DEVICES was {hidden!r}")
+        with pytest.raises(RemoteError) as refused:
+            client.request(gpus=1)
+        assert refused.value.reason is Reason.UNAVAILABLE
+        assert "no GPU to share" in refused.value.message
+        del gpu
+
+
+def test_a_gpu_of_a_job_that_is_lost_at_the_start_is_told(nvml_world: NvmlWorld) -> None:
+    first, second = nvml_world.add_gpu(), nvml_world.add_gpu()
+    nvml_world.load()
+    nvml_world.fail(second, "nvmlDeviceGetHandleByIndex_v2", Nvml.GPU_IS_LOST)
+    inventory = VisibleInventory(NvmlInventory("boot"), "0,1")
+    assert [gpu.uuid for gpu in inventory.discover()] == [first]
+    (left_out,) = inventory.left_out()
+    assert left_out.text.startswith("GPU 1 is left out: The GPU has fallen off the bus")
+    inventory.close()
 
 
 def test_a_gpu_that_is_not_there_stops_the_start_with_a_sentence(tmp_path: Path) -> None:

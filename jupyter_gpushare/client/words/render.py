@@ -414,7 +414,7 @@ def status_text(status: Document, here: str | None = None, place: str = "") -> s
         for gpu in status["gpus"]
     ]
     titles: Sequence[str] = ("GPU", "name", "memory", "", "used", "busy", "tasks", "health")
-    parts.append(text_table(titles, gpus) if gpus else "This node has no GPUs.")
+    parts.append(text_table(titles, gpus) if gpus else "This node has no GPUs to share.")
     if lines := gpu_lines(status):
         parts.append("\n".join(lines))
     leases = [
@@ -526,6 +526,7 @@ def budget_warning(status: Document) -> str | None:
 
 def _problems(status: Document) -> list[str]:
     problem = status["node"].get("problem")
+    left_out = [plain(text) for text in status.get("left_out") or ()]
     lost = [
         f"GPU {_index(gpu)} takes no leases: {plain(gpu['problem'])}"
         for gpu in status["gpus"]
@@ -541,7 +542,7 @@ def _problems(status: Document) -> list[str]:
         for gpu in status["gpus"]
         for one in gpu.get("squatters") or ()
     ]
-    return [*([plain(problem)] if problem else []), *lost, *out, *found]
+    return [*([plain(problem)] if problem else []), *left_out, *lost, *out, *found]
 
 
 def _squatter(one: Document) -> str:
@@ -863,6 +864,8 @@ def quota_lines(status: Document, usage: Document | None = None) -> list[str]:
     lines = [f"You are {me}. {quota_line(status.get('quota'))}"]
     if pool := pool_line(quota):
         lines.append(pool)
+    elif status.get("gpus") == []:
+        lines.append("No GPU can be given to anybody: this node has none to share.")
     elif gpus == 0:
         lines.append("No GPU can be given to you. Ask the administrator for a quota.")
     elif used >= gpus:

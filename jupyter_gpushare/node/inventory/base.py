@@ -38,6 +38,23 @@ class Build:
     cores: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A GPU of this host that is not shared, and why.
+
+    ``index`` is the driver's. ``uuid`` is ``None`` where the driver did not tell it.
+    """
+
+    index: int
+    problem: str
+    uuid: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The sentence for people."""
+        return f"GPU {self.index} is left out: {self.problem}"
+
+
 class Inventory(Protocol):
     """Lists the GPUs of this node and measures them.
 
@@ -70,6 +87,9 @@ class Inventory(Protocol):
 
     def builds(self) -> Mapping[GpuUuid, Build]:
         """How the GPUs of the last :meth:`discover` are built. From any thread; asks nothing."""
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The GPUs that the last :meth:`discover` left out. From any thread; asks nothing."""
 
     def close(self) -> None:
         """Lets go of the driver; afterwards the other methods raise.

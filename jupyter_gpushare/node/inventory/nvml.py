@@ -21,7 +21,7 @@ from typing import Any
 import pynvml  # type: ignore[import-untyped]
 
 from jupyter_gpushare.node.host.processes import lineage
-from jupyter_gpushare.node.inventory.base import Build, InventoryError, Sensors
+from jupyter_gpushare.node.inventory.base import Build, InventoryError, LeftOut, Sensors
 from jupyter_gpushare.node.inventory.system import SystemProcesses
 from jupyter_gpushare.policy.words.model import (
     Bytes,
@@ -31,6 +31,7 @@ from jupyter_gpushare.policy.words.model import (
     ProcessId,
     ProcessReading,
 )
+from jupyter_gpushare.protocol import hostmemory
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,20 @@ _LOST = frozenset(
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
         28,  # NVML_ERROR_GPU_NOT_FOUND, which older pynvml does not name
     }
+)
+
+# Answers about a place of a GPU in MIG mode that holds no instance, or one that we may not use.
+_NOBODYS_PLACE = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_FOUND,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+    }
+)
+
+_NO_INSTANCE = (
+    "The GPU is in MIG mode and has no instance that can be used: make some"
+    " (nvidia-smi mig -cgi … -C), or switch MIG mode off."
 )
 
 # XID numbers that speak of one program's fault (13, 31, 43, 45, 68, 109) or
@@ -122,10 +137,14 @@ class _Device:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """In bytes. ``used`` excludes the driver's reserve where the driver tells it."""
+    """In bytes. ``used`` excludes the driver's reserve where the driver tells it.
+
+    ``of_host``: the GPU has none of its own.
+    """
 
     capacity: int
     used: int
+    of_host: bool = False
 
 
 class NvmlInventory:
@@ -151,6 +170,7 @@ class NvmlInventory:
         self._lost_boards: set[str] = set()
         self._readings_with_loss = 0
         self._told: set[str] = set()
+        self._left_out: tuple[LeftOut, ...] = ()
         # The newest stamp of each device's samples of work, as the driver counts them.
         self._sampled: dict[GpuUuid, int] = {}
         self._sensors: dict[GpuUuid, Sensors] = {}
@@ -182,6 +202,9 @@ class NvmlInventory:
 
     def builds(self) -> dict[GpuUuid, Build]:
         return {uuid: device.build for uuid, device in (self._devices or {}).items()}
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        return self._left_out
 
     def close(self) -> None:
         # First the flag, then the try: the thread with the lock looks at the
@@ -235,64 +258,73 @@ class NvmlInventory:
     def _discover(self) -> dict[GpuUuid, _Device]:
         found: dict[GpuUuid, _Device] = {}
         boards: dict[str, _Handle] = {}
+        left_out: list[LeftOut] = []
+        known = {device.board for device in (self._devices or {}).values()}
+        unsure: set[str] = set()
         number = 0
         for position in range(pynvml.nvmlDeviceGetCount()):
             number = max(number, position)
+            board: str | None = None
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(position)
                 board = _text(pynvml.nvmlDeviceGetUUID(handle))
-                devices = self._allocatable(handle, board, number)
+                devices = self._allocatable(handle, board, (position, number), left_out)
             except pynvml.NVMLError as error:
                 _reraise_if_general(error)
-                self._tell_once(f"GPU {position} is left out: {_problem(error)}")
+                if board not in known:
+                    left_out.append(LeftOut(position, _problem(error, str(position)), board))
                 continue
             boards[board] = handle
+            if any(one.index == position and one.uuid is None for one in left_out):
+                unsure.add(board)
             found.update((device.gpu.uuid, device) for device in devices)
             number += len(devices)
         for uuid, device in (self._devices or {}).items():
-            if device.board not in boards:  # lost, and therefore without a name just now
+            # Lost, and therefore without a name just now; or one of a board's that cannot be told.
+            if device.board not in boards or device.board in unsure:
                 found.setdefault(uuid, device)
-        self._devices = found
+        for one in left_out:
+            self._tell_once(one.text)
+        self._devices, self._left_out = found, tuple(left_out)
         self._listen(boards)
         return found
 
-    def _allocatable(self, handle: _Handle, board: str, number: int) -> list[_Device]:
-        """The GPU itself, or its MIG devices when it is in MIG mode."""
+    def _allocatable(
+        self, handle: _Handle, board: str, where: tuple[int, int], left_out: list[LeftOut]
+    ) -> list[_Device]:
+        """The GPU itself, or its MIG devices when it is in MIG mode; to ``left_out`` the others."""
+        position, number = where
         if not _in_mig_mode(handle):
             gpu = _describe(handle, GpuUuid(board), number)
             return [_Device(gpu, board, build=_build(handle))]
-        members: list[tuple[_Handle, int]] = []
-        for position in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        members: list[tuple[int, _Handle, int]] = []
+        before = len(left_out)
+        for place in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
             try:
-                member = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, position)
+                member = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place)
+                instance = int(pynvml.nvmlDeviceGetGpuInstanceId(member))
             except pynvml.NVMLError as error:
-                if error.value in (
-                    pynvml.NVML_ERROR_NOT_FOUND,
-                    pynvml.NVML_ERROR_INVALID_ARGUMENT,
-                    pynvml.NVML_ERROR_NO_PERMISSION,
-                ):
-                    continue  # this place on the GPU holds no instance, or one that we cannot use
-                raise
-            members.append((member, pynvml.nvmlDeviceGetGpuInstanceId(member)))
-        instances = [instance for _, instance in members]
-        return [
-            _Device(
-                # MIG devices of one GPU instance have their own processors but
-                # one common memory, and each reports all of it. Offering it
-                # more than once would book it twice, so each gets its part.
-                _describe(
-                    member,
-                    GpuUuid(_text(pynvml.nvmlDeviceGetUUID(member))),
-                    number + offset,
-                    instances.count(instance),
-                ),
-                board,
-                instance,
-                instances.count(instance),
-                _build(member),
-            )
-            for offset, (member, instance) in enumerate(members)
-        ]
+                # A place that holds no instance, or one that was given to others only.
+                if error.value not in _NOBODYS_PLACE:
+                    left_out.append(_unreadable(position, place, error))
+                continue
+            members.append((place, member, instance))
+        instances = [instance for _place, _member, instance in members]
+        devices: list[_Device] = []
+        for place, member, instance in members:
+            # MIG devices of one GPU instance have their own processors but one common memory, and
+            # each reports all of it. Offering it more than once would book it twice, so each gets
+            # its part.
+            sharers = instances.count(instance)
+            try:
+                uuid = GpuUuid(_text(pynvml.nvmlDeviceGetUUID(member)))
+                gpu = _describe(member, uuid, number + len(devices), sharers)
+                devices.append(_Device(gpu, board, instance, sharers, _build(member)))
+            except pynvml.NVMLError as error:
+                left_out.append(_unreadable(position, place, error))
+        if not devices and len(left_out) == before:
+            left_out.append(LeftOut(position, _NO_INSTANCE, board))
+        return devices
 
     # Health
 
@@ -391,6 +423,9 @@ class NvmlInventory:
             memory = _memory(handle)
             utilisation = _utilisation(handle)
             processes = self._processes(handle, uuid, utilisation)
+            if memory.of_host:
+                # What no process on the GPU has, the host uses for itself.
+                processes += (ProcessReading((), None, system=True),)
             self._sensors[uuid] = _sensors(handle)
         except pynvml.NVMLError as error:
             _reraise_if_general(error)
@@ -552,14 +587,27 @@ def _describe(handle: _Handle, uuid: GpuUuid, number: int, sharers: int = 1) -> 
     )
 
 
+def _unreadable(position: int, place: int, error: pynvml.NVMLError) -> LeftOut:
+    """A MIG instance that cannot be read; others of its board can."""
+    _reraise_if_general(error)
+    return LeftOut(position, f"Its MIG instance {place}: {_problem(error, str(position))}")
+
+
 def _memory(handle: _Handle) -> _Memory:
     try:
         info = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError as error:
         if error.value not in _NO_ANSWER:
             raise
-        # An older driver counts its reserve as used and does not tell it apart.
-        info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        try:
+            # An older driver counts its reserve as used and does not tell it apart.
+            info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        except pynvml.NVMLError as none:
+            if none.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
+                raise
+            # The GPU has no memory of its own (GB10, in DGX Spark): it uses the host's.
+            total, available = hostmemory.whole(hostmemory.look(groups=False))
+            return _Memory(capacity=total, used=total - available, of_host=True)
         return _Memory(capacity=int(info.total), used=int(info.used))
     return _Memory(capacity=int(info.total) - int(info.reserved), used=int(info.used))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...policy.words.model import GpuReading, GpuUuid
-from .base import Sensors
+from .base import LeftOut, Sensors
 
 
 @dataclass(slots=True)
@@ -20,16 +20,21 @@ class Readings:
     by_gpu: dict[str, GpuReading] = field(default_factory=dict)
     problem: str | None = None
     sensors: Mapping[GpuUuid, Sensors] = field(default_factory=dict)
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def figures(readings: Readings) -> object:
     """Return what a person is shown of ``readings``: equal where they would see no difference."""
-    return readings.problem, {
-        uuid: (
-            reading.problem,
-            reading.used,
-            None if reading.utilisation is None else round(reading.utilisation, 2),
-            frozenset((process.lineage[:1], process.memory) for process in reading.processes),
-        )
-        for uuid, reading in readings.by_gpu.items()
-    }
+    return (
+        readings.problem,
+        readings.left_out,
+        {
+            uuid: (
+                reading.problem,
+                reading.used,
+                None if reading.utilisation is None else round(reading.utilisation, 2),
+                frozenset((process.lineage[:1], process.memory) for process in reading.processes),
+            )
+            for uuid, reading in readings.by_gpu.items()
+        },
+    )

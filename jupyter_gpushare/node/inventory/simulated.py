@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from jupyter_gpushare.node.inventory.base import Build, InventoryError, Sensors
+from jupyter_gpushare.node.inventory.base import Build, InventoryError, LeftOut, Sensors
 from jupyter_gpushare.policy.words.events import (
     ActivityChanged,
     LeaseEnded,
@@ -167,6 +167,9 @@ class SimulatedInventory:
     def builds(self) -> dict[GpuUuid, Build]:
         """None: the facts about a kind come from its name."""
         return {}
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        return ()
 
     def close(self) -> None:
         self._closed = True

@@ -6,12 +6,16 @@ A batch system gives a job some of a host's GPUs, and lists them in ``CUDA_VISIB
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from jupyter_gpushare.policy.words.model import Gpu, GpuReading, GpuUuid
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.batchjob import VISIBLE, job_of, why_no_gpu
 
-from .base import Build, Inventory, InventoryError, Sensors
+from .base import Build, Inventory, InventoryError, LeftOut, Sensors
+
+#: So people and launchers say that a program gets no GPU, if not by an empty text.
+_NONE: Final = frozenset({"-1", "nodevfiles"})
 
 
 def given_gpus(configured: str, environ: Mapping[str, str], *, simulated: bool) -> str | None:
@@ -31,19 +35,22 @@ def given_gpus(configured: str, environ: Mapping[str, str], *, simulated: bool) 
     return environ.get(VISIBLE)
 
 
-def choose(gpus: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
+def choose(
+    gpus: tuple[Gpu, ...], wanted: str, left_out: tuple[LeftOut, ...] = ()
+) -> tuple[Gpu, ...]:
     """The ``gpus`` that ``wanted`` names by indices, UUIDs or beginnings of UUIDs, between commas.
 
     CUDA reads the variable in the same way, but an entry that names no GPU quietly ends its list.
-    Here such an entry is an error, so that a missing GPU is noticed at once. Raises
-    :class:`InventoryError`.
+    Here such an entry is an error, so that a missing GPU is noticed at once; ``left_out`` are known
+    to be missing, and ``-1`` alone names none. Raises :class:`InventoryError`.
     """
     found: dict[str, Gpu] = {}
+    if wanted.strip().lower() in _NONE:
+        return ()
     for part in filter(None, (part.strip() for part in wanted.split(","))):
-        if part.isascii() and part.isdigit():
-            matches = [gpu for gpu in gpus if gpu.index == int(part)]
-        else:
-            matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(part.lower())]
+        matches = [gpu for gpu in gpus if _names(part, gpu)]
+        if not matches and any(_names(part, one) for one in left_out):
+            continue
         if len(matches) != 1:
             there = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus) or "none"
             raise InventoryError(
@@ -54,6 +61,12 @@ def choose(gpus: tuple[Gpu, ...], wanted: str) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if gpu.uuid in found)
 
 
+def _names(part: str, gpu: Gpu | LeftOut) -> bool:
+    if part.isascii() and part.isdigit():
+        return gpu.index == int(part)
+    return (gpu.uuid or "").lower().startswith(part.lower())
+
+
 class VisibleInventory:
     """The GPUs of ``inventory`` that ``wanted`` names, and no other's readings."""
 
@@ -61,6 +74,7 @@ class VisibleInventory:
         self._inventory = inventory
         self._wanted = wanted
         self._chosen: tuple[Gpu, ...] = ()
+        self._left_out: tuple[LeftOut, ...] = ()
         self._is_first = True
 
     @property
@@ -70,10 +84,18 @@ class VisibleInventory:
     def discover(self) -> tuple[Gpu, ...]:
         gpus = self._inventory.discover()
         if self._is_first:
-            self._chosen = choose(gpus, self._wanted)
+            self._chosen = choose(gpus, self._wanted, self._inventory.left_out())
             self._is_first = False
         # Afterwards by UUID: an index may mean another GPU after one fell off the bus.
         chosen = {gpu.uuid for gpu in self._chosen}
+        # A job's node manager has nothing to say of the GPUs of others. One that was given none,
+        # mostly by a shell that was to hide them from something else, says so.
+        none = f"{VISIBLE} was {self._wanted!r} where the node manager started, which names no GPU"
+        mends = "Start the Jupyter server without it, or set c.NodeManagerApp.gpus"
+        out = [one for one in self._inventory.left_out() if self._is_named(one)]
+        if not chosen and not out:
+            out = [LeftOut(gpu.index, f"{none}. {mends}.", gpu.uuid) for gpu in gpus]
+        self._left_out = tuple(out)
         return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
 
     def read(self) -> tuple[GpuReading, ...]:
@@ -89,6 +111,12 @@ class VisibleInventory:
 
     def builds(self) -> Mapping[GpuUuid, Build]:
         return self._inventory.builds()
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        return self._left_out
+
+    def _is_named(self, one: LeftOut) -> bool:
+        return any(_names(part.strip(), one) for part in self._wanted.split(",") if part.strip())
 
     def close(self) -> None:
         self._inventory.close()

@@ -73,7 +73,8 @@ class NodeFacts:
     """The facts about the node itself in a status. ``now`` and ``boot`` are the same instant.
 
     ``quotas_as_of`` is set while JupyterHub is away: when it last told its groups' quotas.
-    ``ledger`` is the path of the ledger, ``hints`` where else people would get a GPU.
+    ``ledger`` is the path of the ledger, ``hints`` where else people would get a GPU, ``left_out``
+    sentences about GPUs that are not shared.
     """
 
     name: str
@@ -83,6 +84,7 @@ class NodeFacts:
     now: float
     boot: float
     problem: str | None = None
+    left_out: tuple[str, ...] = ()
     quotas_as_of: float | None = None
     ledger: str | None = None
     hints: Hints = field(default_factory=dict)
@@ -272,6 +274,7 @@ class Sheet:
             "quota": quota_document(state, viewer.environment, config),
             "servers": self._servers(viewer),
             "gpus": [self._gpu(row, viewer) for row in self._gpus],
+            "left_out": list(facts.left_out),
             "predictions": self._predictions(viewer.is_mine),
             "more": {"leases": leases, "queue": queue},
             "waits": self._waits,

@@ -186,6 +186,7 @@ class Statuses:
             now=self._clock.wall(),
             boot=self._clock.boot(),
             problem=manager.readings.problem,
+            left_out=tuple(one.text for one in manager.readings.left_out),
             quotas_as_of=self.quotas_as_of(),
             ledger=self.ledger,
             hints=self.hints(),

@@ -190,6 +190,8 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
 
 
 def _never(state: State, quota: Quota, request: Request) -> Refuse | None:
+    if not state.gpus:
+        return Refuse(RefusalReason.UNAVAILABLE, texts.NO_GPU)
     sizes = [books.gpu.memory for books in state.gpus.values()]
     never = refusal(sizes, quota, request.gpus, request.memory)
     if never is None:

@@ -52,6 +52,13 @@ def gpus(count: int | None) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
+#: Whatever the quota is: one of all GPUs is 0 there.
+NO_GPU: Final = (
+    "This node has no GPU to share now. `jupyter gpushare status` lists the GPUs of the host that "
+    "are left out, and says why."
+)
+
+
 def refusal_text(refused: Refused) -> str:
     """Why a request can never be granted, with the figures, and what to ask instead."""
     n = refused.numbers

@@ -271,6 +271,26 @@ describe('GpusView', () => {
     expect(screen.getByText('utilisation unknown')).toBeTruthy();
   });
 
+  it('says which GPUs are left out, and why', () => {
+    const left_out = ['GPU 1 is left out: it has fallen off the bus.'];
+    show(GpusView, aStatus({ gpus: [aGpu(0)], left_out }));
+    expect(screen.getByText(left_out[0])).toBeTruthy();
+    expect(screen.queryByText(/no GPU to share/)).toBeNull();
+  });
+
+  it('blames no quota where there is nothing to share', () => {
+    const status = aStatus({
+      gpus: [],
+      left_out: ['GPU 0 is left out: CUDA_VISIBLE_DEVICES was empty.'],
+      quota: aQuota({ gpus: 0 })
+    });
+    show(GpusView, status);
+    expect(screen.getByText(/CUDA_VISIBLE_DEVICES was empty/)).toBeTruthy();
+    expect(screen.getByText(/no GPU to share/)).toBeTruthy();
+    show(QuotaView, status);
+    expect(screen.queryByText(/administrator/)).toBeNull();
+  });
+
   it('says why a GPU is out of service, and who is still there', () => {
     const out = { reason: 'its fan is replaced', by: null, leases: 2 };
     const gpus = [aGpu(0, { out_of_service: out }), aGpu(1)];

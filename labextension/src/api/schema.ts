@@ -916,6 +916,8 @@ export interface components {
             environment: string;
             gpus: components["schemas"]["Gpu"][];
             leases: components["schemas"]["Lease"][];
+            /** @description a sentence for each GPU of the host that is not shared, and why */
+            left_out?: string[];
             /** @description how many rows there are after this page of an administrator's, or how many of others' are left out */
             more?: {
                 leases: number;

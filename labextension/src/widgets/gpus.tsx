@@ -27,7 +27,8 @@ export function GpusView(): JSX.Element {
   if (!status) {
     return <Skeleton lines={4} label={trans.__('Loading the GPUs')} />;
   }
-  if (!status.gpus.length) {
+  const leftOut = status.left_out ?? NONE;
+  if (!status.gpus.length && !leftOut.length) {
     return (
       <p className="jp-gpushare-empty">
         {trans.__(
@@ -52,6 +53,16 @@ export function GpusView(): JSX.Element {
           {trans.__('Simulated: code runs on CPU.')}
         </p>
       )}
+      {!status.gpus.length && (
+        <p className="jp-gpushare-empty">
+          {trans.__('This node has no GPU to share now.')}
+        </p>
+      )}
+      {leftOut.map(text => (
+        <p key={text} className="jp-gpushare-advice">
+          {text}
+        </p>
+      ))}
       <HostMemory node={status.node} />
       <ul
         className="jp-gpushare-cards"

@@ -40,7 +40,11 @@ export function QuotaView(): JSX.Element {
         text={gpuText(gpus, trans)}
         use={gpus}
         advice={
-          quota.pool ? poolText(quota.pool, trans) : gpuAdvice(gpus, trans)
+          quota.pool
+            ? poolText(quota.pool, trans)
+            : status.gpus.length
+              ? gpuAdvice(gpus, trans)
+              : trans.__('This node has no GPU to share now.')
         }
       />
       {memory.map(({ gpu, use }) => (
