@@ -58,10 +58,15 @@ def stepper(case: Any, model: Any, batch: tuple[Any, ...]) -> Callable[[], None]
 
 def peak(case: Any) -> int:
     """The most bytes that torch's allocator had given out during two iterations."""
+    return peak_of(lambda: stepper(case, case.make(), case.batch()))
+
+
+def peak_of(make: Callable[[], Callable[[], Any]]) -> int:
+    """The same of a step, which is made with all that it needs."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step = stepper(case, case.make(), case.batch())
+        step = make()
         with record_function("the steps"):
             step()
             step()
@@ -178,7 +183,7 @@ def features_of(case: Any) -> dict[str, Any]:
     training = case.optimizer is not None
     batch = case.batch() if training else case.batch()[:-1]
     loss = case.loss if training else None
-    told = trace(pack((model, batch, loss, case.optimizer_of(model))), training)
+    told = trace(pack((model, batch, loss, case.optimizer_of(model), None)), training)
     told.update(framework="torch", training=training, iterations=1)
     return dict(told)
 

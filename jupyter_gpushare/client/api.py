@@ -11,7 +11,6 @@ from ..protocol.messages import Method
 from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from .acquire import broker
 from .asking.blocks import Needs
-from .errors import GpuShareError
 from .words.grant import Grant
 from .words.promises import read_wish
 from .words.settings import ONE_PART, Ask, parse_class, parse_reserve
@@ -160,22 +159,17 @@ def estimate(
 
     Raises ``GpuShareError`` where the model cannot be looked at, and says what to do.
     """
-    from ..predict.dryrun import DryRunFailed, dry_run
+    from .asking.predicting import dry_run_of, predicted
 
-    try:
-        features = dry_run(
-            model,
-            batch,
-            iterations=iterations,
-            training=training,
-            loss=loss,
-            optimizer=optimizer,
-            timeout=timeout,
-        )
-    except DryRunFailed as error:
-        raise GpuShareError(str(error)) from error
-    from .asking.predicting import predicted
-
+    features = dry_run_of(
+        model,
+        batch,
+        iterations=iterations,
+        training=training,
+        loss=loss,
+        optimizer=optimizer,
+        timeout=timeout,
+    )
     return predicted(broker(), features)
 
 

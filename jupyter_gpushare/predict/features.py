@@ -27,7 +27,8 @@ class Node:
 class Features:
     """What a model and a batch need; the same on each GPU. ``flops`` and ``bytes`` are of one
     iteration, ``peak`` is the most bytes that tensors have at once (weights, gradients and the
-    optimizer's state with them), without what an allocator or a driver adds."""
+    optimizer's state with them), without what an allocator or a driver adds. ``guessed`` of these
+    bytes are of a loss that nobody named; whoever is told the features is not told this."""
 
     framework: str  # "torch", "jax", "tensorflow"
     nodes: tuple[Node, ...]  # the kinds that occur, in the table's order
@@ -36,6 +37,7 @@ class Features:
     inputs: int  # count of input elements
     peak: int
     training: bool
+    guessed: int = 0
 
     @property
     def flops(self) -> int:
@@ -77,6 +79,7 @@ class Features:
                 inputs=int(document["inputs"]),
                 peak=int(document["peak"]),
                 training=bool(document["training"]),
+                guessed=int(document.get("guessed", 0)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"these are no features: {error!r}") from error

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jupyter_gpushare.client.cell import reading
-from jupyter_gpushare.client.cell.reading import Unknown, work_of
-from jupyter_gpushare.client.words.prediction import Prediction, start_words, time_words
+from jupyter_gpushare.client.cell.reading import Unknown, is_model, work_of
+from jupyter_gpushare.client.words.prediction import (
+    Prediction,
+    guessed,
+    left_out,
+    start_words,
+    time_words,
+)
 
 GIB = 2**30
 
@@ -98,7 +105,8 @@ for epoch in range(N):
 """
     known = names()
     work = work_of(cell, known)
-    assert work == (known["model"], "the batch", 70, True, known["optimizer"])
+    assert work[:5] == (known["model"], "the batch", 70, True, known["optimizer"])
+    assert work.models == ("model",)
     assert work_of("net.model(x, y)", known)[:4] == (
         known["model"],
         ("the batch", "the target"),
@@ -132,3 +140,110 @@ def test_nothing_of_a_cell_is_run() -> None:
 
     with pytest.raises(Unknown):
         work_of("touchy.model(x); model(explode())", names(touchy=Touchy()))
+
+
+def test_what_a_prediction_leaves_out_is_said() -> None:
+    told = {"batch": 32, "iterations": 1, "kinds": [kind("A100")]}
+    (note,) = guessed(73 * 2**20)
+    assert "No loss is known" in note
+    assert "73 MiB of the memory" in note
+    assert guessed(0) == ()
+    notes = left_out(("G", "D"), "It sleeps.")
+    assert notes[0] == "The cell's own steps could not be followed. It sleeps."
+    assert "This is G alone. What the cell does with D comes on top of it" in notes[1]
+    assert left_out(("model",), "") == ()
+    shown = Prediction(told, notes=notes)
+    assert all(note in repr(shown) for note in notes)
+    assert "This is G alone" in shown._repr_html_()
+
+
+# -- one iteration of a cell -------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchs(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of a notebook with two models and their optimizers, as torch's classes are."""
+
+    class Module:
+        def __call__(self) -> None:
+            raise AssertionError("a model was called")
+
+    class _Loss(Module): ...
+
+    class Optimizer: ...
+
+    class Tensor: ...
+
+    for one in (Module, _Loss, Optimizer, Tensor):
+        one.__module__ = "torch"
+    monkeypatch.setattr(reading, "is_model", is_model)
+
+    def mine(*_: Any) -> None:
+        raise AssertionError("a function was called")
+
+    made = {"G": Module(), "D": Module(), "bce": _Loss(), "x": Tensor(), "mine": mine}
+    made |= {"log": [], "post": ModuleType("requests")}
+    return {**made, "g": Optimizer(), "d": Optimizer(), "torch": ModuleType("torch")}
+
+
+GAN = """
+for step in range(200):
+    z = torch.randn(64, 100, device="cuda")
+    with timer():
+        fake = G(z)
+        wrong = bce(D(x), 1) + mine(D(fake.detach()), 0)
+    d.zero_grad(); wrong.backward(); d.step()
+    g_wrong = bce(D(fake), 1)
+    g_wrong.backward()
+    if step % 10 == 0:
+        print(step, wrong.item())
+        g.step()
+    log.append(wrong.item())
+    mine(D(x).mean())
+    shown = len(log)
+"""
+
+
+def test_a_step_has_all_models_losses_and_optimizers_and_nothing_else(
+    torchs: dict[str, Any],
+) -> None:
+    work = work_of(GAN, torchs)
+    assert (work.models, work.iterations, work.training) == (("G", "D"), 200, True)
+    assert work.batch is None, "only the step makes it"
+    assert work.step is not None
+    assert set(work.step.names) == {"torch", "G", "D", "bce", "mine", "x", "g", "d"}
+    lines = work.step.source.splitlines()
+    assert lines[0] == "z = torch.randn(64, 100, device='cuda')"
+    assert lines[-2:] == ["g.step()", "D(x)"]
+    assert not any(word in work.step.source for word in ("timer", "log", "print", "shown"))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "y = mine()\nG(x, y).backward()",  # it makes data
+        "def data(): ...\ny = data()\nG(x, y)",
+        "for y in loader: G(x, y)",
+        "G(x, [mine(one) for one in (1, 2)])",
+        "y = torch.load('x')\nG(y)",
+        "y = post.send(G(x))\nD(y)",
+    ],
+)
+def test_there_is_no_step_where_something_else_would_have_to_run(
+    cell: str, torchs: dict[str, Any]
+) -> None:
+    assert reading._Slicer(torchs).step_of(ast.parse(cell)) is None
+
+
+def test_contexts_and_modules_of_torch_come_along(torchs: dict[str, Any]) -> None:
+    cell = """
+import torch.nn.functional as F
+with torch.autocast("cuda"), open("x") as file:
+    wrong = F.relu(G(x)).mean()
+    print(file)
+wrong.backward()
+"""
+    step = work_of(cell, torchs).step
+    assert step is not None
+    assert step.source.splitlines()[1] == "with torch.autocast('cuda'):"
+    assert "file" not in step.source

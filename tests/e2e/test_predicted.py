@@ -152,7 +152,7 @@ def cells_are_asked_about(kernel: Kernel) -> None:
     shown = kernel.ok("%%gpushare --dry-run\n" + cell)
     assert "70 iterations with a batch of 32" in shown.plain()
     assert kernel.ok("print(ran)").stream().strip() == "False"
-    cell = "for x in range(3):\n    model(torch.randn(x, 8))"
+    cell = "for x in iter([batch]):\n    model(x)"
     assert "exists only while the cell runs" in said(f"%%gpushare --dry-run\n{cell}")
     assert "Run the cell that makes it first" in said("%gpushare predict nothing, batch")
     assert "needs a model and a batch" in said("%gpushare predict model")

@@ -10,6 +10,7 @@ import os
 import pickle
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,14 @@ from jupyter_gpushare.predict.dryrun.child import answer_to
 from jupyter_gpushare.predict.dryrun.travel import pack
 
 told: dict[str, Any] = {}
+GAN = """for _ in range(100):
+    fake = G(torch.randn(256, 64, device="cuda"))
+    wrong = bce(D(real), torch.ones(256, 1)) + bce(D(fake.detach()), torch.zeros(256, 1))
+    d.zero_grad(); wrong.backward(); d.step()
+    fooled = bce(D(fake), torch.ones(256, 1))
+    g.zero_grad(); fooled.backward(); g.step()
+    log.append(fooled.item())
+"""
 
 
 def tell(name: str, *arguments: Any, **options: Any) -> None:
@@ -116,11 +125,40 @@ def of_torch() -> None:
     here("training", model, batch(), loss=loss, optimizer=adam)
     # The same in earnest.
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-    from predictor_runs import peak
+    from predictor_runs import peak, peak_of
     from predictor_zoo import Case
 
     told["real peak"] = peak(Case("", "", mlp, batch, loss, "adam"))
     told["cuda"] = torch.cuda.is_initialized()
+
+    words = nn.Sequential(nn.Embedding(1000, 16), nn.Linear(16, 1000))
+    text = torch.zeros(8, 32, dtype=torch.long)
+
+    def entropy(out: Any, target: Any) -> Any:
+        return nn.functional.cross_entropy(out.flatten(0, 1), target.flatten())
+
+    here("no loss", words, text, optimizer="adamw")
+    here("a loss", words, (text, text), loss=entropy, optimizer="adamw")
+
+    def gan() -> dict[str, Any]:
+        makes = nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, 784))
+        judges = nn.Sequential(nn.Linear(784, 500), nn.ReLU(), nn.Linear(500, 1))
+        return {
+            **{"torch": torch, "G": makes, "D": judges, "bce": nn.BCEWithLogitsLoss()},
+            **{"g": torch.optim.Adam(makes.parameters()), "real": torch.zeros(256, 784)},
+            "d": torch.optim.Adam(judges.parameters()),
+        }
+
+    work = work_of(GAN, gan())
+    here("gan", work.model, work.batch, step=work.step, training=True, iterations=work.iterations)
+
+    def really() -> Any:
+        # As the cell is, on the CPU.
+        space, lines = gan(), textwrap.dedent(GAN.partition("\n")[2]).replace(', device="cuda"', "")
+        code = compile(lines.partition("log")[0], "", "exec")
+        return lambda: exec(code, space)
+
+    told["real gan"] = peak_of(really)
 
 
 def of_jax() -> None:

@@ -81,6 +81,17 @@ def test_a_torch_dry_runs_peak_is_what_the_allocator_gives_out(of_torch: dict[st
     assert of_torch["training"]["peak"] == pytest.approx(of_torch["real peak"], rel=0.02)
 
 
+def test_a_loss_that_nobody_named_is_guessed_and_not_too_small(of_torch: dict[str, Any]) -> None:
+    guessed, named = of_torch["no loss"], of_torch["a loss"]
+    assert guessed["peak"] >= named["peak"]
+    assert guessed["peak"] == pytest.approx(named["peak"], rel=0.05)
+
+
+def test_a_cell_with_two_models_has_the_memory_of_both(of_torch: dict[str, Any]) -> None:
+    assert of_torch["gan"]["peak"] == pytest.approx(of_torch["real gan"], rel=0.03)
+    assert (of_torch["gan"]["batch"], of_torch["gan"]["iterations"]) == (256, 100)
+
+
 def test_no_gpu_is_touched_and_our_hook_keeps_out(of_torch: dict[str, Any]) -> None:
     says = of_torch["curious"]["says"]
     assert of_torch["curious"]["reason"] == "failed"

@@ -11,23 +11,35 @@ from ...protocol.messages import Method
 from ..errors import GpuShareError, NodeUnavailable
 from ..session.code import code_of
 from ..session.task import describe_task
-from ..words.prediction import Prediction
+from ..words.prediction import Prediction, guessed
 
 if TYPE_CHECKING:
     from .broker import Broker
 
 
-def predicted(broker: Broker, features: Features) -> Prediction:
-    """What a model needs. Raises :class:`GpuShareError` where the node manager refuses."""
+def dry_run_of(model: Any, batch: Any, **options: Any) -> Features:
+    """What a dry run tells. Raises :class:`GpuShareError`, which says what to do."""
+    from ...predict.dryrun import DryRunFailed, dry_run
+
+    try:
+        return dry_run(model, batch, **options)
+    except DryRunFailed as error:
+        raise GpuShareError(str(error)) from error
+
+
+def predicted(broker: Broker, features: Features, *notes: str) -> Prediction:
+    """What a model needs, with notes on what that leaves out. Raises :class:`GpuShareError` where
+    the node manager refuses."""
+    notes += guessed(features.guessed)
     if not broker.configured:
-        return _locally(features, "There is no node manager.")
+        return _locally(features, notes, "There is no node manager.")
     try:
         if not broker.understands(Method.PREDICT):
-            return _locally(features, "The node manager is of an older release.")
+            return _locally(features, notes, "The node manager is of an older release.")
         answer = broker.call(Method.PREDICT, **params_of(features))
     except NodeUnavailable as error:
-        return _locally(features, str(error))
-    return Prediction(answer if isinstance(answer, dict) else {})
+        return _locally(features, notes, str(error))
+    return Prediction(answer if isinstance(answer, dict) else {}, notes=notes)
 
 
 def params_of(features: Features) -> dict[str, Any]:
@@ -45,7 +57,7 @@ def params_of(features: Features) -> dict[str, Any]:
     }
 
 
-def _locally(features: Features, why: str) -> Prediction:
+def _locally(features: Features, notes: tuple[str, ...], why: str) -> Prediction:
     from ...predict.estimates import Predictor, WrongModels
     from ...predict.kinds import KINDS
 
@@ -55,4 +67,4 @@ def _locally(features: Features, why: str) -> Prediction:
         raise GpuShareError(str(error)) from error
     rows = [{**asdict(one), "basis": one.basis.value} for one in found]
     told = {"batch": features.batch, "iterations": features.iterations, "kinds": rows}
-    return Prediction(told, why)
+    return Prediction(told, why, notes)

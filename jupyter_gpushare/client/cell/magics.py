@@ -245,9 +245,13 @@ class GpuShareMagics(Magics):
         if optimizer is not None and optimizer not in VERB_OPTIONS["predict"]["--optimizer"]:
             optimizer = self._evaluated(where, optimizer)
         loss = None if options.loss is None else self._evaluated(where, options.loss)
-        self._estimate(*told, iterations=iterations, loss=loss, optimizer=optimizer)
+        from .. import api
+
+        prediction = api.estimate(*told, iterations=iterations, loss=loss, optimizer=optimizer)
+        self._show(repr(prediction), prediction._repr_html_())
 
     def _dry_run(self, cell: str) -> None:
+        from .dryrun import estimate_cell
         from .reading import Unknown, work_of
 
         shell: Any = self.shell
@@ -255,13 +259,8 @@ class GpuShareMagics(Magics):
             work = work_of(shell.transform_cell(cell), shell.user_ns)
         except Unknown as error:
             raise UsageError(f"%%gpushare --dry-run: {error}") from None
-        self._estimate(
-            work.model,
-            work.batch,
-            iterations=work.iterations,
-            training=work.training or None,
-            optimizer=work.optimizer,
-        )
+        prediction = estimate_cell(work)
+        self._show(repr(prediction), prediction._repr_html_())
 
     def _evaluated(self, where: str, expression: str) -> Any:
         shell: Any = self.shell
@@ -272,12 +271,6 @@ class GpuShareMagics(Magics):
                 f"{where}: `{expression}` cannot be used: {type(error).__name__}: {error}. Run "
                 "the cell that makes it first."
             ) from None
-
-    def _estimate(self, model: Any, batch: Any, **more: Any) -> None:
-        from .. import api
-
-        prediction = api.estimate(model, batch, **more)
-        self._show(repr(prediction), prediction._repr_html_())
 
     def _help(self, words: list[str]) -> None:
         from ..words import render

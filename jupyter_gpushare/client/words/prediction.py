@@ -30,11 +30,12 @@ class Prediction:
     """What a model and a batch need on each kind of GPU; shows itself as a table.
 
     ``kinds`` are the rows, as the protocol has them (``PredictedKind``). ``local``: why no node
-    manager was asked; then nobody knows what would start.
+    manager was asked; then nobody knows what would start. ``notes``: what the figures leave out.
     """
 
-    def __init__(self, document: Document, local: str = "") -> None:
+    def __init__(self, document: Document, local: str = "", notes: Sequence[str] = ()) -> None:
         self._document = document
+        self.notes = tuple(notes)
         self.local = local
         self.kinds: tuple[Document, ...] = tuple(document.get("kinds") or ())
 
@@ -62,16 +63,42 @@ class Prediction:
     def _notes(self) -> Sequence[str]:
         if self.local:
             return (
+                *self.notes,
                 f"{self.local} So these are the kinds of GPUs that this package knows, and nobody "
                 "can tell when a request would start.",
             )
         if not self.kinds:
             return ()
         return (
+            *self.notes,
             "Memory: what nine of ten such runs need at most. Requests of this process that name "
             f"no memory reserve {size(self.memory)}, where the reserve is `estimate`, until its "
             "steps are measured.",
         )
+
+
+def guessed(amount: int) -> tuple[str, ...]:
+    """The note on a loss that nobody named, which takes so many bytes of what is predicted."""
+    if not amount:
+        return ()
+    return (
+        "No loss is known, so the cross entropy of all that the model gives is taken: "
+        f"{size(amount)} of the memory. A loss that keeps less needs up to so much less. Name "
+        "yours: `%gpushare predict … --loss FUNCTION`.",
+    )
+
+
+def left_out(models: Sequence[str], why: str) -> tuple[str, ...]:
+    """The notes on a cell of which only the first model is predicted; ``why`` it is so."""
+    notes = (f"The cell's own steps could not be followed. {why}",) if why else ()
+    if len(models) < 2:
+        return notes
+    others = ", ".join(models[1:])
+    return (
+        *notes,
+        f"This is {models[0]} alone. What the cell does with {others} comes on top of it: predict "
+        "each by itself, and the sum is enough.",
+    )
 
 
 def row(kind: Document) -> tuple[str, ...]:

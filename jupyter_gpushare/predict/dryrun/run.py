@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ..features import Features
 from .errors import DryRunFailed
+from .step import Step
 from .travel import pack
 
 #: The child computes nothing on a GPU, and our own import hook asks for none there.
@@ -38,6 +39,7 @@ def dry_run(
     training: bool | None = None,
     loss: Callable[..., Any] | None = None,
     optimizer: Any = None,
+    step: Step | None = None,
     timeout: float = 60.0,
 ) -> Features:
     """What ``model`` needs for ``iterations`` over ``batch``, without running it on a GPU.
@@ -46,8 +48,10 @@ def dry_run(
     and its parameters. ``batch`` is what the model is called with: a tensor, or a tuple or a dict
     of them. Training is meant where a ``loss`` or an ``optimizer`` is given. ``loss(output)`` or
     ``loss(output, target)`` gives a scalar; for the latter the batch's last part is the target;
-    without a loss it is the output's mean. ``optimizer`` is an optimizer of the model, or "sgd",
-    "adam" or "adamw". No weights leave this process. Raises `DryRunFailed`.
+    without a loss the scalars that the model gives are it, else the cross entropy of all outputs,
+    and `Features.guessed` says how much of the peak that is. ``optimizer`` is an optimizer of the
+    model, or "sgd", "adam" or "adamw". A ``step`` of torch takes the place of all these. No weights
+    leave this process. Raises `DryRunFailed`.
     """
     framework = framework_of(model)
     if training is None:
@@ -56,7 +60,7 @@ def dry_run(
         "framework": framework,
         "training": training,
         # A compiled module hands the original over: the dry run counts its operations itself.
-        "job": pack((getattr(model, "_orig_mod", model), batch, loss, optimizer)),
+        "job": pack((getattr(model, "_orig_mod", model), batch, loss, optimizer, step)),
     }
     try:
         done = subprocess.run(

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..table import ATEN, OTHER
-from .child import split, told
+from .child import GUESSED, split, told
+from .step import Step
 from .tally import Tally
 from .travel import Described, unpack
 
@@ -108,23 +110,95 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     # The fused encoder layer of inference is one operation that no formula knows.
     torch.backends.mha.set_fastpath_enabled(False)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        model, batch, loss, optimizer = unpack(packed, stand_in)
-        inputs, target = split(batch, loss if training else None)
-        leaves = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-        step = _step(model, inputs, target, loss, _optimizer(model, optimizer), training)
-        memory = MemTracker()
-        memory.track_external(*_modules(model, loss), *_tensors(batch))
+    torch.autocast.__init__ = _autocast_on_cpu(torch.autocast.__init__)
+    with FakeTensorMode(allow_non_fake_inputs=True), OnCpu():
+        model, batch, loss, optimizer, cell = unpack(packed, stand_in)
+        guess, inputs = Guess(), Inputs(model)
+        if cell is not None:
+            things = list(cell.names.values())
+            step = _of_cell(cell)
+        else:
+            given, target = split(batch, loss if training else None)
+            things = [model, loss, batch]
+            own = _optimizer(model, optimizer)
+            step = _step(model, given, target, loss or guess, own, training)
+        memory = Memory()
+        memory.track_external(*_modules(things), *_tensors(things))
         counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
         recorder = Recorder(counter)
         with counter, recorder, memory:
             for iteration in range(ITERATIONS):
                 recorder.is_on = iteration == ITERATIONS - 1
-                memory.reset_mod_stats()
                 step()
         most = memory.get_tracker_snapshot("peak")
-    given = [tuple(leaf.shape) for leaf in leaves]
-    return told(recorder.tally, given, sum(of["Total"] for of in most.values()))
+    peak = sum(of["Total"] for of in most.values())
+    return told(recorder.tally, inputs.shapes, peak, guess.bytes)
+
+
+class Memory(MemTracker):
+    """Without its figures for each module, which it cannot give of one that is called twice."""
+
+    def _pre_fw_hook(self, module: Any, inputs: Any) -> None: ...
+    def _post_fw_hook(self, module: Any, inputs: Any, outputs: Any) -> None: ...
+    def _pre_bw_hook(self, module: Any, args: Any) -> None: ...
+    def _post_bw_hook(self, module: Any, args: Any) -> None: ...
+
+
+class OnCpu(TorchFunctionMode):
+    """There is no GPU: what is asked for on one, or moved to one, is on the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if kwargs.get("device") is not None:
+            kwargs["device"] = "cpu"
+        if func is torch.Tensor.to:
+            args = tuple("cpu" if isinstance(one, str | torch.device) else one for one in args)
+        return func(*args, **kwargs)
+
+
+def _autocast_on_cpu(init: Any) -> Any:
+    def on_cpu(self: Any, _device: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, "cpu", *args, **kwargs)
+
+    return on_cpu
+
+
+class Inputs:
+    """The shapes of what a model is called with, the first time."""
+
+    def __init__(self, model: Any) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self._hook = model.register_forward_pre_hook(self._seen, with_kwargs=True)
+
+    def _seen(self, _model: Any, args: Any, kwargs: Any) -> None:
+        self._hook.remove()
+        self.shapes = [tuple(leaf.shape) for leaf in _tensors((args, kwargs))]
+
+
+class Guess:
+    """The loss that nobody named: what the model gives as scalars to learn from, else the cross
+    entropy of all outputs, of which ``bytes`` is what it takes beside them."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def __call__(self, out: Any) -> Any:
+        found = [one for one in _tensors(out) if one.is_floating_point()]
+        own = [one for one in found if not one.dim() and one.requires_grad]
+        if own:
+            return sum(own)
+        self.bytes = GUESSED * sum(one.numel() for one in found)
+        return sum(-one.float().log_softmax(-1).mean() for one in found)
+
+
+def _of_cell(cell: Step) -> Callable[[], None]:
+    """One iteration of a cell, in a space of its own each time; what it gives to names is alive
+    until the next one begins, as in a notebook."""
+    code = compile(cell.source, "<the cell>", "exec")
+    space = dict(cell.names)
+    return lambda: exec(code, space)
 
 
 def stand_in(described: Described) -> Any:
@@ -145,12 +219,15 @@ def stand_in(described: Described) -> Any:
     return made.requires_grad_(described.requires_grad) if described.requires_grad else made
 
 
-def _modules(*things: Any) -> list[Any]:
-    return [thing for thing in things if isinstance(thing, torch.nn.Module)]
+def _modules(things: list[Any]) -> list[Any]:
+    """The modules among these that are in no other one."""
+    found = [thing for thing in things if isinstance(thing, torch.nn.Module)]
+    inner = {id(part) for one in found for part in one.modules() if part is not one}
+    return list({id(one): one for one in found if id(one) not in inner}.values())
 
 
-def _tensors(batch: Any) -> list[Any]:
-    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+def _tensors(things: Any) -> list[Any]:
+    return [leaf for leaf in tree_leaves(things) if isinstance(leaf, torch.Tensor)]
 
 
 def _optimizer(model: Any, optimizer: Any) -> Any:
@@ -182,10 +259,7 @@ def _step(
 
     def train() -> None:
         out = call()
-        if loss is not None:
-            value = loss(out) if target is None else loss(out, target)
-        else:
-            value = sum(one.float().mean() for one in _tensors(out) if one.is_floating_point())
+        value = loss(out) if target is None else loss(out, target)
         del out
         value.backward()
         if optimizer is not None:
