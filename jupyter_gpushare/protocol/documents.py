@@ -28,8 +28,9 @@ Per = Annotated[
 WhyEnded = Annotated[
     str | None,
     "Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), "
-    "kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered) "
-    "or rebooted; there may be more words later. null: it has not ended.",
+    "kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered), "
+    "unused (the process that asked had ended, and no other one was on its GPUs) or rebooted; "
+    "there may be more words later. null: it has not ended.",
 ]
 IdleTimeout = Annotated[
     float | None,

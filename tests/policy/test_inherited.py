@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.policy_moves import phase, restarted
 from support.policy_turns import CONFIG
@@ -15,8 +17,10 @@ from jupyter_gpushare.policy.words.model import (
     Bytes,
     EnvironmentName,
     FlagKind,
+    GpuReading,
     HolderAction,
     LeaseId,
+    ProcessReading,
     Quota,
     Request,
     TaskKind,
@@ -28,10 +32,10 @@ ALICE = EnvironmentName("alice")
 HERE = gpu(0).uuid
 
 
-def joined(*members: int) -> World:
+def joined(*members: int, simulated: bool = True) -> World:
     """Alice's kernel has the only GPU, others of hers have joined its lease, and Bob waits."""
     world = World()
-    world.start([gpu(0)], Quota(1, None))
+    world.start([replace(gpu(0), simulated=simulated)], Quota(1, None))
     world.request("alice", KERNEL, Request(request_id="cell"), kernel_id="k")
     world.memory[(KERNEL, HERE)] = GIB
     for pid in members:
@@ -120,6 +124,64 @@ def test_who_goes_on_with_a_revoked_lease_is_asked_to_end() -> None:
             one for event in step.events for one in core.effects(event, step.state, world.config)
         ]
         assert [one for one in told if isinstance(one, Signal)] == asked
+
+
+def beats(world: World, seconds: float) -> None:
+    """The training gives signs of life for so long; the GPU is measured."""
+    for _ in range(round(seconds / 10)):
+        world.tick(10)
+        world.run(cmd.Heartbeat(world.at, HERS, ALICE, process(TRAINING)))
+        world.run(cmd.Heartbeat(world.at, LeaseId("L2"), EnvironmentName("bob"), process(BOB)))
+        world.observe()
+
+
+def test_who_goes_on_and_is_not_on_the_gpu_keeps_it_for_a_stated_time() -> None:
+    """A data loader's worker without its notebook gives signs of life, and uses nothing."""
+    world = joined(TRAINING, simulated=False)
+    kernel_dies(world)
+    beats(world, world.config.survivor_grace - 10)
+    assert phase(world, "L1") == "held", "it may read its data first"
+    world.memory[(TRAINING, HERE)] = GIB
+    beats(world, 3 * world.config.survivor_grace)
+    assert phase(world, "L1") == "held", "it is on the GPU"
+    del world.memory[(TRAINING, HERE)]
+    beats(world, world.config.survivor_grace - 10)
+    assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
+    beats(world, 20)
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def test_while_the_one_that_asked_lives_it_need_not_be_on_the_gpu() -> None:
+    world = joined(TRAINING, simulated=False)
+    del world.memory[(KERNEL, HERE)]
+    beats(world, 2 * world.config.survivor_grace)
+    assert phase(world, "L1") == "held"
+
+
+def test_where_nothing_can_be_measured_signs_of_life_count() -> None:
+    world = joined(TRAINING)
+    kernel_dies(world)
+    beats(world, 2 * world.config.survivor_grace)
+    assert phase(world, "L1") == "held"
+    world.tick(world.config.heartbeat_timeout)
+    world.observe()
+    assert phase(world, "L1") == "forgotten"
+
+
+def test_a_child_that_is_seen_on_the_gpu_is_a_member_without_asking() -> None:
+    """As a program in C++ is that a notebook has started, and that outlives it."""
+    world = joined()
+    lineage = (process(TRAINING), process(KERNEL))
+    seen = ProcessReading(lineage, Bytes(4 * GIB))
+    world.run(cmd.Observe(world.at, (GpuReading(HERE, None, Bytes(4 * GIB), (seen,)),)))
+    kernel_dies(world)
+    orphan = ProcessReading(lineage[:1], Bytes(4 * GIB))
+    world.run(cmd.Observe(world.at, (GpuReading(HERE, None, Bytes(4 * GIB), (orphan,)),)))
+    assert world.state.leases[HERS].task.process == process(TRAINING)
+    assert not world.state.flags
+    world.die(TRAINING)
+    world.observe()
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
 
 
 def test_a_request_in_the_queue_is_only_the_one_of_the_process_that_asked() -> None:

@@ -418,6 +418,10 @@ _ENDED: Final[dict[EndReason, tuple[Reason, str]]] = {
     EndReason.KERNEL_ENDED: (Reason.UNKNOWN_LEASE, "The kernel was shut down or restarted."),
     EndReason.PROCESS_GONE: (Reason.UNKNOWN_LEASE, "The task's process is gone."),
     EndReason.REBOOTED: (Reason.UNKNOWN_LEASE, "The host was restarted."),
+    EndReason.UNUSED: (
+        Reason.UNKNOWN_LEASE,
+        "The process that asked for the lease has ended, and the others had nothing on its GPUs.",
+    ),
     EndReason.HEARTBEAT_LOST: (
         Reason.UNKNOWN_LEASE,
         "The task gave no sign of life for too long and held no GPU memory, so the lease ended.",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..books import links
 from ..measure import following
-from ..measure.observe import observe, used_by_environment, used_by_lease
+from ..measure.observe import observe, unused, used_by_environment, used_by_lease
 from ..recall import lifts, plan
 from ..say import texts
 from ..turns import arranging
@@ -129,6 +129,9 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
                 "the task gave no sign of life and holds no GPU memory",
             )
             _free_drained(draft, lease.id, draft.at)
+    for lease in tuple(unused(draft.state, command.readings, draft.at, draft.config)):
+        draft.end(lease, EndReason.UNUSED, "nothing of its other processes was on its GPUs")
+        _free_drained(draft, lease.id, draft.at)
     if command.ended is not None:
         draft.at = max(draft.at, command.ended)
     if len(draft.events) > before:

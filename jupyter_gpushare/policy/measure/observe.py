@@ -97,6 +97,7 @@ def observe(
         for key, size in _offenders(state, reading.uuid, parts, config):
             current[key] = size
     yield from _claims(state, seen, at)
+    yield from _joined(state, seen, at)
     yield from _still_there(state, seen, at)
     yield from _left_behind(state, seen, at, config)
     yield from _outlived(state, seen, at, config)
@@ -113,6 +114,35 @@ def observe(
     yield from watchdog.step(state, over, at, config)
     quiet = {gpu: parts.present - parts.moved for gpu, parts in seen.items() if not parts.opaque}
     yield from stalled.look(state, vitals, quiet, at, config)
+
+
+def unused(
+    state: State, readings: Iterable[GpuReading], at: float, config: PolicyConfig
+) -> Iterator[Lease]:
+    """Leases whose asker has ended, and of whose other members nothing is on their GPUs for long.
+
+    Where that cannot be measured these keep the lease as long as they give signs of life.
+    """
+    survivors = [
+        lease
+        for lease in state.leases.values()
+        if lease.inherited_at is not None and lease.phase is LeasePhase.HELD
+    ]
+    measured = {
+        reading.uuid
+        for reading in (readings if survivors else ())
+        if reading.uuid in state.gpus
+        and reading.problem is None
+        and not state.gpus[reading.uuid].gpu.simulated
+        and not _sort(state, reading, config).opaque
+    }
+    for lease in survivors:
+        claims = [(state.claims[(lease.id, part.gpu)], part.gpu) for part in lease.allocations]
+        since = max(lease.inherited_at or 0.0, *(claim.since for claim, _gpu in claims))
+        is_seen = any(claim.phase is ClaimPhase.RESIDENT for claim, _gpu in claims)
+        is_known = all(gpu in measured for _claim, gpu in claims) and not lease.is_resuming
+        if is_known and not is_seen and at - since >= config.survivor_grace:
+            yield lease
 
 
 def owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None:
@@ -296,6 +326,16 @@ def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[e
         # Processes we cannot trace might be this task's: then only its death is proof.
         if lease not in parts.present and (not parts.opaque or not state.leases[lease].members):
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
+
+
+def _joined(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+    """A child that is seen on the lease's GPU uses it, also if it has not asked: a C++ program."""
+    found = {(lease, process) for parts in seen.values() for process, lease in parts.owner.items()}
+    for name, process in sorted(found):
+        lease = state.leases[name]
+        # Start time 0: it cannot be told apart from a later process with its number.
+        if lease.phase is LeasePhase.HELD and process not in lease.members and process.start_time:
+            yield ev.MemberJoined(at, name, process)
 
 
 def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:

@@ -45,6 +45,13 @@ class PolicyConfig:
         "Seconds without a sign of life after which a task is stalled.",
         least=0.1,
     )
+    survivor_grace: float = setting(
+        300.0,
+        Unit.SECONDS,
+        "Seconds for which processes keep a lease after the one that asked for it has ended, if "
+        "nothing of theirs is seen on its GPUs: a data loader's worker without its notebook, say.",
+        least=1.0,
+    )
     restart_grace: float = setting(
         30.0,
         Unit.SECONDS,

@@ -79,6 +79,7 @@ class TaskKind(Enum):
 class EndReason(Enum):
     """Why a lease ended."""
 
+    SINCE = nonmember({"UNUSED": 3})
     RELEASED = "released"
     CANCELLED = "cancelled"
     REVOKED = "revoked"
@@ -87,6 +88,7 @@ class EndReason(Enum):
     KERNEL_ENDED = "kernel_ended"
     REFUSED = "refused"
     REBOOTED = "rebooted"
+    UNUSED = "unused"
 
 
 class BudgetLevel(Enum):
