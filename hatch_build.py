@@ -2,6 +2,10 @@
 
 And make the links of README.md absolute for the package's page on an index, which has no files.
 
+It is also the build backend: hatchling's, with the metadata told before the build. pip then says
+within seconds that it finds no `jupyter-gpushare-client`, which is on no index and comes from this
+repository, too, and not after the minutes that the JupyterLab side takes.
+
 Hatchling leaves out silently what is not there. A development build is no UI either: it is large,
 and its log has the builder's paths in it. Nor is one of another version, which was left behind.
 """
@@ -9,6 +13,7 @@ and its log has the builder's paths in it. Nor is one of another version, which 
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +21,14 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.version import Version
+
+# Hatchling leaves these hooks out for pip, since its own build hooks may add dependencies. Ours add
+# none.
+_pip = os.environ.pop("PIP_BUILD_TRACKER", None)
+from hatchling.build import *  # noqa: E402, F403
+
+if _pip is not None:
+    os.environ["PIP_BUILD_TRACKER"] = _pip
 
 UI = Path("jupyter_gpushare", "labextension")
 SCHEMAS = Path("labextension", "schema")

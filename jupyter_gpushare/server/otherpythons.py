@@ -67,15 +67,19 @@ def has_hook(python: str, patience: float = PATIENCE) -> bool | None:
 def client_source() -> str:
     """What another Python's pip installs the light client from.
 
-    That is the file or folder that this one has it from, where pip kept that and it is still there;
-    else the wheel's name.
+    That is the commit, file or folder that this one has it from, where pip kept that and a file is
+    still there; else the wheel's name.
     """
     try:
         told = metadata.distribution("jupyter-gpushare-client").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return CLIENT_WHEEL
-    url = urlsplit(json.loads(told)["url"]) if told else None
-    if url is None or url.scheme != "file":
+    source = json.loads(told) if told else {}
+    if commit := source.get("vcs_info"):
+        at = f"{source['url']}@{commit['commit_id']}"
+        return f"{commit['vcs']}+{at}#subdirectory={source.get('subdirectory', '')}"
+    url = urlsplit(source.get("url", ""))
+    if url.scheme != "file":
         return CLIENT_WHEEL
     path = url2pathname(url.path)
     return path if os.path.exists(path) else CLIENT_WHEEL

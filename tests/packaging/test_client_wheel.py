@@ -160,3 +160,8 @@ def test_the_line_that_mends_it_names_what_this_python_was_installed_from(
     assert client_source() == CLIENT_WHEEL, "it is no more"
     kept.write_text(json.dumps({"url": "https://example.org/it.whl", "archive_info": {}}))
     assert client_source() == CLIENT_WHEEL
+    vcs = {"vcs": "git", "commit_id": "0a1b2c"}
+    kept.write_text(
+        json.dumps({"url": "https://host/repo", "vcs_info": vcs, "subdirectory": "client"})
+    )
+    assert client_source() == "git+https://host/repo@0a1b2c#subdirectory=client"
