@@ -72,8 +72,8 @@ SETTINGS: Final[tuple[tuple[str, str, Any, tuple[Any, ...], str], ...]] = (
     ),
     (
         *("acquire", ACQUIRE, "import", ("import", "first-use")),
-        "When the lease is taken: when a framework is imported, or (`first-use`) when it first "
-        "starts CUDA, where the framework lets us see that.",
+        "When cells and programs take the lease: when a framework is imported, or (`first-use`) "
+        "when it first starts CUDA, where the framework lets us see that.",
     ),
     (
         *("wait_timeout", WAIT_TIMEOUT, 0.0, (0.0, 1e12)),

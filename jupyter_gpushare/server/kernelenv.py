@@ -47,6 +47,9 @@ _LONGEST_VALUE = 256  # characters of one metadata value
 _NAMED_WITHIN = 1.0  # seconds that JupyterLab may take to say which notebook a session is for
 _NAMED_POLL = 0.05  # seconds between two looks
 
+#: What a lease of a process's own changes in its environment.
+_OF_A_LEASE = (names.LEASE, names.SECRET, names.HIDDEN, "CUDA_VISIBLE_DEVICES")
+
 # The notebook of the kernel that is being started in this asyncio task.
 _starting_for: ContextVar[str | None] = ContextVar("gpushare_starting_for", default=None)
 
@@ -118,6 +121,7 @@ class KernelEnvironment:
         self._settings = dict(settings)
         self._log = log
         self._wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
+        self._at_start = {name: os.environ.get(name) for name in _OF_A_LEASE}
 
     def install(self) -> None:
         """Wrap the managers' methods; twice is once."""
@@ -148,6 +152,14 @@ class KernelEnvironment:
             env.setdefault(name, value)
         env[names.SOCKET] = socket
 
+    def _take_out_our_lease(self, env: MutableMapping[str, str]) -> None:
+        """A GPU that a handler of this server has taken since is not the kernel's."""
+        for name, before in self._at_start.items():
+            if env.get(name) == os.environ.get(name):
+                env.pop(name, None)
+                if before is not None:
+                    env[name] = before
+
     def add_to_terminals(self, terminal_manager: Any) -> None:
         """Have new terminals of ``terminal_manager`` (terminado's) get :meth:`variables`."""
         extra = getattr(terminal_manager, "extra_env", None)
@@ -159,6 +171,7 @@ class KernelEnvironment:
         socket = self._socket()
         if socket is not None:
             extra[names.SOCKET] = socket
+            extra.setdefault(names.SECRET, self._at_start[names.SECRET] or "")
 
     # -- wrappers -----------------------------------------------------------------------------
 
@@ -183,6 +196,7 @@ class KernelEnvironment:
                 kernel_id = found[-1]
                 given = kwargs.get("env")
                 env = dict(os.environ if given is None else given)
+                self._take_out_our_lease(env)
                 self.add_to(env)
                 if names.SOCKET in env:
                     env[names.KERNEL_ID] = kernel_id

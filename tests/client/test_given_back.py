@@ -109,13 +109,14 @@ def test_using_it_is_enough(alice: Kernel, root: NodeClient) -> None:
 
 
 def test_a_program_of_a_kernel_that_released_asks_for_itself(
-    alice: Kernel, root: NodeClient
+    alice: Kernel, root: NodeClient, tmp_path: Path
 ) -> None:
     alice.ok("import cupy")
     alice.ok("%gpushare release")
-    child = f"import cupy; {VISIBLE}"
+    child = tmp_path / "child.py"
+    child.write_text(f"import cupy; {VISIBLE}")
     ran = alice.ok(
-        f"import subprocess, sys\nprint(subprocess.check_output([sys.executable, '-c', {child!r}],"
+        f"import subprocess, sys\nprint(subprocess.check_output([sys.executable, {str(child)!r}],"
         " text=True))"
     )
     assert ran.stream().startswith("visible: GPU-")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from support.node import NodeClient, RunningNode, until
+from support.program import program
 from support.scripted_node import ScriptedNode, Visitor
 
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
@@ -103,7 +104,7 @@ def environ(socket: Path, **more: str) -> dict[str, str]:
 
 
 def command(code: str) -> list[str]:
-    return [sys.executable, "-W", "error", "-c", TELL + code]
+    return [sys.executable, "-W", "error", program(TELL + code)]
 
 
 def run(code: str, socket: Path, **more: str) -> tuple[list[dict[str, Any]], str]:
@@ -625,7 +626,7 @@ import subprocess
 import torch
 from jupyter_gpushare.client import release
 first, state = lease(), release()
-child = [sys.executable, "-c", {CHILD!r}]
+child = [sys.executable, {program(CHILD)!r}]
 out = subprocess.run(child, capture_output=True, text=True, check=True).stdout.split()
 tell(first=first, mine=lease(), visible=visible(), childs=out)
 """

@@ -79,6 +79,7 @@ class Visitor:
         gpus: int = 2,
         *,
         parks: bool = False,
+        simulated: bool = True,
         hello: Call | None = None,
         features: Sequence[str] = messages.FEATURES,
     ) -> Call:
@@ -89,7 +90,7 @@ class Visitor:
             call,
             {
                 "protocol": 1,
-                "node": {"name": "scripted", "version": "0", "simulated": True},
+                "node": {"name": "scripted", "version": "0", "simulated": simulated},
                 "environment": "tester",
                 "parks": parks,
                 "admin": False,

@@ -90,8 +90,10 @@ class Adapter(Protocol):
         module: ModuleType,
         acquire: Callable[[], Grant | None],
         expected: Callable[[], int],
-    ) -> None:
+    ) -> bool | None:
         """Have ``acquire`` called once, when the framework first starts CUDA.
+
+        ``False``: this build of the framework cannot start CUDA.
 
         ``acquire`` sets ``CUDA_VISIBLE_DEVICES`` and may wait; exceptions it
         raises reach the user. ``None`` means no GPU. ``expected()`` is how many

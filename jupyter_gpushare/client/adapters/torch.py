@@ -75,6 +75,8 @@ class TorchAdapter:
 
             stops_are_told()
         if grant is not None:
+            if self._first_use is not None:
+                self._first_use.refused = False
             self._watch_steps(module)
         cuda: Any = module.cuda
         if cuda.is_initialized():
@@ -127,17 +129,19 @@ class TorchAdapter:
         module: ModuleType,
         acquire: Callable[[], Grant | None],
         expected: Callable[[], int],
-    ) -> None:
-        """Take the lease when CUDA starts. A torch without CUDA never takes one.
+    ) -> bool:
+        """Take the lease when CUDA starts. A torch without CUDA never takes one: false.
 
         Raises (later, out of the call that starts CUDA):
             RuntimeError: no lease, with the words torch itself uses without a GPU.
         """
-        if hasattr(module._C, "_cuda_getDeviceCount"):
+        has_cuda = hasattr(module._C, "_cuda_getDeviceCount")
+        if has_cuda:
             os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
             if self._first_use is None or not self._first_use.watches_on():
                 self._first_use = _FirstUse(self, module, acquire, expected)
                 self._first_use.watch()
+        return has_cuda
 
     def _limit(self, torch: Any) -> None:
         try:
@@ -195,12 +199,12 @@ class _FirstUse:
         self._expected = expected
         self._lock = threading.RLock()
         self._ready = False
-        self._refused = False
+        self.refused = False
         self._replaced: list[tuple[Any, str, Any, Any]] = []
 
     def watches_on(self) -> bool:
         """Whether our hook is still in place; a refused request may be asked again."""
-        self._refused = False
+        self.refused = False
         return not self._ready
 
     def watch(self) -> None:
@@ -241,7 +245,7 @@ class _FirstUse:
         return lambda: original() if self._ready else self._answer()
 
     def _answer(self) -> int:
-        if self._refused:
+        if self.refused:
             return 0
         try:
             return max(0, self._expected())
@@ -254,7 +258,7 @@ class _FirstUse:
             if self._ready or self._torch.cuda.is_initialized():
                 return
             grant = self._acquire()
-            self._refused = grant is None
+            self.refused = grant is None
             if grant is None:
                 # Letting torch look would leave the driver without GPUs for good.
                 raise RuntimeError(

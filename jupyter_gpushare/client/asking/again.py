@@ -74,7 +74,7 @@ class AskingAgain:
     def at_first_use(self, module: str) -> Grant | None:
         """A framework is about to start CUDA. Ctrl-C says how to go on without a GPU."""
         try:
-            return self._broker.ensure(f"first use of {module}")
+            return self._broker.at_first_use(module)
         except KeyboardInterrupt as interrupt:
             text = f"you stopped waiting for a GPU. {on_cpu()}"
             raise stopped_waiting(interrupt, text) from None

@@ -23,15 +23,17 @@ from ..memory.rungs import Given
 from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping, is_run, is_under_run
 from ..memory.worker import Worker
+from ..session.caller import this_caller
 from ..session.holding import Holding, Standing
 from ..session.progress import Progress, Source
 from ..session.session import NobodyThere
 from ..session.task import running_kernel
 from ..session.visible import cuda_loaded, cuda_started
 from ..words import display
+from ..words.callers import TABLE, Caller, When, is_wish, when
 from ..words.grant import Grant
 from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_number, read_recall
-from ..words.settings import Acquire, Ask, Fallback, Settings
+from ..words.settings import Ask, Fallback, Settings
 from .again import AskingAgain
 from .blocks import Blocks
 from .cells import Cells
@@ -48,7 +50,7 @@ class Broker:
 
     ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted UUIDs,
     and the lease's id and secret are left there for child processes to join.
-    ``traits`` gives the weakest settings, anew each time.
+    ``traits`` gives the weakest settings, anew each time; ``caller`` who runs code in this thread.
     """
 
     def __init__(
@@ -59,8 +61,10 @@ class Broker:
         make_display: Callable[[], display.Display] = display.waiting_display,
         say: Callable[[str], None] = display.say,
         note: Callable[[str], None] = display.note,
+        caller: Callable[[], Caller] = this_caller,
     ) -> None:
         self._environ = environ
+        self._caller = caller
         self._make_display = make_display
         self._note = note
         self._say = display.Voice(say, lambda: self._giving.no_code_runs)
@@ -193,13 +197,13 @@ class Broker:
         adapter = self._frameworks.find(module)
         if adapter is None:
             return
-        if self._late(adapter) and not self._getting.may_join:
+        if self._asks(adapter) is not When.IMPORT and not self._getting.may_join:
             # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
             self._holding.visible.hide(children_may_ask=True)
             adapter.before(None)
         else:
             self._frameworks.comes(module, adapter)
-            adapter.before(self.ensure(f"import {module}"))
+            adapter.before(self.ensure(f"import {module}", TABLE[self._caller()].patience))
         if self.configured:
             self._frameworks.add(module, adapter)
 
@@ -208,10 +212,15 @@ class Broker:
         adapter = self._frameworks.adapter(module)
         if adapter is None:
             return
-        if self._late(adapter):
+        asks = self._asks(adapter)
+        if asks is When.FIRST_USE:
             self._frameworks.add(module, adapter, loaded)
-            adapter.first_use(loaded, partial(self.again.at_first_use, module), self.expected)
-        else:
+            at_use = partial(self.again.at_first_use, module)
+            if adapter.first_use(loaded, at_use, self.expected) is False:
+                asks = When.NEVER
+        if asks is When.NEVER:
+            self._tell_how(module, f"this {module} does not show")
+        if asks is not When.FIRST_USE:
             self._frameworks.arrive(module, adapter, loaded, self._getting.grant_for)
             if is_live(adapter):
                 self._limits.can_change()
@@ -251,14 +260,27 @@ class Broker:
 
         return may_wait
 
-    def _late(self, adapter: registry.Adapter) -> bool:
-        """Whether the lease is to be taken later, when CUDA starts."""
-        return (
-            adapter.catches_first_use
-            and self.grant is None
-            and self.standing in (Standing.FREE, Standing.LOST)
-            and self.settings.acquire is Acquire.FIRST_USE
-        )
+    def _asks(self, adapter: registry.Adapter) -> When:
+        """The moment at which this process asks, as who imports the framework.
+
+        ``IMPORT`` also where it has its answer already, and where it has parked what it had.
+        """
+        if self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED):
+            return When.IMPORT
+        caller = self._caller()
+        if self.standing not in (Standing.FREE, Standing.LOST) and is_wish(caller):
+            return When.IMPORT
+        return when(caller, self.settings.acquire, shows_use=adapter.catches_first_use)
+
+    def _tell_how(self, module: str, why: str) -> None:
+        """Say how a process gets a GPU that asks for none by itself. In a kernel a cell asks."""
+        caller = self._caller()
+        if running_kernel() is None and not is_wish(caller):
+            self.wishes.say_once(
+                f"`import {module}` asked for no GPU. {caller.value} asks at the first use of a "
+                f"GPU, which {why}. `jupyter gpushare run -- COMMAND` takes one before; so does "
+                "`request()` of jupyter_gpushare.client in the code."
+            )
 
     def expected(self) -> int:
         """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
@@ -272,7 +294,7 @@ class Broker:
             self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
             return 0
         allowed = quota.get("gpus") if isinstance(quota, dict) else None
-        if not isinstance(allowed, int):
+        if not isinstance(allowed, int) or self._asks_never():
             return 0
         gpus = self.wishes.ask_as_known().gpus
         if isinstance(gpus, str):
@@ -280,47 +302,78 @@ class Broker:
         wanted = 1 if gpus is None else gpus
         return wanted if wanted <= allowed else 0
 
-    def ensure(self, why: str) -> Grant | None:
+    def at_first_use(self, module: str) -> Grant | None:
+        """As `ensure`, when a framework is about to start CUDA."""
+        if self._asks_never():
+            self._tell_how(module, "simulated GPUs cannot have")
+            return None
+        return self.ensure(f"first use of {module}", TABLE[self._caller()].patience)
+
+    def _asks_never(self) -> bool:
+        """Whether who runs code here asks for none of this node's GPUs, even at their first use."""
+        caller = self._caller()
+        simulated = not is_wish(caller) and self._is_simulated()
+        moment = when(caller, self.settings.acquire, shows_use=True, is_simulated=simulated)
+        return moment is When.NEVER
+
+    def _is_simulated(self) -> bool:
+        """Whether the node's GPUs are. Where it does not answer, they are not."""
+        try:
+            node = self._line.connect(patience=0.0).node.get("node")
+        except GpuShareError:
+            return False
+        return isinstance(node, Mapping) and node.get("simulated") is True
+
+    def ensure(self, why: str, patience: float | None = None) -> Grant | None:
         """The grant this process has, or gets now; ``None``: run without a GPU.
 
-        Raises :class:`GpuShareError` with ``fallback = "error"``.
+        It waits ``patience`` seconds in the queue, or as long as the settings say; ``None``: only
+        the settings bound it. Raises :class:`GpuShareError` with ``fallback = "error"``.
         """
-        with self._holding.lock:
-            self._holding.settle()
-            kept = self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED)
-            if kept and not self._aside.holds:
-                return self.grant
-            if self.standing is Standing.PARKED or self._aside.holds:
-                try:
-                    return self._getting.resume()
-                except GpuShareError as error:
-                    if self.settings.fallback is Fallback.ERROR or self._aside.holds:
-                        raise
-                    self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
-                    return None
-            asked = self.wishes.ask()
-            if asked.gpus == 0:
-                self._holding.visible.hide(children_may_ask=False)
-                return None
+        if not self._holding.lock.acquire(timeout=-1 if patience is None else patience):
+            return self.grant  # another thread waits for it
+        try:
+            return self._ensure(why, patience)
+        finally:
+            self._holding.lock.release()
+
+    def _ensure(self, why: str, patience: float | None) -> Grant | None:
+        self._holding.settle()
+        kept = self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED)
+        if kept and not self._aside.holds:
+            return self.grant
+        wait = patience is None or patience > 0
+        bound = None if patience is None else self.settings.wait_timeout or patience
+        if self.standing is Standing.PARKED or self._aside.holds:
             try:
-                grant = (
-                    self._getting.join() if self._getting.may_join else self._getting.request(asked)
-                )
+                return self._getting.resume(wait, bound)
             except GpuShareError as error:
-                return self._fall_back(why, error)
-            except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
-                return self._fall_back(why, _internal(error))
-            if grant is not None and self.standing is Standing.HELD:
-                self._announce(grant)
-            return grant
+                if self.settings.fallback is Fallback.ERROR or self._aside.holds:
+                    raise
+                self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
+                return None
+        asked = self.wishes.ask()
+        if asked.gpus == 0:
+            self._holding.visible.hide(children_may_ask=False)
+            return None
+        try:
+            if self._getting.may_join:
+                grant = self._getting.join(wait, bound)
+            else:
+                grant = self._getting.request(asked, wait, bound)
+        except GpuShareError as error:
+            return self._fall_back(why, error, patience)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
+            return self._fall_back(why, _internal(error), patience)
+        if grant is not None and self.standing is Standing.HELD:
+            self._announce(grant)
+        return grant
 
     def _announce(self, grant: Grant) -> None:
         """Say what was granted, once: nothing shows that it is not the CPU."""
         announces, self._getting.announces = self._getting.announces, False
         if announces and self.settings.show_grant:
-            node = self._line.session.node.get("node") if self._line.session is not None else None
-            simulated = isinstance(node, Mapping) and node.get("simulated") is True
-            self._note(f"{grant.words} (simulated)" if simulated else grant.words)
+            self._note(f"{grant.words} (simulated)" if self._is_simulated() else grant.words)
 
     # -- what people and programs call -------------------------------------------------
 
@@ -448,7 +501,11 @@ class Broker:
         ``is_member``: it may outlive its parent, so the node manager is to know of it.
         """
         child = Broker(
-            self._environ, self._traits, make_display=self._make_display, say=self._say.at_once
+            self._environ,
+            self._traits,
+            make_display=self._make_display,
+            say=self._say.at_once,
+            caller=self._caller,
         )
         child.wishes.inherit(self.wishes)
         child._getting.announces = False
@@ -611,14 +668,15 @@ class Broker:
         if recall.give is Give.CACHE and self._line.session is not None:
             self._line.session.gave(Give.CACHE, recall.lease)
 
-    def _fall_back(self, why: str, error: GpuShareError) -> Grant | None:
+    def _fall_back(self, why: str, error: GpuShareError, patience: float | None) -> Grant | None:
         if isinstance(error, NobodyThere) and not self._line.is_promised:
             self._line.desert()
             return None
         if self.settings.fallback is Fallback.ERROR:
             raise error
-        self._holding.standing = Standing.FELL_BACK
-        self._holding.visible.hide(children_may_ask=False)
+        if patience != 0:  # else nothing was waited for, and the next use may ask again
+            self._holding.standing = Standing.FELL_BACK
+            self._holding.visible.hide(children_may_ask=False)
         self._say(
             f"`{why}` goes on without a GPU (fallback = cpu): {error} "
             + display.advice(

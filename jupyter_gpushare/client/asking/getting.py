@@ -109,7 +109,7 @@ class Getting:
             return self._exchange(wanted, wait, wait_timeout)
         return self._ask_node(wanted, wait, wait_timeout)
 
-    def join(self) -> Grant | None:
+    def join(self, wait: bool = True, wait_timeout: float | None = None) -> Grant | None:
         """Join the parent's lease; if it has ended, ask for a lease of our own."""
         lease, secret = self._parent_lease or "", self._parent_secret or ""
         try:
@@ -125,7 +125,7 @@ class Getting:
             result = None
         self._parent_lease = self._parent_secret = None
         if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
-            return self.request(self._wishes.ask_as_known())
+            return self.request(self._wishes.ask_as_known(), wait, wait_timeout)
         grant = self._holding.join(read_grant(result))
         session.hold(lease, secret)
         if self.stopping is not None and self.stopping.can:
