@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -91,6 +92,9 @@ def tree(kind: type[Verb] = GpuShareApp, parser: Any = None) -> argparse.Argumen
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The ``jupyter-gpushare`` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that has not all signs shows a question mark for them, and no traceback.
+        sys.stdout.reconfigure(errors="replace")
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 

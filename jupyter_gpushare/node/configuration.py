@@ -13,7 +13,7 @@ from ..policy.words.config import PolicyConfig
 from ..policy.words.settings import Unit, setting
 from ..traits import Duration
 from .host import systemd
-from .people.hubapi import HubApi
+from .people.hubapi import HubApi, hub_trust
 from .people.hubidentity import HubTrust
 from .settings.traits import traits_of
 from .wire.transport import Limits
@@ -56,8 +56,9 @@ class Hub(Configurable):
     ).tag(config=True)
 
     def api(self) -> HubApi:
-        """The client that asks the Hub."""
-        return HubApi(self.api_url or os.environ.get("JUPYTERHUB_API_URL", ""))
+        """The client that asks the Hub. Raises :class:`~.hubapi.CertificatesUnreadable`."""
+        url = self.api_url or os.environ.get("JUPYTERHUB_API_URL", "")
+        return HubApi(url, trust=hub_trust(os.environ))
 
     def own_token(self) -> str:
         """The node manager's token. Raises :class:`ValueError` if there is none."""

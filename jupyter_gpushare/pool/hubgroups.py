@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ..node.people.hubapi import HubApi
+from ..node.people.hubapi import CertificatesUnreadable, HubApi, hub_trust
 from ..node.quotas.hub import HubQuotas
 from ..node.quotas.last import LastQuotas
 from .ledger import LedgerProblem
 from .manager import PoolManager
+from .serving import CannotServe
 from .words import commands as cmd
 
 #: Seconds between two looks at the groups.
@@ -26,11 +27,16 @@ class HubGroups:
     """A context manager: while it is open, the pool hears of the groups."""
 
     def __init__(self, manager: PoolManager, log: logging.Logger) -> None:
+        """Raises :class:`CannotServe`."""
         self._manager = manager
         self._log = log
         hub = os.environ["JUPYTERHUB_API_URL"]
+        try:
+            trust = hub_trust(os.environ)
+        except CertificatesUnreadable as error:
+            raise CannotServe(str(error)) from error
         self._quotas = HubQuotas(
-            HubApi(hub),
+            HubApi(hub, trust=trust),
             os.environ["JUPYTERHUB_API_TOKEN"],
             refresh=_REFRESH,
             node=lambda: manager.quotas.size,

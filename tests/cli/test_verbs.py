@@ -251,6 +251,20 @@ def test_status_shows_gpus_leases_and_queue(node: LiveNode) -> None:
     until(lambda: "No leases." in node.here("leases").stdout, "all is given back")
 
 
+def test_a_terminal_that_is_not_utf_8_shows_a_question_mark_for_what_it_has_not(
+    node: LiveNode,
+) -> None:
+    node.here("quota", "set", "jürgen", "--gpus=1")
+    try:
+        for verb in (("status",), ("quota", "list")):
+            told = node.cli(*verb, environ={"PYTHONIOENCODING": "ascii"})
+            assert told.returncode == 0, told.stderr
+            assert told.stdout.isascii()
+        assert "j?rgen" in told.stdout
+    finally:
+        node.here("quota", "unset", "jürgen")
+
+
 def test_usage_counts_what_was_held(node: LiveNode) -> None:
     before = {row["environment"]: row for row in node.json("usage", "--since", "1h")["rows"]}
     let_go(hold(node, "--gpus", "2"))

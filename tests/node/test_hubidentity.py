@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
+import certipy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +17,12 @@ from support.examples import examples
 from support.tinyhub import OWN, TinyHub
 
 from jupyter_gpushare.node.people import hubapi, hubidentity
-from jupyter_gpushare.node.people.hubapi import HubApi
+from jupyter_gpushare.node.people.hubapi import (
+    CertificatesUnreadable,
+    HubApi,
+    HubAway,
+    hub_trust,
+)
 from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust, environment_of
 from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, Principal
 
@@ -534,3 +542,48 @@ def test_no_user_has_a_services_environment() -> None:
         assert (await identity.identify(PEER, "s")).environment == "service:gpushare"
 
     asking(work)
+
+
+# -- internal_ssl ----------------------------------------------------------------------------------
+
+
+def internal_ssl(folder: Path) -> tuple[ssl.SSLContext, dict[str, str]]:
+    """The Hub's side as JupyterHub makes it, and what it puts into a service's environment."""
+    maker = certipy.Certipy(store_dir=str(folder))
+    authority = maker.create_ca("hub-ca")["files"]["cert"]
+    hub, own = (
+        maker.create_signed_pair(name, "hub-ca", alt_names=["IP:127.0.0.1"])["files"]
+        for name in ("hub-internal", "user-service")
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(hub["cert"], hub["key"])
+    return context, {
+        "JUPYTERHUB_SSL_CLIENT_CA": authority,
+        "JUPYTERHUB_SSL_CERTFILE": own["cert"],
+        "JUPYTERHUB_SSL_KEYFILE": own["key"],
+    }
+
+
+def test_a_hub_with_internal_ssl_is_asked_as_it_told_its_services(tmp_path: Path) -> None:
+    tls, told = internal_ssl(tmp_path)
+
+    async def ask(environ: dict[str, str]) -> int:
+        async with a_hub().served(tls) as hub:
+            api = HubApi(hub.url, trust=hub_trust(environ))
+            try:
+                return (await api.get("users", "alice", token=OWN)).status
+            finally:
+                api.close()
+
+    assert asyncio.run(ask(told)) == 200
+    # Neither side takes the other without: it is checked both ways.
+    for left_out in told:
+        with pytest.raises(HubAway):
+            asyncio.run(ask({name: told[name] for name in told if name != left_out}))
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    assert hub_trust({}) is None
+    with pytest.raises(CertificatesUnreadable, match=r"JUPYTERHUB_SSL_CLIENT_CA=/none.*read them"):
+        hub_trust({"JUPYTERHUB_SSL_CLIENT_CA": "/none"})

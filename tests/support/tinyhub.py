@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -49,12 +50,14 @@ class TinyHub:
     page: int = 200
 
     @asynccontextmanager
-    async def served(self) -> AsyncIterator[TinyHub]:
-        """Answer on a free port."""
+    async def served(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[TinyHub]:
+        """Answer on a free port; with ``tls`` as a Hub with ``internal_ssl``."""
         (sock,) = bind_sockets(0, "127.0.0.1")
-        server = HTTPServer(Application([(r"/hub/api/(.+)", _Handler, {"hub": self})]))
+        server = HTTPServer(
+            Application([(r"/hub/api/(.+)", _Handler, {"hub": self})]), ssl_options=tls
+        )
         server.add_sockets([sock])
-        self.url = f"http://127.0.0.1:{sock.getsockname()[1]}/hub/api"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{sock.getsockname()[1]}/hub/api"
         try:
             yield self
         finally:

@@ -13,13 +13,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Hashable
+import ssl
+from collections.abc import AsyncIterator, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
+#: Files that JupyterHub names to its services and servers where it runs with ``internal_ssl``: the
+#: authorities that sign its certificate, and the service's own certificate and key, for the Hub.
+_AUTHORITIES: Final = "JUPYTERHUB_SSL_CLIENT_CA"
+_OWN: Final = ("JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_KEYFILE")
 #: Bytes of an answer that are read at most; a Hub with ten thousand users needs less.
 LARGEST: Final = 16 * 2**20
 #: Questions that are open at once; more wait for their turn.
@@ -32,8 +37,33 @@ class HubUnreachable(Exception):
     """The Hub did not answer in time, or not as itself; ``str()`` is a sentence's end."""
 
 
+class CertificatesUnreadable(ValueError):
+    """What ``internal_ssl`` gave this process cannot be used; ``str()`` says what to do."""
+
+
 class HubAway(HubUnreachable):
     """Nobody answered, or with an error of the Hub's own (HTTP 5xx)."""
+
+
+def hub_trust(environ: Mapping[str, str]) -> ssl.SSLContext | None:
+    """By what the Hub's certificate is checked, and what the Hub is shown; ``None``: as usual.
+
+    Raises :class:`CertificatesUnreadable`.
+    """
+    if not environ.get(_AUTHORITIES):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=environ[_AUTHORITIES])
+        if all(environ.get(name) for name in _OWN):
+            context.load_cert_chain(*(environ[name] for name in _OWN))
+    except OSError as error:
+        files = ", ".join(f"{name}={environ.get(name)}" for name in (_AUTHORITIES, *_OWN))
+        raise CertificatesUnreadable(
+            f"The certificates of JupyterHub's internal_ssl cannot be read ({error}): {files}. Let "
+            "this process's user read them, or take the variables away if the Hub has no "
+            "internal_ssl."
+        ) from error
+    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +86,14 @@ class HubApi:
     """Asks the Hub's REST API at ``url`` (``http://…/hub/api``).
 
     ``timeout``: seconds from when a question is asked; for its turn it waits twice as long at most.
+    ``trust``: of :func:`hub_trust`.
     """
 
-    def __init__(self, url: str, timeout: float = 5.0) -> None:
+    def __init__(
+        self, url: str, timeout: float = 5.0, *, trust: ssl.SSLContext | None = None
+    ) -> None:
         self.url = url.rstrip("/")
+        self._trust = trust
         self._timeout = timeout
         self._client: AsyncHTTPClient | None = None
         self._lines: dict[Hashable, _Line] = {}
@@ -111,6 +145,7 @@ class HubApi:
             connect_timeout=self._timeout,
             request_timeout=self._timeout,
             follow_redirects=False,
+            ssl_options=self._trust,
         )
         try:
             response = await self._client.fetch(request, raise_error=False)
