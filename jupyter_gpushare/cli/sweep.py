@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..protocol.sizes import Memory, parse_memory
 from .table import table
-from .verb import COMMAND, Refused, UsageError, Verb, number, option, options
+from .verb import COMMAND, Refused, UsageError, Verb, flag, number, option, options
 
 if TYPE_CHECKING:
-    from ..jobs.sweeps import Sweep
+    from ..jobs.sweeps import Look, Sweep
 
 
 def read_over(text: str) -> tuple[str, list[Any]]:
@@ -40,19 +40,28 @@ class SweepApp(Verb):
     once for each combination of the values given by --over, each time in a process of its own under
     a lease of the class batch. What each returns is written down at once. After Ctrl-C, or when
     this program or the machine died, --resume goes on, and no model is run twice that has a result.
-    On one host this is all; on many it uses the Ray cluster that RAY_ADDRESS names."""
+    --list and --show look at sweeps from any terminal, also while another program runs them. On one
+    host this is all; on many it uses the Ray cluster that RAY_ADDRESS names."""
     examples = """
     jupyter gpushare sweep train.py --over lr=1e-4,1e-3 --over depth=2,4 --memory 8GiB
-    jupyter gpushare sweep --resume sweep-20260101-120000
+    jupyter gpushare sweep --list
+    jupyter gpushare sweep --show sweep-20260101-120000
+    jupyter gpushare sweep --resume sweep-20260101-120000 --retry
     jupyter gpushare sweep --delete sweep-20260101-120000
 
-    The exit code is 0 where all models have a result, else 1; 130 after Ctrl-C.
+    The exit code is 0 where all models have a result, else 1; 130 after Ctrl-C. With --json a
+    number that is none (NaN, infinite) is null.
     """
 
     over = options("A name of train's arguments and its values: lr=1e-4,1e-3.")
     function = option("train", "The function of FILE to call. Default: train.")
     sweep_name = option("", "What the sweep is called. Default: the time.", name="name")
     resume = option("", "Go on with the sweep of this name; it has its FILE and settings.")
+    retry = flag("With --resume: models that have failed run again.")
+    listed = flag("List your sweeps, the newest first, and do nothing else.", name="list")
+    show = option("", "Show the results of the sweep of this name, and how it stands.")
+    least = option("", "The best model is the one with the least of this number of its result.")
+    most = option("", "The best model is the one with the most of this number of its result.")
     delete = option("", "Remove the sweep of this name, with its results, and do nothing else.")
     gpus = option(1, "GPUs for each model, of one host. Default: 1.", number(1, 1024))
     memory: Memory | None = option(
@@ -79,6 +88,12 @@ class SweepApp(Verb):
         try:
             if self.delete:
                 return self._deleted(arguments)
+            if self.listed:
+                return self._listed(arguments)
+            if self.show:
+                return self._shown(arguments)
+            if self.retry and not self.resume:
+                raise UsageError("--retry is for a sweep that there is: --resume NAME --retry")
             running = self._begun(arguments)
         except GpuShareError as error:
             raise Refused(str(error)) from error
@@ -101,6 +116,32 @@ class SweepApp(Verb):
         self.say({"deleted": self.delete}, f"Sweep {self.delete} is deleted.")
         return 0
 
+    def _listed(self, arguments: list[str]) -> int:
+        from ..jobs.records import names
+        from ..jobs.sweeps import sweep
+
+        self.no_arguments(arguments)
+        rows, said = [], []
+        for name in names():
+            status = sweep.look(name).status()
+            counts = {phase.value: count for phase, count in status.counts.items()}
+            state = "ended" if not counts["queued"] else "stopped"
+            state = state if status.is_over else "runs"
+            said.append({"name": name, "state": state, **counts})
+            rows.append([name, state, *counts.values()])
+        heads = ["NAME", "STATE", "QUEUED", "RUNNING", "DONE", "FAILED"]
+        return self.say({"sweeps": said}, table(heads, rows) if rows else "There is no sweep.")
+
+    def _shown(self, arguments: list[str]) -> int:
+        from ..jobs.sweeps import sweep
+
+        self.no_arguments(arguments)
+        look = sweep.look(self.show)
+        if not self.json:
+            print(look.status())
+        self._told(look)
+        return 0
+
     def _begun(self, arguments: list[str]) -> Sweep:
         from ..jobs.sweeps import sweep
         from ..jobs.worker import Code
@@ -108,7 +149,7 @@ class SweepApp(Verb):
         engine = self.engine or None
         if self.resume:
             self.no_arguments(arguments)
-            return sweep.load(self.resume, engine=engine)
+            return sweep.load(self.resume, engine=engine, retry=self.retry)
         if len(arguments) != 1:
             raise UsageError("which file? jupyter gpushare sweep train.py --over lr=1e-4,1e-3")
         if not self.over:
@@ -142,14 +183,22 @@ class SweepApp(Verb):
                 print(f"{back}{text}", file=sys.stderr, flush=True)
                 shown = text
 
-    def _told(self, running: Sweep) -> int:
-        status, rows = running.status(), [model.row for model in running.models()]
+    def _told(self, look: Look) -> int:
+        status, rows = look.status(), [model.row for model in look.models()]
+        if self.least and self.most:
+            raise UsageError("say --least or --most, not both")
+        key, most = self.least or self.most or None, bool(self.most) or None
+        best = look.best(key, most if not self.least else False)
         if self.json:
-            self.print_json({"name": running.name, "error": status.error, "models": rows})
+            found = None if best is None else best.number
+            words = {"name": look.name, "error": status.error, "best": found, "models": rows}
+            self.print_json(words)
         else:
             columns = list(dict.fromkeys(key for row in rows for key in row))
             lines = [[_cell(key, row.get(key)) for key in columns] for row in rows]
             print(table([key.upper() for key in columns], lines))
+            if best is not None:
+                print(best)
         return 0 if all(row["phase"] == "done" for row in rows) else 1
 
 

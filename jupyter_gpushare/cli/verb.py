@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import json
 import logging
+import math
 import os
 import sys
 import textwrap
@@ -246,8 +247,9 @@ class Verb:
         raise NotImplementedError
 
     def print_json(self, value: Any) -> None:
-        """One JSON document; sorted, so that outputs can be compared."""
-        print(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))
+        """One JSON document; sorted, so that outputs can be compared. A number that is none (NaN,
+        infinite) is ``null``, for JSON has no word for it."""
+        print(json.dumps(_finite(value), indent=2, sort_keys=True, allow_nan=False))
 
     def say(self, answer: Any, text: str) -> int:
         """Print ``answer`` for a program, or ``text`` for a person; the exit code 0."""
@@ -269,6 +271,14 @@ class Verb:
             f"there is no verb {word!r}{did_you_mean(word, self.subcommands)}; "
             f"say {', '.join(most)} or {last}"
         )
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 class WithCommand(Verb):

@@ -26,6 +26,8 @@ from .hostside import Ended, Job
 from .place import checked, must_be_own
 
 _VERSION: Final = 1
+#: So often, and after so many seconds each, a lock is tried that somebody may hold to look only.
+_LOOKS, _LOOK = 5, 0.02
 _TABLES: Final = """
 CREATE TABLE sweep (version INTEGER, job BLOB, plan TEXT);
 CREATE TABLE models (number INTEGER PRIMARY KEY, candidate BLOB, phase TEXT, attempt INTEGER,
@@ -67,19 +69,22 @@ class Model:
     last: Mapping[str, Any]
 
     @property
+    def came(self) -> Mapping[str, Any]:
+        """Its result by name."""
+        return by_name(self.result)
+
+    @property
     def row(self) -> dict[str, Any]:
-        """The candidate's values, then the result's: a line of a table."""
+        """The candidate's values, then the result's: a line of a table.
+
+        What a table says of each model keeps its name. A value of the candidate or of the result
+        that is called the same is ``given.NAME`` or ``result.NAME``.
+        """
         given = self.candidate if isinstance(self.candidate, Mapping) else {"x": self.candidate}
-        came = self.result if isinstance(self.result, Mapping) else {}
-        if self.result is not None and not came:
-            came = {"result": self.result}
         seconds = None
         if self.started is not None and self.ended is not None:
             seconds = round(self.ended - self.started, 3)
-        return {
-            "model": self.number,
-            **given,
-            **(came or self.last),
+        own = {
             "phase": self.phase.value,
             "host": self.host,
             "gpus": ",".join(self.gpus),
@@ -87,6 +92,17 @@ class Model:
             "seconds": seconds,
             "error": self.error,
         }
+        row: dict[str, Any] = {"model": self.number}
+        for kind, values in (("given", given), ("result", self.came or self.last)):
+            row |= {f"{kind}.{k}" if k in row or k in own else k: v for k, v in values.items()}
+        return row | own
+
+
+def by_name(result: Any) -> Mapping[str, Any]:
+    """A result by name; one that has no names is ``result``."""
+    if isinstance(result, Mapping):
+        return result
+    return {} if result is None else {"result": result}
 
 
 def folder() -> Path:
@@ -161,16 +177,40 @@ class Records:
     def lock(self) -> None:
         """From now on this process runs it. Raises `SweepError` where another one does."""
         held = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(held)
-            raise SweepError(
-                f"Sweep {self.name!r} runs already, in another kernel or program. Stop it there,"
-                " or wait for its end."
-            ) from error
+        for left in reversed(range(_LOOKS)):
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if left:  # somebody may only be looking: `is_run`
+                    time.sleep(_LOOK)
+                    continue
+                os.close(held)
+                raise SweepError(
+                    f"Sweep {self.name!r} runs already, in another kernel or program. Stop it "
+                    "there, or wait for its end; `sweep.look` and `--show` say how it stands."
+                ) from error
         self._lock = held
         self._db = _opened(self.path)
+
+    def is_run(self) -> bool:
+        """Whether some process runs it now."""
+        try:
+            held = os.open(self.path.with_suffix(".lock"), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(held)
+        return False
+
+    def retry(self) -> None:
+        """Models that have failed are to run again."""
+        failed = "UPDATE models SET phase='queued', result=NULL, error='' WHERE phase='failed'"
+        self._db.execute(failed)
 
     def delete(self) -> None:
         """Remove it, with all results. Raises `SweepError` where it runs."""
@@ -210,10 +250,23 @@ class Records:
             rows = db.execute("SELECT number, phase, attempt FROM models ORDER BY number")
             return [(number, Phase(phase), attempt) for number, phase, attempt in rows]
 
-    def hosts(self) -> dict[int, str]:
-        """Where each model ran last; an empty text: nowhere yet."""
+    def underway(self) -> set[int]:
+        """Models whose last attempt has begun and not ended: they run, if the sweep runs."""
         with self._read() as db:
-            return dict(db.execute("SELECT number, host FROM models"))
+            rows = db.execute(
+                "SELECT number FROM models WHERE phase='queued' AND started IS NOT NULL"
+                " AND (ended IS NULL OR ended < started)"
+            )
+            return {number for (number,) in rows}
+
+    def standing(self) -> list[tuple[int, Phase, str, Mapping[str, Any]]]:
+        """Number, phase, host (empty: none yet) and result of each model."""
+        with self._read() as db:
+            rows = db.execute("SELECT number, phase, host, result FROM models ORDER BY number")
+            return [
+                (number, Phase(phase), host, by_name(json.loads(result) if result else None))
+                for number, phase, host, result in rows
+            ]
 
     def candidate(self, number: int) -> bytes:
         """The model's candidate, pickled."""

@@ -15,6 +15,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ..client.words.display import notebook_publisher
+from .best import COUNTS
 from .core import Phase
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def metric_of(reports: Iterable[tuple[int, Mapping[str, Any]]]) -> str | None:
     """The first number that is reported and is no step."""
     for _, said in reports:
         for key, value in said.items():
-            if isinstance(value, float | int) and key not in ("step", "epoch"):
+            if isinstance(value, float | int) and key not in COUNTS:
                 return key
     return None
 
@@ -221,6 +222,7 @@ def page(sweep: Sweep) -> str:
         if isinstance(value := said.get(metric or ""), float | int):
             lines.setdefault(number, []).append(value)
     drawn = plot(metric, lines) if metric else ""
+    drawn += f"<div>{escape(str(status.best))}</div>" if status.best else ""
     rows = [model.row for model in sweep.models()]
     error = f"<div>{escape(status.error)}</div>" if status.error else ""
     return block("".join([*bars, *why, error, drawn, table(rows, sweep.name)]))

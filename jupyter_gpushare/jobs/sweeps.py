@@ -11,13 +11,14 @@ import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
 from ..protocol.sizes import Memory
 from . import core, hostside
+from .best import Best, best
 from .core import End, Phase, Pick
 from .engine import Engine, Event, Idle, OneHost, Silent
 from .hostside import Ended, Granted, Job, Lost, Reported
@@ -35,6 +36,7 @@ class Status:
     why: Mapping[str, str]
     is_over: bool
     error: str = ""
+    best: Best | None = None
 
     def __str__(self) -> str:
         told = ", ".join(f"{self.counts[phase]} {phase.value}" for phase in Phase)
@@ -43,19 +45,87 @@ class Status:
             of = ", ".join(f"{count} {phase.value}" for phase, count in counts.items() if count)
             lines.append(f"  {host}: {of}")
         lines += [f"  {host} names no card: {why}" for host, why in sorted(self.why.items())]
+        if self.best is not None:
+            lines.append(f"  {self.best}")
         return "\n".join([*lines, *([self.error] if self.error else [])])
 
 
-class Sweep:
-    """A sweep that runs, or has run. Its methods may be called from any thread."""
+class Look:
+    """A sweep as it is recorded, whoever runs it. Nothing is run or changed."""
 
-    def __init__(self, records: Records, engine: str | None = None) -> None:
-        """Raises `SweepError` where another process runs it, or the engine is not to be had."""
-        records.lock()
+    def __init__(self, records: Records) -> None:
         self._records = records
         self.name = records.name
+
+    def status(self) -> Status:
+        """How it stands now; ``is_over``: nobody runs it."""
+        is_run = self._records.is_run()
+        found = self._counted({}, not is_run)
+        if is_run or not found.counts[Phase.QUEUED]:
+            return found
+        nobody = f"Nobody runs it just now; sweep.load({self.name!r}) goes on."
+        return replace(found, error=nobody)
+
+    def results(self) -> Any:
+        """One row a model: a pandas ``DataFrame`` where pandas is installed, else a `Table`."""
+        rows = [model.row for model in self.models()]
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            return Table(rows)
+        return pandas.DataFrame(rows).set_index("model")
+
+    def models(self) -> list[Model]:
+        """All that is recorded of each model, also its traceback and what it printed."""
+        running = self._running()
+        return [
+            replace(model, phase=Phase.RUNNING) if model.number in running else model
+            for model in self._records.models()
+        ]
+
+    def best(self, key: str | None = None, most: bool | None = None) -> Best | None:
+        """Which model has the best result so far; ``None``: none has a number as its result.
+
+        ``key`` is the number of the result that counts, by default the first one. ``most``: whether
+        more of it is better; left out, its name tells (``accuracy`` and the like; else less is).
+        """
+        done = [row for row in self._records.standing() if row[1] is Phase.DONE]
+        return best([(number, came) for number, _, _, came in done], key, most)
+
+    def reports(self) -> list[tuple[int, dict[str, Any]]]:
+        """What each model reported in its last attempt: its number, and what it said."""
+        return self._records.reports()
+
+    def __repr__(self) -> str:
+        return str(self.status())
+
+    def _running(self) -> Collection[int]:
+        return self._records.underway() if self._records.is_run() else ()
+
+    def _counted(self, why: Mapping[str, str], is_over: bool, error: str = "") -> Status:
+        running, by_host = self._running(), dict[str, dict[Phase, int]]()
+        counts, done = dict.fromkeys(Phase, 0), list[tuple[int, Mapping[str, Any]]]()
+        for number, recorded, host, came in self._records.standing():
+            phase = Phase.RUNNING if number in running else recorded
+            counts[phase] += 1
+            if host and phase is not Phase.QUEUED:
+                by_host.setdefault(host, dict.fromkeys(Phase, 0))[phase] += 1
+            if phase is Phase.DONE:
+                done.append((number, came))
+        return Status(self.name, counts, by_host, why, is_over, error, best(done))
+
+
+class Sweep(Look):
+    """A sweep that runs, or has run. Its methods may be called from any thread."""
+
+    def __init__(self, records: Records, engine: str | None = None, retry: bool = False) -> None:
+        """Raises `SweepError` where another process runs it, or the engine is not to be had."""
+        super().__init__(records)
+        records.lock()
         try:
             self._engine = _engine_named(engine)(records.job)
+            if retry:
+                records.retry()
         except BaseException:
             records.close()
             raise
@@ -96,40 +166,11 @@ class Sweep:
     def status(self) -> Status:
         """How it stands now."""
         with self._lock:
-            state, why = self._state, dict(self._why)
-        hosts = self._records.hosts()
-        by_host: dict[str, dict[Phase, int]] = {}
-        for model in state.models:
-            host = model.cards[0].host if model.cards else hosts[model.number]
-            if host and model.phase is not Phase.QUEUED:
-                counts = by_host.setdefault(host, dict.fromkeys(Phase, 0))
-                counts[model.phase] += 1
-        counts = {phase: state.count(phase) for phase in Phase}
-        return Status(self.name, counts, by_host, why, self._over.is_set(), self._error)
+            why, is_over, error = dict(self._why), self._over.is_set(), self._error
+        return self._counted(why, is_over, error)
 
-    def results(self) -> Any:
-        """One row a model: a pandas ``DataFrame`` where pandas is installed, else a `Table`."""
-        rows = [model.row for model in self.models()]
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            return Table(rows)
-        return pandas.DataFrame(rows).set_index("model")
-
-    def models(self) -> list[Model]:
-        """All that is recorded of each model, also its traceback and what it printed."""
-        running = self._state.running
-        return [
-            replace(model, phase=Phase.RUNNING) if model.number in running else model
-            for model in self._records.models()
-        ]
-
-    def reports(self) -> list[tuple[int, dict[str, Any]]]:
-        """What each model reported in its last attempt: its number, and what it said."""
-        return self._records.reports()
-
-    def __repr__(self) -> str:
-        return str(self.status())
+    def _running(self) -> Collection[int]:
+        return self._state.running
 
     # -- the thread -----------------------------------------------------------------------
 
@@ -290,12 +331,17 @@ class Sweeps:
         _engine_named(engine)
         return _shown(Sweep(Records.make(job, plan, candidates), engine))
 
-    def load(self, name: str, *, engine: str | None = None) -> Sweep:
+    def load(self, name: str, *, engine: str | None = None, retry: bool = False) -> Sweep:
         """Go on with a sweep whose kernel or machine died, or that was stopped.
 
-        Models that have a result keep it. Raises :class:`SweepError`.
+        Models that have a result keep it. With ``retry`` those that have failed run again. Raises
+        :class:`SweepError`.
         """
-        return _shown(Sweep(Records(name), engine))
+        return _shown(Sweep(Records(name), engine, retry))
+
+    def look(self, name: str) -> Look:
+        """A sweep of this user as it stands, whoever runs it. Raises :class:`SweepError`."""
+        return Look(Records(name))
 
     def delete(self, name: str) -> None:
         """Remove a sweep with its results. Raises :class:`SweepError` where it runs, or where there

@@ -22,6 +22,7 @@ from support.kernel import Kernel, Shown
 from support.node import WITHIN, RunningNode, until
 from support.runningpool import PoolHost, RunningPool
 
+from jupyter_gpushare.jobs.best import Best
 from jupyter_gpushare.jobs.core import End, Phase
 from jupyter_gpushare.jobs.hostside import Attempt
 from jupyter_gpushare.jobs.records import SweepError
@@ -107,6 +108,39 @@ def test_models_wait_until_the_pool_has_lent_their_cards(
         running = begin(train, 4)
         assert running.wait(WITHIN), running
         assert running.status().counts[Phase.DONE] == 4, running.models()
+
+
+def test_others_look_at_a_sweep_while_it_runs_and_failed_models_are_tried_again(
+    node: RunningNode, tmp_path: Path
+) -> None:
+    goes, mended = str(tmp_path / "goes"), str(tmp_path / "mended")
+
+    def train(x: int) -> dict[str, float]:
+        import os
+        import time
+
+        if x == 1 and not os.path.exists(mended):
+            raise ValueError("the disk is full")
+        while x == 2 and not os.path.exists(goes):
+            time.sleep(0.02)
+        return {"accuracy": float("nan") if x == 0 else x / 10}
+
+    running = begin(train, 3, name="seen")
+    seen = sweep.look("seen")  # as in another kernel: it has no lock
+    until(lambda: seen.status().counts[Phase.FAILED] == 1, "one has failed", WITHIN)
+    until(lambda: seen.models()[2].phase is Phase.RUNNING, "one runs", WITHIN)
+    assert not seen.status().is_over
+    open(goes, "w").close()
+    assert running.wait(WITHIN)
+    assert "Best: model 2, with the most accuracy: 0.2." in str(seen)
+    assert seen.best("accuracy", most=False) == Best(2, "accuracy", 0.2, False), "NaN is no number"
+    assert seen.status().is_over
+    open(mended, "w").close()
+    again = sweep.load("seen", retry=True)
+    assert again.wait(WITHIN)
+    assert [model.phase for model in again.models()] == [Phase.DONE] * 3
+    assert again.models()[1].attempt == 2
+    assert again.models()[2].attempt == 1, "what has a result is not run twice"
 
 
 @pytest.mark.story
@@ -308,12 +342,20 @@ def test_in_a_terminal(node: RunningNode, tmp_path: Path) -> None:
     again = run("--resume", "typed")
     assert again.returncode == 0
     assert "0.02" in again.stdout
+    assert "Best: model 0, with the least loss: 0.02." in again.stdout
+    shown = run("--show", "typed", "--most", "loss", "--json")
+    assert json.loads(shown.stdout)["best"] == 3
+    assert json.loads(run("--list", "--json").stdout)["sweeps"] == [
+        {"name": "typed", "state": "ended", "queued": 0, "running": 0, "done": 4, "failed": 0}
+    ]
     wrong = {
         (str(file), *over): "No such file",
         ("x.py",): "over what?",
         tuple(over): "which file?",
         ("x.py", "--over", "lr"): "say a name and values",
         ("--resume", "other"): "There is no sweep 'other'",
+        ("--show", "other"): "There is no sweep 'other'",
+        ("x.py", "--retry"): "--resume NAME --retry",
     }
     for words, said in wrong.items():
         assert said in run(*words).stderr
