@@ -57,7 +57,7 @@ def examine_hub(path: str | None) -> Iterator[Check]:
         )
         return
     yield ok("hub configuration", str(found.absolute()))
-    yield from configuration(c, {0, os.geteuid(), found.stat().st_uid})
+    yield from configuration(c, {0, os.geteuid(), found.stat().st_uid}, found)
     yield from identity(_socket(c))
 
 
@@ -85,8 +85,13 @@ def jupyterhub() -> Check:
 # -- what the configuration says -----------------------------------------------------------------
 
 
-def configuration(c: Config, owners: Collection[int] = (0,)) -> Iterator[Check]:
-    """The settings for gpushare, line by line. ``owners``: the users as which the Hub may run."""
+def configuration(
+    c: Config, owners: Collection[int] = (0,), file: Path | None = None
+) -> Iterator[Check]:
+    """The settings for gpushare, line by line, as they are in ``file``.
+
+    ``owners``: the users as which the Hub may run.
+    """
     services = {str(entry.get("name")): entry for entry in value(c, "JupyterHub", "services", [])}
     node = next((name for name in services if name.endswith("-node") and _is_ours(name)), None)
     if node is None:
@@ -96,7 +101,7 @@ def configuration(c: Config, owners: Collection[int] = (0,)) -> Iterator[Check]:
     yield _node_service(node, services[node])
     yield _pages_service(pages, services.get(pages))
     if "url" in services.get(pages, {}):
-        yield _pages_port(services[pages], owners)
+        yield _pages_port(services[pages], owners, file)
     yield _role(c, node)
     access = f"access:services!service={pages}"
     yield _user_access(c, access)
@@ -134,8 +139,10 @@ def _pages_service(name: str, service: Mapping[str, Any] | None) -> Check:
     return ok("pages", f"/services/{name}/ are served at {service['url']}")
 
 
-def _pages_port(service: Mapping[str, Any], owners: Collection[int]) -> Check:
-    """Which user listens, or could listen, where the proxy sends visitors with their cookies."""
+def _pages_port(
+    service: Mapping[str, Any], owners: Collection[int], file: Path | None = None
+) -> Check:
+    """Who listens, or could listen, where the proxy sends visitors with their cookies."""
     url, name = str(service["url"]), "pages' port"
     where = urlsplit(url)
     who = heldport.listener(url)
@@ -146,6 +153,14 @@ def _pages_port(service: Mapping[str, Any], owners: Collection[int]) -> Check:
             "cookies too, is theirs.",
             f"End that program (`ss -ltnp sport = :{where.port}` names it) and restart JupyterHub.",
         )
+    if who is not None and file is not None and (others := _others_file(where.port, file)):
+        return problem(
+            name,
+            f"The Hub with {others} has its pages at {url}. This one's are at another port, or its "
+            "visitors and their cookies go there; and of two Hubs only one can have a GPU.",
+            'Give each Hub its own: setup(c, url="http://127.0.0.1:PORT", socket=…, ledger=…, '
+            'node_arguments=["--NodeManagerApp.gpus=0,1"]).',
+        )
     if heldport.roots_only(where.port or 0):
         return ok(name, f"{url}: only root can listen there")
     if who is None:
@@ -155,6 +170,38 @@ def _pages_port(service: Mapping[str, Any], owners: Collection[int]) -> Check:
             "Start JupyterHub: it holds the port from then on, and finds another if it is taken.",
         )
     return ok(name, f"{url} is held by the Hub's user {_user_name(who)}")
+
+
+def _others_file(port: int | None, ours: Path) -> Path | None:
+    """The configuration of the Hub whose service listens at ``port``, if it is not ``ours``."""
+    import psutil
+
+    try:
+        listening = {
+            each.pid
+            for each in psutil.net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid
+        }
+        for process in (parent for pid in listening for parent in psutil.Process(pid).parents()):
+            found = hubs_file(process.cmdline(), process.cwd())
+            if found is not None:
+                return None if os.path.realpath(found) == os.path.realpath(ours) else found
+    except psutil.Error:  # another user's, or gone by now
+        return None
+    return None
+
+
+def hubs_file(command: Sequence[str], folder: str) -> Path | None:
+    """The configuration that a process in ``folder`` runs, if its command is JupyterHub's."""
+    programs = {os.path.basename(word) for word in command[:3]}
+    if programs.isdisjoint({"jupyterhub", "jupyterhub.app"}):
+        return None
+    told = PLACES[0]
+    for word, after in zip(command, [*command[1:], ""], strict=True):
+        option, _, text = word.partition("=")
+        if option in ("-f", "--config", "--JupyterHub.config_file"):
+            told = text or after
+    return Path(folder, told)
 
 
 def _user_name(uid: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import hmac
 import logging
 import os
@@ -165,7 +164,9 @@ class GpuShareHub(JupyterApp):
         await server.close_all_connections()
 
     async def _listen(self, server: HTTPServer, port: int, host: str) -> None:
-        """Listen; wait for an earlier service that is just ending. Raises :class:`OSError`.
+        """Listen; wait for an earlier service that is just ending.
+
+        Raises :class:`OSError`, and :class:`SystemExit` with sentences where it does not end.
 
         The Hub and the keeper hold the address for our user, so the kernel lets us share it.
         """
@@ -174,7 +175,11 @@ class GpuShareHub(JupyterApp):
         while heldport.listener(self.url) == os.geteuid():
             # The Hub ends if one of its services does not start.
             if loop.time() > until:
-                raise OSError(errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: {self.url}")
+                raise SystemExit(
+                    f"Another program of this user, such as another Hub's pages, listens at "
+                    f"{self.url}. End it (`ss -ltnp` names it), or give this Hub's pages another "
+                    "port: setup(c, url=…). Without a port in url a free one is found."
+                )
             await asyncio.sleep(0.2)
         server.listen(port, host, reuse_port=True)
 

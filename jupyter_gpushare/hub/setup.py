@@ -14,6 +14,7 @@ import pwd
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,6 +29,7 @@ from traitlets.config import Config
 from ..protocol import heldport, names
 from ..protocol.address import SYSTEM_SOCKET
 from ..protocol.poolcalls import POOL_SOCKET
+from ..protocol.sockets import answers
 from .configuration import SpawnerKind, spawner_kind, spawner_sections, value
 from .placing import place_servers
 
@@ -49,6 +51,8 @@ _KEPT: Final = (sys.executable, "-m", "jupyter_gpushare.protocol.keeper")
 ROOTS_PORT: Final = 204
 PORT: Final = 10204
 SYSTEM_LEDGER: Final = "/var/lib/jupyter-gpushare/ledger.sqlite"
+#: Seconds for what a Hub that just ended has left running. What still runs then is another Hub's.
+_ENDS_WITHIN: Final = 3.0
 #: The default scopes of a server's own token: JupyterHub's role ``server``.
 SERVER_SCOPES: Final = ("users:activity!user", "access:servers!server")
 
@@ -193,6 +197,12 @@ def setup(
     if url is not None:
         url, warning = _keep_port(c, name, url)
         warnings += [warning] if warning else []
+    if run is NodeManagerRun.MANAGED and _stays(lambda: answers(socket)):
+        warnings.append(
+            f"A node manager answers at {socket} already, so this Hub's does not start. If it is "
+            "another Hub's: a GPU has one owner. Give each Hub its own GPUs, socket and ledger: "
+            'setup(c, node_arguments=["--NodeManagerApp.gpus=0,1"], socket=…, ledger=…).'
+        )
     environment = {
         names.SOCKET: socket,
         names.IDENTITY: "hub",
@@ -318,8 +328,9 @@ def quotas_as_text(quotas: Mapping[str, Any]) -> str:
 def _keep_port(c: Config, name: str, url: str) -> tuple[str, str | None]:
     """The pages' URL with a port that is the Hub's until it ends, and what is to be told of it.
 
-    Held before the Hub sets its proxy's route. Raises :class:`SetupError` where a port that the
-    configuration names is somebody else's.
+    Held before the Hub sets its proxy's route. Another Hub of the same user may share the port, so
+    whoever listens there now keeps it. Raises :class:`SetupError` where a port that the
+    configuration names is another user's.
     """
     written = [one for one in _list(c, "services") if one.get("name") == name]
     url = next((one["url"] for one in written if one.get("url")), url)
@@ -337,6 +348,12 @@ def _keep_port(c: Config, name: str, url: str) -> tuple[str, str | None]:
         if _only_looks.get():
             return tried, None
         try:
+            if port and _is_another_hubs(tried, user):
+                warning = f"Another program of this user listens at {tried}, as a Hub's pages do."
+                if not where.port:
+                    warning += " The pages are served at another port."
+                    continue
+                warning += " Leave the port out of url, and a free one is found."
             return _held_url(tried, user), warning
         except (OSError, KeyError) as error:
             if port == ROOTS_PORT != where.port:
@@ -351,9 +368,32 @@ def _keep_port(c: Config, name: str, url: str) -> tuple[str, str | None]:
     )
 
 
+def _stays(there: Callable[[], bool]) -> bool:
+    """Whether it is still ``there`` when all that a Hub left has had time to end."""
+    if _only_looks.get():
+        return False
+    until = time.monotonic() + _ENDS_WITHIN
+    while there():
+        if time.monotonic() > until:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _is_another_hubs(url: str, user: str | None) -> bool:
+    """Whether a program of the pages' own user, who may share the address, listens there."""
+    uid = _uid(user)
+    owner = os.geteuid() if uid is None else uid
+    return (url, uid) not in _held and _stays(lambda: heldport.listener(url) == owner)
+
+
+def _uid(user: str | None) -> int | None:
+    return pwd.getpwnam(user).pw_uid if user else None
+
+
 def _held_url(url: str, user: str | None) -> str:
     """Hold the address until this process ends; the URL with the port that it has."""
-    uid = pwd.getpwnam(user).pw_uid if user else None
+    uid = _uid(user)
     if (url, uid) in _held:
         return url
     held = heldport.hold(url, uid)

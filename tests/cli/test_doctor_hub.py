@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from support.hub import OS_USERS, free_ports
 from support.jupyter import wait_for
 from support.livenode import CLI, LiveNode
 from support.thief import thief
+
+from jupyter_gpushare.cli.hubchecks import hubs_file
 
 SETUP = "from jupyter_gpushare.hub import setup\nsetup(c{arguments})\n"
 
@@ -135,6 +138,45 @@ def test_who_has_the_pages_port_is_said(tmp_path: Path) -> None:
         code, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
         assert (code, checks["pages' port"]["level"]) == (1, "problem")
         assert f"User {OS_USERS['bob']} listens at {url}" in checks["pages' port"]["text"]
+
+
+_HUB = """
+import subprocess, sys
+listens = (
+    "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen();"
+    "print(s.getsockname()[1], flush=True); input()"
+)
+subprocess.run([sys.executable, "-c", listens])
+"""
+
+
+def test_another_hubs_pages_at_the_port_are_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "jupyterhub").write_text(_HUB)
+    theirs = tmp_path / "theirs.py"
+    command = [sys.executable, str(tmp_path / "jupyterhub"), f"--config={theirs}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as hub:
+        assert hub.stdout is not None
+        url = f"http://127.0.0.1:{int(hub.stdout.readline())}"
+        code, checks = doctor(tmp_path, SETUP.format(arguments=f", url={url!r}"))
+        hub.communicate(b"\n")
+    assert (code, checks["pages' port"]["level"]) == (1, "problem")
+    assert f"The Hub with {theirs} has its pages at {url}." in checks["pages' port"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (["/x/bin/python", "/x/bin/jupyterhub"], "/srv/jupyterhub_config.py"),
+        (["/x/bin/python", "-m", "jupyterhub.app", "-f", "/a/c.py"], "/a/c.py"),
+        (["python", "-m", "jupyterhub", "--config", "c.py", "--debug"], "/srv/c.py"),
+        (["jupyterhub", "--JupyterHub.config_file=/a/c.py"], "/a/c.py"),
+        (["python", "-m", "jupyter_gpushare.hub"], None),
+        (["/x/jupyterhub-singleuser"], None),
+        ([], None),
+    ],
+)
+def test_a_hubs_configuration_is_known_by_its_command(command: list[str], file: str | None) -> None:
+    assert hubs_file(command, "/srv") == (None if file is None else Path(file))
 
 
 def test_no_secret_is_printed(tmp_path: Path) -> None:

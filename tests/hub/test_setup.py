@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import pwd
+import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +306,67 @@ def test_a_port_that_another_user_has_is_left_to_them(
         with pytest.raises(SetupError, match="visitors' cookies"):
             setup(Config(), url=f"http://127.0.0.1:{port}")
         assert "cookies" not in robber.said()
+
+
+@pytest.fixture
+def another_hubs(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A listener of this user at the port that a Hub's pages would have."""
+    module = sys.modules["jupyter_gpushare.hub.setup"]
+    with socket.socket() as pages:
+        pages.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        pages.bind(("127.0.0.1", 0))
+        pages.listen()
+        monkeypatch.setattr(module, "PORT", pages.getsockname()[1])
+        monkeypatch.setattr(module, "_ENDS_WITHIN", 0.3)
+        monkeypatch.setattr(heldport, "roots_only", lambda port: False)
+        yield pages
+
+
+def test_another_hubs_pages_keep_their_port(
+    another_hubs: socket.socket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel lets two programs of one user share it, and visitors would come to either."""
+    theirs = f"http://127.0.0.1:{another_hubs.getsockname()[1]}"
+    url = str(setup(Config()).services[0]["url"])
+    assert url != theirs
+    assert not url.endswith(":0")
+    said = capsys.readouterr().err
+    assert f"Another program of this user listens at {theirs}" in said
+    assert "The pages are served at another port." in said
+    # One that was asked for by its number is not changed for another.
+    assert str(setup(Config(), url=theirs).services[0]["url"]) == theirs
+    assert "Leave the port out of url" in capsys.readouterr().err
+
+
+def test_a_hub_that_was_restarted_has_its_port_again(
+    another_hubs: socket.socket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pages of the one before end a moment after it."""
+    port = another_hubs.getsockname()[1]
+    looks = []
+
+    def listener(url: str) -> int | None:
+        looks.append(url)
+        return os.geteuid() if len(looks) < 3 else None
+
+    monkeypatch.setattr(heldport, "listener", listener)
+    assert str(setup(Config()).services[0]["url"]).endswith(f":{port}")
+    assert len(looks) == 3
+    assert not capsys.readouterr().err
+
+
+def test_another_hubs_node_manager_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.modules["jupyter_gpushare.hub.setup"], "_ENDS_WITHIN", 0.3)
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as node:
+        node.bind(path)
+        node.listen()
+        setup(Config(), socket=path, url=None)
+    assert f"A node manager answers at {path} already" in capsys.readouterr().err
+    setup(Config(), socket=path, url=None)
+    assert not capsys.readouterr().err
 
 
 def test_without_pages_tokens_are_still_for_the_service() -> None:
