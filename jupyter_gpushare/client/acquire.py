@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .asking.broker import Broker
@@ -97,6 +97,20 @@ class _Process:
         """A cell is about to run: where a GPU was given back, it asks again if it uses one."""
         if self._broker is not None:
             self._broker.cells.before_use(used)
+
+    def error_shown(self, error: BaseException, shell: Any) -> None:
+        """A person was shown this error in the shell."""
+        if self._broker is not None:
+            from .oomnote import find
+
+            is_tight = find(error) is not None
+            if is_tight or isinstance(error, KeyboardInterrupt):
+                self._broker.last_error.shown(error, shell, is_tight=is_tight)
+
+    def after_error(self, cell: str, shell: Any) -> None:
+        """A cell is about to run: what only the last error keeps is given back."""
+        if self._broker is not None:
+            self._broker.last_error.before_cell(cell, shell)
 
     def checkpoint(self) -> None:
         """A gate in the user's code: the turn is given back here if another task waits for it."""
@@ -254,6 +268,8 @@ before_cell = _process.before_cell
 before_use = _process.before_use
 code_runs = _process.code_runs
 annotate = _process.annotate
+error_shown = _process.error_shown
+after_error = _process.after_error
 checkpoint = _process.checkpoint
 before_call = _process.before_call
 loop = _process.loop

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol.sizes import format_size
 from .errors import GpuShareError
+from .words.display import running_shell
+from .words.settings import AfterError
 
 if TYPE_CHECKING:
     from .asking.broker import Broker
@@ -59,10 +61,14 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts when the memory has run out. Without ``gpus`` there is no lease."""
+    """The facts when the memory has run out. Without ``gpus`` there is no lease.
+
+    ``comes_back``: what only the error keeps comes back by itself.
+    """
 
     framework: str
     gpus: tuple[GpuFacts, ...] = ()
+    comes_back: bool = False
 
 
 # -- the sentence ------------------------------------------------------------------------------
@@ -105,10 +111,15 @@ def _one(framework: str, gpu: GpuFacts) -> str:
 
 
 def _advice(facts: Facts) -> Iterator[str]:
+    also = "" if facts.comes_back else "; the last error also keeps its variables alive"
     yield (
-        "What to do: delete what you no longer need (`del`; the last error also keeps its "
-        "variables alive), or compute in smaller pieces."
+        f"What to do: delete what you no longer need (`del`{also}), or compute in smaller pieces."
     )
+    if facts.comes_back:
+        yield (
+            "What only this error keeps comes back when the next cell begins; until then `%debug` "
+            "shows it."
+        )
     if facts.framework == "PyTorch" and any(
         gpu.cache is not None and gpu.cache > _MUCH * gpu.allowed for gpu in facts.gpus
     ):
@@ -195,6 +206,7 @@ def gather(broker: Broker, framework: str, message: str) -> Facts:
         tuple(
             _facts(framework, number, gpu, grant.lease, status) for number, gpu in numbered.items()
         ),
+        running_shell() is not None and broker.settings.after_error is AfterError.NEXT_CELL,
     )
 
 

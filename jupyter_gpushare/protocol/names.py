@@ -32,6 +32,7 @@ RESERVE: Final = "JUPYTER_GPUSHARE_RESERVE"
 FALLBACK: Final = "JUPYTER_GPUSHARE_FALLBACK"
 ACQUIRE: Final = "JUPYTER_GPUSHARE_ACQUIRE"
 SHOW_GRANT: Final = "JUPYTER_GPUSHARE_SHOW_GRANT"
+AFTER_ERROR: Final = "JUPYTER_GPUSHARE_AFTER_ERROR"
 WAIT_TIMEOUT: Final = "JUPYTER_GPUSHARE_WAIT_TIMEOUT"
 ANSWER_TIMEOUT: Final = "JUPYTER_GPUSHARE_ANSWER_TIMEOUT"
 OUTAGE_TIMEOUT: Final = "JUPYTER_GPUSHARE_OUTAGE_TIMEOUT"
@@ -91,6 +92,11 @@ SETTINGS: Final[tuple[tuple[str, str, Any, tuple[Any, ...], str], ...]] = (
     (
         *("show_grant", SHOW_GRANT, True, ()),
         "Whether a line says which GPU the first import got, in a notebook and on a terminal.",
+    ),
+    (
+        *("after_error", AFTER_ERROR, "next-cell", ("next-cell", "at-once", "keep")),
+        "When the GPU memory comes back that only an out-of-memory error, or an interrupt, keeps: "
+        "before the `next-cell`, so that `%debug` works until then; `at-once`; or not (`keep`).",
     ),
 )
 

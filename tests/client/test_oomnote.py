@@ -21,6 +21,7 @@ from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.oomnote import Facts, GpuFacts, annotate, find, gather, words
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.client.words.settings import Settings
 from jupyter_gpushare.protocol.sizes import format_size
 
 GIB = 2**30
@@ -194,6 +195,7 @@ class Asked:
     """What `annotate` needs of a broker."""
 
     configured = True
+    settings = Settings()
 
     def __init__(self, grant: Grant | None = GRANT, answer: Any = STATUS) -> None:
         self.grant = grant
@@ -315,6 +317,7 @@ def test_in_a_notebook(node: RunningNode, tmp_path: Path) -> None:
         assert traceback.count("jupyter_gpushare: This task's lease allows") == 1
         assert "the whole GPU 0 (24 GiB)" in traceback
         assert "Nobody else has a lease on this GPU." in traceback
+        assert "comes back when the next cell begins" in traceback
         assert "compute()" in traceback
         assert "oomnote" not in traceback
         caught = kernel.ok(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from functools import cached_property, partial
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...protocol.errors import Reason
 from ...protocol.messages import Method, Notice, Notification
@@ -41,6 +41,9 @@ from .getting import Getting
 from .line import Line
 from .promises import Promises
 from .wishes import Wishes
+
+if TYPE_CHECKING:
+    from ..memory.lasterror import LastError
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
 
@@ -199,7 +202,7 @@ class Broker:
             return
         if self._asks(adapter) is not When.IMPORT and not self._getting.may_join:
             # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
-            self._holding.visible.hide(children_may_ask=True)
+            self._holding.visible.hide(children_may_ask=not self.wishes.go_without)
             adapter.before(None)
         else:
             self._frameworks.comes(module, adapter)
@@ -253,6 +256,13 @@ class Broker:
             self._stopping.step_ended()
         if self.turns.needs_gate:
             self.turns.checkpoint(Place.STEP_END)
+
+    @cached_property
+    def last_error(self) -> LastError:
+        """The last error that a person was shown, and what it keeps."""
+        from ..memory.lasterror import LastError
+
+        return LastError(self._frameworks, lambda: self.settings.after_error, self._note)
 
     @cached_property
     def _may_wait(self) -> Callable[[], bool]:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 _OURS: Final = "%gpushare"
@@ -90,9 +91,9 @@ def _is_ours(cell: str) -> bool:
 class CellWatch:
     """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends.
 
-    Before a thread's first cell runs, ``resume()`` and ``uses(cell)`` are called. Only these may
-    wait, visibly, for GPUs that were given back. ``code(begins, is_refusable)`` is called around
-    all code that runs, cells included.
+    Before a thread's first cell runs, ``resume()``, ``fresh(cell)`` and ``uses(cell)`` are called.
+    Only these may wait, visibly, for GPUs that were given back. ``code(begins, is_refusable)`` is
+    called around all code that runs, cells included.
     """
 
     def __init__(
@@ -103,8 +104,10 @@ class CellWatch:
         code: Callable[[bool, bool], None] = lambda begins, is_refusable: None,
         is_refusable: Callable[[], bool] = lambda: True,
         uses: Callable[[str], None] = lambda cell: None,
+        fresh: Callable[[str], None] = lambda cell: None,
     ) -> None:
         self._tell = tell
+        self._fresh = fresh
         self._resume = resume
         self._uses = uses
         self._code = code
@@ -143,11 +146,17 @@ class CellWatch:
                 if text.lstrip().startswith(_OUR_CELL):
                     # It asks for GPUs itself; only what lies elsewhere must be back.
                     self._code(True, False)
+                    self._begins_afresh(text)
                 else:
                     self._resume()
+                    self._begins_afresh(text)
                     self._uses(text)
             except Exception:  # noqa: BLE001 - as below
                 return
+
+    def _begins_afresh(self, text: str) -> None:
+        with suppress(Exception):  # as below
+            self._fresh(text)
 
     def cell_ends(self, result: Any) -> None:
         """``post_run_cell``; also of the cell that loaded us, which we did not see begin."""
@@ -196,21 +205,33 @@ class CellWatch:
 class Notes:
     """Stands before IPython's ``showtraceback``: errors get their notes before they are shown.
 
-    Nothing else changes: the error, its traceback and how it is shown are as before.
+    Nothing else changes: the error, its traceback and how it is shown are as before. ``shown`` is
+    called afterwards.
     """
 
-    def __init__(self, show: Callable[..., Any], annotate: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        show: Callable[..., Any],
+        annotate: Callable[[BaseException], None],
+        shown: Callable[[BaseException], None],
+    ) -> None:
         self.show = show
         self._annotate = annotate
+        self._shown = shown
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        error: Any = None
         # Ctrl-C also ends only the gathering of facts: the user's error must be shown.
         with suppress(BaseException):
             given = arguments[0] if arguments else named.get("exc_tuple")
             error = sys.exc_info()[1] if given is None else given[1]
             if isinstance(error, BaseException):
                 self._annotate(error)
-        return self.show(*arguments, **named)
+        result = self.show(*arguments, **named)
+        with suppress(Exception):
+            if isinstance(error, BaseException):
+                self._shown(error)
+        return result
 
 
 class Messages:
@@ -339,6 +360,18 @@ def annotate(error: BaseException) -> None:
         add(error)
 
 
+def error_shown(ip: Any, error: BaseException) -> None:
+    """A person was shown this error."""
+    if (shown := _of_acquire("error_shown")) is not None:
+        shown(error, ip)
+
+
+def after_error(ip: Any, cell: str) -> None:
+    """A cell is about to run: give back what only the last error keeps."""
+    if (give_back := _of_acquire("after_error")) is not None:
+        give_back(cell, ip)
+
+
 def watch_of(ip: Any) -> CellWatch | None:
     """The watch over the cells of the shell ``ip``, if there is one."""
     for callback in ip.events.callbacks["pre_run_cell"]:
@@ -361,13 +394,21 @@ def install(ip: Any) -> CellWatch:
         header = parent.get("header", parent)
         return messages.only_asks or not str(header.get("msg_type", "")).startswith("comm_")
 
-    watch = CellWatch(tell, resume, barred, code, is_refusable, lambda cell: before_use(ip, cell))
+    watch = CellWatch(
+        tell,
+        resume,
+        barred,
+        code,
+        is_refusable,
+        lambda cell: before_use(ip, cell),
+        lambda cell: after_error(ip, cell),
+    )
     ip.ast_transformers.append(watch.gate)
     ip.events.register("pre_execute", watch.code_begins)
     ip.events.register("pre_run_cell", watch.cell_begins)
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)
-    ip.showtraceback = Notes(ip.showtraceback, annotate)
+    ip.showtraceback = Notes(ip.showtraceback, annotate, partial(error_shown, ip))
     watch.messages = messages
     messages.install()
     return watch

@@ -17,6 +17,7 @@ from .places import Place
 
 if TYPE_CHECKING:
     from ..adapters.batches import BatchGate
+    from ..adapters.holdings import Holdings
     from ..adapters.parkers.steps import StepMeter
     from .gate import Turns
     from .ladder import Framework
@@ -267,6 +268,17 @@ class Frameworks:
                 self._say(f"The adapter for {module} could not empty its caches: {error!r}")
 
     # -- what they say --------------------------------------------------------------------
+
+    def holdings(self) -> Sequence[Holdings]:
+        """What the data of each takes that has started CUDA and can be asked."""
+        from ..adapters.holdings import holdings_of
+
+        return [
+            holdings
+            for module, adapter, loaded in self._loaded()
+            if adapter.cuda_started(loaded)
+            and (holdings := holdings_of(module, loaded)) is not None
+        ]
 
     def last_step(self) -> float | None:
         """Seconds since a training step ended in this process; ``None``: none was seen."""

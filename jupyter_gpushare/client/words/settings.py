@@ -38,6 +38,14 @@ class Acquire(Enum):
     FIRST_USE = "first-use"
 
 
+class AfterError(Enum):
+    """When the memory comes back that only an error keeps."""
+
+    NEXT_CELL = "next-cell"
+    AT_ONCE = "at-once"
+    KEEP = "keep"
+
+
 class Ask(NamedTuple):
     """A task's wishes; ``None`` leaves one to the next weaker source. Sizes are in bytes.
 
@@ -87,6 +95,7 @@ class Settings(NamedTuple):
     answer_timeout: float = 5.0
     outage_timeout: float = 30.0
     show_grant: bool = True
+    after_error: AfterError = AfterError.NEXT_CELL
     complaints: tuple[str, ...] = ()
 
 

@@ -38,9 +38,14 @@ class _Kind(Enum):
     GRAPH = auto()
 
 
-def walk(torch: Any, is_ours: Callable[[Any], bool]) -> Findings:
-    """Everything of ``torch`` in this process; storages where ``is_ours(device)``."""
-    return _Walk(torch, is_ours).run()
+def walk(
+    torch: Any, is_ours: Callable[[Any], bool], start: Iterable[Any] | None = None
+) -> Findings:
+    """Everything of ``torch`` in this process, or what the ``start`` tensors keep.
+
+    Storages are those where ``is_ours(device)``.
+    """
+    return _Walk(torch, is_ours).run(start)
 
 
 def live_objects(*bases: type) -> tuple[list[Any], ...]:
@@ -117,10 +122,12 @@ class _Walk:
         }
         self._kind_of: dict[type, _Kind | None] = {}
 
-    def run(self) -> Findings:
+    def run(self, start: Iterable[Any] | None) -> Findings:
         # A tensor subclass must not see us: its __torch_function__ may do anything.
         with self._torch._C.DisableTorchFunctionSubclass(), self._torch.no_grad():
-            for thing in _of_types(of for of in _types_in_use() if self._kind(of) is not None):
+            if start is None:
+                start = _of_types(of for of in _types_in_use() if self._kind(of) is not None)
+            for thing in start:
                 self._visit(thing)
             while self._waiting:
                 self._look_into(self._waiting.pop())
