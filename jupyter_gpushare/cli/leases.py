@@ -110,13 +110,14 @@ def who(row: doc.Lease | doc.Waiting) -> str:
 
 def state(lease: doc.Lease, now: float) -> str:
     """The state, with the place in the queue, its turn and limits, and what is told of parking."""
-    from ..client.words.render import parking_words, sharing_words, stall_words
+    from ..client.words.render import parking_words, sharing_words, stall_words, survivor_words
 
     place = None if lease["position"] is None else str(lease["position"])
     more = ", ".join(
         part
         for part in (
             place,
+            survivor_words(lease, now),
             sharing_words(lease, now),
             stall_words(lease, now),
             parking_words(lease, now),

@@ -389,6 +389,8 @@ def _sharing_text(lease: Json, now: float) -> str:
         parts.append(words.STALL_NOW[stall["next"]].format(left))
     elif stall is not None:
         parts.append(words.STALL_LATER[stall["next"]].format(words.duration(stall["after"])))
+    if lease.get("inherited") is not None:
+        parts.append("The process that asked has ended, and another one goes on.")
     return " ".join(part for part in parts if part)
 
 

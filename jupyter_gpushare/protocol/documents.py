@@ -626,6 +626,14 @@ class Lease(LeaseParking, LeaseTurn):
         "what is done next about a task that gives no sign of life; null: it is not stalled, "
         "nothing more is done, or not yours to know",
     ]
+    inherited: NotRequired[
+        Annotated[
+            float | None,
+            Private(),
+            "since when another process goes on with it, because the one that asked has ended: "
+            "Unix time, seconds; null: that one has not, or not yours to know",
+        ]
+    ]
     live_limits: Annotated[
         bool | None,
         "whether its frameworks' memory limits can change while it runs; null: not tried yet",

@@ -557,6 +557,7 @@ warnings.simplefilter("ignore", ResourceWarning)  # nobody waits for the child
         until(lambda: held(node)[0]["pid"] == told["child"], "the child is the task")
         (lease,) = held(node)
         assert (lease["id"], lease["kind"]) == (told["lease"], "process")
+        assert lease["inherited"] >= lease["granted"]
         os.kill(told["child"], signal.SIGKILL)
         until(lambda: held(node) == [], "the last member has ended", within=10)
 

@@ -716,6 +716,12 @@ def test_what_is_done_next_about_a_stalled_task_is_told() -> None:
     assert soon == "ended in 10 min unless it goes on: somebody waits for it"
 
 
+def test_why_there_is_a_lease_without_its_notebook_is_told() -> None:
+    assert render.survivor_words(lease(), 100.0) == ""
+    told = render.survivor_words({**lease(pid=12), "inherited": 40.0}, 100.0)
+    assert told == "process 12 goes on, the one that asked ended 1 min ago"
+
+
 # -- one job, one row ----------------------------------------------------------------------------
 
 

@@ -185,6 +185,14 @@ def stall_words(lease: Document, now: object) -> str:
     return f"{done} after {after} without progress, if somebody waits for its memory"
 
 
+def survivor_words(lease: Document, now: object) -> str:
+    """Since when another process than the one that asked goes on; empty if that one does."""
+    if not isinstance(lease.get("inherited"), int | float):
+        return ""
+    ago = _until(now, lease["inherited"])
+    return f"process {plain(lease.get('pid'), 20)} goes on, the one that asked ended {ago} ago"
+
+
 #: The state of a task's turn on a GPU that it shares.
 _TURNS: Final = {
     "holds": "has the turn",
@@ -493,7 +501,8 @@ def _at_place(waiting: Document) -> str:
 def _with_parking(shown: str, lease: Document, status: Document) -> str:
     """A lease's state, its turn and its parking; the text needs no escaping."""
     now = status["node"].get("time")
-    told = (sharing_words(lease, now), stall_words(lease, now), parking_words(lease, now))
+    kinds = (survivor_words, sharing_words, stall_words, parking_words)
+    told = (words(lease, now) for words in kinds)
     more = ", ".join(filter(None, told))
     return f"{shown} ({more})" if more else shown
 

@@ -321,6 +321,7 @@ class Sheet:
             "position": None if place is None else place.position,
             "reason": lease.end_reason.value if lease.end_reason else None,
             "kept": None if recall is None else recall.said,
+            "inherited": None if lease.inherited_at is None else lease.inherited_at + offset,
             "live_limits": lease.live_limits,
             "reserve": sharing.reserve_of(state, lease),
             "over_limit": self._over_limit(lease),

@@ -8,7 +8,8 @@ import {
   excessText,
   gpuLiftedText,
   liftedText,
-  stallText
+  stallText,
+  survivorText
 } from '../text/limits';
 import { AdminLeases } from '../widgets/adminleases';
 import { GpusView } from '../widgets/gpus';
@@ -175,5 +176,16 @@ describe('a task that gives no sign of life', () => {
     expect(screen.getByRole('listitem').textContent).toContain(
       'It is interrupted after 30 min without progress'
     );
+  });
+});
+
+describe('a lease whose notebook was closed', () => {
+  it('says which process goes on', () => {
+    const lease = aLease('a', { inherited: 1990, pid: 12 });
+    const words = 'The process that asked has ended, and process 12 goes on.';
+    expect(survivorText(aLease('a'), trans)).toBe('');
+    expect(survivorText(lease, trans)).toBe(words);
+    show(LeasesView, aStatus({ leases: [lease] }));
+    expect(screen.getByRole('listitem').textContent).toContain(words);
   });
 });

@@ -572,6 +572,8 @@ export interface components {
             granted: number | null;
             /** @description null: another environment's */
             id: string | null;
+            /** @description since when another process goes on with it, because the one that asked has ended: Unix time, seconds; null: that one has not, or not yours to know */
+            inherited?: number | null;
             /** @description what is done with it while it is at work; null: nothing */
             interrupted?: {
                 /** @description locked: when that ends at the latest; stops: until when it has time; Unix time, seconds */

@@ -95,6 +95,16 @@ export function excessHint(trans: TranslationBundle): string {
   );
 }
 
+/** Why there is a lease without its kernel or program; empty: they are there. */
+export function survivorText(lease: Lease, trans: TranslationBundle): string {
+  return typeof lease.inherited === 'number'
+    ? trans.__(
+        'The process that asked has ended, and process %1 goes on.',
+        lease.pid
+      )
+    : '';
+}
+
 /** The next step against a stalled task, and its time; empty if there is none. */
 export function stallText(
   lease: Lease,

@@ -30,7 +30,8 @@ import {
   excessText,
   liftedHint,
   liftedText,
-  stallText
+  stallText,
+  survivorText
 } from '../text/limits';
 import { isLate, lateText, promiseText } from '../text/promises';
 import { kindsText, myTurnText, turnHint } from '../text/turns';
@@ -97,7 +98,7 @@ export function LeasesView(): JSX.Element {
               turn={myTurnText(lease, status, now, trans)}
               promise={promiseText(lease, now, trans)}
               over={excessText(lease, now, units, trans)}
-              stall={stallText(lease, now, trans)}
+              stall={stallText(lease, now, trans) || survivorText(lease, trans)}
               shared={sharedText(lease, status, trans)}
               since={formatDuration(
                 now - (lease.position !== null ? lease.requested : lease.since),
