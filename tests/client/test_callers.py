@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +36,7 @@ from jupyter_gpushare.client.words.callers import (
     when,
 )
 from jupyter_gpushare.client.words.grant import Grant
-from jupyter_gpushare.client.words.settings import Acquire
+from jupyter_gpushare.client.words.settings import Acquire, Ask
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
@@ -84,9 +85,16 @@ def script(*words: str) -> Facts:
         (script("/venv/bin/pytest", "--collect-only"), Caller.COLLECTION),
         (script("-m", "pytest", "--co", "-q"), Caller.COLLECTION),
         (script("train.py", "--co"), Caller.PROGRAM),
-        (script("-m", "torch.utils.collect_env"), Caller.REPORT),
-        (script("collect_env.py"), Caller.REPORT),
-        (script("/venv/bin/accelerate", "env"), Caller.REPORT),
+        (script("-m", "torch.utils.collect_env"), Caller.LOOKER),
+        (script("collect_env.py"), Caller.LOOKER),
+        (script("-m", "pydoc", "torch"), Caller.LOOKER),
+        (script("/venv/bin/pylint", "train"), Caller.LOOKER),
+        (
+            script("/ext/python_files/unittestadapter/discovery.py", "--udiscovery"),
+            Caller.COLLECTION,
+        ),
+        (script("/ext/vscode_pytest/run_pytest_script.py", "--collect-only"), Caller.COLLECTION),
+        (script("/venv/bin/accelerate", "env"), Caller.LOOKER),
         (script("/venv/bin/accelerate", "launch", "train.py"), Caller.PROGRAM),
     ],
 )
@@ -251,6 +259,77 @@ def test_it_goes_on_as_a_refused_one(caller: Caller) -> None:
         broker.close()
 
 
+class Busy:
+    """A node manager that grants the first request and has no GPU for anything after it."""
+
+    def __init__(self) -> None:
+        self.asked: list[Method] = []
+
+    def __call__(self, visitor: Visitor) -> None:
+        visitor.welcome(simulated=False)
+        while True:
+            call = visitor.read()
+            if call.method in (Method.REQUEST, Method.RESUME):
+                self.asked.append(call.method)
+                if call.method is Method.REQUEST and len(self.asked) == 1:
+                    visitor.grant(call)
+                else:
+                    visitor.queue(call)
+            else:
+                visitor.answer(call, {"state": "held"})
+
+
+@pytest.mark.parametrize("kind", ["shows its use", "shows nothing"])
+def test_who_looks_brings_back_nothing_that_was_parked(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "find", lambda module: Framework(kind))
+    caller, busy = Caller.CELL, Busy()
+    with ScriptedNode(busy) as node:
+        broker = Broker(
+            {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)},
+            say=lambda text: None,
+            caller=lambda: caller,
+        )
+        broker.request(Ask())
+        broker._giving.step_aside()
+        assert broker.standing is Standing.PARKED
+        caller = Caller.COMPLETION
+        broker.before_framework("frame")
+        broker.after_framework("frame", ModuleType("frame"))
+        assert broker.standing is Standing.PARKED
+        assert busy.asked == [Method.REQUEST]
+        broker.close()
+
+
+def test_who_looks_does_not_wait_for_a_thread_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subshell's cell stands in the queue; Tab answers beside it, and even a use of the GPU."""
+    framework, busy = Framework("shows its use"), Busy()
+    monkeypatch.setattr(registry, "find", lambda module: framework)
+    busy.asked.append(Method.REQUEST)  # nothing is granted
+    callers = {threading.get_ident(): Caller.COMPLETION}
+    with ScriptedNode(busy) as node:
+        broker = Broker(
+            {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)},
+            say=lambda text: None,
+            caller=lambda: callers.get(threading.get_ident(), Caller.CELL),
+        )
+        ended = threading.Event()
+        waits = threading.Thread(
+            target=lambda: broker.request(Ask(), cancelled=ended.is_set), daemon=True
+        )
+        monkeypatch.setattr(threading, "excepthook", lambda told: None)
+        waits.start()
+        until(lambda: len(busy.asked) == 2, "the thread waits")
+        broker.before_framework("frame")
+        broker.after_framework("frame", ModuleType("frame"))
+        assert framework.use() is None
+        assert waits.is_alive()
+        ended.set()
+        waits.join(30)
+        broker.close()
+
+
 # -- a kernel ------------------------------------------------------------------------------
 
 LEASE = "import os; print(os.environ.get('JUPYTER_GPUSHARE_LEASE'))"
@@ -275,6 +354,69 @@ def queue(node: RunningNode) -> list[Any]:
     with node.client("theirs") as client:
         waiting: list[Any] = client.call(Method.STATUS)["queue"]
     return waiting
+
+
+#: Processes that import a framework though nobody asked for a GPU, in a folder of `package`.
+NOBODYS_WISH = {
+    "command": ("-c", "import caffe"),
+    "help": ("train.py", "--help"),
+    "build": (
+        *("-m", "pip", "wheel", "-q", ".", "--use-pep517"),
+        *("--no-build-isolation", "--no-deps", "--no-index"),
+    ),
+    "collection": ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "test_it.py"),
+    "looker": ("collect_env.py",),
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A project whose every file imports a framework."""
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (folder / "caffe.py").touch()
+    (folder / "train.py").write_text(
+        "import argparse, caffe\nargparse.ArgumentParser().parse_args()"
+    )
+    (folder / "setup.py").write_text(
+        "import caffe, setuptools\nsetuptools.setup(name='it', py_modules=['train'])"
+    )
+    (folder / "test_it.py").write_text("import caffe\ndef test_it():\n    pass")
+    (folder / "collect_env.py").write_text("import caffe")
+    return folder
+
+
+def test_nobody_waits_who_asked_for_no_gpu(
+    full: tuple[RunningNode, Callable[[], object]], package: Path
+) -> None:
+    """All of them end, and one line says how to get a GPU; a program waits in the queue."""
+    node, give_back = full
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
+        "JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket),
+        "JUPYTER_GPUSHARE_TOKEN": "mine",
+        "PYTHONPATH": os.fspath(package),
+    }
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        out = subprocess.PIPE
+        command = [sys.executable, *words]
+        return subprocess.Popen(
+            command, cwd=package, env=environ, stdout=out, stderr=out, text=True
+        )
+
+    for what, words in NOBODYS_WISH.items():
+        out, err = start(*words).communicate(timeout=60)
+        if what not in ("build", "collection"):  # whose callers keep to themselves what they say
+            assert "`import caffe` asked for no GPU" in err, (what, out, err)
+        assert queue(node) == []
+    assert [*package.glob("*.whl")], "it was built"
+
+    (package / "train.py").write_text(f"import caffe; {LEASE}")
+    program = start("train.py")
+    until(lambda: queue(node), "a program waits")
+    give_back()
+    assert program.communicate(timeout=60)[0] not in ("", "None\n")
 
 
 def test_who_only_looks_in_a_kernel_waits_for_nothing(

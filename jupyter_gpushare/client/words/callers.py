@@ -31,7 +31,7 @@ class Caller(Enum):
     BUILD = "A build"
     HELP = "A call for help"
     COLLECTION = "The collection of tests"
-    REPORT = "A report about the environment"
+    LOOKER = "A tool that only looks"
 
 
 class When(Enum):
@@ -61,7 +61,7 @@ TABLE: Final = {
     Caller.BUILD: Row(When.FIRST_USE, BOUND),
     Caller.HELP: Row(When.FIRST_USE, BOUND),
     Caller.COLLECTION: Row(When.FIRST_USE, BOUND),
-    Caller.REPORT: Row(When.FIRST_USE, BOUND),
+    Caller.LOOKER: Row(When.FIRST_USE, BOUND),
 }
 """The whole rule; docs/allocation.md has it in words."""
 
@@ -129,10 +129,12 @@ _BUILDS: Final = frozenset({
     *("setup.py", "_in_process.py", "in_process.py", "pip", "build", "pyproject-build"),
     *("sphinx", "sphinx.__main__", "sphinx-build"),
 })  # fmt: skip
-_TESTS: Final = frozenset({"pytest", "py.test"})
+#: The part of an editor that finds tests of the standard library's kind.
+_DISCOVERY: Final = "unittestadapter/discovery.py"
 _COLLECTS: Final = frozenset({"--collect-only", "--collectonly", "--co"})
 _HELPS: Final = frozenset({"--help", "--version"})
-#: Programs whose word ``env`` prints what is installed.
+#: Programs and modules that look at modules, and those whose word ``env`` prints what is installed.
+_LOOKERS: Final = frozenset({"collect_env", "pdoc", "pydoc", "pylint", "stubgen"})
 _REPORTERS: Final = frozenset({"accelerate", "diffusers-cli", "transformers", "transformers-cli"})
 
 
@@ -152,11 +154,12 @@ def _of_command(words: Sequence[str]) -> Caller:
         return Caller.HELP
     if name in _BUILDS:
         return Caller.BUILD
-    if name in _TESTS and not _COLLECTS.isdisjoint(rest):
+    collects = "pytest" in name and not _COLLECTS.isdisjoint(rest)
+    if collects or first.endswith(_DISCOVERY):
         return Caller.COLLECTION
-    if name.removesuffix(".py").rpartition(".")[2] == "collect_env":
-        return Caller.REPORT
-    return Caller.REPORT if name in _REPORTERS and rest[:1] == ["env"] else Caller.PROGRAM
+    looks = name.removesuffix(".py").rpartition(".")[2] in _LOOKERS
+    looks = looks or (name in _REPORTERS and rest[:1] == ["env"])
+    return Caller.LOOKER if looks else Caller.PROGRAM
 
 
 def command_words(arguments: Sequence[str]) -> Sequence[str]:
