@@ -39,6 +39,19 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors, f"{page.name}: {target}"
 
 
+def test_the_tests_of_what_others_reported_are_there():
+    named = re.findall(
+        r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/reported.md").read_text("utf-8")
+    )
+    assert len(named) > 20
+    lost = [
+        f"{file}::{test}"
+        for file, test in named
+        if f"def {test}(" not in (ROOT / file).read_text("utf-8")
+    ]
+    assert lost == []
+
+
 def test_pages_that_programs_name_are_there():
     named = set()
     for folder in ("jupyter_gpushare", "labextension/src", "etc", "scripts"):
