@@ -148,6 +148,36 @@ def is_held_off() -> bool:
     return False
 
 
+def test_what_a_notebook_named_is_all_that_stays_reserved(
+    nvml_world: NvmlWorld, tmp_path: Path
+) -> None:
+    """After `import torch` she asks for less; then a program runs beside the notebook."""
+    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    not_started = TORCH.replace("is_initialized=lambda: True", "is_initialized=lambda: False")
+    (modules / "torch.py").write_text(not_started)
+    environ = nvml_world.environ()
+    config = "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
+    with (
+        RunningNode(tmp_path, simulate="", config=config, environ=environ) as node,
+        Kernel(tmp_path, node.socket, PYTHONPATH=f"{modules}:{environ.get('PYTHONPATH', '')}") as k,
+        node.client() as client,
+    ):
+
+        def reserved() -> int:
+            return int(client.call(Method.STATUS)["gpus"][0]["reserved"])
+
+        k.ok("import torch")
+        assert reserved() == 100 * GIB
+        assert "8 GiB of 100 GiB" in k.ok("%gpushare request --memory 8GiB").plain()
+        until(lambda: reserved() == 8 * GIB, "she has what she asked for")
+        with Puppet() as program:
+            program.client(node.socket).request()
+            assert reserved() == 100 * GIB
+        until(lambda: reserved() == 8 * GIB, "the program left nothing")
+
+
 def test_the_newest_limit_is_told_last() -> None:
     """An import tells what was granted, and a lift comes between its look and its word."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import uses
 from jupyter_gpushare.policy.books.room import comes_back
-from jupyter_gpushare.policy.books.state import ClaimKey, State
+from jupyter_gpushare.policy.books.state import Claim, ClaimKey, State
 from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -169,6 +169,26 @@ class Histories(RuleBasedStateMachine):
             world.run(cmd.ConfirmLimit(world.at, *who, gpus, how != "cannot"))
             if not every:
                 break
+
+    @precondition(lambda self: any(c.told and not c.agreed for c in self._claims()))
+    @rule(how=st.sampled_from(["obeys", "lies", "cannot"]))
+    def told_what_it_was_granted(self, how: str) -> None:
+        """Others have ended, and clients answer that they keep to what they named."""
+        world = self.world
+        for (name, uuid), claim in sorted(world.state.claims.items()):
+            lease = world.state.leases[name]
+            if claim.told is None or claim.agreed or lease.phase is not LeasePhase.HELD:
+                continue
+            part = next(part for part in lease.allocations if part.gpu == uuid)
+            pid = lease.task.process.pid
+            if how == "obeys" and (pid, uuid) in world.memory:
+                world.memory[(pid, uuid)] = min(world.memory[(pid, uuid)], part.memory)
+            gpus = () if how == "cannot" else (part,)
+            who = (name, lease.environment, lease.task.process)
+            world.run(cmd.ConfirmLimit(world.at, *who, gpus, how != "cannot"))
+
+    def _claims(self) -> tuple[Claim, ...]:
+        return tuple(self.world.state.claims.values()) if hasattr(self, "world") else ()
 
     @rule(seconds=st.sampled_from([2.0, 11.0, 31.0]))
     def look_again(self, seconds: float) -> None:

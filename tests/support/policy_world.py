@@ -261,7 +261,12 @@ class World:
             self.entitled[(pid, part.gpu)] = part.memory
 
     def lifts_nobody_elses(self, before: State, after: State, event: ev.ReservationResized) -> None:
-        """A lifted limit is a reservation like any other, and only while nobody waits."""
+        """A lifted limit is a reservation like any other, and only while nobody waits.
+
+        What tasks named stays reserved when it shrinks.
+        """
+        held = after.reservations[(event.environment, event.gpu)]
+        assert held.full is not None or held.memory >= held.named, "less is left than was named"
         grew = after.gpus[event.gpu].reserved - before.gpus[event.gpu].reserved
         if grew <= 0:
             return

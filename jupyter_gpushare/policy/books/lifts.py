@@ -77,6 +77,13 @@ def lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
     return lift.memory - part.memory if lift and part else 0
 
 
+def agrees(state: State, name: LeaseId, part: Allocation) -> bool:
+    """Whether a task that has this limit now keeps to what it was granted, as it was told."""
+    claim = state.claims.get((name, part.gpu))
+    told = claim is not None and claim.told is not None and claim.agreed is None
+    return told and part == part_on(state, name, part.gpu)
+
+
 def answers(state: State, name: LeaseId, part: Allocation) -> bool:
     """Whether a task that has this limit does what it was last told to give back."""
     recall = state.recall(name, Give.LIFT, part.gpu)

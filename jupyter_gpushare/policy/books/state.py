@@ -168,10 +168,16 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One lease on one GPU, the physical fact. ``since`` is when this phase began."""
+    """One lease on one GPU, the physical fact. ``since`` is when this phase began.
+
+    ``told`` is when the task was last told that what it was granted there is its limit, and
+    ``agreed`` when it said that it keeps to that. ``None``: not since it might use more.
+    """
 
     phase: ClaimPhase
     since: float
+    told: float | None = None
+    agreed: float | None = None
 
 
 @dataclass(frozen=True)

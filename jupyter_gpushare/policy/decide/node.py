@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..books import links
-from ..measure import following
+from ..measure import following, naming
 from ..measure.observe import observe, unused, used_by_environment, used_by_lease
 from ..recall import lifts, plan
 from ..say import texts
@@ -110,6 +110,8 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     for event in observe(draft.state, command.readings, draft.at, draft.config, vitals):
         draft.emit(event)
     _follow(draft, command.readings)
+    for lower in tuple(naming.down(draft.state, command.readings, draft.at, draft.config)):
+        draft.emit(lower)
     if draft.state.seen_use:
         given.correct(draft)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..books.copies import replace
 from ..books.index import drop, lease_of
-from ..books.lifts import answers, followers_on, lifted_by, lifted_on
+from ..books.lifts import agrees, answers, followers_on, lifted_by, lifted_on
 from ..books.state import Lease, Lift, ReservationKey, State
 from ..words import events as ev
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
@@ -23,6 +23,8 @@ def told(state: State, event: ev.LimitTold) -> State:
         before = state.lifts.get(key)
         state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
         burst, extra = state.bursts.get((lease.environment, part.gpu), 0), lifted_by(state, *key)
+        plain = replace(state.claims[key], told=None if extra else event.at, agreed=None)
+        state = replace(state, claims=state.claims.set(key, plain))
         recall = RecallKey(event.lease, Give.LIFT, part.gpu)
         if extra < burst:
             # Told again on its way back: the bound does not start anew.
@@ -109,6 +111,9 @@ def confirmed(state: State, event: ev.LimitConfirmed) -> State:
         if answers(state, event.lease, part):
             key = RecallKey(event.lease, Give.LIFT, part.gpu)
             state = recalls.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
+        if agrees(state, event.lease, part):
+            claim = replace(state.claims[(event.lease, part.gpu)], agreed=event.at)
+            state = replace(state, claims=state.claims.set((event.lease, part.gpu), claim))
     return state
 
 

@@ -9,7 +9,6 @@ from ..books.copies import replace
 from ..books.index import drop, lease_of, without_id
 from ..books.queue import Account
 from ..books.state import (
-    Claim,
     GpuState,
     Lease,
     State,
@@ -84,7 +83,7 @@ def claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, a
         draining = draining.set(key, None)
     return replace(
         state,
-        claims=state.claims.set(key, Claim(phase, at)),
+        claims=state.claims.set(key, replace(claim, phase=phase, since=at)),
         resident=resident,
         draining=draining,
     )

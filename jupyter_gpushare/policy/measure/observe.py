@@ -48,7 +48,7 @@ STEADY: Final = 5.0
 
 
 @dataclass(slots=True)
-class _Sorted:
+class Parts:
     """One GPU's reading, told apart by owner. Sizes in bytes."""
 
     present: set[LeaseId] = field(default_factory=set)
@@ -69,6 +69,11 @@ class _Sorted:
     use: dict[LeaseId, float | None] = field(default_factory=dict)
     opaque: bool = False
 
+    def left_by(self, name: LeaseId, config: PolicyConfig) -> int | None:
+        """Bytes to keep for what a lease has left there; ``None``: nobody knows how much it is."""
+        left = self.by_lease.get(name, 0)
+        return None if left is None else _rounded(left + config.residue_margin, config)
+
 
 def observe(
     state: State,
@@ -79,7 +84,7 @@ def observe(
 ) -> Iterator[ev.Event]:
     """Events that follow from ``readings`` that were begun at boot time ``at``."""
     current: dict[FlagKey, Bytes | None] = {}
-    seen: dict[GpuUuid, _Sorted] = {}
+    seen: dict[GpuUuid, Parts] = {}
     for reading in readings:
         books = state.gpus.get(reading.uuid)
         if books is None:
@@ -158,8 +163,8 @@ def owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None
     return None
 
 
-def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> _Sorted:
-    parts = _Sorted()
+def _sort(state: State, reading: GpuReading, config: PolicyConfig) -> Parts:
+    parts = Parts()
     for process in reading.processes:
         # Start time 0: a process of another pid namespace, whose parents we cannot see.
         parts.opaque |= bool(process.lineage) and process.lineage[0].start_time == 0
@@ -226,12 +231,19 @@ def used_by_lease(
 
     A GPU with processes that cannot be traced is left out.
     """
+    return {gpu: parts.by_lease for gpu, parts in told_apart(state, readings, config).items()}
+
+
+def told_apart(
+    state: State, readings: Iterable[GpuReading], config: PolicyConfig
+) -> dict[GpuUuid, Parts]:
+    """The readings of GPUs that work, by owner; not of those with processes we cannot trace."""
     sorted_out = (
         (reading.uuid, _sort(state, reading, config))
         for reading in readings
         if reading.uuid in state.gpus and reading.problem is None
     )
-    return {gpu: parts.by_lease for gpu, parts in sorted_out if not parts.opaque}
+    return {gpu: parts for gpu, parts in sorted_out if not parts.opaque}
 
 
 def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
@@ -242,7 +254,7 @@ def _unleased(
     state: State,
     reading: GpuReading,
     books: GpuState,
-    parts: _Sorted,
+    parts: Parts,
     at: float,
     config: PolicyConfig,
 ) -> Iterator[ev.Event]:
@@ -296,7 +308,7 @@ def _rounded(size: int, config: PolicyConfig) -> int:
 
 
 def _offenders(
-    state: State, gpu: GpuUuid, parts: _Sorted, config: PolicyConfig
+    state: State, gpu: GpuUuid, parts: Parts, config: PolicyConfig
 ) -> Iterator[tuple[FlagKey, Bytes | None]]:
     for process in parts.strangers:
         if process.lineage:
@@ -311,7 +323,7 @@ def _offenders(
             yield (gpu, largest, kind), Bytes(used)
 
 
-def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+def _claims(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.Event]:
     for gpu, parts in seen.items():
         for lease in sorted(parts.present):
             if state.claims[(lease, gpu)].phase is ClaimPhase.RESERVED:
@@ -328,7 +340,7 @@ def _claims(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[e
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
 
 
-def _joined(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+def _joined(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.Event]:
     """A child that is seen on the lease's GPU uses it, also if it has not asked: a C++ program."""
     found = {(lease, process) for parts in seen.values() for process, lease in parts.owner.items()}
     for name, process in sorted(found):
@@ -338,7 +350,7 @@ def _joined(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[e
             yield ev.MemberJoined(at, name, process)
 
 
-def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+def _work(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.Event]:
     """Kernels that run while no cell does: a thread of the task computes."""
     for name in sorted(set[LeaseId]().union(*(parts.worked for parts in seen.values()))):
         lease = state.leases[name]
@@ -348,7 +360,7 @@ def _work(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.
             yield ev.WorkSeen(at, name)
 
 
-def _uses(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+def _uses(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.Event]:
     """What tasks use of their GPUs' compute while they have these for a while."""
     for name in state.given:
         lease, turn = state.leases[name], state.turns.get(name)
@@ -364,7 +376,7 @@ def _uses(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.
             yield ev.UseSeen(at, name, min(WHOLE, max(1, round(WHOLE * most))))
 
 
-def _still_there(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Iterator[ev.Event]:
+def _still_there(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.Event]:
     """Parked tasks that gave all back by their word, and have had time to do so."""
     for name in sorted({lease for lease, _gpu in state.draining}):
         lease = state.leases[name]
@@ -377,7 +389,7 @@ def _still_there(state: State, seen: dict[GpuUuid, _Sorted], at: float) -> Itera
             yield ev.ResidueFound(at, name, lease.environment, texts.STILL_THERE)
 
 
-def _is_gone(state: State, lease: Lease, seen: dict[GpuUuid, _Sorted]) -> bool:
+def _is_gone(state: State, lease: Lease, seen: dict[GpuUuid, Parts]) -> bool:
     """Whether a measurement shows that a parked task left nothing at all on its GPUs."""
     return all(
         part.gpu in seen and not seen[part.gpu].opaque and lease.id not in seen[part.gpu].present
@@ -386,7 +398,7 @@ def _is_gone(state: State, lease: Lease, seen: dict[GpuUuid, _Sorted]) -> bool:
 
 
 def _left_behind(
-    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+    state: State, seen: dict[GpuUuid, Parts], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """Parked tasks keep what they were seen to have left on a GPU, and give back the rest."""
     for name in sorted(state.idle):
@@ -410,7 +422,7 @@ def _left_behind(
 
 
 def _outlived(
-    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+    state: State, seen: dict[GpuUuid, Parts], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """Leases that ended while their process goes on keep what it has on a GPU, no more."""
     for name in sorted({lease for lease, _gpu in state.draining}):
@@ -425,9 +437,7 @@ def _outlived(
                 yield ev.LeaseOutlived(at, name, lease.environment)
 
 
-def _is_outlived(
-    state: State, lease: Lease, gpu: GpuUuid, parts: _Sorted | None, at: float
-) -> bool:
+def _is_outlived(state: State, lease: Lease, gpu: GpuUuid, parts: Parts | None, at: float) -> bool:
     """Whether its process has had time to end, is there, does nothing, and nobody shares that."""
     held, since = state.reservations[(lease.environment, gpu)], state.claims[(lease.id, gpu)].since
     if parts is None or parts.opaque or at - since < ENDS:
@@ -437,20 +447,16 @@ def _is_outlived(
 
 
 def _keeps_left(
-    state: State, name: LeaseId, gpu: GpuUuid, parts: _Sorted, at: float, config: PolicyConfig
+    state: State, name: LeaseId, gpu: GpuUuid, parts: Parts, at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """The reservation falls to what this lease, the only one in it, is measured to have."""
-    environment, grain = state.leases[name].environment, config.measure_granularity
-    left = parts.by_lease.get(name, 0)
-    if left is None:
-        return
-    keeps = -(-(left + config.residue_margin) // grain) * grain
-    if 0 < keeps < state.reservations[(environment, gpu)].memory:
+    environment, keeps = state.leases[name].environment, parts.left_by(name, config)
+    if keeps is not None and 0 < keeps < state.reservations[(environment, gpu)].memory:
         yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
 
 
 def _takers(
-    state: State, seen: dict[GpuUuid, _Sorted], at: float, config: PolicyConfig
+    state: State, seen: dict[GpuUuid, Parts], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """The memory that tasks in turns really use, and whether they cleared what they had to."""
     for name in sorted(state.takers):
@@ -481,7 +487,7 @@ def _takers(
                 break
 
 
-def _others_compute(state: State, name: LeaseId, parts: _Sorted, at: float) -> bool | None:
+def _others_compute(state: State, name: LeaseId, parts: Parts, at: float) -> bool | None:
     """Whether a process of the lease that does not stop for it has something on this GPU.
 
     The task's own stops for it, or the one that leads. ``None``: unknown, also where a process
@@ -500,7 +506,7 @@ def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
 
 
-def _is_spared(state: State, parts: _Sorted, process: ProcessId) -> bool:
+def _is_spared(state: State, parts: Parts, process: ProcessId) -> bool:
     """Whether the process, or a parent of it, held a lease that could not be given back."""
     return bool(state.spared) and any(
         ancestor in state.spared
@@ -512,7 +518,7 @@ def _is_spared(state: State, parts: _Sorted, process: ProcessId) -> bool:
 
 def _flags(
     state: State,
-    seen: dict[GpuUuid, _Sorted],
+    seen: dict[GpuUuid, Parts],
     current: dict[FlagKey, Bytes | None],
     at: float,
     config: PolicyConfig,

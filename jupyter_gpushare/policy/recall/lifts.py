@@ -24,6 +24,7 @@ from ..books import shares
 from ..books.copies import replace
 from ..books.lifts import (
     STEP,
+    agrees,
     answers,
     entitled,
     followers_on,
@@ -421,7 +422,7 @@ def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
 
 def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
     """Whether a task's report of its limits is new."""
-    is_answer = any(answers(state, lease.id, part) for part in gpus)
+    is_answer = any(answers(state, lease.id, p) or agrees(state, lease.id, p) for p in gpus)
     return is_answer or lease.live_limits is not live
 
 

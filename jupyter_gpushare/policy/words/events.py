@@ -604,7 +604,8 @@ class LeaseRestored(OfLease):
 class ReservationResized(Event):
     """An environment's reservation on a GPU grew for a lifted limit, or shrank to what it uses.
 
-    It shrinks to the measured memory of a parked task, or of a task whose limit was lifted.
+    It shrinks to the measured memory of a parked task, or of a task whose limit was lifted, or to
+    the sum of what the tasks that are left there named.
     """
 
     environment: EnvironmentName

@@ -1,0 +1,210 @@
+"""A reservation goes down to what those who are left named, once they and a measurement agree."""
+
+from __future__ import annotations
+
+import pytest
+from support.policy_moves import given, idle, phase, plan, restarted
+from support.policy_world import GIB, World, gpu, plain_config
+
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
+from jupyter_gpushare.policy.words.config import MIB
+from jupyter_gpushare.policy.words.model import (
+    Allocation,
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    Quota,
+    Request,
+    Rung,
+)
+
+ZERO = gpu(0).uuid
+EIGHT = Request(memory=Bytes(8 * GIB))
+SIX = Request(memory=Bytes(6 * GIB))
+
+
+def reserved(world: World) -> float:
+    """GiB that Alice has reserved; 0: nothing."""
+    held = world.state.reservations.get((EnvironmentName("alice"), ZERO))
+    return held.memory / GIB if held else 0.0
+
+
+def answers(world: World, name: str, *, live: bool = True) -> None:
+    """The task says that it has the limit that it was granted, or that it can have no other."""
+    lease = world.state.leases[LeaseId(name)]
+    told = tuple(Allocation(part.gpu, part.memory) for part in lease.allocations if live)
+    who = (lease.id, lease.environment, lease.task.process)
+    world.run(cmd.ConfirmLimit(world.at, *who, told, live))
+
+
+def look(world: World, seconds: float = 2.0) -> None:
+    """The GPUs are measured after some seconds, in which all tasks gave signs of life."""
+    world.at += seconds
+    for lease in tuple(world.state.leases.values()):
+        if lease.phase.value == "held":
+            whose = (lease.id, lease.environment, lease.task.process)
+            world.run(cmd.Heartbeat(world.at, *whose))
+    world.observe()
+
+
+def told(world: World) -> list[str]:
+    return [event.lease for event in world.history if isinstance(event, ev.LimitTold)]
+
+
+def notebook_beside(first: Request | None = EIGHT, second: Request | None = None) -> World:
+    """Alice's notebook (L1, process 1), and a script that ran beside it for two seconds (L2)."""
+    world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
+    world.request("alice", 1, first)
+    world.request("alice", 2, second)
+    world.memory[(1, ZERO)] = 5 * GIB
+    world.observe()
+    world.die(2)
+    return world
+
+
+def test_a_notebook_that_asks_for_less_has_less() -> None:
+    """After `import torch` the process asks for 8 GiB, and the others get the rest."""
+    world = World().start([gpu(0)], Quota(1))
+    world.request("alice", 1)
+    world.request("bob", 2, EIGHT)
+    assert phase(world, "L2") == "queued"
+    world.request("alice", 1, EIGHT)
+    world.release("L1", "alice")
+    look(world)
+    assert reserved(world) == 24, "its process has not said that it keeps to 8 GiB"
+    answers(world, "L3")
+    assert reserved(world) == 24, "nothing was measured since"
+    look(world)
+    assert reserved(world) == 8
+    assert phase(world, "L2") == "held"
+    assert restarted(world).reservations == world.state.reservations
+
+
+def test_a_script_that_ran_beside_a_notebook_leaves_nothing_reserved() -> None:
+    world = notebook_beside()
+    assert reserved(world) == 24
+    look(world)
+    answers(world, "L1")
+    look(world)
+    assert reserved(world) == 8
+    assert told(world) == ["L1"]
+
+
+@pytest.mark.parametrize("request_", [None, SIX])
+def test_it_stays_as_large_as_those_who_are_left(request_: Request | None) -> None:
+    """One that named no size may use all of it; and what is named adds up."""
+    world = notebook_beside(first=request_)
+    world.request("alice", 3, SIX)
+    for _ in range(2):
+        look(world)
+        for name in ("L1", "L3"):
+            answers(world, name)
+    look(world)
+    assert reserved(world) == (24 if request_ is None else 12)
+
+
+def test_memory_that_is_in_use_is_not_given_to_others() -> None:
+    world = notebook_beside()
+    world.memory[(1, ZERO)] = 20 * GIB
+    look(world)
+    answers(world, "L1")
+    look(world)
+    assert reserved(world) == 20
+    assert not world.state.flags, "it goes down when that is free, and nobody is blamed"
+    world.memory[(1, ZERO)] = 8 * GIB + 300 * MIB  # with its CUDA context
+    look(world)
+    assert reserved(world) == 8
+
+
+def test_each_task_must_have_agreed() -> None:
+    world = notebook_beside()
+    world.request("alice", 3, SIX)
+    look(world)
+    answers(world, "L3")
+    look(world)
+    assert reserved(world) == 24
+    answers(world, "L1")
+    look(world)
+    assert reserved(world) == 14
+    assert sorted(told(world)) == ["L1", "L3"], "once each"
+
+
+def test_where_no_limit_can_change_the_measurement_has_to_do() -> None:
+    """A framework with a fixed limit has had it since it started; so has who never answers."""
+    world = notebook_beside()
+    look(world)
+    answers(world, "L1", live=False)
+    look(world)
+    assert reserved(world) == 8
+    silent = notebook_beside()
+    look(silent)
+    look(silent, 9.0)
+    assert reserved(silent) == 24
+    look(silent)
+    assert reserved(silent) == 8
+
+
+def test_one_whose_limit_can_change_is_told_again_and_waited_for() -> None:
+    world = notebook_beside()
+    who = (LeaseId("L1"), EnvironmentName("alice"), world.state.leases[LeaseId("L1")].task.process)
+    world.run(cmd.ConfirmLimit(world.at, *who, (), live=True))
+    for _ in range(8):
+        look(world, 10.0)
+    assert (reserved(world), told(world)) == (24, ["L1", "L1"])
+    answers(world, "L1")
+    look(world)
+    assert reserved(world) == 8
+
+
+def test_a_parked_task_counts_in_full() -> None:
+    """What it left is little, and what it named it will have again."""
+    world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
+    world.request("alice", 1, SIX)
+    world.memory[(1, ZERO)] = 6 * GIB
+    world.request("alice", 2)
+    world.request("alice", 3, EIGHT)
+    world.observe()
+    idle(world, "L1")
+    plan(world, "L1", 5 * GIB)
+    given(world, "L1", Rung.STORAGE, 5 * GIB)
+    world.memory[(1, ZERO)] = GIB // 2
+    world.die(2)
+    look(world)
+    answers(world, "L3")
+    look(world)
+    assert reserved(world) == 14
+
+
+def test_a_parked_task_that_named_no_size_keeps_the_whole() -> None:
+    world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
+    world.request("alice", 1)
+    world.memory[(1, ZERO)] = 6 * GIB
+    world.request("alice", 3, EIGHT)
+    world.observe()
+    idle(world, "L1")
+    plan(world, "L1", 5 * GIB)
+    given(world, "L1", Rung.STORAGE, 5 * GIB)
+    world.memory[(1, ZERO)] = GIB // 2
+    for _ in range(2):
+        look(world)
+        answers(world, "L2")
+    assert reserved(world) == 24
+
+
+def test_what_a_released_notebook_left_stays_reserved_beside_the_named_sizes() -> None:
+    """Its process goes on after the release, and CUDA keeps something for it."""
+    world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0)], Quota(1))
+    world.request("alice", 1)
+    world.request("alice", 2, EIGHT)
+    world.memory[(1, ZERO)] = GIB // 2
+    world.observe()
+    world.release("L1", "alice")
+    look(world)
+    answers(world, "L2")
+    look(world)
+    assert reserved(world) == 8 + 0.5 + 64 / 1024
+    world.die(1)
+    look(world)
+    look(world)
+    assert reserved(world) == 8
