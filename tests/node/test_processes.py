@@ -30,6 +30,7 @@ from jupyter_gpushare.node.host.processes import (
     lineage,
     read_boot_id,
     send,
+    started_with,
 )
 from jupyter_gpushare.policy.words.model import ProcessId
 
@@ -231,6 +232,18 @@ def test_a_circle_of_parents_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         processes, "_read_stat", lambda pid: processes._Stat(parents[pid], start_time=100)
     )
     assert [each.pid for each in lineage(7, BOOT)] == [7, 5]
+
+
+def test_what_a_process_was_started_with() -> None:
+    environ = {**os.environ, "ONE": "1=2", "OTHER": ""}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ) as child:
+        found = identify(child.pid, BOOT)
+        assert found is not None
+        assert started_with(found, "ONE", "OTHER") == ("1=2", "")
+        assert started_with(found, "ONE", "NEITHER") is None
+        later = dataclasses.replace(found, start_time=found.start_time + 1)
+        assert started_with(later, "ONE") is None, "another process with the same number"
+    assert started_with(found, "ONE") is None
 
 
 def test_life_and_death(start: Start) -> None:

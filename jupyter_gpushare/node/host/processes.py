@@ -38,6 +38,9 @@ _GONE = frozenset({errno.ESRCH, errno.EINVAL, errno.ENOENT})
 # Enough for a parent that ends while we look at its child, again and again.
 _RELOOKS = 8
 
+# Bytes that are read of a process's environment.
+_LONGEST_ENVIRON = 2**21
+
 
 class ProcessError(Exception):
     """The system did not let us watch or signal a living process; the text says why."""
@@ -116,6 +119,23 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
         if any(known.pid == pid for known in chain):
             break
     return tuple(chain)
+
+
+def started_with(process: ProcessId, *names: str) -> tuple[str, ...] | None:
+    """The values that a process was started with of these environment variables.
+
+    ``None``: one of them was not set, they cannot be read, or it has ended.
+    """
+    try:
+        with open(f"/proc/{process.pid}/environ", "rb") as file:
+            entries = file.read(_LONGEST_ENVIRON).decode("utf-8", "replace").split("\0")
+    except OSError:
+        return None
+    stat = _read_stat(process.pid)
+    if stat is None or stat.start_time != process.start_time:
+        return None
+    found = dict(entry.partition("=")[::2] for entry in entries)
+    return tuple(found[name] for name in names) if found.keys() >= set(names) else None
 
 
 def vitals(processes: Iterable[ProcessId]) -> Vitals | None:

@@ -44,6 +44,7 @@ from ...policy.words.events import (
     LoansExpired,
     PoolJoined,
     PoolLeft,
+    ProcessFlagged,
     QuotasLent,
     RecallMoved,
     ResumeQueued,
@@ -52,6 +53,7 @@ from ...policy.words.model import (
     Allocation,
     EndReason,
     EnvironmentName,
+    FlagKind,
     GpuUuid,
     LeaseId,
     LeasePhase,
@@ -60,13 +62,14 @@ from ...policy.words.model import (
 from ...policy.words.recalls import MEMORY, Give, RecallPhase
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
+from ...protocol import names
 from ...protocol.calls import Call
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
 from ..host.clock import Clock
 from ..host.membership import Membership
 from ..host.outcome import Outcome
-from ..host.processes import ProcessError, is_alive, lineage
+from ..host.processes import ProcessError, is_alive, lineage, started_with
 from ..ledger.learned import Learned
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
@@ -570,12 +573,28 @@ class Service:
             # One by one: what cannot be told to one client is told to the others.
             if not observers.call(self._tell, effect, state):
                 self._hang_up(getattr(effect, "lease", None))
+        for event in outcome.events:
+            if isinstance(event, ProcessFlagged) and event.kind is FlagKind.SQUATTER:
+                observers.call(self._may_be_member, event.process, state)
         for name in tuple(self._locked):
             observers.call(self._unlock, name, state)
         if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
             self.statuses.news()
         if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
             self._queue_changed.set()
+
+    def _may_be_member(self, process: ProcessId, state: State) -> None:
+        """A process on a GPU that has no lease may have been started by a task that has one.
+
+        Its parents may have ended, so only its environment tells: the secret of that lease.
+        """
+        lease, secret = started_with(process, names.LEASE, names.SECRET) or ("", "")
+        known = state.leases.get(LeaseId(lease))
+        if known is None or not translate.knows_secret(self._key, lease, secret):
+            return
+        if known.phase is LeasePhase.HELD:
+            at, who = self._clock.boot(), known.environment
+            self._manager.ask(cmd.Attach(at, known.id, who, process), owner=who)
 
     def _tell(self, effect: Effect, state: State) -> None:
         if isinstance(effect, TellGranted):
