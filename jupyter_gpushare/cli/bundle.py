@@ -40,6 +40,7 @@ CONFIGS: Final = (
     "jupyter_gpushare_node_config",
     "jupyter_gpushare_config",
     "jupyter_gpushare_hub_config",
+    "ipython_config",
     "ipython_kernel_config",
 )
 HISTORY: Final = 200

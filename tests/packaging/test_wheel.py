@@ -262,6 +262,16 @@ def test_the_units_are_found_where_pip_put_them(installed: Environment) -> None:
     assert (installed.root / "share" / "jupyter_gpushare" / "systemd").is_dir()
 
 
+def test_ipython_in_a_terminal_has_the_magics(installed: Environment, tmp_path: Path) -> None:
+    told = run(
+        *(installed.python, "-m", "IPython", "--no-banner", "--colors=NoColor"),
+        *("-c", "get_ipython().run_line_magic('gpushare', 'help')"),
+        HOME=str(tmp_path),
+        IPYTHONDIR=str(tmp_path / "ipython"),
+    )
+    assert told.startswith("%gpushare status")
+
+
 def test_a_kernel_loads_our_extension_and_the_users_own(
     installed: Environment, tmp_path: Path
 ) -> None:

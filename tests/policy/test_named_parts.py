@@ -207,6 +207,36 @@ def test_two_offsets_before_the_parts_of_three_tasks() -> None:
     assert shared[-1].offset == (len(shared[-1].shares) - 1) * CONFIG.turn_offset
 
 
+def test_the_example_of_three_trainings_in_the_docs() -> None:
+    """Each keeps 4 GiB, needs 8 more in a step and asks for 12: docs/allocation.md."""
+    for size, third_fits in ((24, False), (32, True)):
+        at = TurnWorld(CONFIG)
+        at.start([gpu(0, size)], Quota(2, None))
+        actors = []
+
+        def train(at: TurnWorld = at, actors: list[Actor] = actors) -> None:
+            for _ in range(30):
+                for actor in actors:
+                    at.train(actor, 1)
+                at.second()
+            at.observe()
+
+        for pid, who in enumerate(("alice", "bob"), 1):
+            actors.append(come(at, who, pid, 4, 8, 12))
+            train()
+        if not third_fits:
+            refused(at, 3, 12)
+            continue
+        actors.append(come(at, "carol", 3, 4, 8, 12))
+        books = at.state.gpus[UUID]
+        assert books.reserved + books.shared == (4 + 4 + 8 + 12) * GIB + CONFIG.turn_offset
+        train()
+        come(at, "dave", 4, 1, 1, 10)  # makes it count all three by the rule
+        books = at.state.gpus[UUID]
+        together = books.reserved - 10 * GIB + books.shared
+        assert together == (4 + 4 + 4 + 8) * GIB + 2 * CONFIG.turn_offset
+
+
 def test_an_offset_goes_with_its_task() -> None:
     at, actors = three_by_turns()
     at.release(actors[1].lease, "bob")
