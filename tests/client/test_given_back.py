@@ -188,7 +188,7 @@ def test_what_was_requested_once_is_not_asked_by_blocks_nor_by_another_request(
     alice.ok("import cupy")
     alice.ok("%gpushare request --memory 8GiB --class batch")
     told = alice.ok("%gpushare release").plain()
-    assert "asks for 1 GPU with 8 GiB on each, class batch again." in told
+    assert "asks for 1 GPU with 8 GiB, class batch again." in told
     assert "That was your last request" in told
     block = "from jupyter_gpushare.client import lease\nwith lease() as grant: print(grant.words)"
     assert "GPU 0, 24 GiB" in alice.ok(block).stream()

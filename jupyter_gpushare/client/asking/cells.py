@@ -125,5 +125,6 @@ class Cells:
 def _not_run(why: str) -> str:
     return (
         f"{why} This cell was not run, because this kernel's GPU memory is still in host memory. "
-        "Your variables are kept: run the cell again, or `%gpushare resume`."
+        "Your variables are kept: run the cell again, or `%gpushare resume`. Only a restart of the "
+        "kernel, which drops them, goes on without a GPU."
     )

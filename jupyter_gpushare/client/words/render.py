@@ -127,7 +127,8 @@ def ask_words(ask: Ask) -> str:
     if not isinstance(ask.gpus, str):
         words = count(ask.gpus or 1, "GPU")
     if ask.memory is not None:
-        words += f" with {format_memory(ask.memory)} on each"
+        each = "" if ask.gpus in (None, 1) else " on each"
+        words += f" with {format_memory(ask.memory)}{each}"
     if ask.persistent is not None and ask.temporary is not None:
         words += f", {size(ask.persistent)} persistent and {size(ask.temporary)} temporary"
     return words if ask.priority_class is None else f"{words}, class {ask.priority_class}"
