@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from .. import __version__
 from .._boot import FRAMEWORKS
 from ..protocol import names
+from ..protocol.holding import gpu_number
 from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, other_python
 from .table import duration
 
@@ -381,11 +382,11 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
         yield warning("GPU", text, "jupyter gpushare status shows when it is shared again."), None
     for gpu in status["gpus"]:
         if gpu["health"] != "ok":
-            text = f"GPU {gpu['index']} ({gpu['uuid']}): {gpu['problem'] or 'lost'}"
+            text = f"GPU {gpu_number(gpu)} ({gpu['uuid']}): {gpu['problem'] or 'lost'}"
             yield problem("GPU", text, "Look at the system log; the GPU may need a reset."), None
         if gpu["squatters"]:
             text = (
-                f"GPU {gpu['index']}: {len(gpu['squatters'])} process(es) use memory without a"
+                f"GPU {gpu_number(gpu)}: {len(gpu['squatters'])} process(es) use memory without a"
                 " lease or beyond their limit."
             )
             yield warning("GPU", text, "jupyter gpushare status shows them."), None

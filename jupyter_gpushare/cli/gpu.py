@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from .node import connect
@@ -22,7 +23,7 @@ class GpuListApp(Verb):
         with connect() as node:
             gpus = node.call(Method.STATUS)["gpus"]
         rows = [
-            (gpu["index"], gpu["uuid"], gpu["name"], format_size(gpu["memory"]), health(gpu))
+            (gpu_number(gpu), gpu["uuid"], gpu["name"], format_size(gpu["memory"]), health(gpu))
             for gpu in gpus
         ]
         heads = ("GPU", "UUID", "NAME", "MEMORY", "SERVICE")
@@ -115,13 +116,19 @@ class GpuApp(GpuListApp):
 
 
 def _uuid(name: str, gpus: list[dict[str, Any]]) -> str:
-    """The UUID of the GPU with this index, or this UUID. Raises `Refused` when there is none.
+    """The UUID of the GPU with this number, or this UUID. Raises `Refused` when there is none.
 
     A UUID that no GPU has now is passed on: one may be out of service and out of the node.
     """
-    if not name.isdecimal():
+    if not name.replace(":", "", 1).isdecimal():
         return name
     for gpu in gpus:
-        if str(gpu["index"]) == name:
+        if gpu_number(gpu) == name:
             return str(gpu["uuid"])
+    parts = [gpu_number(gpu) for gpu in gpus if str(gpu["index"]) == name]
+    if parts:
+        raise Refused(
+            f"GPU {name} is in MIG mode: say which of its instances ({', '.join(parts)}).",
+            "unknown_gpu",
+        )
     raise Refused(f"this node has no GPU {name}: `jupyter gpushare gpu list`.", "unknown_gpu")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..protocol.holding import each_state, each_text, job_name, job_of, rows, shared_text, sharers
+from ..protocol.holding import (
+    each_state,
+    each_text,
+    gpu_number,
+    job_name,
+    job_of,
+    rows,
+    shared_text,
+    sharers,
+)
 from ..protocol.sizes import format_size
 from .node import connect, whole_status
 from .table import duration, table
@@ -75,14 +84,18 @@ def lease_line(lease: doc.Lease, leases: list[doc.Lease], now: float) -> tuple[o
 
 def job_line(job: str, row: list[doc.Lease]) -> tuple[object, ...]:
     """All leases of one job; it is as old as the oldest."""
-    indices = sorted({gpu["index"] for lease in row for gpu in lease["gpus"]})
+    held = sorted(
+        (gpu for lease in row for gpu in lease["gpus"]),
+        key=lambda gpu: (gpu["index"], gpu.get("instance") or 0),
+    )
+    numbers = dict.fromkeys(map(gpu_number, held))
     granted = ", ".join(filter(None, (_named(row), *_limits(row))))
     return (
         "1 lease" if len(row) == 1 else f"{len(row)} leases",
         who(row[0]),
         job_name(clipped(job), row),
         each_state(str(lease["state"]) for lease in row),
-        ",".join(map(str, indices)) or f"asks {sum(lease['asked']['gpus'] for lease in row)}",
+        ",".join(numbers) or f"asks {sum(lease['asked']['gpus'] for lease in row)}",
         granted or memory(row[0], row),
         each_state(str(lease["priority_class"]) for lease in row),
         duration(max(lease["age"] for lease in row)),
@@ -130,7 +143,7 @@ def state(lease: doc.Lease, now: float) -> str:
 def gpus(lease: doc.Lease) -> str:
     """Indices of the GPUs held, or how many are asked."""
     if lease["gpus"]:
-        return ",".join(str(gpu["index"]) for gpu in lease["gpus"])
+        return ",".join(gpu_number(gpu) for gpu in lease["gpus"])
     return f"asks {lease['asked']['gpus']}"
 
 

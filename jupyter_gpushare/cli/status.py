@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..protocol.expecting import short_estimate
-from ..protocol.holding import remaining_text
+from ..protocol.holding import gpu_number, remaining_text
 from ..protocol.sizes import format_size
 from .leases import lease_table, short
 from .node import connect, whole_status
@@ -93,7 +93,7 @@ def gpu_table(gpus: list[doc.Gpu]) -> str:
         ("GPU", "NAME", "MEMORY", "RESERVED", "FREE", "USED", "BUSY", "TASKS", "HEALTH"),
         [
             (
-                gpu["index"],
+                gpu_number(gpu),
                 gpu["name"],
                 format_size(gpu["memory"]),
                 format_size(gpu["reserved"]),
@@ -132,7 +132,7 @@ def squatters(gpus: list[doc.Gpu]) -> list[str]:
             who = "a process" if found["pid"] is None else f"process {found['pid']}"
             size = "memory" if found["memory"] is None else format_size(found["memory"])
             why = "without a lease" if found["kind"] == "squatter" else "beyond its lease's limit"
-            lines.append(f"GPU {gpu['index']}: {who} uses {size} {why}")
+            lines.append(f"GPU {gpu_number(gpu)}: {who} uses {size} {why}")
     return ["\n".join(lines)] if lines else []
 
 
@@ -142,18 +142,21 @@ def memory_and_time(status: doc.Status) -> list[str]:
 
     lines = gpu_lines(status)
     for gpu in status["gpus"]:
+        number = gpu_number(gpu)
         if gpu["persistent"] or gpu["temporary"]:
             kept, step = format_size(gpu["persistent"]), format_size(gpu["temporary"])
             by_turns = f"; {format_size(gpu['shared'])} used by turns" if gpu["shared"] else ""
             lines.append(
-                f"GPU {gpu['index']}: tasks keep {kept}, the largest step needs {step}{by_turns}"
+                f"GPU {number}: tasks keep {kept}, the largest step needs {step}{by_turns}"
             )
         if system := gpu.get("system"):
             lines.append(
-                f"GPU {gpu['index']}: the system (a screen, monitoring) uses {format_size(system)}"
+                f"GPU {number}: the system (a screen, monitoring) uses {format_size(system)}"
             )
         if gpu["lifted"]:
-            lines.append(f"GPU {gpu['index']}: limits are lifted by {format_size(gpu['lifted'])}")
+            lines.append(
+                f"GPU {gpu_number(gpu)}: limits are lifted by {format_size(gpu['lifted'])}"
+            )
     return ["\n".join(lines)] if lines else []
 
 

@@ -258,6 +258,9 @@ IsOut = Annotated[
 ]
 
 
+IsInstance = Annotated[int | None, "the number of a MIG instance on its board; null: it is none"]
+
+
 class Squatter(TypedDict):
     """A process that uses memory which it has no right to."""
 
@@ -288,7 +291,8 @@ class GpuOfAll(SharedGpu):
     """What everybody is told of a GPU."""
 
     uuid: str
-    index: int
+    index: Annotated[int, "the driver's, as nvidia-smi shows it; a MIG instance has its board's"]
+    instance: NotRequired[IsInstance]
     name: str
     memory: Bytes
     reserved: Bytes
@@ -331,6 +335,7 @@ class LeaseGpu(Figures):
 
     uuid: str
     index: int
+    instance: NotRequired[IsInstance]
     memory: Annotated[Bytes, "bytes granted to this lease"]
     limit: Annotated[Bytes, "bytes it may use now: more while it is lifted"]
     measured: Annotated[int | None, "bytes it uses; null is unknown"]

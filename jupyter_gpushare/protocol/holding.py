@@ -27,6 +27,12 @@ def task_name(lease: Document) -> str:
     return str(path).rstrip("/").rpartition("/")[2] or str(lease.get("name") or "")
 
 
+def gpu_number(gpu: Document) -> str:
+    """``0``, as nvidia-smi counts; of a MIG instance ``0:1``, its board's and its own."""
+    instance = gpu.get("instance")
+    return str(gpu["index"]) if instance is None else f"{gpu['index']}:{instance}"
+
+
 def rows(leases: Iterable[OneLease]) -> list[list[OneLease]]:
     """Leases as people see them: those of one person's job are one row, where its first one is."""
     found: dict[object, list[OneLease]] = {}

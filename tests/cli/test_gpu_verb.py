@@ -10,6 +10,9 @@ import pytest
 from support.livenode import LiveNode
 from support.node import until
 
+from jupyter_gpushare.cli.gpu import _uuid
+from jupyter_gpushare.cli.verb import Refused
+
 WHY = "its fan is replaced"
 
 
@@ -92,3 +95,17 @@ def test_what_is_wrong_is_said_and_nothing_changed(
     if code == 1:
         told = json.loads(node.here("gpu", *arguments, "--json").stdout)
         assert told["error"]["reason"] in ("bad_request", "unknown_gpu")
+
+
+def test_a_part_of_a_gpu_has_two_numbers_and_its_board_has_one() -> None:
+    """A number means what nvidia-smi shows: 1 is never a part of GPU 0."""
+    gpus = [
+        {"uuid": "MIG-0", "index": 0, "instance": 0},
+        {"uuid": "MIG-1", "index": 0, "instance": 1},
+        {"uuid": "GPU-1", "index": 1, "instance": None},
+    ]
+    assert [_uuid(name, gpus) for name in ("0:1", "1", "GPU-1")] == ["MIG-1", "GPU-1", "GPU-1"]
+    with pytest.raises(Refused, match=r"GPU 0 is in MIG mode.*\(0:0, 0:1\)"):
+        _uuid("0", gpus)
+    with pytest.raises(Refused, match="no GPU 2"):
+        _uuid("2", gpus)

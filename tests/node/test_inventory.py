@@ -122,7 +122,8 @@ def test_mig_devices_stand_in_for_their_gpu(world: NvmlWorld, inventory: NvmlInv
     last = world.add_gpu()
     gpus = inventory.discover()
     assert [gpu.uuid for gpu in gpus] == [whole, small, large, last]
-    assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
+    told = [(gpu.index, gpu.instance) for gpu in gpus]
+    assert told == [(0, None), (1, 0), (1, 1), (2, None)], "the numbers that nvidia-smi shows"
     assert [gpu.memory for gpu in gpus[1:3]] == [5 * GIB, 19 * GIB]
     assert gpus[1].name == "MIG 1g.5gb"
     world.add_process(large, os.getpid(), 2 * GIB)
@@ -203,6 +204,22 @@ def test_a_forbidden_gpu_is_left_out(world: NvmlWorld, inventory: NvmlInventory)
     assert (gpu.uuid, gpu.index) == (allowed, 1), "its number is still the one nvidia-smi shows"
     (left_out,) = inventory.left_out()
     assert left_out.text.startswith("GPU 0 is left out: The node manager may not use the GPU")
+
+
+def test_the_compute_mode_is_read(world: NvmlWorld, inventory: NvmlInventory) -> None:
+    free, alone, nobodys = (world.add_gpu() for _ in range(3))
+    world.add_mig(world.add_gpu())
+    world.set_compute_mode(alone, 3)
+    world.set_compute_mode(nobodys, 2)
+    gpus = {gpu.uuid: gpu for gpu in inventory.discover()}
+    assert [gpu.exclusive for gpu in gpus.values()] == [False, True, False, False]
+    problems = {reading.uuid: reading.problem for reading in inventory.read()}
+    assert problems.pop(GpuUuid(nobodys)) == (
+        "The GPU's compute mode is prohibited: no program may compute there. "
+        "`nvidia-smi -i 2 -c DEFAULT` ends that."
+    )
+    assert set(problems.values()) == {None}
+    del free
 
 
 def test_a_mig_instance_that_cannot_be_read_leaves_its_board(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,13 @@ JOB = {"SLURM_JOB_ID": "7"}
 )
 def test_what_is_named(wanted: str, indices: list[int]) -> None:
     assert [gpu.index for gpu in choose(GPUS, wanted)] == indices
+
+
+def test_a_part_of_a_gpu_is_named_by_two_numbers() -> None:
+    parts = [replace(GPUS[0], uuid=GpuUuid(f"MIG-{n}"), instance=n) for n in range(2)]
+    assert choose((*parts, GPUS[1]), "0:1,1") == (parts[1], GPUS[1])
+    with pytest.raises(InventoryError, match="more than one"):
+        choose((*parts, GPUS[1]), "0")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +134,8 @@ def test_hidden_gpus_are_told_as_left_out_and_not_as_a_quota(
         status = client.call(Method.STATUS)
         assert status["gpus"] == []
         (text,) = status["left_out"]
-        assert text.startswith(f"GPU 0 is left out: CUDA_VISIBLE_DEVICES was {hidden!r}")
+        was = repr(hidden) if hidden else "empty"
+        assert text.startswith(f"GPU 0 is left out: CUDA_VISIBLE_DEVICES was {was} where")
         with pytest.raises(RemoteError) as refused:
             client.request(gpus=1)
         assert refused.value.reason is Reason.UNAVAILABLE

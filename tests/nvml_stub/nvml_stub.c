@@ -29,6 +29,7 @@
  *   extra UUID BYTES                  used by no listed process
  *   recovery UUID ACTION              recovery action field (absent: not supported)
  *   persistence UUID 0|1              persistence mode (absent: on)
+ *   computemode UUID MODE             0: default, 2: prohibited, 3: exclusive (absent: default)
  *   proc UUID PID BYTES|? C|G|M FLAG  FLAG: "live" = gone when the process is; "stays"
  *   xid SERIAL UUID XID GI|-          told once by each event set that was made before it
  *   work UUID PID PERCENT STAMP       a sample of its kernels' work, STAMP in microseconds;
@@ -73,6 +74,7 @@ struct device {
     unsigned gi, ci, index;
     u64 total, reserved, extra;
     int is_mig, mig_mode, error, util, recovery, no_persistence, warm, draws, cores, capability;
+    int compute_mode;
 };
 
 struct process {
@@ -269,6 +271,8 @@ static void read_line(struct world *world, char *line)
             device->recovery = (int)number;
         else if (strcmp(flag, "persistence") == 0)
             device->no_persistence = number == 0;
+        else if (strcmp(flag, "computemode") == 0)
+            device->compute_mode = (int)number;
     }
 }
 
@@ -612,6 +616,16 @@ EXPORT int nvmlDeviceGetPersistenceMode(struct handle *handle, unsigned *mode)
     if (code != SUCCESS)
         return code;
     *mode = !device->no_persistence;
+    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
+}
+
+EXPORT int nvmlDeviceGetComputeMode(struct handle *handle, int *mode)
+{
+    struct device *device = NULL;
+    int code = enter(__func__, handle, &device);
+    if (code != SUCCESS)
+        return code;
+    *mode = device->compute_mode;
     return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
 }
 

@@ -274,6 +274,10 @@ class NvmlWorld:
         """What the driver says must be done: 0 nothing, 1 reset, 2 reboot; ``None``: it is mute."""
         self._set(gpu, "recovery", None if action is None else str(action))
 
+    def set_compute_mode(self, gpu: str, mode: int) -> None:
+        """0: default, 2: prohibited, 3: one process."""
+        self._set(gpu, "computemode", str(mode))
+
     def set_persistence(self, gpu: str, on: bool) -> None:
         """Persistence mode; it is on unless a test turns it off."""
         self._set(gpu, "persistence", str(int(on)))

@@ -19,6 +19,7 @@ from ...protocol.holding import (
     compute_text,
     each_state,
     each_text,
+    gpu_number,
     interruption_text,
     job_name,
     job_of,
@@ -565,7 +566,7 @@ def _squatter(one: Document) -> str:
 
 
 def _index(gpu: Document) -> str:
-    return plain(gpu.get("index", "?"), 6)
+    return plain(gpu_number({"index": "?", **gpu}), 12)
 
 
 def _percent(share: object) -> str:

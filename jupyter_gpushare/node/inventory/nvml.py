@@ -15,7 +15,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
@@ -85,6 +85,16 @@ _NOBODYS_PLACE = frozenset(
 _NO_INSTANCE = (
     "The GPU is in MIG mode and has no instance that can be used: make some"
     " (nvidia-smi mig -cgi … -C), or switch MIG mode off."
+)
+
+# An administrator lets one process compute there, or one thread of one (which drivers treat alike).
+_ONE_PROCESS = frozenset(
+    {pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS, pynvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD}
+)
+
+_PROHIBITED = (
+    "The GPU's compute mode is prohibited: no program may compute there."
+    " `nvidia-smi -i {} -c DEFAULT` ends that."
 )
 
 # XID numbers that speak of one program's fault (13, 31, 43, 45, 68, 109) or
@@ -261,14 +271,12 @@ class NvmlInventory:
         left_out: list[LeftOut] = []
         known = {device.board for device in (self._devices or {}).values()}
         unsure: set[str] = set()
-        number = 0
         for position in range(pynvml.nvmlDeviceGetCount()):
-            number = max(number, position)
             board: str | None = None
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(position)
                 board = _text(pynvml.nvmlDeviceGetUUID(handle))
-                devices = self._allocatable(handle, board, (position, number), left_out)
+                devices = self._allocatable(handle, board, position, left_out)
             except pynvml.NVMLError as error:
                 _reraise_if_general(error)
                 if board not in known:
@@ -278,7 +286,6 @@ class NvmlInventory:
             if any(one.index == position and one.uuid is None for one in left_out):
                 unsure.add(board)
             found.update((device.gpu.uuid, device) for device in devices)
-            number += len(devices)
         for uuid, device in (self._devices or {}).items():
             # Lost, and therefore without a name just now; or one of a board's that cannot be told.
             if device.board not in boards or device.board in unsure:
@@ -290,12 +297,12 @@ class NvmlInventory:
         return found
 
     def _allocatable(
-        self, handle: _Handle, board: str, where: tuple[int, int], left_out: list[LeftOut]
+        self, handle: _Handle, board: str, position: int, left_out: list[LeftOut]
     ) -> list[_Device]:
         """The GPU itself, or its MIG devices when it is in MIG mode; to ``left_out`` the others."""
-        position, number = where
         if not _in_mig_mode(handle):
-            gpu = _describe(handle, GpuUuid(board), number)
+            exclusive = _compute_mode(handle) in _ONE_PROCESS
+            gpu = replace(_describe(handle, GpuUuid(board), position), exclusive=exclusive)
             return [_Device(gpu, board, build=_build(handle))]
         members: list[tuple[int, _Handle, int]] = []
         before = len(left_out)
@@ -318,7 +325,7 @@ class NvmlInventory:
             sharers = instances.count(instance)
             try:
                 uuid = GpuUuid(_text(pynvml.nvmlDeviceGetUUID(member)))
-                gpu = _describe(member, uuid, number + len(devices), sharers)
+                gpu = replace(_describe(member, uuid, position, sharers), instance=place)
                 devices.append(_Device(gpu, board, instance, sharers, _build(member)))
             except pynvml.NVMLError as error:
                 left_out.append(_unreadable(position, place, error))
@@ -418,6 +425,8 @@ class NvmlInventory:
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             problem = board_problem or self._xid_problem(device)
+            if problem is None and _compute_mode(handle) == pynvml.NVML_COMPUTEMODE_PROHIBITED:
+                problem = _PROHIBITED.format(device.gpu.index)
             if not device.mig and _in_mig_mode(handle):
                 problem = "The GPU was switched to MIG mode; only its instances can be used."
             memory = _memory(handle)
@@ -647,6 +656,12 @@ def _told(versions: tuple[Callable[..., Any], ...], *about: Any) -> float | None
         except pynvml.NVMLError as error:
             _reraise_if_general(error)  # other trouble with the GPU is its reading's to tell
     return None
+
+
+def _compute_mode(handle: _Handle) -> int | None:
+    """``None``: it has none, as a MIG device."""
+    mode = _told((pynvml.nvmlDeviceGetComputeMode,), handle)
+    return None if mode is None else int(mode)
 
 
 def _in_mig_mode(handle: _Handle) -> bool:

@@ -64,6 +64,8 @@ def choose(
 def _names(part: str, gpu: Gpu | LeftOut) -> bool:
     if part.isascii() and part.isdigit():
         return gpu.index == int(part)
+    if isinstance(gpu, Gpu) and part == f"{gpu.index}:{gpu.instance}":
+        return True
     return (gpu.uuid or "").lower().startswith(part.lower())
 
 
@@ -90,8 +92,9 @@ class VisibleInventory:
         chosen = {gpu.uuid for gpu in self._chosen}
         # A job's node manager has nothing to say of the GPUs of others. One that was given none,
         # mostly by a shell that was to hide them from something else, says so.
-        none = f"{VISIBLE} was {self._wanted!r} where the node manager started, which names no GPU"
-        mends = "Start the Jupyter server without it, or set c.NodeManagerApp.gpus"
+        was = repr(self._wanted) if self._wanted else "empty"
+        none = f"{VISIBLE} was {was} where the node manager started, which hides all GPUs"
+        mends = 'Start the Jupyter server without it, or set c.NodeManagerApp.gpus = "all"'
         out = [one for one in self._inventory.left_out() if self._is_named(one)]
         if not chosen and not out:
             out = [LeftOut(gpu.index, f"{none}. {mends}.", gpu.uuid) for gpu in gpus]

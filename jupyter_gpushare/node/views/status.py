@@ -235,7 +235,7 @@ class Sheet:
         )
         self._gpus = [
             _gpu(state, uuid, readings, config, ranged[uuid])
-            for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
+            for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.order)
         ]
         self._leases = _Listing(sorted(state.leases.values(), key=lambda lease: lease.order))
         self._queue = _Listing(state.leases[name] for name in self._places)
@@ -407,7 +407,7 @@ class Sheet:
         """The GPUs of a lease that are still there, in the node's order."""
         gpus = self._state.gpus
         here = [part for part in lease.allocations if part.gpu in gpus]
-        here.sort(key=lambda part: gpus[part.gpu].gpu.index)
+        here.sort(key=lambda part: gpus[part.gpu].gpu.order)
         return [self._gpu_of(lease, part) for part in here]
 
     def _gpu_of(self, lease: Lease, part: Allocation) -> doc.LeaseGpu:
@@ -419,6 +419,7 @@ class Sheet:
         return {
             "uuid": part.gpu,
             "index": state.gpus[part.gpu].gpu.index,
+            "instance": state.gpus[part.gpu].gpu.instance,
             "memory": memory,
             "limit": limit,
             "measured": self._measured.get((lease.id, part.gpu)),
@@ -653,6 +654,7 @@ def _gpu(
     return {
         "uuid": uuid,
         "index": books.gpu.index,
+        "instance": books.gpu.instance,
         "name": books.gpu.name,
         "memory": books.gpu.memory,
         "reserved": books.reserved,

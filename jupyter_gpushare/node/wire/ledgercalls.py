@@ -114,7 +114,7 @@ class LedgerCalls:
         """What was measured on the GPUs lately."""
         params: ReadingsParams = call.params
         state, viewer = self._manager.state, guest.who.viewer
-        uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.index)
+        uuids = sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.order)
         if params.gpu is not None:
             uuids = [uuid for uuid in uuids if uuid == params.gpu]
             if not uuids:

@@ -243,7 +243,7 @@ class Predictions:
         """The kinds of this node's GPUs by name, in their order; the smallest one of each."""
         builds = self._manager.inventory.builds()
         found: dict[str, Hardware] = {}
-        for books in sorted(self._manager.state.gpus.values(), key=lambda one: one.gpu.index):
+        for books in sorted(self._manager.state.gpus.values(), key=lambda one: one.gpu.order):
             gpu, build = books.gpu, builds.get(books.gpu.uuid)
             known = found.get(gpu.name)
             if known is None or gpu.memory < known.memory:

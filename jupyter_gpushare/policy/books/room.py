@@ -24,7 +24,7 @@ from ..words.promises import WHOLE, Expected
 from . import compute, shares
 from .copies import replace
 from .placement import ByShare, GpuRoom, Granted, NoRoom, Placement, held, place, wanted
-from .state import Lease, State
+from .state import GpuState, Lease, State
 
 
 def try_place(
@@ -297,7 +297,9 @@ def rooms_without(
             free=books.free + freed[uuid],
             tasks=books.tasks - tasks[uuid],
             reservation=Bytes(own.memory - state.bursts.get(key, 0)) if own else None,
-            usable=books.problem is None and uuid not in state.out,
+            usable=books.problem is None
+            and uuid not in state.out
+            and not (books.gpu.exclusive and _is_taken(books, tasks[uuid], freed[uuid])),
             named=own.named - named[uuid] if own else 0,
             follows=own is not None and own.following > 0,
             lifted=state.bursts.get(key, 0) if own and own.following else 0,
@@ -308,6 +310,15 @@ def rooms_without(
             batch=() if taken is None else tuple(taken.batch[uuid]),
             floors=0 if taken is None else taken.floors[uuid],
         )
+
+
+def _is_taken(books: GpuState, without: int, freed: int) -> bool:
+    """Whether a process is on a GPU that lets only one compute, beside ``without`` tasks.
+
+    Also one that is parked, or of a lease that has ended, may be there: it has reserved memory.
+    """
+    beside = books.tasks > without or books.reserved > freed
+    return beside or books.unleased > books.system
 
 
 class Taken:

@@ -44,7 +44,7 @@ def keep_out(draft: Draft, before: OutOfService | None = None) -> int:
         return 0
     known = draft.state.out
     serve = [uuid for uuid in draft.state.gpus if known.get(uuid) in (None, before)]
-    for uuid in sorted(serve, key=lambda uuid: draft.state.gpus[uuid].gpu.index):
+    for uuid in sorted(serve, key=lambda uuid: draft.state.gpus[uuid].gpu.order):
         draft.emit(ev.GpuTakenOut(draft.at, uuid, drained.reason, drained.by, True))
     return len(serve)
 
@@ -95,7 +95,7 @@ def why_lacking(state: State, lease: Lease) -> str:
 def _told(state: State, gpus: Iterable[GpuUuid]) -> str:
     told = []
     known = (state.gpus[uuid] for uuid in gpus if uuid in state.gpus)
-    for books in sorted(known, key=lambda books: books.gpu.index):
+    for books in sorted(known, key=lambda books: books.gpu.order):
         out = state.out.get(books.gpu.uuid)
         what = "cannot be used" if out is None else "is out of service"
         why = books.problem or "" if out is None else out.reason

@@ -124,7 +124,7 @@ def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
         parked = None
     # In the order in which people count them: a framework's GPU 0 is the first one's.
     in_order = tuple(
-        sorted(granted.allocations, key=lambda part: draft.state.gpus[part.gpu].gpu.index)
+        sorted(granted.allocations, key=lambda part: draft.state.gpus[part.gpu].gpu.order)
     )
     # A task may use what it named, however much is reserved for its environment.
     most = draft.state.leases[item.lease].request.memory

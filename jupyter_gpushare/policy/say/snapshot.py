@@ -37,7 +37,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
     at = state.settled_at
     half_life, quantum = state.usage_half_life, state.quantum
     yield ev.BootSeen(at, state.boot_id, half_life, quantum, state.owed_most)
-    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
+    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.order):
         yield ev.GpuFound(at, gpu.gpu)
     for environment, quota in sorted(state.quotas.overrides.items()):
         yield ev.QuotaOverridden(at, environment, quota, environment)
@@ -72,7 +72,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield from _sharing(state)
     yield from _promises(state)
     # After the number of grants is known: what is held up counts from it.
-    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.index):
+    for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.order):
         if gpu.problem is not None:
             yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
     for uuid, out in sorted(state.out.items()):

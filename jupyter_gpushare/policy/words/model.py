@@ -215,13 +215,25 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One allocatable device. ``memory`` is its capacity in bytes; ``index`` is for display."""
+    """One allocatable device. ``memory`` is its capacity in bytes.
+
+    ``index`` is the driver's, as nvidia-smi shows it, and for display. A MIG ``instance`` has its
+    board's, and a number among the board's. ``exclusive``: the driver lets one process compute
+    there.
+    """
 
     uuid: GpuUuid
     index: int
     name: str
     memory: Bytes
     simulated: bool = False
+    instance: int | None = since(3, None)
+    exclusive: bool = since(3, False)
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The order in which people count GPUs, and frameworks those that they are given."""
+        return self.index, -1 if self.instance is None else self.instance
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,13 @@ describe('GpusView', () => {
     expect(screen.getByText('utilisation unknown')).toBeTruthy();
   });
 
+  it('counts as nvidia-smi does, also the instances of a GPU in MIG mode', () => {
+    const gpus = [aGpu(0, { instance: 1 }), aGpu(1, { instance: null })];
+    show(GpusView, aStatus({ gpus }));
+    expect(screen.getByText('GPU 0:1')).toBeTruthy();
+    expect(screen.getByText('GPU 1')).toBeTruthy();
+  });
+
   it('says which GPUs are left out, and why', () => {
     const left_out = ['GPU 1 is left out: it has fallen off the bus.'];
     show(GpusView, aStatus({ gpus: [aGpu(0)], left_out }));

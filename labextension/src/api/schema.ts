@@ -341,7 +341,10 @@ export interface components {
             health: "ok" | "lost";
             /** @description whether a task computes there in its turn */
             in_turns: boolean;
+            /** @description the driver's, as nvidia-smi shows it; a MIG instance has its board's */
             index: number;
+            /** @description the number of a MIG instance on its board; null: it is none */
+            instance?: number | null;
             /** @description bytes of reserved above what people are entitled to */
             lifted: number;
             /** @description bytes */
@@ -552,6 +555,8 @@ export interface components {
                 /** @description bytes that its framework keeps unused */
                 cache: number | null;
                 index: number;
+                /** @description the number of a MIG instance on its board; null: it is none */
+                instance?: number | null;
                 /** @description bytes it may use now: more while it is lifted */
                 limit: number;
                 /** @description bytes it uses; null is unknown */

@@ -25,7 +25,7 @@ import { underRoot } from '../model/paths';
 import { formatDuration } from '../text/format';
 import { releaseEffect, releaseTitle, rowGpus, rowName } from '../text/jobs';
 import { keptUntilText } from '../text/parking';
-import { taskName } from '../text/words';
+import { gpuNumber, taskName } from '../text/words';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
 
@@ -513,7 +513,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         let reason = typeof args.reason === 'string' ? args.reason : '';
         if (!reason) {
           const answer = await InputDialog.getText({
-            title: trans.__('Take GPU %1 out of service', gpu.index),
+            title: trans.__('Take GPU %1 out of service', gpuNumber(gpu)),
             label: trans.__('Reason; everybody who waits reads this'),
             okLabel: trans.__('Take out of service'),
             required: true

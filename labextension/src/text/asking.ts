@@ -3,6 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Gpu, Quota } from '../api/types';
 import { KernelRefused } from '../api/kernel';
 import { formatBytes, formatGpus, type Units } from './format';
+import { gpuNumber } from './words';
 
 /** The name of a request to a kernel, for its progress and its failure. */
 export type KernelAction = 'request' | 'park' | 'resume';
@@ -69,24 +70,24 @@ export function freeText(
   trans: TranslationBundle
 ): string {
   if (gpu.health !== 'ok') {
-    return trans.__('GPU %1: lost', gpu.index);
+    return trans.__('GPU %1: lost', gpuNumber(gpu));
   }
   if (gpu.out_of_service) {
-    return trans.__('GPU %1: out of service', gpu.index);
+    return trans.__('GPU %1: out of service', gpuNumber(gpu));
   }
   const free = formatBytes(gpu.free, units);
   const all = formatBytes(gpu.memory, units);
   if (gpu.mine > 0) {
     return trans.__(
       'GPU %1: %2 of %3 free; you hold it already',
-      gpu.index,
+      gpuNumber(gpu),
       free,
       all
     );
   }
   return gpu.free >= gpu.memory
-    ? trans.__('GPU %1: all of its %2 free', gpu.index, all)
-    : trans.__('GPU %1: %2 of %3 free', gpu.index, free, all);
+    ? trans.__('GPU %1: all of its %2 free', gpuNumber(gpu), all)
+    : trans.__('GPU %1: %2 of %3 free', gpuNumber(gpu), free, all);
 }
 
 /** What the user may hold, and what the user holds. */

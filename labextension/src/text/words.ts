@@ -82,15 +82,24 @@ export function taskName(lease: Lease, trans: TranslationBundle): string {
     : trans.__('A notebook');
 }
 
+/** `0`, as nvidia-smi counts; of a MIG instance `0:1`, its board's and its own. */
+export function gpuNumber(gpu: {
+  index: number;
+  instance?: number | null;
+}): string {
+  return gpu.instance === undefined || gpu.instance === null
+    ? `${gpu.index}`
+    : `${gpu.index}:${gpu.instance}`;
+}
+
 /** `GPU 0, GPU 1`: where a lease with these GPUs is; empty while it waits. */
 export function gpuNames(
   gpus: Lease['gpus'],
   trans: TranslationBundle
 ): string {
-  return gpus
-    .map(gpu => gpu.index)
-    .sort((a, b) => a - b)
-    .map(index => trans.__('GPU %1', index))
+  return [...gpus]
+    .sort((a, b) => a.index - b.index || (a.instance ?? 0) - (b.instance ?? 0))
+    .map(gpu => trans.__('GPU %1', gpuNumber(gpu)))
     .join(', ');
 }
 

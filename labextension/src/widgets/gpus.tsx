@@ -13,7 +13,7 @@ import {
 } from '../text/format';
 import { gpuLiftedHint, gpuLiftedText } from '../text/limits';
 import { gpuKindsText, gpuTimeText } from '../text/turns';
-import { stateWord, taskName } from '../text/words';
+import { gpuNumber, stateWord, taskName } from '../text/words';
 import { useSettings, useSnapshot, useView } from './host';
 import { HostMemory } from './parking';
 import { Skeleton, Sparkline } from './parts';
@@ -139,7 +139,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
       data-gpu={gpu.index}
     >
       <div className="jp-gpushare-card-title">
-        <strong>{trans.__('GPU %1', gpu.index)}</strong>
+        <strong>{trans.__('GPU %1', gpuNumber(gpu))}</strong>
         <span className="jp-gpushare-card-model" title={gpu.uuid}>
           {gpu.name}
         </span>
@@ -182,8 +182,8 @@ function GpuCard(props: IGpuCard): JSX.Element {
           className="jp-gpushare-link"
           aria-label={
             gpu.out_of_service
-              ? trans.__('Put GPU %1 back into service', gpu.index)
-              : trans.__('Take GPU %1 out of service', gpu.index)
+              ? trans.__('Put GPU %1 back into service', gpuNumber(gpu))
+              : trans.__('Take GPU %1 out of service', gpuNumber(gpu))
           }
           onClick={props.onDrain}
         >
@@ -224,7 +224,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
           className="jp-gpushare-link"
           aria-expanded={showsPlots}
           aria-controls={plots}
-          aria-label={trans.__('Plots of GPU %1', gpu.index)}
+          aria-label={trans.__('Plots of GPU %1', gpuNumber(gpu))}
           onClick={() => setShowsPlots(!showsPlots)}
         >
           {trans.__('Plots')}
@@ -288,7 +288,7 @@ function MemoryBar(props: {
         role="img"
         aria-label={trans.__(
           'Memory of GPU %1, %2: %3',
-          gpu.index,
+          gpuNumber(gpu),
           formatBytes(gpu.memory, units),
           words.join(', ')
         )}

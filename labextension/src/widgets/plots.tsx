@@ -30,6 +30,7 @@ import {
   shareText,
   wattText
 } from '../text/plot';
+import { gpuNumber } from '../text/words';
 import { useFetched } from './fetched';
 import { useNow, useSettings, useView } from './host';
 
@@ -125,7 +126,7 @@ function Plots(props: {
   };
   const name = trans.__(
     'GPU %1 over the last %2',
-    gpu.index,
+    gpuNumber(gpu),
     rangeText(range, trans)
   );
   const known = (figure: Figure): number | null => most(plot, figure);

@@ -11,6 +11,7 @@ import {
 } from '../model/derive';
 import { formatBytes, formatGpus, type Units } from '../text/format';
 import { budgetText } from '../text/waiting';
+import { gpuNumber } from '../text/words';
 import { useSettings, useSnapshot, useView } from './host';
 import { Skeleton, UseBar } from './parts';
 
@@ -50,7 +51,7 @@ export function QuotaView(): JSX.Element {
       {memory.map(({ gpu, use }) => (
         <Row
           key={gpu.uuid}
-          label={trans.__('Memory on GPU %1', gpu.index)}
+          label={trans.__('Memory on GPU %1', gpuNumber(gpu))}
           text={trans.__(
             '%1 of %2',
             formatBytes(use.used, units),
