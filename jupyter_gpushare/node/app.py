@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ from .ledger import place as ledgerplace
 from .ledger.beside import UnsafeFile, check_directory, hub_people, key_beside, key_file
 from .ledger.learned import Learned
 from .ledger.ledger import Ledger, LedgerError
-from .manager import Manager
+from .manager import NODE, Manager
 from .people import hubmemory
 from .people.hubidentity import HubIdentity, HubTrust
 from .people.hubmemory import HubMemory
@@ -472,7 +473,7 @@ class NodeManagerApp(JupyterApp):
                 quotas.groups,
                 quotas.users,
                 clock.boot,
-                manager.ask,
+                partial(manager.ask, owner=NODE),
             )
             manager.listeners.append(in_force.heard)
             groups: HubQuotas | None = None
@@ -505,7 +506,7 @@ class NodeManagerApp(JupyterApp):
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
             manager.wrote = transport.turnstile.wrote
-            manager.reads.took = service.statuses.took = transport.turnstile.took
+            manager.took = manager.reads.took = service.statuses.took = transport.turnstile.took
             service.statuses.owes = transport.turnstile.owes
             service.start()
             if membership is not None:

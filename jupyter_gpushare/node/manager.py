@@ -61,6 +61,15 @@ BATCH = 512
 EACH = 16
 
 
+#: The owner of the commands that the node manager makes by itself: measurements, the timer, quotas.
+#: What somebody's call or process makes is never among them.
+NODE = ""
+
+
+#: Seconds of deciding that cost nothing beyond the call.
+DEAR = 0.0005
+
+
 #: The most environments with spent GPU-hours that are told when they have some again; waiting ones
 #: come first.
 MOST_EXPLAINED = 8
@@ -153,6 +162,9 @@ class Manager:
         self.measured: list[Callable[[Readings], None]] = []
         #: Called with an owner and the bytes that its command left in the ledger, about.
         self.wrote: Callable[[str, int], None] = lambda owner, size: None
+        #: Called with an owner and the seconds that it took to decide a command, where these are
+        #: more than what every call costs.
+        self.took: Callable[[str, float], None] = lambda owner, seconds: None
         self.started_wall = clock.wall()
         self.listeners: list[Listener] = []
         self._make_processes = processes
@@ -288,15 +300,15 @@ class Manager:
 
     # -- commands -----------------------------------------------------------
 
-    async def submit(self, command: cmd.Command) -> core.Decision:
-        """Decide ``command``; returns when the decision is on disk."""
+    async def submit(self, command: cmd.Command, owner: str = NODE) -> core.Decision:
+        """Decide ``command``; returns when the decision is on disk. ``owner``: as for `ask`."""
         future: asyncio.Future[core.Decision] = asyncio.get_running_loop().create_future()
 
         def answer(decision: core.Decision) -> None:
             if not future.done():
                 future.set_result(decision)
 
-        self.ask(command, answer)
+        self.ask(command, answer, owner=owner)
         return await future
 
     def ask(
@@ -304,12 +316,14 @@ class Manager:
         command: cmd.Command,
         answer: Callable[[core.Decision], None] | None = None,
         call: str = "",
-        owner: str = "",
+        *,
+        owner: str,
     ) -> None:
         """Decide ``command`` and call ``answer`` when the decision is on disk.
 
-        ``call`` is the tag of the client's call that asks for it, ``owner`` its environment: the
-        commands of many owners are decided by turns. Must be called on the loop.
+        ``call`` is the tag of the client's call that asks for it. ``owner`` is the environment that
+        made it, or :data:`NODE`: commands of many owners are decided by turns, and each owner pays
+        for what its own leave in the ledger. Must be called on the loop.
         No task is made: heart-beats come by the thousand.
         """
         self._queue.put(owner, _Pending(command, answer, call, self.clock.boot(), owner))
@@ -346,7 +360,7 @@ class Manager:
                 if self._backlog:
                     self._backlog.clear()
                     if not self._is_broken:
-                        self.ask(cmd.SetGranting(self.clock.boot(), None))
+                        self.ask(cmd.SetGranting(self.clock.boot(), None), owner=NODE)
             else:
                 state, outcomes = self._without_disk(batch, failure)
                 self._refusals.all_are_kept()  # in the backlog
@@ -365,6 +379,7 @@ class Manager:
     def _decide(self, state: State, commands: Sequence[cmd.Command]) -> tuple[State, list[Outcome]]:
         outcomes = []
         for command in commands:
+            begun = self.clock.boot()
             step = core.step(state, command, self.config)
             state = step.state
             todo = tuple(
@@ -372,7 +387,8 @@ class Manager:
                 for event in step.events
                 for effect in core.effects(event, state, self.config)
             )
-            outcomes.append(Outcome(command, step.decision, step.events, todo))
+            took = self.clock.boot() - begun
+            outcomes.append(Outcome(command, step.decision, step.events, todo, took=took))
         if self._check:
             core.check(state)
         return state, outcomes
@@ -447,10 +463,12 @@ class Manager:
     def _tell(self, pending: _Pending, outcome: Outcome) -> None:
         for effect in outcome.effects:
             self._carry_out(effect)
-        if pending.owner:
+        if pending.owner != NODE:
             size = sum(size_of(event) for event in outcome.events if event.DURABLE)
             if size:
                 self.wrote(pending.owner, size)
+            if outcome.took > DEAR:
+                self.took(pending.owner, outcome.took)
         seconds = max(0.0, self.clock.boot() - pending.since)
         outcome = replace(outcome, call=pending.call, seconds=seconds)
         for listener in self.listeners:
@@ -562,7 +580,9 @@ class Manager:
                 self._process_trouble.is_over()
 
     def _process_gone(self, process: ProcessId) -> None:
-        self.ask(cmd.ProcessGone(self.clock.boot(), process))
+        held = next(iter(self.state.by_process.get(process, ())), None)
+        owner = NODE if held is None else self.state.leases[held].environment
+        self.ask(cmd.ProcessGone(self.clock.boot(), process), owner=owner)
 
     async def _measure_loop(self) -> None:
         while True:

@@ -40,6 +40,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         "leases",
         "leases kept",
         "refused requests",
+        "predictions",
         "reads of the ledger",
         "answers not read",
     ],

@@ -33,7 +33,7 @@ from jupyter_gpushare.node.ledger.ledger import (
     Use,
     Uses,
 )
-from jupyter_gpushare.node.manager import Manager
+from jupyter_gpushare.node.manager import NODE, Manager
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.draft import Refuse
@@ -452,7 +452,7 @@ def test_a_bug_in_the_loop_is_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
     async def story() -> None:
         async with managing(tmp_path / "ledger.sqlite") as manager:
             monkeypatch.setattr(core, "step", bug)
-            manager.ask(ask(1))
+            manager.ask(ask(1), owner=NODE)
             async with asyncio.timeout(10):
                 await manager.crashed.wait()
             assert isinstance(manager.crash, ZeroDivisionError)
@@ -474,13 +474,33 @@ def test_a_ledger_that_breaks_is_no_observer(
 
             monkeypatch.setattr(FlakyLedger, "append", bug)
             manager.listeners.append(lambda outcome, state: told.append(outcome))
-            manager.ask(ask(1), told.append)
+            manager.ask(ask(1), told.append, owner=NODE)
             async with asyncio.timeout(10):
                 await manager.crashed.wait()
             assert isinstance(manager.crash, ZeroDivisionError)
             assert told == []
 
     asyncio.run(story())
+
+
+def test_who_holds_a_lease_pays_for_the_end_of_its_process(tmp_path: Path) -> None:
+    """A thousand processes that end are in their person's line, not in the node manager's own."""
+    paid: list[str] = []
+
+    async def story() -> None:
+        async with managing(tmp_path / "ledger.sqlite") as manager:
+            manager.wrote = lambda owner, size: paid.append(owner)
+            granted = ask(1, "mallory")
+            await manager.submit(granted, owner="mallory")
+            paid.clear()
+            manager._process_gone(granted.task.process)
+            async with asyncio.timeout(10):
+                while not paid:
+                    await asyncio.sleep(0.01)
+            assert "lease-1" not in manager.state.leases
+
+    asyncio.run(story())
+    assert set(paid) == {"mallory"}
 
 
 def test_a_broken_observer_stops_nothing_and_is_told_once(
@@ -500,7 +520,7 @@ def test_a_broken_observer_stops_nothing_and_is_told_once(
         async with managing(path, recorder=broken, measure_interval=0.01) as manager:
             manager.listeners += [broken, well]
             manager.measured.append(broken)
-            manager.ask(ask(1), broken)
+            manager.ask(ask(1), broken, owner=NODE)
             for number in (2, 3):
                 assert isinstance(await manager.submit(ask(number)), core.Grant | core.Wait)
             before = manager.readings.at
@@ -523,7 +543,7 @@ def test_who_waits_is_answered_before_those_who_look_on_are_told(tmp_path: Path)
         async with managing(tmp_path / "ledger") as manager:
             manager.listeners.append(lambda outcome, state: told.append("listener"))
             for number in (1, 2):  # decided together
-                manager.ask(ask(number), lambda decision: told.append("answer"))
+                manager.ask(ask(number), lambda decision: told.append("answer"), owner=NODE)
             await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
 
     asyncio.run(scenario())

@@ -142,6 +142,16 @@ def reserved(place: Place, **told: Any) -> float:
         return float(granted["gpus"][0]["memory"] / GIB)
 
 
+def test_one_call_of_a_process_with_many_leases_makes_one_command(place: Place) -> None:
+    """Two hundred of them made two hundred, which others waited for and nobody paid."""
+    with place.person("alice") as (_, client):
+        granted = [client.request() for _ in range(5)]
+        kind_of(client, **asks(10))
+        events = client.call(Method.HISTORY, limit=50)["events"]
+        foreseen = [event["lease"] for event in events if event["kind"] == "TaskForeseen"]
+        assert foreseen == [granted[-1]["lease"]], "the newest is what the model runs on"
+
+
 def test_what_was_measured_replaces_what_is_predicted(place: Place) -> None:
     finish(place, [asks(10)], 4)
     assert place.runs()[0][:2] == (4 * GIB, 1)

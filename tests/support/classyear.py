@@ -89,11 +89,13 @@ class Classroom:
     async def lunch(self, held: Sequence[LeaseId]) -> None:
         """All are parked, and go on."""
         for lease in held:
-            self.manager.ask(cmd.Park(self.clock.boot(), lease, *self._whose[lease]))
+            whose = self._whose[lease]
+            self.manager.ask(cmd.Park(self.clock.boot(), lease, *whose), owner=whose[0])
         await self.settle()
         self.clock.advance(1800.0)
         for lease in held:
-            self.manager.ask(cmd.Resume(self.clock.boot(), lease, *self._whose[lease]))
+            whose = self._whose[lease]
+            self.manager.ask(cmd.Resume(self.clock.boot(), lease, *whose), owner=whose[0])
         await self.settle()
 
     def ask(self, who: str, path: str = "/home/class/course/week 7/Exercise 3.ipynb") -> LeaseId:

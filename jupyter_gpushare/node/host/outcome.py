@@ -17,7 +17,7 @@ class Outcome:
     """The outcome of one command; listeners are told after it is on disk.
 
     ``call`` is the tag of the client's call that the command came from (:mod:`..views.logs`);
-    ``seconds`` is the time since the command arrived.
+    ``seconds`` is the time since the command arrived, ``took`` the part in which it was decided.
     """
 
     command: cmd.Command
@@ -26,6 +26,7 @@ class Outcome:
     effects: tuple[Effect, ...]
     call: str = ""
     seconds: float = 0.0
+    took: float = 0.0
 
 
 Listener = Callable[[Outcome, State], None]

@@ -1,10 +1,9 @@
 """What models need on this node's GPUs: predicted from dry runs, and remembered by task.
 
 A task's newest prediction is what its next request reserves, if the request names no memory and its
-reserve is an estimate. A lease that the task has is given the predicted share of its GPU at once. A
-process that joined a lease (a command of `run`) predicts for the task that holds it. Predictions
-are kept in memory only, so a node manager that was started anew
-knows none.
+reserve is an estimate. The lease that the task has (its newest one) is given the predicted share of
+its GPU at once. A process that joined a lease (a command of `run`) predicts for the task that holds
+it. Predictions are kept in memory only, so a node manager that was started anew knows none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any, Final
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Recent, of_newcomer
 from ...policy.words import commands as cmd
-from ...policy.words.model import Bytes, EnvironmentName, GpuUuid, ProcessId
+from ...policy.words.model import Bytes, EnvironmentName, GpuUuid, LeasePhase, ProcessId
 from ...policy.words.promises import Expected
 from ...predict.estimates import Basis, Estimates, Predictor, WrongModels
 from ...predict.features import Features, Hardware
@@ -199,7 +198,10 @@ class Predictions:
         )
         self._remember(prediction)
         await self._foresee(guest, by_kind(estimates))
-        guest.conn.reply(call.id, self._document(prediction))
+        begun = self._clock.boot()
+        document = self._document(prediction)
+        guest.conn.took(self._clock.boot() - begun)
+        guest.conn.reply(call.id, document)
         self._news()
 
     def _own(self, guest: Guest) -> tuple[Lease, ...]:
@@ -215,10 +217,14 @@ class Predictions:
         return guest.who.process if asks else own[0].task.process
 
     async def _foresee(self, guest: Guest, expected: tuple[Expected, ...]) -> None:
+        """Of several leases the newest is what the model runs on: a call makes one command."""
         at, who, process = self._clock.boot(), guest.who.environment, guest.who.process
-        for lease in self._own(guest):
-            if lease.request.gpus == 1:
-                await self._manager.submit(cmd.Foresee(at, lease.id, who, process, expected))
+        has_gpus = (LeasePhase.HELD, LeasePhase.PARKED)
+        own = [lease for lease in self._own(guest) if lease.phase in has_gpus]
+        newest = max(own, key=lambda lease: lease.order, default=None)
+        if newest is not None and newest.request.gpus == 1:
+            command = cmd.Foresee(at, newest.id, who, process, expected)
+            await self._manager.submit(command, owner=who)
 
     def _predict(self, features: Features, kinds: Sequence[Hardware]) -> tuple[Estimates, ...]:
         with self._loading:

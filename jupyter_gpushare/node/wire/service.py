@@ -292,7 +292,8 @@ class Service:
         if who.pool:
             welcome(core.Done(None))  # it is nobody, has no quota and is not in the books
         else:
-            self._manager.ask(command, self._or_hang_up(conn, welcome), tag, who.environment)
+            answer = self._or_hang_up(conn, welcome)
+            self._manager.ask(command, answer, tag, owner=who.environment)
         say(
             self._log,
             logging.DEBUG,
@@ -394,7 +395,7 @@ class Service:
         answer: Callable[[core.Decision], None],
     ) -> None:
         tag, owner = call_tag(guest.conn.id, call.id), guest.who.environment
-        self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag, owner)
+        self._manager.ask(command, self._or_hang_up(guest.conn, answer), tag, owner=owner)
 
     def _or_hang_up(
         self, conn: Conn, answer: Callable[[core.Decision], None]
@@ -483,7 +484,8 @@ class Service:
         if (waiter := self._locked.get(name)) is not None and waiter.conn is guest.conn:
             del self._locked[name]
         command = cmd.EndLock(self._clock.boot(), name)
-        self._manager.ask(command, call=call_tag(guest.conn.id, None))
+        tag = call_tag(guest.conn.id, None)
+        self._manager.ask(command, call=tag, owner=guest.who.environment)
 
     # -- answers ---------------------------------------------------------------
 

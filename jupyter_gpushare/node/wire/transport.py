@@ -383,6 +383,10 @@ class Connection(asyncio.BufferedProtocol):
         if took > _DEAR:
             self._home.turnstile.took(self.owner, took)
 
+    def took(self, seconds: float) -> None:
+        """So long something was worked out here for a call; its environment pays for that."""
+        self._home.turnstile.took(self.owner, seconds)
+
     def error(
         self,
         call_id: CallId | None,

@@ -288,7 +288,7 @@ def _end_of(handler, process) -> None:
     for name in state.by_process.get(process, ()):
         lease = state.leases[name]
         at = handler._clock.boot()
-        handler._manager.ask(cmd.Release(at, name, lease.environment))
+        handler._manager.ask(cmd.Release(at, name, lease.environment), owner=lease.environment)
 
 
 def end_with_the_wire() -> None:

@@ -182,6 +182,19 @@ def hoard(number: int) -> Iterator[bytes]:
         yield line(count + 1, "request", request_id=f"o{number}-{count}", task=task, wait=False)
 
 
+def predictions(number: int) -> Iterator[bytes]:
+    """Two hundred leases of one process, and what one model needs and another, in turns."""
+    if number == 0:
+        for count in range(200):
+            yield line(count + 2, "request", request_id=f"p{count}", task=TASK, wait=False)
+    count = 1000
+    while True:
+        count += 1
+        operation = {"kind": "MatMul", "largest": 64, "count": 1, "flops": 1e12, "bytes": 10}
+        told = {"operations": [operation], "batch": count % 7 + 1, "iterations": 9, "inputs": 64}
+        yield line(count, "predict", task=TASK, framework="torch", peak=count * 2**20, **told)
+
+
 def watched_leases(number: int) -> Iterator[bytes]:
     """One that takes leases and gives them back, in front of many who watch."""
     if number == 0:
@@ -242,6 +255,7 @@ PEOPLE: dict[str, Callable[[str, float], dict[str, Any]]] = {
     "leases": lambda path, s: pour(path, s, 40, leases),
     "refused requests": lambda path, s: pour(path, s, 10, refusals),
     "leases kept": lambda path, s: pour(path, s, 4, hoard),
+    "predictions": lambda path, s: pour(path, s, 10, predictions),
     "watchers": lambda path, s: pour(path, s, 200, watched_leases),
     "status": lambda path, s: pour(path, s, 20, reads_of(("status", {}))),
     "reads of the ledger": lambda path, s: pour(path, s, 20, reads_of(*LEDGER)),
