@@ -140,6 +140,14 @@ class UnderLease(Verb):
         read_rate,
         name="min-steps-per-second",
     )
+    visible_devices: str | None = option(
+        None,
+        "Name the GPUs in CUDA_VISIBLE_DEVICES by uuids or by indices, for programs that take its "
+        "entries for numbers. Default: uuids.",
+        name="visible-devices",
+        choices=("uuids", "indices"),
+        variable=names.VISIBLE_DEVICES,
+    )
     wait = flag("Fail at once when nothing is free.", name="no-wait", default=True)
     timeout: float | None = option(
         None,
@@ -180,7 +188,9 @@ class UnderLease(Verb):
         }
         with (
             contextlib.closing(Signals()) as signals,
-            contextlib.closing(_Lease(signals, stops_by)) as lease,
+            contextlib.closing(
+                _Lease(signals, stops_by, by_index=self.visible_devices == "indices")
+            ) as lease,
         ):
             for restarts in itertools.count():
                 try:
@@ -301,12 +311,18 @@ class Stop(Enum):
 class _Lease:
     """A lease of this process, the session it hangs on, and the command under it."""
 
-    def __init__(self, signals: Signals, stops_by: signal.Signals | None = None) -> None:
+    def __init__(
+        self,
+        signals: Signals,
+        stops_by: signal.Signals | None = None,
+        *,
+        by_index: bool = False,
+    ) -> None:
         """Raises `Refused`."""
         found = find_socket(os.environ)
         if found is None:
             raise NodeSilent(NOT_SET_UP)
-        self._signals = signals
+        self._signals, self._by_index = signals, by_index
         # Nobody waits at a screen: a node manager that is away is waited for as the queue is.
         self._session = Session(
             found.path,
@@ -388,13 +404,18 @@ class _Lease:
         """What was granted."""
         return "" if self._grant is None else self._grant.words
 
+    def _visible(self, grant: Grant) -> dict[str, str]:
+        if not self._by_index:
+            return {"CUDA_VISIBLE_DEVICES": grant.visible_devices}
+        return {"CUDA_VISIBLE_DEVICES": grant.indices, names.VISIBLE_DEVICES: "indices"}
+
     def hold(self, program: str, arguments: list[str], restarts: int = 0) -> int:
         """Run the command while the session keeps the lease alive; the command's exit code."""
         assert self._grant is not None
         environ = {
             **os.environ,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": self._grant.visible_devices,
+            **self._visible(self._grant),
             names.LEASE: self._grant.lease,
             names.SECRET: self._secret,
             names.SOCKET: self._session.path,

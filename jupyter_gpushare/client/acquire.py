@@ -173,9 +173,10 @@ class _Process:
             tidy(error)
             # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
             if not isinstance(error, KeyboardInterrupt):
-                from .oomnote import annotate
+                from . import numbernote, oomnote
 
-                annotate(error, self._broker)
+                numbernote.annotate(error)
+                oomnote.annotate(error, self._broker)
 
     def _weakest(self) -> Settings:
         from .words.settings import Settings

@@ -32,6 +32,7 @@ RESERVE: Final = "JUPYTER_GPUSHARE_RESERVE"
 FALLBACK: Final = "JUPYTER_GPUSHARE_FALLBACK"
 ACQUIRE: Final = "JUPYTER_GPUSHARE_ACQUIRE"
 SHOW_GRANT: Final = "JUPYTER_GPUSHARE_SHOW_GRANT"
+VISIBLE_DEVICES: Final = "JUPYTER_GPUSHARE_VISIBLE_DEVICES"
 AFTER_ERROR: Final = "JUPYTER_GPUSHARE_AFTER_ERROR"
 WAIT_TIMEOUT: Final = "JUPYTER_GPUSHARE_WAIT_TIMEOUT"
 ANSWER_TIMEOUT: Final = "JUPYTER_GPUSHARE_ANSWER_TIMEOUT"
@@ -88,6 +89,13 @@ SETTINGS: Final[tuple[tuple[str, str, Any, tuple[Any, ...], str], ...]] = (
         *("outage_timeout", OUTAGE_TIMEOUT, 30.0, (0.0, 1e12)),
         "How long a cell waits for a node manager that stopped answering (it may be restarting) "
         "before the cell goes on without a GPU. 0: not at all.",
+    ),
+    (
+        *("visible_devices", VISIBLE_DEVICES, "uuids", ("uuids", "indices")),
+        "How CUDA_VISIBLE_DEVICES names a lease's GPUs: by their UUIDs, or by their `indices`, as "
+        "nvidia-smi counts, with CUDA_DEVICE_ORDER=PCI_BUS_ID, for programs that take its entries "
+        "for numbers. Only where all GPUs of the host are seen, so not in a container that was "
+        "given some. MIG instances have no index.",
     ),
     (
         *("show_grant", SHOW_GRANT, True, ()),

@@ -97,6 +97,13 @@ def test_the_command_gets_its_gpus_and_its_lease(node: LiveNode) -> None:
     assert seen["JUPYTER_GPUSHARE_SECRET"]
 
 
+def test_the_command_may_have_its_gpus_by_number(node: LiveNode) -> None:
+    script = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CUDA_DEVICE_ORDER'])"
+    by = "--visible-devices=indices"
+    done = node.cli("run", "--gpus", "2", by, "--", sys.executable, "-S", "-c", script)
+    assert done.stdout == "0,1 PCI_BUS_ID\n", done.stderr
+
+
 def granted(node: LiveNode, *options: str, **how: Any) -> dict[str, Any]:
     """The lease of a run with these options."""
     process = node.spawn("run", *options, "--", *HOLD, stdin=subprocess.PIPE, **how)

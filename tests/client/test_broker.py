@@ -138,6 +138,13 @@ FRAME = ModuleType("frame")
 # -- a lease -----------------------------------------------------------------------------
 
 
+def test_the_gpus_may_be_named_by_number(world: World) -> None:
+    world.environ["JUPYTER_GPUSHARE_VISIBLE_DEVICES"] = "indices"
+    world.broker().request(Ask(2))
+    assert world.environ[VISIBLE] == "0,1"
+    assert world.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
 def test_request_and_release(world: World, node: RunningNode) -> None:
     broker = world.broker()
     grant = broker.request(Ask(2, 4 * GIB, "batch"))

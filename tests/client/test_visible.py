@@ -19,6 +19,7 @@ from jupyter_gpushare.client.session.visible import (
     cuda_started,
 )
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.protocol import names
 
 A, B = "GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 GPUS = tuple(GrantedGpu(uuid, at, "A card", 8, 24) for at, uuid in enumerate((A, B)))
@@ -32,6 +33,24 @@ def test_shows_the_lease() -> None:
     assert environ == {VISIBLE: f"{A},{B}"}
     assert visible.is_ours
     assert visible.show(Grant("lease", GPUS[:1])) is None, "our own value is nobody's wish"
+
+
+def test_names_the_gpus_by_index_where_that_was_asked() -> None:
+    """The numbers are the node's own, whoever reads them, and children do the same."""
+    gpus = tuple(gpu._replace(index=at) for gpu, at in zip(GPUS, (1, 3), strict=True))
+    grant, environ = Grant("lease", gpus), dict[str, str]()
+    Visible(environ, lambda: True).show(grant)
+    assert environ == {
+        VISIBLE: "1,3",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        names.VISIBLE_DEVICES: "indices",
+    }
+    launched = {**environ, VISIBLE: "3"}  # a launcher's choice for one of its workers
+    assert Visible(launched, lambda: True).show_part(grant).gpus == gpus[1:]
+    assert launched[VISIBLE] == "3"
+    parts = tuple(gpu._replace(uuid=gpu.uuid.replace("GPU", "MIG")) for gpu in gpus)
+    Visible(environ, lambda: True).show(Grant("lease", parts))
+    assert environ[VISIBLE] == ",".join(part.uuid for part in parts), "these have no number"
 
 
 def test_with_mps_a_predicted_share_bounds_what_it_computes_at_once(tmp_path: Path) -> None:

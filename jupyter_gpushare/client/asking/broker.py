@@ -33,7 +33,7 @@ from ..words import display
 from ..words.callers import TABLE, Caller, When, is_wish, when
 from ..words.grant import Grant
 from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_number, read_recall
-from ..words.settings import Ask, Fallback, Settings
+from ..words.settings import Ask, Fallback, Naming, Settings
 from .again import AskingAgain
 from .blocks import Blocks
 from .cells import Cells
@@ -51,7 +51,7 @@ _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a
 class Broker:
     """Asks for, keeps and ends this process's lease.
 
-    ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted UUIDs,
+    ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted GPUs,
     and the lease's id and secret are left there for child processes to join.
     ``traits`` gives the weakest settings, anew each time; ``caller`` who runs code in this thread.
     """
@@ -76,7 +76,9 @@ class Broker:
         self._line = Line(
             environ, lambda: self.wishes.settings, on_lost=self._lost, on_notice=self._noticed
         )
-        self._holding = Holding(environ)
+        self._holding = Holding(
+            environ, lambda: self.wishes.settings.visible_devices is Naming.INDICES
+        )
         self.progress = Progress(self._tell_progress, lambda: self.turns.waited)
         self._frameworks = Frameworks(self._say, self.progress)
         self._worker = Worker()

@@ -32,7 +32,7 @@ has:
 from __future__ import annotations
 
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from enum import Enum
 
 from ...protocol import names
@@ -55,17 +55,19 @@ class Standing(Enum):
 class Holding:
     """The lease that this process holds, under one lock.
 
-    ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted UUIDs, and the
+    ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted GPUs, and the
     lease's id and secret are left there for child processes to join.
     """
 
-    def __init__(self, environ: MutableMapping[str, str]) -> None:
+    def __init__(
+        self, environ: MutableMapping[str, str], by_index: Callable[[], bool] = lambda: False
+    ) -> None:
         self.lock = threading.RLock()
         self.standing = Standing.FREE
         self.grant: Grant | None = None
         self.put_by: Grant | None = None  # what a parked lease had
         self.lost: str | None = None  # why
-        self.visible = Visible(environ)
+        self.visible = Visible(environ, by_index)
         self.cuda_had: tuple[str, ...] | None = None  # UUIDs that CUDA started with, if known
         self._environ = environ
         self._lost_gpus: tuple[str, ...] | None = None

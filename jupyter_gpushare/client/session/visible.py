@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Final
 
 from ...protocol import names
 from ..words.grant import Grant, GrantedGpu
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+#: CUDA counts GPUs as the driver does, and not the fastest first.
+ORDER: Final = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 #: The part of a GPU's multiprocessors that a process may use where NVIDIA's MPS runs; CUDA reads it
 #: when it starts.
 THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -25,10 +27,13 @@ _NOTHING: Final = frozenset({"", "-1", "NoDevFiles"})
 
 
 class Visible:
-    """The variable in ``environ``, which is changed."""
+    """The variable in ``environ``, which is changed; ``by_index``: whether it has indices."""
 
-    def __init__(self, environ: MutableMapping[str, str]) -> None:
+    def __init__(
+        self, environ: MutableMapping[str, str], by_index: Callable[[], bool] = lambda: False
+    ) -> None:
         self._environ = environ
+        self._by_index = by_index
         # Hidden by our parent until there is a lease: no wish of the user's.
         self._ours = "" if environ.get(names.HIDDEN) else None
         self._threads: str | None = None  # that we set
@@ -51,7 +56,7 @@ class Visible:
 
     def show(self, grant: Grant) -> str | None:
         """Show the GPUs of this task's own lease; the value that was the user's, if it had one."""
-        value = grant.visible_devices
+        value = self._named(grant)
         before = self._environ.get(VISIBLE)
         replaced = before not in (None, value) and not self.is_ours
         self._set(value)
@@ -65,10 +70,18 @@ class Visible:
         the number under which its own process sees them.
         """
         value = "" if self.is_ours else self._environ.get(VISIBLE, "")
-        chosen = choose(value, grant.gpus)
+        numbered = _numbered(value, grant.gpus) if self._by_index() else None
+        chosen = numbered or choose(value, grant.gpus)
         part = grant if chosen is None else grant._replace(gpus=chosen)
-        self._set(part.visible_devices)
+        self._set(self._named(part))
         return part
+
+    def _named(self, grant: Grant) -> str:
+        if not self._by_index():
+            return grant.visible_devices
+        # So that children that join the lease do the same.
+        self._environ.update({**ORDER, names.VISIBLE_DEVICES: "indices"})
+        return grant.indices
 
     def hide(self, *, children_may_ask: bool) -> None:
         """Show no GPU. Child processes may ask for their own, or do as we do."""
@@ -89,6 +102,14 @@ class Visible:
     def _set(self, value: str) -> None:
         self._environ.pop(names.HIDDEN, None)
         self._environ[VISIBLE] = self._ours = value
+
+
+def _numbered(value: str, gpus: Sequence[GrantedGpu]) -> tuple[GrantedGpu, ...] | None:
+    """The GPUs with these indices; ``None``: not all of them are such."""
+    found = {str(gpu.index): gpu for gpu in gpus}
+    entries = [entry.strip() for entry in value.split(",")]
+    is_all = all(entry in found for entry in entries)
+    return tuple(found[entry] for entry in dict.fromkeys(entries)) if is_all else None
 
 
 def choose(value: str, gpus: Sequence[GrantedGpu]) -> tuple[GrantedGpu, ...] | None:

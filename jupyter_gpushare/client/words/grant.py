@@ -59,8 +59,15 @@ class Grant(NamedTuple):
 
     @property
     def visible_devices(self) -> str:
-        """The value of ``CUDA_VISIBLE_DEVICES``: UUIDs, never indices."""
+        """The value of ``CUDA_VISIBLE_DEVICES``: UUIDs."""
         return ",".join(gpu.uuid for gpu in self.gpus)
+
+    @property
+    def indices(self) -> str:
+        """The same by the driver's numbers, in the order of the bus. MIG instances have none."""
+        if any(gpu.uuid.startswith("MIG-") for gpu in self.gpus):
+            return self.visible_devices
+        return ",".join(str(gpu.index) for gpu in self.gpus)
 
     @property
     def words(self) -> str:

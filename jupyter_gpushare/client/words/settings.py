@@ -31,6 +31,13 @@ class Fallback(Enum):
     ERROR = "error"
 
 
+class Naming(Enum):
+    """How ``CUDA_VISIBLE_DEVICES`` names GPUs."""
+
+    UUIDS = "uuids"
+    INDICES = "indices"
+
+
 class Acquire(Enum):
     """When the lease is taken."""
 
@@ -94,6 +101,7 @@ class Settings(NamedTuple):
     wait_timeout: float = 0.0
     answer_timeout: float = 5.0
     outage_timeout: float = 30.0
+    visible_devices: Naming = Naming.UUIDS
     show_grant: bool = True
     after_error: AfterError = AfterError.NEXT_CELL
     complaints: tuple[str, ...] = ()
