@@ -2,20 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from ..protocol.messages import Method
 from ..protocol.sizes import format_size, parse_size
+from ..protocol.times import format_duration
 from .node import NodeRefused, NodeSilent, connect, whole_status
 from .table import table
 from .verb import Refused, UsageError, Verb, number, option
 
 if TYPE_CHECKING:
+    from ..replay.behaviour import Options
     from ..replay.run import Cluster, Variant
     from ..replay.tally import Tally
 
 #: Open sessions per GPU that are tried: from one on.
 MOST: int = 4
+
+
+def _parking(options: Options) -> str:
+    cost = options.cost
+    return f"moving memory takes {cost.park:g} s/GiB out and {cost.resume:g} s/GiB in"
+
+
+def _gates(options: Options) -> str:
+    turns = options.turns
+    return (
+        f"a turn takes {turns.hand_over:g} s; whoever is asked for one stops within "
+        f"{turns.step:g} s, and {_of_all(options.gated)} can be stopped within a cell"
+    )
+
+
+def _quota(options: Options) -> str:
+    if options.quota is None:
+        return "everybody may have all GPUs, whole"
+    memory = options.quota.memory
+    each = "whole" if memory is None else f"{format_size(memory)} on each"
+    return f"everybody's quota is {options.quota.gpus} GPUs, {each}"
+
+
+def _of_all(share: float) -> str:
+    return "each session" if share == 1.0 else f"{100 * share:g} % of the sessions"
+
+
+#: What the comparison takes as given, a sentence for each field of :class:`Options`; ``None``: it
+#: says nothing of what is compared here. A new field must be said, too.
+TOLD: Final[Mapping[str, Callable[[Options], str] | None]] = {
+    "start_up": None,
+    "idle_timeout": lambda o: (
+        "idle tasks are never asked for their GPUs"
+        if not o.idle_timeout
+        else f"a task that was idle for {format_duration(o.idle_timeout)} may be parked"
+    ),
+    "park_when": lambda o: (
+        "it is parked only where somebody waits"
+        if o.park_when is o.park_when.CONTENDED
+        else "it is parked whether or not somebody waits"
+    ),
+    "cost": _parking,
+    "reserve": lambda o: (
+        f"by turns a session reserves {o.reserve:g} times what it keeps; without turns what it "
+        f"asks for, or else as reserve = {o.follows.value} says"
+    ),
+    "turns": _gates,
+    "moves": None,  # both are compared
+    "gated": None,  # with the turns
+    "movable": lambda o: f"with moves, {_of_all(o.movable)} can be moved",
+    "resident": lambda o: f"sessions keep {o.resident:g} times what is said of them",
+    "follows": None,  # with what is reserved
+    "wrong": lambda o: (
+        "what a session keeps is known"
+        if o.wrong == 1.0
+        else f"estimates are wrong by {o.wrong:g} times"
+    ),
+    "promising": lambda o: "nobody names a deadline, and nobody is batch",
+    "together": lambda o: (
+        f"tasks that compute on a GPU at once get {100 * o.together:.0f} % of what one gets alone, "
+        "all together"
+    ),
+    "quota": _quota,
+    "max_tasks": lambda o: (
+        f"at most {o.max_tasks} tasks on a GPU without turns"
+        if o.max_tasks is not None
+        else "as many tasks on a GPU as the default allows"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What is compared: a node's GPUs, bytes of each, its settings, and its present share_mode."""
+
+    gpus: int
+    memory: int
+    options: Mapping[str, Any]
+    share_mode: str = "space"
 
 
 class AdviseApp(Verb):
@@ -25,11 +109,13 @@ class AdviseApp(Verb):
     description = """Replay notebook sessions on this node's GPUs, through the node manager's own
     policy, with share_mode space and with share_mode time, and say which of them serves more
     people. The GPUs are the node manager's, or those that --gpus and --gpu-memory name. Sessions
-    are made up with published distributions, or come from a trace of yours (docs/replay.md).
-    Nothing is allocated or changed. Costs of moving memory are assumed, not measured here."""
+    are made up with published distributions, or come from a trace: `jupyter gpushare usage --trace`
+    writes one of what this node's people did. Quotas, time-outs and limits are the node manager's.
+    All that is assumed is printed. Nothing is allocated or changed."""
     examples = """
     jupyter gpushare advise
     jupyter gpushare advise --gpus 8 --gpu-memory 80GiB --days 12
+    jupyter gpushare usage --since 30d --trace cells.csv
     jupyter gpushare advise --trace cells.csv
     """
 
@@ -48,10 +134,13 @@ class AdviseApp(Verb):
         from ..replay.run import Cluster
         from ..replay.trace import TraceError
 
-        count, memory = self._node()
+        node = self._node()
+        count, memory = node.gpus, node.memory
         cluster = Cluster(count, count, memory)
+        variants = self._variants(node)
+        assumed = [say(variants[0].options) for say in TOLD.values() if say is not None]
         try:
-            found = [self._look(variant, cluster) for variant in self._variants()]
+            found = [self._look(variant, cluster) for variant in variants]
         except TraceError as error:
             raise Refused(f"{self.trace}, {error}", "bad_request") from None
         except OSError as error:
@@ -67,18 +156,21 @@ class AdviseApp(Verb):
                     "share_mode": "time" if better else "space",
                     "move_seconds": self.parking if moved else 0.0,
                     "compared": found,
+                    "assumed": assumed,
                 }
             )
             return 0
-        print(f"{count} GPUs of {format_size(memory)}; moving memory takes {self.parking:g} s/GiB")
-        print(f"out and as much in, a turn {self.hand_over:g} s (assumed, not measured here).\n")
+        print(f"{count} GPUs of {format_size(memory)}, {self._whose()}.")
+        print("The node manager's settings, and what is assumed, not measured here:")
+        print(*(f"- {sentence}" for sentence in assumed), sep="\n", end="\n\n")
         headings = ("SHARE_MODE", self._measure(), "OUT OF MEMORY", "")
         lines = [(x["label"], x["shown"], x["out_of_memory"], x["why"]) for x in found]
         print(table(headings, lines))
-        if better:
-            print("\nTurns serve more people here: set share_mode to time (c.Policy.share_mode).")
-        else:
-            print("\nTurns serve no more people here: leave share_mode as it is, space.")
+        wins = "time" if better else "space"
+        more = "more" if better else "no more"
+        does = "leave" if node.share_mode == wins else "set"
+        way = f"as it is, {wins}" if does == "leave" else f"to {wins} (c.Policy.share_mode)"
+        print(f"\nTurns serve {more} people here: {does} share_mode {way}.")
         if moved:
             print(f"With moves it is {moves['shown']}: set share_mode to time, and move_seconds to")
             print(
@@ -89,37 +181,48 @@ class AdviseApp(Verb):
             print(f"With moves it is {moves['shown']}: leave move_seconds as it is, 0.")
         return 0
 
-    def _node(self) -> tuple[int, int]:
-        """The GPUs, and bytes of each. Raises `Refused`, `UsageError`."""
-        if self.gpus and self.gpu_memory:
-            return self.gpus, self.gpu_memory
+    def _node(self) -> Node:
+        """What is asked of the node manager, or named. Raises `Refused`, `UsageError`."""
         try:
             with connect() as node:
-                gpus = whole_status(node)["gpus"]
+                status = whole_status(node)
+                quota: Mapping[str, Any] = status["quota"]
+                if status["admin"]:
+                    quota = node.call(Method.QUOTA_LIST)["default"]
         except (NodeSilent, NodeRefused) as error:
+            if self.gpus and self.gpu_memory:
+                return Node(self.gpus, self.gpu_memory, {})
             raise UsageError(f"{error} Or name --gpus and --gpu-memory.") from None
-        if not gpus:
+        gpus = status["gpus"]
+        if not gpus and not (self.gpus and self.gpu_memory):
             raise UsageError("this node has no GPU: name --gpus and --gpu-memory")
-        return (
+        return Node(
             self.gpus or len(gpus),
             self.gpu_memory or min(gpu["memory"] for gpu in gpus),
+            _settings(status["node"], quota),
+            "time" if gpus and all(gpu["share_mode"] == "time" for gpu in gpus) else "space",
         )
 
-    def _variants(self) -> tuple[Variant, ...]:
+    def _variants(self, node: Node) -> tuple[Variant, ...]:
         from ..policy.words.config import PolicyConfig
         from ..replay.behaviour import Options, ParkingCost, PolicyName, TurnCost
         from ..replay.run import Variant
 
-        options: dict[str, Any] = {
-            "idle_timeout": PolicyConfig().idle_timeout,
-            "cost": ParkingCost(self.parking, self.parking),
-            "turns": TurnCost(hand_over=self.hand_over),
-        }
-        return (
-            Variant("space", PolicyName.PARK, Options(**options)),
-            Variant("time", PolicyName.TURNS, Options(**options, moves=False)),
-            Variant("time, with moves", PolicyName.TURNS, Options(**options)),
+        options = Options(
+            **{"idle_timeout": PolicyConfig().idle_timeout, **node.options},
+            cost=ParkingCost(self.parking, self.parking),
+            turns=TurnCost(hand_over=self.hand_over),
         )
+        return (
+            Variant("space", PolicyName.PARK, options),
+            Variant("time", PolicyName.TURNS, replace(options, moves=False)),
+            Variant("time, with moves", PolicyName.TURNS, options),
+        )
+
+    def _whose(self) -> str:
+        if self.trace:
+            return f"sessions as in {self.trace}"
+        return f"{self.days:g} days of made-up sessions of one GPU each (docs/replay.md)"
 
     def _measure(self) -> str:
         return "CELLS WITHIN 5 S, GPU TIME SERVED" if self.trace else "OPEN SESSIONS PER GPU"
@@ -159,4 +262,20 @@ def _row(variant: Variant, value: float, shown: str, why: str, errors: int) -> d
         "shown": shown,
         "why": why,
         "out_of_memory": errors,
+    }
+
+
+def _settings(node: Mapping[str, Any], quota: Mapping[str, Any]) -> dict[str, Any]:
+    """The node manager's settings, as the options of a replay."""
+    from ..policy.words.model import Bytes, Quota, Reserve
+
+    memory, idle = quota.get("memory"), quota.get("idle_timeout")
+    if idle is None:
+        idle = node.get("idle_timeout")
+    reserve = quota.get("reserve") or node.get("reserve") or Reserve.WHOLE.value
+    return {
+        "quota": Quota(quota["gpus"], None if memory is None else Bytes(memory)),
+        "follows": Reserve(reserve),
+        "max_tasks": node["max_tasks_per_gpu"],
+        **({} if idle is None else {"idle_timeout": idle}),
     }

@@ -236,6 +236,11 @@ class Node(TypedDict):
     pin_limit: Annotated[Seconds, "the most for which an idle task keeps its GPUs"]
     keep_for: Annotated[Seconds, "the usual time of a pin"]
     quantum: Annotated[Seconds, "that a task computes before one that had as much takes its turn"]
+    idle_timeout: NotRequired[
+        Annotated[
+            Seconds, "after which an idle task may be asked for its GPUs, where no quota says it"
+        ]
+    ]
     reserve: NotRequired[
         Annotated[
             str,

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from ..policy.words.config import PolicyConfig
-from ..policy.words.model import ParkWhen, Reserve
+from ..policy.words.model import ParkWhen, Quota, Reserve
 from ..policy.words.turns import Moving, ShareMode
 from .promising import Promising
 
@@ -73,6 +73,11 @@ class TurnCost:
     hand_over: float = 0.2
 
 
+#: What tasks that compute on a GPU at the same time get done together, of what one does alone: two
+#: training jobs, measured (docs/hardware/README.md). Three or more are taken for no worse.
+TOGETHER: Final = 0.914
+
+
 @dataclass(frozen=True, slots=True)
 class Behaviour:
     """One policy. ``start_up`` is seconds of each cell's own start, where it is a new process.
@@ -85,6 +90,7 @@ class Behaviour:
     ``follows``: what a request reserves that names no memory where ``reserve`` is 0.
     ``wrong``: what is known of every other session's memory is too small by this factor, and too
     large by it of all others'. ``promising``: which cells have a deadline, and who is batch.
+    ``together``: :data:`TOGETHER`. ``quota`` is everybody's; ``None``: all GPUs, each as a whole.
     """
 
     name: PolicyName
@@ -100,6 +106,8 @@ class Behaviour:
     follows: Reserve = Reserve.WHOLE
     wrong: float = 1.0
     promising: Promising = NO_DEADLINES
+    together: float = TOGETHER
+    quota: Quota | None = None
 
     @property
     def parks(self) -> bool:
@@ -117,7 +125,9 @@ class Options:
     moved while it computes. ``gated`` and ``movable`` are shares of the sessions, ``resident``
     multiplies what they keep. ``follows`` is the product's ``reserve``, for sessions that may be
     parked and take no turns. ``wrong`` is by how much estimates are wrong, in both directions.
-    ``promising`` is who has a deadline, and whose sessions are batch.
+    ``promising`` is who has a deadline, and whose sessions are batch. ``together`` is as
+    :data:`TOGETHER`, ``quota`` everybody's, ``max_tasks`` the node's ``max_tasks_per_gpu``;
+    ``None`` leaves the default.
     """
 
     start_up: float = 30.0
@@ -133,6 +143,9 @@ class Options:
     follows: Reserve = Reserve.WHOLE
     wrong: float = 1.0
     promising: Promising = NO_DEADLINES
+    together: float = TOGETHER
+    quota: Quota | None = None
+    max_tasks: int | None = None
 
 
 #: The node is asked for nothing that needs a clock but what the policy under test does.
@@ -147,14 +160,22 @@ _BASE: Final = PolicyConfig(
 
 def behaviour(name: PolicyName, options: Options) -> Behaviour:
     """The policy of that name; :attr:`PolicyName.CLAIRVOYANT` is not one (see `ideal`)."""
-    parking = replace(_BASE, idle_timeout=options.idle_timeout, park_when=options.park_when)
+    found = _behaviour(name, options)
+    return replace(found, together=options.together, quota=options.quota)
+
+
+def _behaviour(name: PolicyName, options: Options) -> Behaviour:
+    base = _BASE
+    if options.max_tasks is not None:
+        base = replace(base, max_tasks_per_gpu=options.max_tasks)
+    parking = replace(base, idle_timeout=options.idle_timeout, park_when=options.park_when)
     match name:
         case PolicyName.SESSION:
-            return Behaviour(name, Asks.AT_START, _BASE)
+            return Behaviour(name, Asks.AT_START, base)
         case PolicyName.BATCH:
-            return Behaviour(name, Asks.EACH_CELL, _BASE, start_up=options.start_up)
+            return Behaviour(name, Asks.EACH_CELL, base, start_up=options.start_up)
         case PolicyName.HELD:
-            return Behaviour(name, Asks.AT_FIRST_CELL, _BASE)
+            return Behaviour(name, Asks.AT_FIRST_CELL, base)
         case PolicyName.PARK:
             return Behaviour(
                 name,

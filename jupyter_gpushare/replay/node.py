@@ -4,6 +4,8 @@ The node plays the node manager's shell (command -> step -> effects, one timer),
 and the world: a parked or dead process leaves its GPUs at once. A session's
 pace is kept: its next cell is sent as long after the end of the last one as in
 the trace, so a cell that waits delays the rest of its session.
+
+A GPU's time is counted once: tasks that compute on it at the same time share it.
 """
 
 from __future__ import annotations
@@ -107,6 +109,9 @@ class _Run:
     sent: float = 0.0
     left: float = 0.0
     since: float = 0.0
+    #: How fast it computes since then; 1: as fast as alone. Counts how often that changed.
+    speed: float = 0.0
+    changes: int = 0
     first: float | None = None
     #: Counts what was begun: the end of something that was called off means nothing.
     turn: int = 0
@@ -162,7 +167,7 @@ class VirtualNode:
         #: How much is used matters only where reservations follow it.
         self._is_measured = self.behaviour.follows is not Reserve.WHOLE
         self._claims = [0] * self.gpus
-        self._computing = [0] * self.gpus
+        self._computing: list[dict[int, _Run]] = [{} for _ in range(self.gpus)]
         #: When the last transfer on each GPU's link ends.
         self._link = [0.0] * self.gpus
         self._bound, self._busy = Level(self.window), Level(self.window)
@@ -180,7 +185,10 @@ class VirtualNode:
             Gpu(name, index, KIND, self.memory, simulated=True) for index, name in enumerate(names)
         )
         self._submit(cmd.Start(0.0, BOOT, devices))
-        self._submit(cmd.ConfigureQuotas(0.0, Quota(gpus=self.gpus)))
+        quota = self.behaviour.quota or Quota(gpus=self.gpus)
+        self._submit(cmd.ConfigureQuotas(0.0, quota))
+        #: Bytes that one task may have on a GPU.
+        self._most = min(self.memory, quota.memory or self.memory)
         self.tally.gpus = self.gpus
         self.tally.capacity = self.gpus * (self.window.end - self.window.begin)
 
@@ -194,7 +202,7 @@ class VirtualNode:
         self._processes += 1
         due = Due(self.window, session.alone())
         run = _Run(session, session.gaps(), due, self._processes, self._process())
-        run.resident = min(self.memory, int(session.resident * self.behaviour.resident))
+        run.resident = min(self._most, int(session.resident * self.behaviour.resident))
         run.is_batch = self.behaviour.promising.is_batch(session)
         self._open[run.number] = run
         self._after(session.start - self.at, self._begin, run)
@@ -406,7 +414,7 @@ class VirtualNode:
         wrong = 1 / behaviour.wrong if _one_of(run.number, 0.5) else behaviour.wrong
         known = int(run.resident * wrong)
         if memory is None and behaviour.reserve:
-            memory = min(self.memory, max(1, int(known * behaviour.reserve)))
+            memory = min(self._most, max(1, int(known * behaviour.reserve)))
         if memory is not None or behaviour.follows is Reserve.WHOLE:
             size = None if memory is None else Bytes(memory)
             return Request(gpus, size, kind, expected=self._expected(run, size))
@@ -497,15 +505,14 @@ class VirtualNode:
 
     def _go_on(self, run: _Run) -> None:
         run.phase = _Phase.COMPUTING
-        run.since = self.at
+        run.since, run.speed = self.at, 0.0
         if self.on_compute is not None:
             self.on_compute(self.at, run.session.name)
         if run.first is None:
             run.first = self.at - run.sent
             self._take_memory(run)
-        self._compute(run, 1)
         run.turn += 1
-        self._after(run.left, self._end_cell, (run, run.turn))
+        self._compute(run, on=True)
         if run.is_promised:
             self._after(self._tells(run), self._progress, (run, run.turn))
         if self.behaviour.turns is not None and self._is_asked(run):  # while it started
@@ -516,27 +523,45 @@ class VirtualNode:
         self._parked.add(size - run.in_memory, self.at)
         run.in_memory = size
 
-    def _compute(self, run: _Run, change: int) -> None:
+    def _compute(self, run: _Run, *, on: bool) -> None:
+        """It begins to compute, or stops; whoever computes on its GPUs gets slower, or faster."""
+        touched: dict[int, _Run] = {}
         for part in run.gpus:
-            index = self._index[part.gpu]
-            before = self._computing[index]
-            self._computing[index] = before + change
-            if not before or not before + change:
-                self._busy.add(change, self.at)
+            there = self._computing[self._index[part.gpu]]
+            was_busy = bool(there)
+            if on:
+                there[run.number] = run
+            else:
+                there.pop(run.number, None)
+            touched |= there
+            self._busy.add(bool(there) - was_busy, self.at)
+        for one in touched.values():
+            self._set_speed(one)
+
+    def _set_speed(self, run: _Run) -> None:
+        """How fast it computes beside the others that do, and when its cell ends by that."""
+        most = max(len(self._computing[self._index[part.gpu]]) for part in run.gpus)
+        speed = 1.0 if most == 1 else self.behaviour.together / most
+        if speed != run.speed:
+            self._computed(run, self.at)
+            run.speed = speed
+            run.changes += 1
+            self._after(run.left / speed, self._end_cell, (run, run.turn, run.changes))
 
     def _computed(self, run: _Run, until: float) -> None:
         """Its cell has computed until then."""
         if run.is_batch:
-            self.tally.batch += run.session.gpus * self.window.overlap(run.since, until)
-        run.left -= until - run.since
-        run.due.add(run.session.gpus, run.since, until)
+            seconds = self.window.overlap(run.since, until)
+            self.tally.batch += run.session.gpus * run.speed * seconds
+        run.left -= run.speed * (until - run.since)
+        run.due.add(run.session.gpus * run.speed, run.since, until)
         run.since = until
 
-    def _end_cell(self, subject: tuple[_Run, int]) -> None:
-        run, turn = subject
-        if run.turn != turn:
+    def _end_cell(self, subject: tuple[_Run, int, int]) -> None:
+        run, turn, changes = subject
+        if run.turn != turn or run.changes != changes:
             return
-        self._compute(run, -1)
+        self._compute(run, on=False)
         self._computed(run, self.at)
         self.tally.computed += run.due.computed
         # Sums of times are not exact: what is left of a rounding is no delay.
@@ -594,7 +619,7 @@ class VirtualNode:
     def _tell_progress(self, run: _Run) -> None:
         assert run.lease is not None
         whole = run.session.seconds[run.cell]
-        left = max(0.0, run.left - (self.at - run.since))
+        left = max(0.0, run.left - run.speed * (self.at - run.since))
         done = int(STEPS * (1.0 - left / whole) + RESOLUTION)
         self._says(run, cmd.ReportProgress, done, STEPS, whole / STEPS)
 
@@ -727,7 +752,7 @@ class VirtualNode:
         return recall is not None and recall.is_out
 
     def _stop(self, run: _Run) -> None:
-        self._compute(run, -1)
+        self._compute(run, on=False)
         self._computed(run, self.at)
 
     # -- parking ----------------------------------------------------------------

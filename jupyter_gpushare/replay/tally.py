@@ -34,7 +34,8 @@ class Tally:
     ``asked`` are the GPU-seconds that cells would compute in the window if every session had GPUs
     of its own, ``computed`` those of them that were computed there. What a cell computes in the
     window though it was due before is in neither, so ``computed`` is never more than ``asked``.
-    ``busy`` counts a GPU once on which several cells compute.
+    ``busy`` counts a GPU once on which several cells compute; they share that time, so ``computed``
+    is never more than ``busy``.
 
     ``first`` is how long cells waited before they ran, ``delay`` all the time in which they
     had been sent and did not compute: the two differ for what is preempted. A cell that had not
@@ -129,8 +130,8 @@ class Due:
         self._due = gpus * self._window.overlap(*next(self._alone))
         self._done = 0.0
 
-    def add(self, gpus: int, since: float, until: float) -> None:
-        """It computed on so many GPUs."""
+    def add(self, gpus: float, since: float, until: float) -> None:
+        """It had so many GPUs' time."""
         self._done += gpus * self._window.overlap(since, until)
 
     @property

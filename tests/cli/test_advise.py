@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from support.livenode import CLI, LiveNode, in_process
+from support.node import RunningNode
 
+from jupyter_gpushare.cli.advise import TOLD
+from jupyter_gpushare.replay.behaviour import Options
 from jupyter_gpushare.replay.trace import COLUMNS
 
 NAMED = ("--gpus", "2", "--gpu-memory", "80GiB")
@@ -26,8 +32,37 @@ def test_it_asks_the_node_manager_for_the_gpus(tmp_path: Path) -> None:
         command = [*CLI, "advise", "--days", "1"]
         done = subprocess.run(command, capture_output=True, text=True, env=node.environ)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("3 GPUs of 24 GiB;")
+    assert done.stdout.startswith("3 GPUs of 24 GiB, 1 days of made-up sessions")
     assert "assumed, not measured here" in done.stdout
+
+
+def test_the_node_managers_own_settings_are_compared(tmp_path: Path) -> None:
+    """A class whose quota is a part of a GPU shares GPUs without turns, too."""
+    config = (
+        "c.Quotas.default = {'gpus': 1, 'memory': '4GiB'}\n"
+        "c.Policy.idle_timeout = 600\nc.Policy.max_tasks_per_gpu = 3\n"
+        "c.Policy.reserve = 'quota'\nc.Policy.share_mode = 'time'\n"
+    )
+    with RunningNode(tmp_path, simulate="2x24GiB", config=config) as node:
+        environ = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket)}
+        done = advise("--days", "0.5", env={**os.environ, **environ})
+    assert done.returncode == 0, done.stderr
+    for sentence in (
+        "everybody's quota is 1 GPUs, 4 GiB on each",
+        "a task that was idle for 10 min may be parked",
+        "at most 3 tasks on a GPU without turns",
+        "asks for, or else as reserve = quota says",
+        "tasks that compute on a GPU at once get 91 % of what one gets alone",
+    ):
+        assert sentence in done.stdout
+    assert re.search("set share_mode to space|leave share_mode as it is, time", done.stdout)
+
+
+def test_nothing_is_assumed_in_silence() -> None:
+    assert set(TOLD) == {field.name for field in fields(Options)}
+    said = [say(Options()) for say in TOLD.values() if say is not None]
+    assert all(said)
+    assert len(set(said)) == len(said)
 
 
 def test_without_a_node_manager_the_gpus_are_named(tmp_path: Path) -> None:

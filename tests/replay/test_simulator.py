@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import ParkWhen
-from jupyter_gpushare.replay.behaviour import FREE, Options, ParkingCost, PolicyName, behaviour
+from jupyter_gpushare.replay.behaviour import (
+    FREE,
+    TOGETHER,
+    Options,
+    ParkingCost,
+    PolicyName,
+    behaviour,
+)
 from jupyter_gpushare.replay.generate import DAY, Population
 from jupyter_gpushare.replay.node import Grant, VirtualNode
 from jupyter_gpushare.replay.run import (
@@ -186,13 +193,38 @@ def test_a_backlog_of_the_warm_up_is_not_served_in_the_window() -> None:
 
 
 def test_who_share_a_gpu_are_each_served() -> None:
-    """A shared GPU is busy once, and what each of them asked for counts."""
+    """A shared GPU's time is counted once, and what each of them asked for counts."""
     whole, part = session("big", 0, 2000, (0, 10)), 30 * GIB
     crowd = [session(name, 0, 100, (0, 50), memory=part) for name in ("a", "b")]
     tally, _grants = play(PolicyName.HELD, [*crowd, whole])
-    assert tally.busy == pytest.approx(60)
+    assert tally.busy == pytest.approx(100 / TOGETHER + 10)
     assert tally.asked == tally.computed == pytest.approx(110)
     assert tally.served == 1.0
+    # Two slow each other down, and the third waits for the whole GPU.
+    assert tally.delay.at(0.5) == pytest.approx(100 / TOGETHER - 50, rel=0.02)
+
+
+def test_who_comes_to_a_gpu_or_leaves_it_changes_the_speed_of_the_others() -> None:
+    """Alone for 10 s, beside another until that one's 20 s are computed, and alone again."""
+    part = 30 * GIB
+    crowd = [
+        session("long", 0, 500, (0, 100), memory=part),
+        session("short", 10, 500, (10, 20), memory=part),
+    ]
+    tally, _grants = play(PolicyName.HELD, crowd)
+    beside = 2 * 20 / TOGETHER
+    assert tally.busy == pytest.approx(10 + beside + (100 - 10 - 20))
+    assert tally.computed == pytest.approx(120)
+    assert tally.computed <= tally.busy
+
+
+def test_shared_gpus_are_not_given_more_than_their_time() -> None:
+    """A class with 4 GiB each was “served” more than there was, and than the clairvoyant."""
+    crowd = [session(f"s{n}", 0, 400, (0, 300), memory=4 * GIB) for n in range(8)]
+    window = Window(0.0, 400.0)
+    tally, _grants = play(PolicyName.PARK, crowd, window=window)
+    assert tally.computed <= TOGETHER * tally.busy + 1e-6
+    assert tally.computed <= tally.capacity < tally.asked
 
 
 def test_only_what_is_in_the_window_counts() -> None:
@@ -207,9 +239,10 @@ def test_only_what_is_in_the_window_counts() -> None:
 def test_memory_is_shared_as_the_product_shares_it() -> None:
     small = [session(name, 0, 100, (0, 50), memory=30 * GIB) for name in ("a", "b", "c")]
     tally, grants = play(PolicyName.HELD, small)
-    assert [grant.at for grant in grants] == [0.0, 0.0, 100.0]
+    # Slowed down by each other, two end later; then the third can come.
+    assert [grant.at for grant in grants] == [0.0, 0.0, pytest.approx(50 + 100 / TOGETHER)]
     # Two compute on the one GPU at once: it is bound, and busy, once.
-    assert tally.busy == pytest.approx(100)
+    assert tally.busy == pytest.approx(100 / TOGETHER + 50)
 
 
 def test_what_can_never_be_is_refused_and_said() -> None:

@@ -267,6 +267,7 @@ class Sheet:
                 "pin_limit": config.pin_limit,
                 "keep_for": config.keep_for,
                 "quantum": config.quantum,
+                "idle_timeout": config.idle_timeout,
                 "reserve": config.reserve.value,
             },
             "environment": viewer.environment,

@@ -935,6 +935,8 @@ export interface components {
                 connected?: boolean;
                 /** @description seconds */
                 heartbeat_timeout: number;
+                /** @description after which an idle task may be asked for its GPUs, where no quota says it */
+                idle_timeout?: number;
                 /** @description the usual time of a pin */
                 keep_for: number;
                 /** @description where it is, for administrators of the node */
