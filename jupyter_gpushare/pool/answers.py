@@ -27,7 +27,7 @@ from .pki import BadRequest
 from .socket import PoolRefused
 from .state import NOT_USED, Host
 from .texts import did
-from .where import rank
+from .where import newest, rank
 from .words import commands as cmd
 from .words.hosts import Group, Ranked, Wish
 
@@ -126,9 +126,15 @@ class PoolAnswers:
         return host
 
     async def _where(self, params: Any, _by: str) -> Any:
-        wish = Wish(params.environment, params.gpus, params.memory, params.kind)
+        state, name = self._manager.state, EnvironmentName(params.environment)
+        quota, _source = state.quotas.resolve(name)
+        by_estimate = params.memory is None and quota.reserve is Reserve.ESTIMATE
+        memory = quota.memory if params.memory is None and not by_estimate else params.memory
         with self._manager.metrics.where.time():
-            ranked = rank(self._manager.state.hosts.values(), wish)
+            hosts = list(state.hosts.values())
+            expected = newest(hosts, name)
+            wish = Wish(name, params.gpus, memory, params.kind, expected, by_estimate)
+            ranked = rank(hosts, wish)
         # Not asdict(): it copies each sentence, which takes longer than the ranking.
         return {"hosts": [{part: getattr(one, part) for part in _RANKED} for one in ranked]}
 

@@ -133,6 +133,7 @@ def _heard(report: HostReport) -> dict[Environment, Here]:
             one.waiting,
             one.parked,
             one.lent,
+            one.short,
             tuple(asked.pop(one.environment, ())),
             one.gpu_hours,
             one.parked_bytes,

@@ -32,13 +32,13 @@ def _free(host: Host) -> list[HostGpu]:
 
 
 def _is_short(host: Host) -> bool:
-    return any(here.waiting for here in host.here.values()) and not _free(host)
+    return any(here.short for here in host.here.values()) and not _free(host)
 
 
 def _hints(draft: Draft, host: Host, free: list[tuple[Host, HostGpu]]) -> Iterator[ev.HintOf]:
     for one, here in sorted(host.here.items()):
-        if here.waiting == 0 or not free:
-            continue
+        if not here.short or not free:
+            continue  # what a person's own quota prevents here it prevents there, too
         # What it uses elsewhere counts there, too: a hint to what its quota refuses is none.
         other, gpu = free[0]
         held = sum(place.here[one].held for place in draft.state.at(one) if one in place.here)

@@ -42,6 +42,7 @@ class Here:
     waiting: int = 0
     parked: int = 0
     lent: int = 0
+    short: bool = False
     wants: tuple[Want, ...] = ()
     # Use goes on all the time, and alone is no reason to plan anew.
     spent: float = field(default=0.0, compare=False)

@@ -1,9 +1,12 @@
 """Where a server or a kernel starts: hosts in the order of preference, with reasons.
 
-A host is eligible if enough of its GPUs have what is wished for. Of the eligible ones the
-host comes first whose best GPU has the largest share of its compute left: not the sum over the
-host, since the task runs on that GPU. Among equals it is the shorter queue, then fewer people for
-each GPU, then fewer bytes of parked leases, then where the person's own kernels are parked.
+A host is eligible if enough of its GPUs have what is wished for. Where it is predicted what share
+of each kind of GPU the person's newest model needs, a GPU must have that share left, and kinds of
+which nothing is predicted do not count. Of the eligible hosts the one comes first whose best GPU
+has the largest share of its compute left: not the sum over the host, since the task runs on that
+GPU. Hosts on which batch tasks have to make way come after those where it fits as it is. Among
+equals it is the shorter queue, then fewer people for each GPU, then fewer bytes of parked leases,
+then where the person's own kernels are parked.
 
 People compute a quarter of the time, so at most moments some GPU of each host has all of its
 compute left. Without counting the people they would all start on the same host until the last of
@@ -14,9 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..predict.kinds import model_of
 from . import texts
 from .state import NOTHING, Host
-from .words.hosts import HostGpu, HostReport, Ranked, Wish
+from .words.hosts import Environment, HostGpu, HostReport, KindShare, Ranked, Wish
 
 _GIB = 2**30
 _NEVER = 1e12
@@ -24,33 +28,92 @@ _NEVER = 1e12
 
 def rank(hosts: Iterable[Host], wish: Wish) -> tuple[Ranked, ...]:
     """All hosts, the best first; those where it fits now come before all others."""
-    share = dict(wish.share)
-    found = sorted(_judge(host, wish, share) for host in hosts)
+    hosts = list(hosts)
+    needs = _Needs(hosts, wish)
+    found = sorted(_judge(host, wish, needs) for host in hosts)
     return tuple(ranked for _key, ranked in found)
 
 
-def _judge(host: Host, wish: Wish, share: dict[str, int]) -> tuple[tuple[object, ...], Ranked]:
+def newest(hosts: Iterable[Host], environment: Environment) -> tuple[KindShare, ...]:
+    """What somebody's newest model is predicted to need on each kind of GPU, of all that hosts say;
+    empty: nobody knows."""
+    said = (
+        estimate
+        for host in hosts
+        if host.report is not None
+        for estimate in host.report.estimates
+        if estimate.environment == environment
+    )
+    found = max(said, key=lambda one: one.at, default=None)
+    return () if found is None else found.kinds
+
+
+class _Needs:
+    """What the wish is predicted to need of a GPU; of no kind in the pool: as nothing predicted."""
+
+    def __init__(self, hosts: Iterable[Host], wish: Wish) -> None:
+        self._wish = wish
+        self._of = {one.kind: one for one in wish.expected}
+        every = (gpu for host in hosts if host.report is not None for gpu in host.report.gpus)
+        self.any = bool(self._of) and any(self.of(gpu) is not None for gpu in every)
+
+    def of(self, gpu: HostGpu) -> KindShare | None:
+        """For the GPU's own name, or for its kind as predictors name it."""
+        return self._of.get(gpu.kind) or self._of.get(model_of(gpu.kind, gpu.memory))
+
+    def could(self, gpu: HostGpu) -> bool:
+        """Whether the GPU would do if it were free."""
+        wish, need = self._wish, self.of(gpu)
+        if (wish.kind is not None and gpu.kind != wish.kind) or (self.any and need is None):
+            return False
+        memory = self._memory(need)
+        return memory is None or gpu.memory >= memory
+
+    def fits(self, gpu: HostGpu) -> int | None:
+        """The share that is left of a GPU that has what is needed; -1 - (share): if batch tasks
+        make way. ``None``: it has not."""
+        need = self.of(gpu)
+        memory, share = self._memory(need), need.share if need is not None else 0
+        if not gpu.exclusive_free if memory is None else gpu.free_memory < memory:
+            return None
+        if gpu.free_share >= share:
+            return gpu.free_share
+        after = min(100, gpu.free_share + gpu.batch_share)
+        return after - _MAKES_WAY if after >= share else None
+
+    def _memory(self, need: KindShare | None) -> int | None:
+        wish = self._wish
+        if wish.memory is None and wish.by_estimate and need is not None:
+            return need.memory
+        return wish.memory
+
+
+#: What is left only if batch tasks make way counts less than anything that is left without that.
+_MAKES_WAY = 1000
+
+
+def _judge(host: Host, wish: Wish, needs: _Needs) -> tuple[tuple[object, ...], Ranked]:
     report = host.report
     if report is None or not host.connected:
         return _last(host, "it cannot be reached")
     drain = report.draining or (host.drain.reason if host.drain is not None else None)
     if drain is not None:
         return _last(host, f"it is out of service: {drain}")
-    could = [gpu for gpu in report.gpus if gpu.out is None and _could(gpu, wish)]
+    could = [gpu for gpu in report.gpus if gpu.out is None and needs.could(gpu)]
     if len(could) < wish.gpus:
         only = "only " if could else ""
         return _last(host, f"it has {only}{_count(len(could))}{_wished(wish)}")
-    free = [gpu for gpu in could if _fits(gpu, wish, share)]
-    best = max((gpu.free_share for gpu in free), default=0)
+    left = [(left, gpu) for gpu in could if (left := needs.fits(gpu)) is not None]
+    free = sorted(left, key=lambda one: -one[0])
+    best = free[0][0] if free else 0
     parked_bytes = sum(one.parked_bytes for one in report.environments)
     parked = host.here.get(wish.environment, NOTHING).parked
     fits = len(free) >= wish.gpus
     wait = 0.0 if fits else report.expected_wait
     reasons = []
     if fits:
-        kind = max(free, key=lambda gpu: gpu.free_share).kind
         reasons.append(f"Host {host.name} has {_count(len(free))}{_wished(wish)} free now.")
-        reasons.append(f"{best} % of the compute of its best one ({kind}) is left.")
+        reasons.append(_left(free[0][1], best, needs))
     else:
         reasons.append(
             f"Host {host.name} has {_count(len(could))}{_wished(wish)}, of which "
@@ -81,17 +144,16 @@ def _people(report: HostReport) -> set[str]:
     return {*there, *report.talking}
 
 
-def _could(gpu: HostGpu, wish: Wish) -> bool:
-    """Whether the GPU would do if it were free."""
-    return (wish.kind is None or gpu.kind == wish.kind) and (
-        wish.memory is None or gpu.memory >= wish.memory
+def _left(gpu: HostGpu, left: int, needs: _Needs) -> str:
+    """What is left of its best GPU, and what of that is needed."""
+    need = needs.of(gpu)
+    wanted = f", and {need.share} % are expected to be needed" if need is not None else ""
+    if left >= 0:
+        return f"{left} % of the compute of its best one ({gpu.kind}) is left{wanted}."
+    return (
+        f"{gpu.free_share} % of the compute of its best one ({gpu.kind}) is left{wanted}: batch "
+        "tasks make way there."
     )
-
-
-def _fits(gpu: HostGpu, wish: Wish, share: dict[str, int]) -> bool:
-    if wish.memory is None:
-        return gpu.exclusive_free
-    return gpu.free_memory >= wish.memory and gpu.free_share >= share.get(gpu.kind, 0)
 
 
 def _count(count: int) -> str:

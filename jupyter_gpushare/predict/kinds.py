@@ -76,6 +76,12 @@ def hardware_of(
     )
 
 
+def model_of(name: str, memory: int) -> str:
+    """How this package names the kind of a GPU that NVML calls ``name``; else as NVML does."""
+    known = _known(name, memory)
+    return name if known is None or _MIG.search(name) else known.name
+
+
 def _known(name: str, memory: int) -> Hardware | None:
     """The kind whose model is a word of the name; of several, the one with the nearest memory."""
     words = re.split(r"[\s\-_()/]+", name.upper())

@@ -1270,6 +1270,25 @@ class HostGpu(TypedDict):
     free_share: Annotated[Count, "hundredths of its compute that nobody was given"]
     out: Annotated[str | None, "why it cannot be used; null: it can"]
     exclusive_free: Annotated[bool, "nobody has anything there"]
+    batch_share: Annotated[
+        Count, "hundredths of its compute with which batch tasks there make way for a person"
+    ]
+
+
+class KindShare(TypedDict):
+    """What somebody's newest model needs on a kind of GPU."""
+
+    kind: Annotated[str, "the GPU's name, or the kind's as predictors name it"]
+    share: Annotated[Count, "hundredths of its compute"]
+    memory: Annotated[Bytes, "bytes that are enough in nine of ten cases"]
+
+
+class HostEstimate(TypedDict):
+    """The newest prediction of an environment on a host."""
+
+    environment: str
+    at: Annotated[float, "Unix seconds"]
+    kinds: list[KindShare]
 
 
 class HostEnvironment(TypedDict):
@@ -1280,6 +1299,11 @@ class HostEnvironment(TypedDict):
     parked: Annotated[Count, "leases"]
     parked_bytes: Annotated[Bytes, "bytes of their GPUs' memory in the host's"]
     waiting: Annotated[Count, "requests"]
+    short: Annotated[
+        bool,
+        "its longest waiting request is for one GPU, and lacks neither GPU-hours nor a loan: a "
+        "free GPU on another host would do",
+    ]
     gpu_hours: Annotated[float, "GPU-hours that it has spent here in its period"]
     lent: Annotated[Count, "GPUs that the pool lends it here now; an expired loan is 0"]
 
@@ -1309,6 +1333,7 @@ class HostReport(TypedDict):
     environments: Annotated[list[HostEnvironment], "with a lease, a request or a loan"]
     talking: Annotated[list[str], "environments of which a server or task is connected now"]
     wants: Annotated[list[HostWant], "the longest waiting first"]
+    estimates: Annotated[list[HostEstimate], "the newest first, of the people asked about last"]
     queue: Annotated[Count, "requests that wait"]
     expected_wait: Annotated[
         float | None,

@@ -47,7 +47,9 @@ class WhereParams:
 
     environment: Annotated[Name, "whose it is"]
     gpus: Annotated[int, Range(0, MOST_GPUS), NullIsLeftOut()] = 1
-    memory: Annotated[int | None, Range(1, MOST_MEMORY), "bytes on each; null: whole GPUs"] = None
+    memory: Annotated[
+        int | None, Range(1, MOST_MEMORY), "bytes on each; null: as the quota says"
+    ] = None
     kind: Annotated[Name | None, "the GPUs' name; null: any"] = None
 
 

@@ -113,6 +113,23 @@ def test_a_restart_keeps_what_is_lent_and_another_boot_is_refused(
         again.client.close()
 
 
+def test_a_report_says_who_lacks_a_free_gpu_and_who_her_own_quota(
+    node: PoolNode, pool: Pool
+) -> None:
+    def short(who: str) -> bool:
+        until(lambda: pool.of(who).get("waiting") == 1, f"{who} waits")
+        return bool(pool.of(who)["short"])
+
+    pool.lend(alice=2, bob=2)
+    with node.client("alice") as alice, node.client("bob") as bob, node.client("root") as root:
+        alice.request(gpus=2)
+        bob.ask()
+        assert short("bob"), "alice has all"
+        root.ask()
+        assert not short("root"), "the pool lends her none: no host would help"
+        until(lambda: pool.of("alice")["short"] is False, "who does not wait lacks nothing")
+
+
 def test_a_hint_is_said_to_the_person_who_waits_and_goes_with_the_link(
     node: PoolNode, pool: Pool
 ) -> None:
@@ -198,7 +215,7 @@ def test_reports_of_many_changes_do_not_follow_at_once(monkeypatch: pytest.Monke
         return True
 
     async def story() -> None:
-        names = ("recent", "talking", "ask", "refused", "news")
+        names = ("recent", "talking", "estimates", "ask", "refused", "news")
         ours: Any = calls.PoolCalls(
             manager, None, name="b", version="0", **dict.fromkeys(names, print)
         )

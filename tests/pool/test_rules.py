@@ -111,13 +111,30 @@ def test_own_administrator_may_end_a_drain() -> None:
     assert world.state.hosts["a"].drain is None
 
 
+def waiting(who: str, *, short: bool = True) -> HostEnvironment:
+    """Somebody with a request that waits; ``short``: only because no GPU is free."""
+    return HostEnvironment(EnvironmentName(who), 0, 0, 0, 1, 0.0, 1, short)
+
+
+def test_who_waits_for_her_own_quota_has_no_hint() -> None:
+    world = World("a", "b")
+    world.request("a", "ada")
+    world.settle()
+    there = (waiting("ada", short=False), waiting("bob"))
+    full = (gpu("a", 0, free=False),)
+    told = replace(world.nodes["a"].report(), gpus=full, environments=there, wants=())
+    world.do(cmd.HostReported(world.time, "a", told))
+    world.do(cmd.Tick(world.time))
+    assert [hint.environment for hint in world.hints["a"]] == ["bob"]
+
+
 def test_each_free_gpu_is_hinted_to_one_person() -> None:
     world = World("a", "b")
     for who in ("ada", "bob"):
         world.request("a", who)
     world.settle()
     full = (gpu("a", 0, free=False),)
-    waits = tuple(HostEnvironment(EnvironmentName(x), 0, 0, 0, 1, 0.0, 1) for x in ("ada", "bob"))
+    waits = tuple(waiting(who) for who in ("ada", "bob"))
     told = replace(world.nodes["a"].report(), gpus=full, environments=waits, wants=())
     world.do(cmd.HostReported(world.time, "a", told))
     world.do(cmd.Tick(world.time))

@@ -9,9 +9,15 @@ from support.pool_world import GIB, gpu, report
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.evolve import evolve
 from jupyter_gpushare.pool.state import Drained, Host, State
-from jupyter_gpushare.pool.where import rank
+from jupyter_gpushare.pool.where import newest, rank
 from jupyter_gpushare.pool.words import events as ev
-from jupyter_gpushare.pool.words.hosts import HostEnvironment, HostReport, Wish
+from jupyter_gpushare.pool.words.hosts import (
+    HostEnvironment,
+    HostEstimate,
+    HostReport,
+    KindShare,
+    Wish,
+)
 
 ADA = EnvironmentName("ada")
 
@@ -33,16 +39,67 @@ def kinds(name: str, **left: int) -> HostReport:
     return report(name, gpus=tuple(gpus))
 
 
+def needing(**shares: int) -> Wish:
+    """A wish for a GPU with 1 GiB, of which so much is needed of each kind."""
+    expected = tuple(KindShare(kind, share, 2 * GIB) for kind, share in shares.items())
+    return Wish(ADA, 1, GIB, None, expected)
+
+
 def test_best_eligible_gpu_counts_not_the_sum() -> None:
     # A1 needs 40 %, A2 50 %, A3 70 %: host b's A1 with 90 left beats c's two GPUs with 80 left.
-    wish = Wish(ADA, 1, GIB, None, (("A1", 40), ("A2", 50), ("A3", 70)))
+    wish = needing(A1=40, A2=50, A3=70)
     one = kinds("a", A1=30, A2=100)
     two = kinds("b", A1=90, A2=40, A3=80)
     three = kinds("c", A1=80, A3=80)
     assert order(wish, three, two, one) == "abc"
     # A GPU that has less left than the task needs of its kind is not eligible, however much it is.
-    wish = Wish(ADA, 1, GIB, None, (("A1", 10), ("A2", 50), ("A3", 90)))
+    wish = needing(A1=10, A2=50, A3=90)
     assert order(wish, kinds("b", A1=30, A3=80), kinds("c", A2=80, A3=80)) == "cb"
+
+
+def test_batch_makes_way_where_nothing_is_left() -> None:
+    """The source's example F; hosts where it fits as it is come first."""
+    full = kinds("a", A1=0)
+    (a1, a2) = kinds("c", A1=20, A2=20).gpus
+    some = report("c", gpus=(replace(a1, batch_share=40), a2))
+    first, second = rank(hosts(full, some), needing(A1=35, A2=45))
+    assert (first.host, first.fits_now, second.fits_now) == ("c", True, False)
+    assert first.reasons[1] == (
+        "20 % of the compute of its best one (A1) is left, and 35 % are expected to be needed: "
+        "batch tasks make way there."
+    )
+    assert order(needing(A1=35, A2=45), some, kinds("d", A1=35)) == "dc"
+    assert not rank(hosts(some), needing(A1=61, A2=45))[0].fits_now
+
+
+def test_a_kind_is_known_by_the_name_that_predictors_have_for_it() -> None:
+    """A host's own GPUs are predicted by NVML's names, those of others by their kinds'."""
+    here = kinds("a", **{"NVIDIA H100 80GB HBM3": 50})
+    ranked = rank(hosts(here), needing(H100=60))
+    assert not ranked[0].fits_now
+    assert rank(hosts(here), needing(**{"H100": 60, "NVIDIA H100 80GB HBM3": 40}))[0].fits_now
+    # Of kinds that nobody predicted nothing is known; if that are all, it is as without.
+    assert not rank(hosts(here, kinds("b", A1=10)), needing(A1=5))[1].possible
+    assert rank(hosts(here), needing(A1=99))[0].fits_now
+
+
+def test_what_is_expected_is_the_memory_where_the_quota_reserves_that() -> None:
+    (one,) = kinds("a", A1=100).gpus
+    small = report("a", gpus=(replace(one, free_memory=3 * GIB, exclusive_free=False),))
+    wish = replace(needing(A1=10), memory=None)
+    assert not rank(hosts(small), wish)[0].fits_now, "a whole GPU is meant"
+    assert rank(hosts(small), replace(wish, by_estimate=True))[0].fits_now
+
+
+def test_the_newest_of_all_that_hosts_say_counts() -> None:
+    def said(at: float, share: int) -> HostEstimate:
+        return HostEstimate(ADA, at, (KindShare("A1", share, GIB),))
+
+    one = replace(report("a"), estimates=(said(20.0, 40),))
+    other = HostEstimate(EnvironmentName("bob"), 30.0, ())
+    two = replace(report("b"), estimates=(said(10.0, 50), other))
+    assert newest(hosts(two, one), ADA) == (KindShare("A1", 40, GIB),)
+    assert newest(hosts(report("a")), ADA) == ()
 
 
 def test_ties_queue_then_parked_bytes_then_own_kernels() -> None:

@@ -12,7 +12,7 @@ from ...policy.books.quotas import QuotaBook
 from ...policy.books.state import GpuState, Lease, State
 from ...policy.recall.outlook import Recent, by_waits
 from ...policy.words.config import PolicyConfig
-from ...policy.words.model import Activity, EnvironmentName, LeasePhase, PriorityClass
+from ...policy.words.model import Activity, BudgetLevel, EnvironmentName, LeasePhase, PriorityClass
 from ...policy.words.promises import WHOLE
 from ...protocol import documents as doc
 
@@ -25,15 +25,17 @@ def report(
     at: float,
     recent: Recent,
     talking: Iterable[EnvironmentName],
+    estimates: list[doc.HostEstimate],
 ) -> doc.HostReport:
     """The host at boot time ``at``; ``recent`` are the waits of requests granted lately.
 
-    ``talking``: the environments of which a server or task is connected.
+    ``talking``: the environments of which a server or task is connected. ``estimates``: what
+    people's newest models need.
     """
     claimed = Counter(gpu for _lease, gpu in state.claims)
-    left = _shares_left(state)
+    left, batch = _shares_left(state, config)
     gpus = [
-        _gpu(state, books, config, claimed[uuid], left.get(uuid, WHOLE))
+        _gpu(state, books, config, claimed[uuid], (left.get(uuid, WHOLE), batch[uuid]))
         for uuid, books in state.gpus.items()
     ]
     return {
@@ -48,6 +50,7 @@ def report(
         "environments": _environments(state),
         "talking": sorted({*talking}),
         "wants": _wants(state),
+        "estimates": estimates,
         "queue": len(state.queue.waiting),
         "expected_wait": _expected_wait(state, gpus, recent),
     }
@@ -60,7 +63,7 @@ def _valid(book: QuotaBook, at: float) -> float:
 
 
 def _gpu(
-    state: State, books: GpuState, config: PolicyConfig, claims: int, left: int
+    state: State, books: GpuState, config: PolicyConfig, claims: int, shares: tuple[int, int]
 ) -> doc.HostGpu:
     uuid = books.gpu.uuid
     out = state.out.get(uuid)
@@ -72,23 +75,28 @@ def _gpu(
         "kind": books.gpu.name,
         "memory": books.gpu.memory,
         "free_memory": 0 if is_full or why is not None else max(0, books.free),
-        "free_share": left,
+        "free_share": shares[0],
         "out": why,
         "exclusive_free": why is None and not claims and books.free == books.whole,
+        "batch_share": shares[1],
     }
 
 
-def _shares_left(state: State) -> dict[str, int]:
-    """Hundredths of each claimed GPU's compute that busy tasks leave.
+def _shares_left(state: State, config: PolicyConfig) -> tuple[dict[str, int], Counter[str]]:
+    """Hundredths of each claimed GPU's compute that busy tasks leave, and those with which batch
+    tasks there would make way for a person.
 
     A task of which nothing is predicted may use all of it.
     """
-    left: dict[str, int] = {}
+    left, batch = dict[str, int](), Counter[str]()
     for name, gpu in state.claims:
         lease = state.leases[name]
         if lease.phase is LeasePhase.HELD and lease.activity is Activity.BUSY:
-            left[gpu] = max(0, left.get(gpu, WHOLE) - state.given.get(name, WHOLE))
-    return left
+            share = state.given.get(name, WHOLE)
+            left[gpu] = max(0, left.get(gpu, WHOLE) - share)
+            if name in state.given and lease.request.priority_class is PriorityClass.BATCH:
+                batch[gpu] += max(0, share - config.batch_share_least)
+    return left, batch
 
 
 def _environments(state: State) -> list[doc.HostEnvironment]:
@@ -107,11 +115,24 @@ def _environments(state: State) -> list[doc.HostEnvironment]:
             "parked": parked[name],
             "parked_bytes": moved[name],
             "waiting": waiting[name],
+            "short": waiting[name] > 0 and _is_short(state, name),
             "gpu_hours": state.budget(name).spent,
             "lent": book.lent[name].quota.gpus if _lends(book, name) else 0,
         }
         for name in sorted({*held, *waiting, *parked, *book.lent})
     ]
+
+
+def _is_short(state: State, environment: EnvironmentName) -> bool:
+    """Whether a free GPU on another host is what its longest waiting request lacks.
+
+    Whether its quota allows one GPU more the pool knows, which sees all hosts.
+    """
+    waits = (state.leases[name] for name in state.queue.waiting)
+    own = (lease for lease in waits if lease.environment == environment)
+    lease = min(own, key=lambda lease: (lease.requested_at, lease.order))
+    is_spent = state.budget(environment).level is BudgetLevel.SPENT
+    return lease.request.gpus == 1 and not is_spent and not state.lacks_loan(lease)
 
 
 def _lends(book: QuotaBook, name: EnvironmentName) -> bool:

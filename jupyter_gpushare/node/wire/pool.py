@@ -50,6 +50,7 @@ class PoolCalls:
         version: str,
         recent: Callable[[], Recent],
         talking: Callable[[], Iterable[EnvironmentName]],
+        estimates: Callable[[], list[doc.HostEstimate]],
         ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
         refused: Callable[[Guest, Call, core.Decision], None],
         news: Callable[[], None],
@@ -60,6 +61,7 @@ class PoolCalls:
         self._version = version
         self._recent = recent
         self._talking = talking
+        self._estimates = estimates
         self._ask = ask
         self._refused = refused
         self._news = news
@@ -106,7 +108,7 @@ class PoolCalls:
     def _report(self) -> doc.HostReport:
         manager, at = self._manager, self._clock.boot()
         about = (self._name, self._version, at, self._recent(), self._talking())
-        return report(manager.state, manager.config, *about)
+        return report(manager.state, manager.config, *about, self._estimates())
 
     # -- calls ---------------------------------------------------------------
 

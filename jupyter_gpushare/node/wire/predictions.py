@@ -25,7 +25,7 @@ from ...policy.words.model import Bytes, EnvironmentName, GpuUuid, LeasePhase, P
 from ...policy.words.promises import Expected
 from ...predict.estimates import Basis, Estimates, Predictor, WrongModels
 from ...predict.features import Features, Hardware
-from ...predict.kinds import hardware_of
+from ...predict.kinds import KINDS, hardware_of
 from ...protocol import documents as doc
 from ...protocol.calls import Call, PredictParams
 from ...protocol.errors import Reason
@@ -40,8 +40,9 @@ IN_ALL: Final = 5_000
 #: The relative error (median) of a time on which decisions may rely. The replay of docs/replay.md
 #: shows that the order of turns is better with times that are wrong by this than without any.
 SMALL: Final = 0.4
-#: The newest ones that a status shows.
+#: The newest ones that a status shows; the people of whom the pool is told the newest one.
 SHOWN: Final = 3
+TOLD: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Prediction:
     shapes: str
     kinds: tuple[Hardware, ...]
     estimates: tuple[Estimates, ...]
+    elsewhere: tuple[Estimates, ...] = ()  # on kinds that other hosts of the pool may have
 
     @property
     def memory(self) -> Bytes:
@@ -134,6 +136,8 @@ class Predictions:
         self._loading = threading.Lock()
         self._newest: OrderedDict[ProcessId, Prediction] = OrderedDict()
         self._of: dict[EnvironmentName, OrderedDict[ProcessId, Prediction]] = {}
+        #: The newest of each person, also when the task is over: a server may start elsewhere then.
+        self._last: OrderedDict[EnvironmentName, Prediction] = OrderedDict()
         #: These tasks asked about one model and batch only, so that is what they run.
         self._alone: set[ProcessId] = set()
 
@@ -165,15 +169,32 @@ class Predictions:
         # Each change is told to all who watch, so here nothing is foreseen.
         return [self._document(one, foresees=False) for one in newest]
 
+    def for_pool(self) -> list[doc.HostEstimate]:
+        """The newest prediction of each person, by which the pool ranks hosts; the newest first."""
+        return [
+            {
+                "environment": one.environment,
+                "at": one.at,
+                "kinds": [
+                    {"kind": of.kind, "share": of.utilisation, "memory": of.memory_p90}
+                    for of in (*one.estimates, *one.elsewhere)
+                ],
+            }
+            for one in reversed(self._last.values())
+        ]
+
     # -- inside --------------------------------------------------------------------------
 
     async def _answer(self, guest: Guest, call: Call) -> None:
         params: PredictParams = call.params
         who = guest.who.environment
         kinds = tuple(self.kinds().values())
+        others = KINDS if self._manager.state.quotas.pool is not None else ()
         try:
             features = features_of(params)
-            predicted = await self._manager.reads.ask(who, lambda _: self._predict(features, kinds))
+            predicted, elsewhere = await self._manager.reads.ask(
+                who, lambda _: (self._predict(features, kinds), self._predict(features, others))
+            )
         except ValueError as error:
             why = f"The model's needs could not be predicted: {error}."
             fail(guest.conn, call.id, Reason.BAD_REQUEST, why)
@@ -195,6 +216,7 @@ class Predictions:
             shapes,
             kinds,
             estimates,
+            elsewhere,
         )
         self._remember(prediction)
         await self._foresee(guest, by_kind(estimates))
@@ -267,6 +289,10 @@ class Predictions:
         alone = before is None or (before.shapes == prediction.shapes and process in self._alone)
         self.forget(process)
         self._newest[process] = prediction
+        self._last.pop(who, None)
+        self._last[who] = prediction
+        if len(self._last) > TOLD:
+            self._last.popitem(last=False)
         mine = self._of.setdefault(who, OrderedDict())
         mine[process] = prediction
         if alone:

@@ -181,6 +181,7 @@ class Service:
             version=version,
             recent=lambda: self._waits.waited(clock.wall()),
             talking=self.statuses.talking,
+            estimates=lambda: self._predictions.for_pool(),
             ask=self._ask,
             refused=self._answer,
             news=self._hints_changed,

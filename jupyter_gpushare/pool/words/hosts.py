@@ -32,8 +32,9 @@ _Seconds = Annotated[float, Range(0.0, 1e12)]
 
 @dataclass(frozen=True, slots=True)
 class HostGpu:
-    """A GPU of a host. ``free_share`` is in hundredths of its compute; ``out``: why it is out of
-    service. ``exclusive_free``: nobody has any of it."""
+    """A GPU of a host. Shares are in hundredths of its compute: ``batch_share`` is what batch tasks
+    make way with for a person. ``out``: why it is out of service. ``exclusive_free``: nobody has
+    any of it."""
 
     uuid: _Id
     index: _Count
@@ -43,11 +44,33 @@ class HostGpu:
     free_share: Annotated[int, Range(0, 100)]
     out: _Sentence | None
     exclusive_free: bool
+    batch_share: Annotated[int, Range(0, 10_000)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KindShare:
+    """What a model is predicted to need on a kind of GPU: hundredths of its compute, and bytes."""
+
+    kind: _Name
+    share: Annotated[int, Range(0, 100)]
+    memory: _Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HostEstimate:
+    """The newest prediction of an environment on a host; ``at`` is in Unix seconds."""
+
+    environment: _Environment
+    at: _Seconds
+    kinds: tuple[KindShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HostEnvironment:
-    """What an environment has on a host. ``lent`` is the sub-budget that the host knows of."""
+    """What an environment has on a host. ``lent`` is the sub-budget that the host knows of.
+
+    ``short``: the request that waits longest there could begin on a free GPU of another host.
+    """
 
     environment: _Environment
     held: _Gpus
@@ -56,6 +79,7 @@ class HostEnvironment:
     waiting: _Count
     gpu_hours: _Seconds
     lent: _Gpus
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +112,7 @@ class HostReport:
     expected_wait: _Seconds | None
     #: The environments of which a server or task is connected there.
     talking: Annotated[tuple[str, ...], Text(NAME)] = ()
+    estimates: tuple[HostEstimate, ...] = ()
 
 
 #: Reads a HostReport document; raises :class:`..protocol.reading.BadParameter`, a sentence.
@@ -144,15 +169,16 @@ class Loan:
 class Wish:
     """What a server or a kernel needs where it starts.
 
-    Without ``memory`` whole GPUs are meant. ``share`` is what it is predicted to need of a GPU of
-    each kind, in hundredths of the compute.
+    Without ``memory`` whole GPUs are meant. ``expected`` is what it is predicted to need on a GPU
+    of each kind. ``by_estimate``: without a size it is to have the memory that is expected.
     """
 
     environment: Environment
     gpus: int = 1
     memory: int | None = None
     kind: str | None = None
-    share: tuple[tuple[str, int], ...] = ()
+    expected: tuple[KindShare, ...] = ()
+    by_estimate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
