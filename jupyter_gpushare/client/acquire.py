@@ -167,16 +167,15 @@ class _Process:
 
     def annotate(self, error: BaseException) -> None:
         """Before an error is shown: add what is known about the GPUs, take out our frames."""
-        if self._broker is not None:
-            from .words.tracebacks import tidy
+        from .words.tracebacks import tidy
 
-            tidy(error)
-            # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
-            if not isinstance(error, KeyboardInterrupt):
-                from . import numbernote, oomnote
+        tidy(error)
+        # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
+        if self._broker is not None and not isinstance(error, KeyboardInterrupt):
+            from . import numbernote, oomnote
 
-                numbernote.annotate(error)
-                oomnote.annotate(error, self._broker)
+            numbernote.annotate(error)
+            oomnote.annotate(error, self._broker)
 
     def _weakest(self) -> Settings:
         from .words.settings import Settings

@@ -14,6 +14,7 @@ from .asking.blocks import Needs
 from .words.grant import Grant
 from .words.promises import read_wish
 from .words.settings import ONE_PART, Ask, parse_class, parse_reserve
+from .words.tracebacks import says_all
 
 if TYPE_CHECKING:
     from .words.prediction import Prediction
@@ -30,17 +31,21 @@ def make_ask(
 ) -> Ask:
     """Checked needs; sizes in bytes or like ``"8GiB"``, ``memory`` also like
     ``"8GiB..40GiB"``. Raises :class:`ValueError`."""
-    if (persistent is None) != (temporary is None):
-        raise ValueError(ONE_PART)
-    return Ask(
-        None if gpus is None else parse_gpus(gpus),
-        None if memory is None else parse_memory(memory),
-        None if priority_class is None else parse_class(priority_class),
-        None if persistent is None else parse_size(persistent),
-        None if temporary is None else parse_size(temporary),
-        None if turn_offset is None else parse_size(turn_offset),
-        None if reserve is None else parse_reserve(reserve),
-    )
+    try:
+        if (persistent is None) != (temporary is None):
+            raise ValueError(ONE_PART)
+        return Ask(
+            None if gpus is None else parse_gpus(gpus),
+            None if memory is None else parse_memory(memory),
+            None if priority_class is None else parse_class(priority_class),
+            None if persistent is None else parse_size(persistent),
+            None if temporary is None else parse_size(temporary),
+            None if turn_offset is None else parse_size(turn_offset),
+            None if reserve is None else parse_reserve(reserve),
+        )
+    except ValueError as error:
+        says_all(error)
+        raise
 
 
 def request(

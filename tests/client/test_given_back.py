@@ -328,6 +328,18 @@ def test_an_error_in_a_framework_shows_no_frames_of_ours(alice: Kernel, tmp_path
         assert "importlib" not in error, mode
 
 
+@pytest.mark.parametrize(
+    "slip", ["request(memory='8')", "with lease(memory=8): pass", "@gpu(memory='8')\ndef f(): pass"]
+)
+def test_a_slip_in_an_argument_shows_the_persons_line_alone(alice: Kernel, slip: str) -> None:
+    shown = alice.run(f"from jupyter_gpushare.client import gpu, lease, request\n{slip}")
+    trace = traceback_of(shown)
+    assert trace.splitlines()[-1].endswith("Did you mean 8GiB?")
+    assert "----> 2 " in trace
+    assert "sizes.py" not in trace
+    assert "api.py" not in trace
+
+
 # -- programs ----------------------------------------------------------------------------------
 
 

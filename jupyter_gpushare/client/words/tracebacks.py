@@ -31,6 +31,11 @@ def stopped_waiting(interrupt: KeyboardInterrupt, text: str) -> KeyboardInterrup
     return interrupt
 
 
+def says_all(error: Exception) -> None:
+    """The error names the slip of who called us: where we noticed it does not help, either."""
+    error.__dict__[_MARK] = True
+
+
 def tidy(error: BaseException) -> None:
     """Take our frames out of what will be shown of ``error`` and of those before it."""
     seen: set[int] = set()
