@@ -172,7 +172,8 @@ class _Process:
         tidy(error)
         # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
         if self._broker is not None and not isinstance(error, KeyboardInterrupt):
-            from . import numbernote, oomnote
+            from . import oomnote
+            from .words import numbernote
 
             numbernote.annotate(error)
             oomnote.annotate(error, self._broker)

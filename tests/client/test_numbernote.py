@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jupyter_gpushare.client.numbernote import NOTE, annotate
+from jupyter_gpushare.client.words.numbernote import NOTE, annotate
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 

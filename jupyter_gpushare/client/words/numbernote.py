@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ..protocol import names
+from ...protocol import names
 
 _TAKEN: Final = re.compile(r"invalid literal for int\(\) with base \d+: '(GPU|MIG)-")
 NOTE: Final = (
