@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from .. import __version__
 from .._boot import FRAMEWORKS
@@ -115,6 +115,7 @@ def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator
     for check, found in node_manager(environ):
         node = found or node
         yield check
+    yield editors(environ)
     answer = ask_nvml()
     yield nvml(node, answer)
     yield from driver_checkpoints(environ, answer)
@@ -390,6 +391,31 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
                 " lease or beyond their limit."
             )
             yield warning("GPU", text, "jupyter gpushare status shows them."), None
+
+
+def editors(environ: Mapping[str, str]) -> Check:
+    """Whether kernels that VS Code or PyCharm start find a node manager that is there for them.
+
+    An editor starts no Jupyter server that would host one. A warning only where we were started in
+    an editor's terminal.
+    """
+    from ..protocol.address import find_socket, is_administrators
+
+    name, level = "editors", ok if _EDITORS.isdisjoint(environ) else warning
+    found = find_socket(environ)
+    if found is None:
+        what = "find no node manager, as they start no Jupyter server that would host one"
+    elif found.configured:
+        what = f"find {found.path} only if the editor has {names.SOCKET}, too"
+    elif not is_administrators(found, environ):
+        what = f"have {found.path} only as long as the Jupyter server that hosts it"
+    else:
+        return ok(name, f"kernels that VS Code or PyCharm start find {found.path}, as all do")
+    return level(name, f"Kernels that VS Code or PyCharm start {what}. docs/how-to/editors.md")
+
+
+#: What editors set in their terminals.
+_EDITORS: Final = frozenset({"VSCODE_IPC_HOOK_CLI", "VSCODE_PID", "PYCHARM_HOSTED"})
 
 
 def _or_clear(found: Found) -> str:

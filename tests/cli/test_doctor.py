@@ -25,6 +25,7 @@ import jupyter_gpushare
 from jupyter_gpushare.cli import checks
 from jupyter_gpushare.cli.checks import Check, Level, examine
 from jupyter_gpushare.cli.doctor import as_text
+from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
 from jupyter_gpushare.server.otherpythons import client_source
 
 Report = dict[str, list[dict[str, Any]]]
@@ -218,6 +219,25 @@ def test_no_node_manager_is_a_warning(quick: Quick, tmp_path: Path) -> None:
     assert only(report, "node manager")["level"] == "warning"
     assert "jupyter gpushare node" in only(report, "node manager")["fix"]
     assert "--simulate" in only(report, "NVIDIA driver")["fix"]
+
+
+@pytest.mark.parametrize(
+    ("found", "level", "said"),
+    [
+        (None, "warning", "find no node manager, as they start no Jupyter server"),
+        (Found("/told/s", configured=True), "warning", "only if the editor has JUPYTER_GPUSHARE_S"),
+        (Found("/run/me/gpushare-node-0.sock", False), "warning", "only as long as the Jupyter se"),
+        (Found(SYSTEM_SOCKET, configured=False), "ok", f"find {SYSTEM_SOCKET}, as all do"),
+    ],
+)
+def test_whether_an_editors_kernels_find_one(
+    found: Found | None, level: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jupyter_gpushare.protocol.address.find_socket", lambda environ: found)
+    environ = {"JUPYTER_RUNTIME_DIR": "/run/me"}
+    check = checks.editors({**environ, "VSCODE_PID": "4711"})
+    assert (check.level.value, said in check.text) == (level, True), check
+    assert checks.editors(environ).level is Level.OK, "nobody asked in an editor"
 
 
 def test_a_configured_node_manager_that_is_not_there_is_a_problem(
