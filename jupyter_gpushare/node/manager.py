@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..policy import core
 from ..policy.books.state import State
+from ..policy.measure import resting
 from ..policy.say.effects import Effect, LookAtBudgets, Measure, Signal, WatchProcess
 from ..policy.words import commands as cmd
 from ..policy.words.config import PolicyConfig
@@ -103,8 +105,8 @@ class Processes(Protocol):
     def signal(self, effect: Signal) -> None:
         """Interrupt or kill; a process that is gone is no error."""
 
-    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
-        """Signs of progress of these processes and their children; ``None``: unknown.
+    def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
+        """Signs of progress of each task's processes and their children; ``None``: unknown.
 
         On any thread.
         """
@@ -171,6 +173,7 @@ class Manager:
         self._host_memory = host_memory
         self._processes: Processes | None = None
         self.measure_interval = measure_interval
+        self._rests_read = -math.inf
         # A measurement that is late is none that is old.
         self._measured_within = max(measured_within, 3 * measure_interval)
         self._called_old = 0.0
@@ -649,12 +652,16 @@ class Manager:
         Mapping[GpuUuid, Sensors],
         tuple[tuple[LeaseId, Vitals | None], ...],
     ]:
-        """The GPUs, their sensors, and what became of the stalled tasks of ``state``."""
+        """The GPUs, their sensors, and whether stalled tasks and programs of ``state`` compute."""
         assert self._processes is not None
         readings = self.inventory.read()
-        stalled = (state.leases[name] for name in state.stalled)
-        vitals = tuple((x.id, self._processes.vitals(x.members)) for x in stalled)
-        return readings, self.inventory.sensors(), vitals
+        tasks = {name: state.leases[name].members for name in state.stalled}
+        now = self.clock.boot()
+        if now - self._rests_read >= resting.EVERY:
+            self._rests_read = now
+            tasks |= {lease.id: lease.members for lease in resting.watched(state)}
+        vitals = zip(tasks, self._processes.vitals(tuple(tasks.values())), strict=True)
+        return readings, self.inventory.sensors(), tuple(vitals)
 
     def _tell_measured(self) -> None:
         for measured in self.measured:

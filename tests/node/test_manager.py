@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from jupyter_gpushare.node.manager import NODE, Manager
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.draft import Refuse
+from jupyter_gpushare.policy.measure import resting
 from jupyter_gpushare.policy.say.effects import Signal, TellGranted
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import PolicyConfig
@@ -98,8 +100,8 @@ class Obliging:
     def signal(self, effect: Signal) -> None:
         self.signalled.append(effect)
 
-    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
-        return None
+    def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
+        return [None for _ in tasks]
 
 
 class Forbidding(Obliging):
@@ -187,6 +189,52 @@ def test_nothing_is_granted_on_an_old_measurement(tmp_path: Path) -> None:
             inventory.problem = None
             async with asyncio.timeout(20):
                 await granted.wait()
+
+    asyncio.run(story())
+
+
+class Still(Obliging):
+    """Processes that compute nothing, or the test says what."""
+
+    cpu = 1.0
+
+    def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
+        return [Vitals(Still.cpu, is_held=False) for _ in tasks]
+
+
+class Seen(SimulatedInventory):
+    """GPUs on which work would be seen."""
+
+    def discover(self) -> tuple[Gpu, ...]:
+        return tuple(replace(gpu, simulated=False) for gpu in super().discover())
+
+
+def test_a_program_is_idle_while_nothing_of_it_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resting, "RESTS", 0.2)
+    monkeypatch.setattr(resting, "EVERY", 0.02)
+    monkeypatch.setattr(Still, "cpu", 1.0)
+
+    async def story() -> None:
+        async with managing(
+            tmp_path / "ledger.sqlite",
+            processes=Still,
+            inventory=Seen("1x24GiB"),
+            measure_interval=0.01,
+        ) as manager:
+            lease = ask(1)
+            await manager.submit(lease)
+
+            async def is_(activity: Activity) -> None:
+                async with asyncio.timeout(20):
+                    while manager.state.leases[lease.lease].activity is not activity:
+                        await asyncio.sleep(0.01)
+
+            await is_(Activity.IDLE)
+            Still.cpu = 9.0
+            await is_(Activity.BUSY)
+            await is_(Activity.IDLE)
 
     asyncio.run(story())
 

@@ -404,6 +404,34 @@ def test_a_process_whose_main_thread_ended_lives_on(start: Start) -> None:
     asyncio.run(scenario())
 
 
+def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> None:
+    works = "import os, sys\nwhile str(os.getppid()) == sys.argv[1]: pass"
+    code = "import os, subprocess, sys\nsys.stdin.readline()\n"
+    code += f"subprocess.run([sys.executable, '-c', {works!r}, str(os.getpid())])"
+    parent = start(sys.executable, "-c", code)
+    still, gone = start(), start("true")
+    gone_before = known(gone.pid)
+    gone.wait()
+    tasks = [[known(parent.pid)], [known(still.pid)], [gone_before]]
+    worked, rested, lost = processes.vitals(tasks)
+    assert worked is not None
+    assert rested is not None
+    assert lost is None
+    assert parent.stdin is not None
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+
+    def has_worked() -> bool:
+        now = processes.vitals(tasks)[0]
+        assert now is not None
+        assert worked is not None
+        return now.cpu > worked.cpu + 0.05
+
+    until(has_worked)
+    assert processes.vitals(tasks)[1] == rested
+    assert processes.vitals([]) == ()
+
+
 def test_unwatched_ends_in_silence(start: Start) -> None:
     async def scenario() -> None:
         watching = Watching()

@@ -46,8 +46,8 @@ class Immortal:
     def signal(self, effect: Signal) -> None:
         raise AssertionError(effect)
 
-    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
-        return None
+    def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
+        return [None for _ in tasks]
 
 
 class Classroom:

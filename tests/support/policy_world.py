@@ -18,6 +18,7 @@ from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.lifts import unlifted
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.books.state import Lease, State
+from jupyter_gpushare.policy.measure.resting import watched
 from jupyter_gpushare.policy.recall import growing, offers, patience, plan
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -578,9 +579,10 @@ class World:
             holds = any((lease, uuid) in self.state.claims for lease in leases)
             if holds and (pid, uuid) in self.memory and share >= self.config.busy_utilisation:
                 self.worked[pid] = self.at
+        tasks = {name: self.state.leases[name] for name in self.state.stalled}
+        tasks |= {lease.id: lease for lease in watched(self.state)}
         vitals = tuple(
-            (name, self.vitals.get(self.state.leases[name].task.process.pid))
-            for name in self.state.stalled
+            (name, self.vitals.get(lease.task.process.pid)) for name, lease in tasks.items()
         )
         self.run(cmd.Observe(self.at, self.readings(), None, vitals))
         self.nobody_waits_for_a_lift()

@@ -25,7 +25,7 @@ import re
 import select
 import signal as signals
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,8 +138,13 @@ def started_with(process: ProcessId, *names: str) -> tuple[str, ...] | None:
     return tuple(found[name] for name in names) if found.keys() >= set(names) else None
 
 
-def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
-    """Signs of progress of these processes and all their children; ``None``: one cannot be read."""
+def vitals(tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
+    """Signs of progress of each task's processes and all their children.
+
+    ``None``: one cannot be read. The host's processes are listed once for all tasks.
+    """
+    if not tasks:
+        return ()
     found: dict[int, _Stat] = {}
     for entry in os.listdir("/proc"):
         stat = _read_stat(int(entry)) if entry.isdigit() else None
@@ -148,6 +153,14 @@ def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
     children = defaultdict[int, list[int]](list)
     for pid, stat in found.items():
         children[stat.parent].append(pid)
+    return [_of_task(processes, found, children) for processes in tasks]
+
+
+def _of_task(
+    processes: Iterable[ProcessId],
+    found: Mapping[int, _Stat],
+    children: Mapping[int, Sequence[int]],
+) -> Vitals | None:
     left = []
     for process in processes:
         own = found.get(process.pid)
@@ -159,7 +172,7 @@ def vitals(processes: Iterable[ProcessId]) -> Vitals | None:
         pid = left.pop()
         if pid not in tree:
             tree.add(pid)
-            left += children[pid]
+            left += children.get(pid, ())
     held = [found[pid].state in (b"T", b"t") or _is_traced(pid) for pid in tree]
     ticks = sum(found[pid].ticks for pid in tree)
     return Vitals(ticks / os.sysconf("SC_CLK_TCK"), any(held)) if tree else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ...policy.say.effects import Signal
@@ -34,9 +34,9 @@ class NodeProcesses:
         """SIGINT, SIGTERM or SIGKILL; a process that is gone is no error."""
         send(effect.process, _SIGNALS.get(effect.action, signal.SIGINT))
 
-    def vitals(self, processes: Iterable[ProcessId]) -> Vitals | None:
-        """Signs of progress of these processes and their children; ``None``: unknown."""
-        return vitals(processes)
+    def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
+        """Signs of progress of each task's processes and their children; ``None``: unknown."""
+        return vitals(tasks)
 
     def close(self) -> None:
         """Stop watching all processes."""

@@ -876,4 +876,5 @@ def _is_quiet(event: object) -> bool:
         "WorkSeen",
         "ProgressSeen",
         "UseSeen",
+        "RestLooked",
     )

@@ -100,6 +100,8 @@ class Lease:
     requested_at: float
     phase: LeasePhase = LeasePhase.QUEUED
     activity: Activity = Activity.BUSY
+    #: Whether the task says itself when it is busy, so that nobody measures it.
+    tells: bool = False
     allocations: tuple[Allocation, ...] = ()
     members: frozenset[ProcessId] = frozenset()
     granted_at: float | None = None
@@ -307,6 +309,8 @@ class State:
     resident: Map[ClaimKey, None] = Map()
     draining: Map[ClaimKey, None] = Map()
     stalled: Map[LeaseId, Stall] = Map()
+    #: What was seen of programs that may compute nothing (:mod:`..measure.resting`).
+    rests: Map[LeaseId, Stall] = Map()
     idle: Map[LeaseId, None] = Map()
     #: Bytes of each reservation above what its environment is entitled to, while leases are
     #: lifted; and when that was last taken back on a GPU (:mod:`..recall.lifts`).

@@ -8,6 +8,7 @@ from ..turns import levels
 from ..words import commands as cmd
 from ..words import events as ev
 from ..words.model import (
+    Activity,
     LeaseId,
     LeasePhase,
     ProcessId,
@@ -98,6 +99,8 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
         _member_joins_turns(draft, lease, command.process, alone=False)
     if not _stops_for(draft, lease, command.process):
         return Done(lease.id)
+    if lease.activity is Activity.IDLE and not lease.tells:
+        draft.emit(ev.Rested(draft.at, lease.id, Activity.BUSY))  # else it would lose it at once
     if not command.locked:
         _has_cleared(draft, lease.id)
     settle_sharing(draft)

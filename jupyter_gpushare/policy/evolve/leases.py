@@ -370,6 +370,20 @@ def _stall_looked(state: State, event: ev.StallLooked) -> State:
     return replace(state, stalled=state.stalled.set(event.lease, seen))
 
 
+@evolves(ev.RestLooked)
+def _rest_looked(state: State, event: ev.RestLooked) -> State:
+    seen = Stall(event.since, event.cpu, event.at)
+    return replace(state, rests=state.rests.set(event.lease, seen))
+
+
+@evolves(ev.Rested)
+def _rested(state: State, event: ev.Rested) -> State:
+    """A program that rests has ended nothing: its service and its steps count on."""
+    before = lease_of(state, event.lease)
+    lease = replace(before, activity=event.activity, changed_at=event.at)
+    return put_lease(turns.remember(state, before.id, event.at), before, lease)
+
+
 @evolves(ev.StallActed)
 def _stall_acted(state: State, event: ev.StallActed) -> State:
     before = state.stalled.get(event.lease)
@@ -395,6 +409,7 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
     lease = replace(
         before,
         activity=event.activity,
+        tells=True,
         changed_at=event.at,
         worked_at=None,
         known_by=before.known_by + (ended and bool(before.peaks)),
@@ -421,6 +436,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         state,
         last_seen=drop(state.last_seen, lease.id),
         stalled=drop(state.stalled, lease.id),
+        rests=drop(state.rests, lease.id),
         queue=state.queue.remove(lease.id),
     )
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)

@@ -28,7 +28,7 @@ from ..books.state import Lease, ReservationKey, State
 from ..recall import lifts
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
+from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase, TaskKind
 from ..words.recalls import Give
 
 
@@ -55,7 +55,9 @@ def peaks(
         steps = max(state.steps.get(name, 0), _steps_done(state, name))
         ended = steps >= shares.KNOWN_AFTER or (
             # A cell that ended has perhaps only made the model of which a prediction tells.
-            lease.activity is Activity.IDLE and not lease.request.is_predicted
+            lease.activity is Activity.IDLE
+            and lease.task.kind is TaskKind.KERNEL
+            and not lease.request.is_predicted
         )
         known_by = lease.known_by
         if now and ended:

@@ -78,7 +78,7 @@ def look(
     still = [
         name
         for name, stall in state.stalled.items()
-        if _stands_still(stall, vitals.get(name), at)
+        if stands_still(stall, vitals.get(name), at)
         and not _is_held(state, state.leases[name])
         and all(name in quiet.get(part.gpu, ()) for part in state.leases[name].allocations)
     ]
@@ -96,7 +96,7 @@ def look(
             yield ev.StallActed(at, name, lease.environment, due.action)
 
 
-def _stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
+def stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
     """Whether a task computed nothing from one look to the next, ``at``.
 
     A little processor time is allowed: Python threads that wait for a lock wake up 200 times a

@@ -241,7 +241,7 @@ def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:
         )
     if parked and not lease.has_residue:
         return
-    if lease.activity is Activity.IDLE and lease.phase is LeasePhase.HELD:
+    if lease.activity is Activity.IDLE and lease.phase is LeasePhase.HELD and lease.tells:
         yield ev.ActivityChanged(lease.changed_at, lease.id, lease.environment, lease.activity)
     if lease.phase is LeasePhase.ENDED:
         reason = lease.end_reason or EndReason.RELEASED

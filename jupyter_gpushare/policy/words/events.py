@@ -379,6 +379,26 @@ class StallLooked(AboutLease):
 
 
 @dataclass(frozen=True, slots=True)
+class RestLooked(AboutLease):
+    """A program has computed nothing ``since`` (boot time); ``cpu`` seconds that it had computed.
+
+    ``since`` is ``None`` where it computed, or where that is unknown.
+    """
+
+    DURABLE: ClassVar[bool] = False
+    since: float | None
+    cpu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rested(AboutLease):
+    """A program was measured to compute nothing for a while, or to compute again."""
+
+    DURABLE: ClassVar[bool] = False
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
 class StallActed(OfLease):
     """A stalled task that did not move, and whose memory others wait for, got a signal."""
 
