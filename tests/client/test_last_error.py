@@ -254,7 +254,7 @@ def test_the_sentence() -> None:
         "6 GiB, `Out[5]` 3 GiB, 1 GiB that none of your largest variables has."
     )
     assert words(Found(0, 10 * GIB, names, ["err"])).startswith("`err` keeps the last error")
-    assert words(Found(0, 0)) == "Only the last error kept no GPU memory."
+    assert words(Found(0, 0)) == "The last error alone kept no GPU memory."
 
 
 @pytest.mark.parametrize(

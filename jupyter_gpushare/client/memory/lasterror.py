@@ -16,17 +16,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_OPTIMIZED
 from itertools import islice
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, ModuleType
+from types import (
+    AsyncGeneratorType,
+    CoroutineType,
+    FrameType,
+    GeneratorType,
+    ModuleType,
+    TracebackType,
+)
 from typing import Any, Final, Protocol
 
 from ...protocol.sizes import LEAST_MEMORY, format_size
 from ..adapters.holdings import Holdings
 from ..words.settings import AfterError
+from ..words.tracebacks import chain_of
 from .holders import held_by_name
 
 _GENERATORS: Final = (GeneratorType, CoroutineType, AsyncGeneratorType)
 _OF_GENERATORS: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
-_MOST: Final = 100  # errors in a chain
 _NAMES: Final = 5  # that are told
 _MEMBERS: Final = 1000  # of a container that may keep an error
 #: Cells of such lines look at the error.
@@ -112,7 +119,7 @@ def _used(holdings: Sequence[Holdings]) -> int:
 
 def words(found: Found) -> str:
     """What came back, and what keeps the rest, for a person."""
-    text = "Only the last error kept no GPU memory."
+    text = "The last error alone kept no GPU memory."
     if found.keepers:
         text = f"`{found.keepers[0]}` keeps the last error, and so what its functions had."
     elif found.freed >= LEAST_MEMORY:
@@ -138,30 +145,18 @@ def looks_at_error(cell: str) -> bool:
 # -- the error -----------------------------------------------------------------------------------
 
 
-def chain_of(error: BaseException) -> Sequence[BaseException]:
-    """The error, those that it came from, and those of a group."""
-    found: dict[int, BaseException] = {}
-    waiting: list[BaseException | None] = [error]
-    while waiting and len(found) < _MOST:
-        one = waiting.pop()
-        if one is None or id(one) in found:
-            continue
-        found[id(one)] = one
-        waiting += [one.__cause__, one.__context__]
-        if isinstance(one, BaseExceptionGroup):
-            waiting += one.exceptions
-    return tuple(found.values())
-
-
 def frames_of(error: BaseException) -> Sequence[FrameType]:
-    """The frames of all their tracebacks."""
-    frames: dict[int, FrameType] = {}
+    """The frames of the tracebacks of the error and of those that it came from."""
+    frames = {id(entry.tb_frame): entry.tb_frame for entry in _entries(error)}
+    return tuple(frames.values())
+
+
+def _entries(error: BaseException) -> Iterator[TracebackType]:
     for one in chain_of(error):
         entry = one.__traceback__
         while entry is not None:
-            frames[id(entry.tb_frame)] = entry.tb_frame
+            yield entry
             entry = entry.tb_next
-    return tuple(frames.values())
 
 
 def forget(error: BaseException, shell: Any) -> None:
@@ -208,12 +203,9 @@ def _is_suspended(frame: FrameType) -> bool:
 
 def names_of(error: BaseException, names: Mapping[str, Any]) -> Sequence[str]:
     """The names that keep the error or a part of it, themselves or one level below."""
-    parts: set[int] = set(map(id, (*chain_of(error), *frames_of(error))))
-    for one in chain_of(error):
-        entry = one.__traceback__
-        while entry is not None:
-            parts.add(id(entry))
-            entry = entry.tb_next
+    entries = tuple(_entries(error))
+    frames = [entry.tb_frame for entry in entries]
+    parts = set(map(id, (*chain_of(error), *entries, *frames)))
     return [
         name
         for name, value in tuple(names.items())

@@ -5,6 +5,7 @@ Our frames are in the middle if a framework is imported, and at the end if we ra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Final
 
@@ -36,16 +37,24 @@ def says_all(error: Exception) -> None:
     error.__dict__[_MARK] = True
 
 
+def chain_of(error: BaseException) -> Sequence[BaseException]:
+    """The error, those that it came from, and those of a group."""
+    found: dict[int, BaseException] = {}
+    waiting: list[BaseException | None] = [error]
+    while waiting and len(found) < _MOST:
+        one = waiting.pop()
+        if one is None or id(one) in found:
+            continue
+        found[id(one)] = one
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+    return tuple(found.values())
+
+
 def tidy(error: BaseException) -> None:
     """Take our frames out of what will be shown of ``error`` and of those before it."""
-    seen: set[int] = set()
-    chain: list[BaseException | None] = [error]
-    while chain and len(seen) < _MOST:
-        one = chain.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        chain += [one.__cause__, one.__context__]
+    for one in chain_of(error):
         if one.__traceback__ is not None:
             ends_here = isinstance(one, GpuShareError) or _MARK in getattr(one, "__dict__", {})
             one.__traceback__ = without_us(one.__traceback__, ends_here=ends_here)
