@@ -341,8 +341,8 @@ async def measure_at_once(run: Run) -> None:
 
 
 async def measure_queue(run: Run) -> None:
-    """More than there is room for: four tasks on a GPU, as is the default."""
-    async with run.node() as node:
+    """More than there is room for: four tasks on a GPU."""
+    async with run.node("--Policy.max_tasks_per_gpu=4") as node:
         await run.all(Task.come)
         granted: list[Task] = []
 

@@ -8,6 +8,7 @@ answered like the others, with ``bad_request``, and the next one is read.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from ..policy.books.placement import (
     place,
     shortage,
 )
-from ..policy.books.room import expected, placed, reclaimed
+from ..policy.books.room import expected, most_tasks, placed, reclaimed
 from ..policy.say.texts import no_room_text, refusal_text
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import (
@@ -140,7 +141,7 @@ def _plan(value: object) -> dict[str, Any]:
         for name, quota in _object(plan.get("environments", {}), "environments").items()
     }
     leases = _leases(plan, capacities, quotas)
-    most_tasks = _integer(plan.get("max_tasks_per_gpu", 4), "max_tasks_per_gpu", least=1)
+    most = _optional_integer(plan.get("max_tasks_per_gpu"), "max_tasks_per_gpu", least=1)
     request = _object(plan.get("request"), "request")
     environment = _text(request.get("environment"), "request.environment")
     if environment not in quotas:
@@ -156,13 +157,14 @@ def _plan(value: object) -> dict[str, Any]:
         known = Request(reserve=Reserve.ESTIMATE, estimate=Estimate(Bytes(estimate), runs or 2))
         needs = expected(known, PolicyConfig())
         rooms = [replace(room, expected=needs) for room in rooms]
-    ask, config = _ask(request, kinds.values()), _config(plan, most_tasks)
-    placement = placed(tuple(rooms), quota, Request(count, asked), config, ask)
+    ask, config = _ask(request, kinds.values()), _config(plan, most)
+    wish = Request(count, asked, reserve=None if estimate is None else Reserve.ESTIMATE)
+    placement = placed(tuple(rooms), quota, wish, config, ask)
     if isinstance(placement, Granted):
         return _granted(rooms, placement, ask)
     if isinstance(placement, NoRoom):
-        short = shortage(rooms, quota, asked, most_tasks, ask)
-        message = no_room_text(placement, count, short)
+        short = shortage(rooms, quota, asked, most_tasks(config, quota, wish), ask)
+        message = no_room_text(placement, count, short, is_set=most is not None)
         return {"decision": "wait", "reason": "no_resources", "message": message}
     return {
         "decision": "refuse",
@@ -178,7 +180,7 @@ def _plan_nodes(plan: Mapping[str, object]) -> dict[str, Any]:
     ask = _ask(request, (room.kind for rooms in nodes for room in rooms))
     if ask is None:
         raise BadPlan("request.expected must name a kind of GPU that a node has")
-    config = _config(plan, 4)
+    config = _config(plan, None)
     seen, chosen = nodes, choose_node(nodes, ask)
     if chosen is None and not ask.batch:
         seen = [reclaimed(rooms, config) for rooms in nodes]
@@ -186,15 +188,15 @@ def _plan_nodes(plan: Mapping[str, object]) -> dict[str, Any]:
     if chosen is None:
         message = "No GPU of any node has the share left. The request waits until one has."
         return {"decision": "wait", "reason": "no_resources", "message": message}
-    placement = place(seen[chosen], Quota(len(seen[chosen])), 1, None, 4, ask)
+    placement = place(seen[chosen], Quota(len(seen[chosen])), 1, None, math.inf, ask)
     if not isinstance(placement, Granted):  # the GPU that fits is the one that was looked for
         raise BadPlan("the GPU's memory is too small for the request")
     return {**_granted(nodes[chosen], placement, ask), "node": names[chosen]}
 
 
-def _config(plan: Mapping[str, object], most_tasks: int) -> PolicyConfig:
+def _config(plan: Mapping[str, object], most: int | None) -> PolicyConfig:
     least = _optional_integer(plan.get("batch_share_least"), "batch_share_least", least=0)
-    config = PolicyConfig(max_tasks_per_gpu=most_tasks)
+    config = PolicyConfig(max_tasks_per_gpu=most)
     return config if least is None else replace(config, batch_share_least=least)
 
 

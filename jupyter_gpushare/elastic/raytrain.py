@@ -29,6 +29,7 @@ from ..cli.verb import Refused
 from ..client import acquire, api
 from ..client.errors import GpuShareError
 from ..protocol import names
+from ..protocol.holding import whole_memory
 from ..protocol.messages import Method
 from ..protocol.sizes import Memory, least_of, parse_memory
 from .records import ElasticError
@@ -99,7 +100,7 @@ def cards(status: Mapping[str, Any], job: str, memory: Memory | None) -> tuple[i
         if not gpu["tasks"]
         and gpu["health"] == "ok"
         and gpu["out_of_service"] is None
-        and gpu["free"] >= (least_of(memory) or gpu["memory"])
+        and gpu["free"] >= (least_of(memory) or whole_memory(gpu))
     ]
     quota = status["quota"]
     # Whoever waits is to have an idle card first.

@@ -585,7 +585,7 @@ def gpu_views(status: Json) -> list[GpuView]:
     ]
 
 
-def _gpu_view(gpu: Json, most_tasks: int, memory: str, time: str) -> GpuView:
+def _gpu_view(gpu: Json, most_tasks: int | None, memory: str, time: str) -> GpuView:
     total = gpu["memory"]
     mine = min(gpu["mine"], total)
     others = min(max(0, gpu["reserved"] - gpu["mine"]), total - mine)
@@ -613,7 +613,11 @@ def _gpu_view(gpu: Json, most_tasks: int, memory: str, time: str) -> GpuView:
         healthy=gpu["health"] == "ok",
         problem=gpu["problem"] or "",
         parts=tuple(parts),
-        facts=f"{gpu['tasks']} of {words.counted(most_tasks, 'task')}"
+        facts=(
+            words.counted(gpu["tasks"], "task")
+            if most_tasks is None
+            else f"{gpu['tasks']} of {words.counted(most_tasks, 'task')}"
+        )
         + (
             f" · {words.percent(gpu['utilisation'])} utilised"
             if gpu["utilisation"] is not None

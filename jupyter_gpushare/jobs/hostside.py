@@ -17,6 +17,7 @@ from typing import Any, Final
 from ..cli.node import connect
 from ..client.errors import PREEMPTED
 from ..protocol import names
+from ..protocol.holding import whole_memory
 from ..protocol.messages import Method
 from ..protocol.sizes import Memory, least_of, parse_memory
 from .core import Card, End, Row
@@ -111,7 +112,7 @@ def idle(
         for gpu in status["gpus"]
         if gpu["health"] == "ok"
         and gpu["out_of_service"] is None
-        and _room(gpu, beside) >= (least_of(memory) or gpu["memory"])
+        and _room(gpu, beside) >= (least_of(memory) or whole_memory(gpu))
     ]
     return sorted(rows, key=lambda row: (-row.free, row.card))[:allowed]
 

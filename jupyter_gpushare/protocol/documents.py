@@ -228,7 +228,9 @@ class Node(TypedDict):
     ledger: NotRequired[Annotated[str | None, "where it is, for administrators of the node"]]
     time: Unix
     started: Unix
-    max_tasks_per_gpu: Count
+    max_tasks_per_gpu: Annotated[
+        int | None, "a GPU with so many tasks takes no new environment; null: memory decides"
+    ]
     heartbeat_timeout: Seconds
     parked_memory: Annotated[Bytes, "of the host, bytes"]
     parked_memory_limit: Annotated[int | None, Range(0), "bytes; null: not limited"]

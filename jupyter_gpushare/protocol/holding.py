@@ -109,6 +109,13 @@ def each_text(sizes: Sequence[int]) -> str:
     return " and ".join(words)
 
 
+def whole_memory(gpu: Document) -> int:
+    """Bytes of a whole GPU: all that the host's own processes leave."""
+    memory, system = gpu.get("memory"), gpu.get("system")
+    whole = memory if isinstance(memory, int) else 0
+    return whole - (system if isinstance(system, int) else 0)
+
+
 # -- one GPU: whose memory is there, and whose time it is ------------------------------------------
 
 #: Residents that are listed; others are counted.

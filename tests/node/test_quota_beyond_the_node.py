@@ -12,7 +12,7 @@ from support.node import GIB, NodeClient, RunningNode
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
 
-CONFIG = 'c.Quotas.default = {"gpus": 1, "memory": "500GiB"}'
+CONFIG = 'c.Quotas.default = {"gpus": 1, "memory": "500GiB"}\nc.Policy.max_tasks_per_gpu = 2\n'
 
 
 def warnings(root: NodeClient, name: str, **quota: Any) -> list[str]:
@@ -35,7 +35,9 @@ def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path
         node.client("root-token") as root,
         node.client("ada-token") as ada,
     ):
-        assert warnings(root, "ada", gpus=1, memory=8 * GIB) == []
+        assert warnings(root, "ada", gpus=1, memory=9 * GIB) == []
+        (contradicts,) = warnings(root, "ada", gpus=1, memory=8 * GIB)
+        assert contradicts.startswith("ada may have 8 GiB on each GPU, but max_tasks_per_gpu is 2:")
         assert warnings(root, "ada", gpus=1, memory=999 * GIB) == [
             "ada may have 999 GiB on each GPU, but the largest GPU of this node has 24 GiB: "
             "a request that names no size gets the whole GPU."

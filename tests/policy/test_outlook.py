@@ -191,8 +191,8 @@ def test_a_gpu_with_room_and_too_many_tasks_is_named() -> None:
     world.request("alice", 1)
     world.request("bob", 2)
     assert message(world, "L2").startswith(
-        "You asked for 1 GPU with 4 GiB. GPU 0 has enough free memory, but already the "
-        "most tasks that a GPU may have."
+        "You asked for 1 GPU with 4 GiB. GPU 0 has enough free memory, but already 1 "
+        "task, the most that the administrator's setting max_tasks_per_gpu allows."
     )
 
 

@@ -33,6 +33,7 @@ from ...protocol.holding import (
     shared_text,
     sharers,
     time_text,
+    whole_memory,
 )
 from ...protocol.sizes import format_memory, format_size
 from ...protocol.times import format_duration
@@ -908,7 +909,7 @@ def _can_be_yours(status: Document, more: int) -> str:
         if not _number(gpu.get("mine"))
         and not gpu.get("problem")
         and (not isinstance(most, int) or _number(gpu.get("tasks")) < most)
-        and _number(gpu.get("free")) >= min(_number(limit) or _TOO_MUCH, _number(gpu.get("memory")))
+        and _number(gpu.get("free")) >= min(_number(limit) or _TOO_MUCH, whole_memory(gpu))
     ]
     now = min(more, len(free)) if not status.get("queue") else 0
     yours = f"You can get {count(more, 'more GPU')}"

@@ -67,7 +67,8 @@ def _gpu(
 ) -> doc.HostGpu:
     uuid = books.gpu.uuid
     out = state.out.get(uuid)
-    is_full = books.tasks >= config.max_tasks_per_gpu
+    most = config.max_tasks_per_gpu
+    is_full = most is not None and books.tasks >= most
     why = books.problem if out is None else out.reason
     return {
         "uuid": uuid,

@@ -78,7 +78,8 @@ class QuotaCalls:
         else:
             who = _MEMBER.format(whose.group) if whose.group is not None else _NOBODYS
             quota = book.of_group(whose.group) or book.of_default
-        warnings = texts.doubt_texts(who, quota, _capacities(state), is_known=is_known)
+        sizes, config = _capacities(state), self._manager.config
+        warnings = texts.doubt_texts(who, quota, sizes, config, is_known=is_known)
         guest.conn.reply(call.id, {**self.answer(whose), "warnings": warnings})
 
     def warnings(self) -> list[str]:
@@ -91,8 +92,12 @@ class QuotaCalls:
             *((_MEMBER.format(name), quota) for name, quota in sorted(book.of_groups.items())),
             *sorted({**book.users, **book.overrides}.items()),
         ]
-        sizes = _capacities(state)
-        return [text for who, quota in everybody for text in texts.doubt_texts(who, quota, sizes)]
+        sizes, config = _capacities(state), self._manager.config
+        return [
+            text
+            for who, quota in everybody
+            for text in texts.doubt_texts(who, quota, sizes, config)
+        ]
 
     def _seen_names(self) -> set[EnvironmentName]:
         """Everybody who was here since the ledger began."""

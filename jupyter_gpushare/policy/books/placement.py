@@ -1,7 +1,7 @@
 """Chooses the GPUs for a request, by the allocation rule of the source document S1, Fig. 3 and 4.
 
 The rule as built (see "The allocation policy, exactly" in the docs): an environment below its quota
-first takes GPUs that it does not hold and that have fewer than ``max_tasks_per_gpu`` tasks, the
+first takes GPUs that it does not hold and that have fewer than ``most_tasks`` tasks, the
 emptiest first. If these are too few, it takes the least loaded GPUs of those it already holds.
 Tasks of one environment on one GPU share that environment's reservation. The reservation covers the
 sum of the memory that these tasks named in their requests, or are expected to need.
@@ -192,11 +192,12 @@ def place(
     quota: Quota,
     gpus: int,
     memory: Bytes | None,
-    max_tasks_per_gpu: int,
+    most_tasks: float,
     ask: ByShare | None = None,
 ) -> Placement:
     """Choose ``gpus`` GPUs with ``memory`` bytes on each; ``None``: see :func:`wanted`.
 
+    A GPU with ``most_tasks`` tasks takes no new environment.
     ``ask`` is what is predicted of its compute; ``None``: nothing.
     """
     refused = refusal([room.memory for room in rooms], quota, gpus, memory)
@@ -227,7 +228,7 @@ def place(
             for room in rooms
             if room.reservation is None
             and room.usable
-            and room.tasks < max_tasks_per_gpu
+            and room.tasks < most_tasks
             and room.free >= want(room)
             and (ask is None or ask.fits(room))
         ),
@@ -287,7 +288,7 @@ class Shortage:
 
     ``each`` is what it takes on each (``None``: a whole GPU, as large as ``largest``);
     ``partly`` are GPUs new to the environment with something free, but too little;
-    ``full`` those with ``max_tasks_per_gpu`` tasks and memory enough. ``beyond_quota``: with
+    ``full`` those with ``most_tasks`` tasks and memory enough. ``beyond_quota``: with
     what the environment's tasks named there it would exceed the quota on each GPU it holds.
     ``lacking`` are GPUs with memory enough that have less compute left than the request is
     predicted to need there: their index, what is left and what it needs. ``promised``: on one of
@@ -303,13 +304,14 @@ class Shortage:
     lacking: tuple[tuple[int, int, int], ...] = ()
     promised: bool = False
     at_most: Bytes | None = None
+    most_tasks: float = math.inf
 
 
 def shortage(
     rooms: Sequence[GpuRoom],
     quota: Quota,
     memory: Bytes | None,
-    max_tasks_per_gpu: int,
+    most_tasks: float,
     ask: ByShare | None = None,
 ) -> Shortage:
     """The facts that explain to a person why :func:`place` found no room for a request."""
@@ -329,8 +331,8 @@ def shortage(
     return Shortage(
         asked_each(largest, quota, memory, expected),
         largest,
-        tuple(sorted((r.index, r.free) for r in partly if r.tasks < max_tasks_per_gpu)),
-        tuple(sorted(room.index for room in enough if room.tasks >= max_tasks_per_gpu)),
+        tuple(sorted((r.index, r.free) for r in partly if r.tasks < most_tasks)),
+        tuple(sorted(room.index for room in enough if room.tasks >= most_tasks)),
         all(_exceeds(quota, room, memory) for room in own),
         tuple(
             sorted(
@@ -343,6 +345,7 @@ def shortage(
         ),
         any(ask is not None and not ask.has_floor(room) for room in (*own, *enough)),
         at_most if memory is not None and memory > at_most else None,
+        most_tasks,
     )
 
 

@@ -6,8 +6,10 @@ limits are lifted by; :mod:`.shares` knows whether taking turns makes more room.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Final
 
 from ..words.config import PolicyConfig
 from ..words.model import (
@@ -85,11 +87,23 @@ def placed(
         ways.append((turned, None))
     result: Placement = NoRoom(0, 0)
     for some, needs in ways:
-        most = config.max_tasks_per_gpu
+        most = most_tasks(config, quota, request)
         result = place(some, quota, request.gpus, request.memory, most, needs)
         if not isinstance(result, NoRoom):
             break
     return result
+
+
+#: Tasks of a GPU beside which no request is placed for which no size is known.
+MOST_UNSIZED: Final = 4
+
+
+def most_tasks(config: PolicyConfig, quota: Quota, request: Request) -> float:
+    """A request goes to no new GPU with so many tasks; infinite: memory alone decides."""
+    if config.max_tasks_per_gpu is not None:
+        return config.max_tasks_per_gpu
+    by_quota = quota.memory is not None and not request.follows
+    return math.inf if by_quota or request.memory is not None else MOST_UNSIZED
 
 
 def in_turns(

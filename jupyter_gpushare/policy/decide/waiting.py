@@ -7,7 +7,7 @@ from typing import Final
 
 from ..books.lifts import unlifted
 from ..books.placement import Granted, NoRoom, shortage
-from ..books.room import by_share, expected_of, expecting, in_turns, waits_for_own
+from ..books.room import by_share, expected_of, expecting, in_turns, most_tasks, waits_for_own
 from ..books.state import Lease, State
 from ..recall import plan
 from ..say import texts
@@ -37,11 +37,13 @@ def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom,
     ask = by_share(state, config, lease.environment, lease.request)
     if in_turns(state, config, seen, ask):
         ask = None  # it does not wait for its share
-    short = shortage(seen, quota, lease.request.memory, config.max_tasks_per_gpu, ask)
+    most = most_tasks(config, quota, lease.request)
+    short = shortage(seen, quota, lease.request.memory, most, ask)
     if used and waits_for_own(state, lease, config):
         text = texts.own_tasks_text(asked, used, quota, short, ahead)
     else:
-        text = texts.no_room_text(room, asked, short, ahead)
+        is_set = config.max_tasks_per_gpu is not None
+        text = texts.no_room_text(room, asked, short, ahead, is_set=is_set)
     return joined(text, out_of_service.text(state))
 
 

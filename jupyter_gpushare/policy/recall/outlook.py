@@ -18,7 +18,7 @@ from typing import Final
 from ..books import placement
 from ..books.copies import replace
 from ..books.lifts import unlifted
-from ..books.room import rooms_without
+from ..books.room import most_tasks, rooms_without
 from ..books.state import Lease, State
 from ..words.config import PolicyConfig
 from ..words.model import (
@@ -29,6 +29,7 @@ from ..words.model import (
     LeaseId,
     PriorityClass,
     RefusalReason,
+    Request,
 )
 from . import offers, plan
 from .choosing import fewest
@@ -149,7 +150,8 @@ def of_newcomer(
 
     def found(without: Set[LeaseId]) -> placement.Placement:
         rooms = [one for one in rooms_without(back, environment, without) if one.uuid in gpus]
-        return placement.place(rooms, own, 1, memory, config.max_tasks_per_gpu)
+        most = most_tasks(config, own, Request(memory=memory))
+        return placement.place(rooms, own, 1, memory, most)
 
     first = found(frozenset())
     if isinstance(first, placement.Refused):

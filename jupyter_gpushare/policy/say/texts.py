@@ -103,9 +103,17 @@ def parts_text(request: Request) -> str:
 
 
 def doubt_texts(
-    whose: str, quota: Quota, capacities: Sequence[int], *, is_known: bool = True
+    whose: str,
+    quota: Quota,
+    capacities: Sequence[int],
+    config: PolicyConfig,
+    *,
+    is_known: bool = True,
 ) -> list[str]:
-    """Doubts about a quota for ``whose``, for an administrator; the quota holds all the same."""
+    """Doubts about a quota for ``whose``, for an administrator; the quota holds all the same.
+
+    Also where a setting of the node contradicts it.
+    """
     texts = []
     if capacities and quota.gpus > len(capacities):
         texts.append(
@@ -116,6 +124,20 @@ def doubt_texts(
         texts.append(
             f"{whose} may have {size(quota.memory)} on each GPU, but the largest GPU of this node "
             f"has {size(max(capacities))}: a request that names no size gets the whole GPU."
+        )
+    most, largest = config.max_tasks_per_gpu, max(capacities, default=0)
+    if most is not None and quota.memory and (most + 1) * quota.memory <= largest:
+        tasks = "1 task" if most == 1 else f"{most} tasks"
+        left = size(largest - most * quota.memory)
+        texts.append(
+            f"{whose} may have {size(quota.memory)} on each GPU, but max_tasks_per_gpu is {most}: "
+            f"beside {tasks} of that size {left} of a GPU are given to nobody else. Without that "
+            "setting memory decides."
+        )
+    if quota.idle_timeout and quota.idle_timeout < config.min_idle:
+        texts.append(
+            f"{whose} may be idle for {_about(quota.idle_timeout)}, but min_idle is "
+            f"{_about(config.min_idle)}: no idle time-out is shorter than that."
         )
     if not is_known:
         texts.append(
@@ -135,8 +157,11 @@ def asked_text(count: int, short: Shortage) -> str:
     )
 
 
-def _partly_text(short: Shortage) -> list[str]:
-    """``GPUs 0 and 1 have 16 GiB free.``: what is free, and is not enough."""
+def _partly_text(short: Shortage, *, is_set: bool) -> list[str]:
+    """``GPUs 0 and 1 have 16 GiB free.``: what is free, and is not enough.
+
+    ``is_set``: the administrator said how many tasks a GPU may have.
+    """
     sizes = sorted({free for _index, free in short.partly}, reverse=True)
     parts = []
     for free in sizes:
@@ -145,9 +170,15 @@ def _partly_text(short: Shortage) -> list[str]:
     said = [f"{', '.join(parts)} free."] if parts else []
     if short.full:
         verb = "has" if len(short.full) == 1 else "have"
+        why = (
+            "the most that the administrator's setting max_tasks_per_gpu allows"
+            if is_set
+            else "the most beside which a request is placed that names no size: name one, and the "
+            "memory decides"
+        )
         said.append(
-            f"{_named(short.full)} {verb} enough free memory, but already the most tasks that a "
-            "GPU may have."
+            f"{_named(short.full)} {verb} enough free memory, but already {short.most_tasks:g} "
+            f"task{'' if short.most_tasks == 1 else 's'}, {why}."
         )
     if short.at_most is not None:
         said.append(
@@ -183,13 +214,15 @@ def _requests_are(number: int) -> str:
     return "1 request is" if number == 1 else f"{number} requests are"
 
 
-def no_room_text(room: NoRoom, asked: int, short: Shortage, ahead: int = 0) -> str:
-    """Why a request waits."""
+def no_room_text(
+    room: NoRoom, asked: int, short: Shortage, ahead: int = 0, *, is_set: bool = True
+) -> str:
+    """Why a request waits; ``is_set`` is said of :attr:`PolicyConfig.max_tasks_per_gpu`."""
     have = room.new + room.reusable
     said = [f"You asked for {asked_text(asked, short)}."]
     if have:
         said.append(f"{have} of them {'is' if have == 1 else 'are'} free for you now.")
-    said += _partly_text(short) or ([] if have else ["No GPU is free for you now."])
+    said += _partly_text(short, is_set=is_set) or ([] if have else ["No GPU is free for you now."])
     return " ".join([*said, *_ahead(ahead), "It is granted as soon as others give GPUs back."])
 
 

@@ -33,10 +33,13 @@ class PolicyConfig:
     ``None`` is no bound, and the manager fills in a bound of its own.
     """
 
-    max_tasks_per_gpu: int = setting(
-        4,
+    max_tasks_per_gpu: int | None = setting(
+        None,
         Unit.COUNT,
-        "A GPU with this many tasks takes no new environment.",
+        "A GPU with this many tasks takes no new environment, however much memory is left there. "
+        "Not set: memory decides, and only a request for which no size is known (neither it nor "
+        "its quota names one, or what it reserves follows what it uses) goes to no GPU with 4 "
+        "tasks.",
         least=1,
     )
     heartbeat_timeout: float = setting(

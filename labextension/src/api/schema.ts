@@ -941,7 +941,8 @@ export interface components {
                 keep_for: number;
                 /** @description where it is, for administrators of the node */
                 ledger?: string | null;
-                max_tasks_per_gpu: number;
+                /** @description a GPU with so many tasks takes no new environment; null: memory decides */
+                max_tasks_per_gpu: number | null;
                 name: string;
                 /** @description seconds from a lease's warning to its parking */
                 notify_before: number;

@@ -100,7 +100,8 @@ interface IGpuCard {
   /** The newest moment of the curve, Unix seconds. */
   until: number;
   /** Tasks that may share one GPU. */
-  most: number;
+  /** A GPU with so many tasks takes no new environment; `null`: memory decides. */
+  most: number | null;
   units: Units;
   trans: TranslationBundle;
   /** Take it out of service, or put it back; only for administrators. */
@@ -127,7 +128,10 @@ function GpuCard(props: IGpuCard): JSX.Element {
   const { gpu, samples, until, units, trans } = props;
   const lost = gpu.health !== 'ok';
   const kinds = gpuKindsText(gpu, units, trans);
-  const tasks = trans.__('%1 of %2 tasks', gpu.tasks, props.most);
+  const tasks =
+    props.most === null
+      ? trans._n('%1 task', '%1 tasks', gpu.tasks)
+      : trans.__('%1 of %2 tasks', gpu.tasks, props.most);
   const turn = gpuTimeText(props.leases, until, trans);
   const lifted = gpuLiftedText(gpu, units, trans);
   const [showsPlots, setShowsPlots] = React.useState(false);

@@ -52,7 +52,7 @@ test('import torch makes a lease appear everywhere without reload; Release gives
   await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
   await expect(statusItem(page)).toContainText('1/2');
   await expect(panel.gpu(0)).toContainText('16 GiB mine');
-  await expect(panel.gpu(0)).toContainText('1 of 4 tasks');
+  await expect(panel.gpu(0)).toContainText('1 task');
   await shoot(page, 'lease');
 
   await panel

@@ -30,7 +30,7 @@ test('memory and time of a GPU are two things, with live plots', async ({
 
   // Who is there, and who computes.
   const gpu = panel.gpu(0);
-  await gpu.getByText('2 of 4 tasks').click();
+  await gpu.getByText('2 tasks', { exact: true }).click();
   await expect(gpu).toContainText(
     /computes\.ipynb · 8 GiB, for \d+ (s|min) · Active/
   );
