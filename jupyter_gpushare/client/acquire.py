@@ -202,17 +202,19 @@ class _Process:
                 self._fork = os.pipe()
 
     def _has_forked(self) -> None:
-        if self._fork is not None:
-            from select import POLLIN, poll
+        try:
+            if self._fork is not None:
+                from select import POLLIN, poll
 
-            read, write = self._fork
-            os.close(write)
-            ended = poll()
-            ended.register(read, POLLIN)
-            ended.poll(_FORK_LASTS * 1000)
-            os.close(read)
-            self._fork = None
-        self._forking.release()
+                read, write = self._fork
+                self._fork = None
+                os.close(write)
+                ended = poll()
+                ended.register(read, POLLIN)
+                ended.poll(_FORK_LASTS * 1000)
+                os.close(read)
+        finally:  # also where Ctrl-C comes just now
+            self._forking.release()
 
     def _forked(self) -> None:
         self._lock = threading.Lock()
