@@ -10,6 +10,7 @@ from support.policy_turns import CONFIG
 from support.policy_world import GIB, World, gpu, process
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.measure.resting import RESTS
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
@@ -24,6 +25,7 @@ from jupyter_gpushare.policy.words.model import (
     Quota,
     Request,
     TaskKind,
+    Vitals,
 )
 
 KERNEL, TRAINING, WORKER, BOB = 1, 2, 3, 9
@@ -149,6 +151,20 @@ def test_who_goes_on_and_is_not_on_the_gpu_keeps_it_for_a_stated_time() -> None:
     assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
     beats(world, 20)
     assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
+def test_who_goes_on_is_idle_while_nothing_of_it_computes() -> None:
+    """A server without its notebook, say. What the kernel told of its cells is over."""
+    world = joined(TRAINING, simulated=False)
+    for activity in (Activity.IDLE, Activity.BUSY):
+        world.run(cmd.SetActivity(world.at, HERS, ALICE, process(KERNEL), activity))
+    world.memory[(TRAINING, HERE)], world.work[(TRAINING, HERE)] = GIB, 0.0
+    world.vitals[TRAINING] = Vitals(700.0, is_held=False)
+    kernel_dies(world)
+    beats(world, RESTS)
+    assert world.state.leases[HERS].activity is Activity.BUSY
+    beats(world, 20)
+    assert world.state.leases[HERS].activity is Activity.IDLE
 
 
 def test_while_the_one_that_asked_lives_it_need_not_be_on_the_gpu() -> None:

@@ -316,6 +316,7 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
         task=task,
         request=replace(before.request, stops=False),  # it says so itself, if it can
         activity=Activity.BUSY,
+        tells=False,
         changed_at=event.at,
         worked_at=None,
         stalled=False,
@@ -323,7 +324,8 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
         inherited_at=event.at,
     )
     last_seen = state.last_seen.set(lease.id, max(event.at, state.last_seen[lease.id]))
-    state = replace(state, last_seen=last_seen, stalled=drop(state.stalled, lease.id))
+    stalled, rests = drop(state.stalled, lease.id), drop(state.rests, lease.id)
+    state = replace(state, last_seen=last_seen, stalled=stalled, rests=rests)
     return put_lease(state, before, lease)
 
 
