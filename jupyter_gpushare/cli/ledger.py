@@ -138,11 +138,7 @@ class LedgerBackupApp(LedgerVerb):
             return
         with node:
             _not_itself(target, Path(node.call(Method.STATUS)["node"].get("ledger") or ""))
-            while True:
-                answer = node.call(Method.LEDGER_BACKUP, patience=LONG, offset=file.tell())
-                file.write(base64.b64decode(answer["data"]))
-                if file.tell() >= answer["bytes"]:
-                    return
+            copy_ledger(node, file)
 
 
 class LedgerCheckApp(LedgerVerb):
@@ -240,6 +236,15 @@ class LedgerApp(LedgerCheckApp):
         "vacuum": ("cli.ledger.LedgerVacuumApp", "Give free room of the file back to the disk."),
         "restore": ("cli.ledger.LedgerRestoreApp", "Put a backup in the ledger's place."),
     }
+
+
+def copy_ledger(node: Node, file: IO[bytes]) -> None:
+    """Write the ledger of a node manager, as it is at one instant, into an empty file."""
+    while True:
+        answer = node.call(Method.LEDGER_BACKUP, patience=LONG, offset=file.tell())
+        file.write(base64.b64decode(answer["data"]))
+        if file.tell() >= answer["bytes"]:
+            return
 
 
 @contextlib.contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from ..protocol.times import parse_duration
 from .node import connect
 from .table import table
-from .verb import Verb, option
+from .verb import Refused, Verb, option
 
 
 class UsageApp(Verb):
@@ -20,11 +21,14 @@ class UsageApp(Verb):
     description = """GPU-hours by environment: held (GPUs times the time they were leased), busy
     (the part of it in which a cell or a program ran), and charged (what counts towards a budget:
     the time of its turns on GPUs that are used by turns, elsewhere all of it). GiB-hours are the
-    memory that was reserved for it, times the time. Administrators see everybody."""
+    memory that was reserved for it, times the time. Administrators see everybody. With
+    --trace=FILE administrators get what people did as a trace, for `advise` and `replay`: a session
+    for each lease, a cell for each time in which it was busy, and numbers in place of names."""
     examples = """
     jupyter gpushare usage --since 12h
     jupyter gpushare usage --since 30d --environment alice --json
     jupyter gpushare usage --by day
+    jupyter gpushare usage --since 30d --trace cells.csv
     """
 
     since = option(
@@ -36,10 +40,16 @@ class UsageApp(Verb):
         "day: one environment's (yours, if you name none), a line a day.",
         choices=("environment", "day"),
     )
+    trace = option("", "Write a trace into this file instead.")
+    ledger = option(
+        "", "With --trace: a backup of the ledger. Not set: ask the node manager, which must run."
+    )
 
     def run(self, arguments: list[str]) -> int:
         from ..protocol.messages import Method
 
+        if self.trace:
+            return self._trace()
         if self.by == "day":
             return self._by_day()
         with connect() as node:
@@ -73,6 +83,23 @@ class UsageApp(Verb):
             )
         )
         return 0
+
+    def _trace(self) -> int:
+        try:
+            from .usagetrace import export
+        except ModuleNotFoundError as error:  # the light client has no ledger
+            raise Refused(
+                "Traces are written where the node manager is, by the package jupyter_gpushare.",
+                "unavailable",
+            ) from error
+        told = export(Path(self.trace), self.since, self.ledger)
+        return self.say(
+            told,
+            f"{told['file']}: {told['sessions']} sessions with {told['cells']} cells. What a cell "
+            "waited for its turn, or was slowed down by others, is in its seconds. Of "
+            f"{told['guessed']} sessions, which named no memory and were never parked, it is not "
+            "known what they keep on a GPU: all that they might use is taken for it.",
+        )
 
     def _by_day(self) -> int:
         from ..protocol.messages import Method

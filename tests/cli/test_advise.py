@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from support.livenode import CLI, LiveNode, in_process
-from support.node import RunningNode
+from support.node import RunningNode, token_file
 
 from jupyter_gpushare.cli.advise import TOLD
+from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.replay.behaviour import Options
-from jupyter_gpushare.replay.trace import COLUMNS
+from jupyter_gpushare.replay.trace import COLUMNS, read_trace
 
 NAMED = ("--gpus", "2", "--gpu-memory", "80GiB")
 
@@ -115,3 +116,29 @@ def test_a_trace_that_is_wrong_is_said_with_its_line(tmp_path: Path) -> None:
     done = advise(*NAMED, "--trace", path)
     assert done.returncode != 0
     assert str(path) in done.stderr
+
+
+def test_what_people_did_here_is_a_trace(tmp_path: Path) -> None:
+    """From the ledger of a node manager that runs, by an administrator, without names."""
+    known = token_file(tmp_path, "alice-with-a-name", "root")
+    path = tmp_path / "cells.csv"
+    with RunningNode(tmp_path, simulate="1x24GiB", arguments=[known]) as node:
+        with node.client("alice-with-a-name") as alice:
+            lease = alice.request(gpus=1)["lease"]
+            alice.call(Method.ACTIVITY, lease=lease, state="idle")
+            alice.call(Method.RELEASE, lease=lease)
+        environ = {**os.environ, "JUPYTER_GPUSHARE_SOCKET": str(node.socket)}
+        root = {**environ, "JUPYTER_GPUSHARE_TOKEN": "root"}
+        hers = {**environ, "JUPYTER_GPUSHARE_TOKEN": "alice-with-a-name"}
+        refused = in_process("usage", "--trace", str(path), environ=hers)
+        assert refused.returncode != 0
+        assert not path.exists()
+        done = in_process("usage", "--trace", str(path), environ=root)
+        assert done.returncode == 0, done.stderr
+        assert "1 sessions with 1 cells" in done.stdout
+        assert "alice" not in path.read_text("utf-8")
+        with path.open("rb") as file:
+            (session,) = read_trace(file)
+        assert (session.gpus, len(session.submits)) == (1, 1)
+        told = advise("--trace", path, env=root)
+        assert told.returncode == 0, told.stderr

@@ -339,6 +339,18 @@ class Reads(ABC):
             except ValueError as error:
                 raise LedgerFailed(f"A record of the history is damaged: {error}") from error
 
+    def records(self, kinds: Sequence[str]) -> Iterator[Record]:
+        """All records of these kinds, the oldest first. Raises as :meth:`history` does."""
+        marks = ", ".join("?" * len(kinds))
+        with self._reading() as connection:
+            rows = connection.execute(
+                f"SELECT {_COLUMNS} FROM records WHERE kind IN ({marks}) ORDER BY seq", tuple(kinds)
+            )
+            try:
+                yield from map(_decode, rows)
+            except ValueError as error:
+                raise LedgerFailed(f"A record of the history is damaged: {error}") from error
+
     def usage(
         self, since_wall: float, until_wall: float, environment: str | None
     ) -> list[UsageRow]:
