@@ -693,12 +693,23 @@ class Estimate(TypedDict):
     basis: Annotated[str, words("idle", "waits", "budget")]
 
 
-class IdleKernel(TypedDict):
-    """An idle kernel that will be asked for its GPUs."""
+class WhoseTask(TypedDict):
+    """A task, as far as whoever reads this may know it."""
 
     mine: bool
     environment: Annotated[str | None, Private(Names.WHO), "null: others'"]
     name: Annotated[str | None, Private(Names.WORK), "null: others'"]
+
+
+class StopAsked(WhoseTask):
+    """A batch program that will be asked to save its state and make way."""
+
+    left: Annotated[Seconds, "seconds until then; 0: it is asked now"]
+
+
+class IdleKernel(WhoseTask):
+    """An idle kernel that will be asked for its GPUs."""
+
     idle: Annotated[Seconds, "seconds since it last ran"]
     after: Annotated[Seconds, "of idleness it is asked"]
     left: Annotated[Seconds, "seconds until then"]
@@ -715,6 +726,9 @@ class Outlook(TypedDict):
     ]
     idle: Annotated[IdleKernel | None, "the idle kernel whose GPU it gets, if nothing else happens"]
     idle_after: Annotated[Seconds, "after which an idle kernel is asked; 0: never"]
+    stop: NotRequired[
+        Annotated[StopAsked, "the batch program that makes way, where no idle kernel does"]
+    ]
 
 
 class PredictedKind(TypedDict):

@@ -63,13 +63,17 @@ def _happens(outlook: Document) -> str:
             f"{_whose(idle)} has been idle for {format_duration(idle.get('idle'))}; after "
             f"{format_duration(idle.get('after'))} it is asked for its GPU."
         )
+    if isinstance(stop := outlook.get("stop"), Mapping):
+        when = f"in {format_duration(left)}" if (left := stop.get("left") or 0.0) > 0 else "now"
+        whose = _whose(stop, "batch program")
+        return f"{whose} is asked {when} to save its state and make way."
     if isinstance(after, int | float) and after > 0:
         return f"Idle GPUs are asked back after {format_duration(after)}."
     return ""
 
 
-def _whose(idle: Document) -> str:
-    name, environment = idle.get("name"), idle.get("environment")
-    if idle.get("mine") is True:
-        return f"Your {name}" if name else "A kernel of yours"
-    return "Somebody's kernel" if environment is None else f"A kernel of {environment}"
+def _whose(task: Document, kind: str = "kernel") -> str:
+    name, environment = task.get("name"), task.get("environment")
+    if task.get("mine") is True:
+        return f"Your {name}" if name else f"A {kind} of yours"
+    return f"Somebody's {kind}" if environment is None else f"A {kind} of {environment}"

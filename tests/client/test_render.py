@@ -495,6 +495,14 @@ def test_who_waits_is_told_why_how_long_and_what_will_happen() -> None:
     assert render.why_lines({**notice, "outlook": nothing})[1] == (
         "There is no estimate yet of how long it takes. Idle GPUs are asked back after 30 min."
     )
+    for whose, left, said in (
+        ({}, 240.0, "Somebody's batch program is asked in 4 min to save its state and make way."),
+        ({"environment": "bob"}, 0.0, "A batch program of bob is asked now to save"),
+        ({"mine": True, "name": "digits"}, 240.0, "Your digits is asked in 4 min to save"),
+    ):
+        stop = {"mine": False, "environment": None, "name": None, **whose, "left": left}
+        (_, happens) = render.why_lines({**notice, "outlook": {**nothing, "stop": stop}})
+        assert said in happens
     # An older node manager tells nothing of it.
     assert render.why_lines({"message": "Because."}) == ["Because."]
 

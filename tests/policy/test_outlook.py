@@ -17,6 +17,7 @@ from jupyter_gpushare.policy.recall.outlook import (
     Estimate,
     Outlook,
     Start,
+    Stop,
     by_waits,
     of_newcomer,
 )
@@ -58,6 +59,22 @@ def test_an_idle_kernel_is_what_who_waits_waits_for() -> None:
     # It comes true, if bob stays away.
     world.tick(48)
     assert is_asked(world.state, "L2")
+
+
+def test_a_batch_program_that_makes_way_is_told_with_the_time() -> None:
+    stops = Request(priority_class=PriorityClass.BATCH, stops=True)
+    world = lazy(2, stop_after=300.0)
+    world.request("bob", 1, stops)
+    world.at += 100
+    world.request("dan", 2, Request(priority_class=PriorityClass.BATCH))
+    world.request("alice", 3)
+    world.request("carol", 4)
+    world.request("eve", 5, stops)
+    assert of(world, "L3").stop == Stop(LeaseId("L1"), 200.0), "dan's cannot save its state"
+    assert of(world, "L4").stop is None, "one program makes way for one"
+    assert of(world, "L5").stop is None, "and for nobody who is batch"
+    world.tick(200)
+    assert of(world, "L3").stop == Stop(LeaseId("L1"), 0.0), "it is asked"
 
 
 def test_each_who_waits_gets_another_kernels_gpu() -> None:

@@ -7,6 +7,7 @@ from ...policy.books.room import expected
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Idle, Outlook
 from ...policy.words.config import PolicyConfig
+from ...policy.words.model import LeaseId
 from ...protocol import documents as doc
 from .viewer import Viewer
 
@@ -15,27 +16,33 @@ def outlook_document(state: State, outlook: Outlook | None, viewer: Viewer) -> d
     """An outlook as JSON data; times in seconds, ``None`` for the unknown."""
     outlook = outlook or Outlook()
     estimate = outlook.estimate
-    return {
+    told: doc.Outlook = {
         "estimate": None
         if estimate is None
         else {"low": estimate.low, "high": estimate.high, "basis": estimate.basis.value},
         "idle": None if outlook.idle is None else _idle(state, outlook.idle, viewer),
         "idle_after": outlook.idle_after,
     }
+    if outlook.stop is not None:
+        whose = _whose(state, outlook.stop.lease, viewer)
+        told["stop"] = {**whose, "left": outlook.stop.left}
+    return told
 
 
-def _idle(state: State, idle: Idle, viewer: Viewer) -> doc.IdleKernel:
-    lease = state.leases[idle.lease]
+def _whose(state: State, name: LeaseId, viewer: Viewer) -> doc.WhoseTask:
+    lease = state.leases[name]
     mine = viewer.is_mine(lease.environment)
     known = mine or viewer.admin
     return {
         "mine": mine,
         "environment": lease.environment if known else None,
         "name": lease.task.name if known else None,
-        "idle": idle.idle,
-        "after": idle.after,
-        "left": idle.left,
     }
+
+
+def _idle(state: State, idle: Idle, viewer: Viewer) -> doc.IdleKernel:
+    whose = _whose(state, idle.lease, viewer)
+    return {**whose, "idle": idle.idle, "after": idle.after, "left": idle.left}
 
 
 def asked_memory(state: State, lease: Lease, largest: int, config: PolicyConfig) -> int | None:

@@ -31,7 +31,8 @@ from ..words.model import (
     RefusalReason,
     Request,
 )
-from . import offers, plan
+from ..words.recalls import Give
+from . import offers, plan, stopping
 from .choosing import fewest
 
 #: The most idle leases that are looked at: those that are asked first.
@@ -63,6 +64,14 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """A batch program, and the seconds until it is asked to save its state and make way."""
+
+    lease: LeaseId
+    left: float
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Seconds from now, about."""
 
@@ -75,12 +84,14 @@ class Estimate:
 class Outlook:
     """``idle`` is the last of the idle leases that make room; ``idle_after`` the usual time-out.
 
-    ``idle_after`` is 0 where idle kernels are not asked for their GPUs.
+    ``idle_after`` is 0 where idle kernels are not asked for their GPUs. ``stop`` is the last of the
+    batch programs that make room, where no idle leases do.
     """
 
     estimate: Estimate | None = None
     idle: Idle | None = None
     idle_after: float = 0.0
+    stop: Stop | None = None
 
 
 Recent = Mapping[PriorityClass, Sequence[float]]
@@ -96,6 +107,7 @@ def outlooks(
     while no lease is idle.
     """
     coming = _foreseen(state, config, at)
+    stops = _stopped(state, config, at, coming.keys())
     usual = _usual_timeout(config)
     waited = {kind: sorted(recent.get(kind, ())) for kind in PriorityClass}
     result = {}
@@ -111,7 +123,7 @@ def outlooks(
             if idle is not None:
                 low = idle.left if estimate is None else min(estimate.low, idle.left)
                 estimate = Estimate(low, idle.left, Basis.IDLE)
-        result[name] = Outlook(estimate, idle, idle.after if idle else usual)
+        result[name] = Outlook(estimate, idle, idle.after if idle else usual, stops.get(name))
     return result
 
 
@@ -216,6 +228,32 @@ def _foreseen(state: State, config: PolicyConfig, at: float) -> dict[LeaseId, Id
         needed = fewest(idle, frozenset(), fits)
         if needed:
             found[waiting] = max((idle.pop(name) for name in needed), key=lambda one: one.left)
+    return found
+
+
+def _stopped(
+    state: State, config: PolicyConfig, at: float, helped: Set[LeaseId]
+) -> dict[LeaseId, Stop]:
+    """For each interactive request that no idle lease helps the batch programs that make room."""
+    dues = ((name, stopping.due(state, config, lease)) for name, lease in state.leases.items())
+    left = {name: max(0.0, due - at) for name, due in dues if due is not None}
+    for name in left:
+        recall = state.recall(name, Give.STOP)
+        if recall is not None and recall.is_out:
+            left[name] = 0.0
+    could = sorted(left, key=lambda name: (left[name], name))[:MOST_IDLE]
+    found: dict[LeaseId, Stop] = {}
+    back = unlifted(state) if could else state
+    for waiting in plan.line(state):
+        kind = state.leases[waiting].request.priority_class
+        if not could or waiting in helped or kind is not PriorityClass.INTERACTIVE:
+            continue
+        fits = partial(plan.fits_without, back, config, waiting)
+        needed = fewest(could, frozenset(), fits)
+        could = [name for name in could if name not in needed]
+        if needed:
+            last = max(needed, key=lambda name: left[name])
+            found[waiting] = Stop(last, left[last])
     return found
 
 

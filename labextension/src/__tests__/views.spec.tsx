@@ -443,6 +443,16 @@ describe('QueueView', () => {
     expect(text).toContain('about 10 to 30 min more');
   });
 
+  it('says which batch program makes way, and when', () => {
+    const stop = { mine: false, environment: 'bob', name: 'digits', left: 240 };
+    const outlook = { estimate: null, idle: null, idle_after: 1800, stop };
+    const entry = aWaiting(1, { mine: true, lease: 'w', outlook });
+    const { container } = show(QueueView, aStatus({ queue: [entry] }));
+    expect(container.textContent).toContain(
+      'A batch program of bob is asked in 4 min to save its state and make way.'
+    );
+  });
+
   it('gives a request that waits for GPU-hours no place in line', () => {
     const budget = {
       hours: 0.05,

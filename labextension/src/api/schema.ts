@@ -1206,6 +1206,16 @@ export interface components {
                 } | null;
                 /** @description after which an idle kernel is asked; 0: never */
                 idle_after: number;
+                /** @description the batch program that makes way, where no idle kernel does */
+                stop?: {
+                    /** @description null: others' */
+                    environment: string | null;
+                    /** @description seconds until then; 0: it is asked now */
+                    left: number;
+                    mine: boolean;
+                    /** @description null: others' */
+                    name: string | null;
+                };
             } | null;
             position: number;
             /** @enum {unknown} */

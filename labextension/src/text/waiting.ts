@@ -8,6 +8,7 @@ import { taskName } from './words';
 
 type Outlook = NonNullable<Waiting['outlook']>;
 type Idle = NonNullable<Outlook['idle']>;
+type Stop = NonNullable<Outlook['stop']>;
 type Budget = NonNullable<Quota['budget']>;
 
 /** `about 10 to 30 min`; empty where there is no estimate. */
@@ -61,6 +62,16 @@ function happensText(outlook: Outlook, trans: TranslationBundle): string {
       formatDuration(outlook.idle.after, trans)
     );
   }
+  if (outlook.stop) {
+    const whose = stopsText(outlook.stop, trans);
+    return outlook.stop.left > 0
+      ? trans.__(
+          '%1 is asked in %2 to save its state and make way.',
+          whose,
+          formatDuration(outlook.stop.left, trans)
+        )
+      : trans.__('%1 is asked now to save its state and make way.', whose);
+  }
   return outlook.idle_after > 0
     ? trans.__(
         'Idle GPUs are asked back after %1.',
@@ -78,6 +89,17 @@ function whoseText(idle: Idle, trans: TranslationBundle): string {
   return idle.environment === null
     ? trans.__("Somebody's kernel")
     : trans.__('A kernel of %1', idle.environment);
+}
+
+function stopsText(stop: Stop, trans: TranslationBundle): string {
+  if (stop.mine) {
+    return stop.name
+      ? trans.__('Your %1', stop.name)
+      : trans.__('A batch program of yours');
+  }
+  return stop.environment === null
+    ? trans.__("Somebody's batch program")
+    : trans.__('A batch program of %1', stop.environment);
 }
 
 /** `0.08 of 0.05 in the last 7 d`: GPU-hours. */
