@@ -600,9 +600,11 @@ def _pinned_rates(bench: Bench, torch: Any) -> dict[str, float]:
 
 
 def _in_python(code: str, environ: dict[str, str]) -> Any:
-    """The JSON that a new Python prints last."""
+    """The JSON that a program prints last. Its import of a framework is a wish for a GPU."""
+    from support.program import program
+
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, program(code)],
         env={**os.environ, **environ, "PYTHONPATH": os.fspath(ROOT)},
         capture_output=True,
         text=True,
