@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.holding import gpu_number
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
@@ -175,7 +176,7 @@ class AdminHandler(AdminPage):
                 shown.node, Method.HISTORY, limit=EVENTS, environment=wanted.environment or None
             )
         every = told.document["events"] if told.document is not None else []
-        gpus = {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in status["gpus"]} if status else {}
+        gpus = {gpu["uuid"]: f"GPU {gpu_number(gpu)}" for gpu in status["gpus"]} if status else {}
         kinds = {event["kind"]: event.get("what") or event["kind"] for event in every}
         if wanted.kind:
             kinds.setdefault(wanted.kind, wanted.kind)

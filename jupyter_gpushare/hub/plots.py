@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+from jupyter_gpushare.protocol.holding import gpu_number
+
 from . import words
 
 Json = Mapping[str, Any]
@@ -112,7 +114,7 @@ def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> Plot:
     texts = [*(area.text for area in areas), f"free {_bytes(free)}"]
     lane_texts = ", ".join(lane.text for lane in lanes)
     more = "; ".join(f"{line.name.lower()} {line.text}" for line in lines)
-    title = f"GPU {gpu['index']}"
+    title = f"GPU {gpu_number(gpu)}"
     return Plot(
         title=title,
         memory=words.size(gpu["memory"]),

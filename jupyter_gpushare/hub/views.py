@@ -141,7 +141,7 @@ def _quota_view(
         if memory > 0:
             limit = quota["memory"] or gpu["memory"]
             text = f"{words.size(memory)} of {words.size(limit)}"
-            bars.append(bar(f"Memory on GPU {gpu['index']}", text, memory, limit))
+            bars.append(bar(f"Memory on GPU {holding.gpu_number(gpu)}", text, memory, limit))
     budget = quota.get("budget")
     if budget:
         label = f"GPU-hours {budget_when(budget)}"
@@ -286,7 +286,7 @@ def _lease_view(place: int, lease: Json, waiting: Json | None, status: Json) -> 
         title=task_title(lease),
         path=lease["path"] or "",
         environment=lease["environment"] or "",
-        where=", ".join(f"GPU {part['index']}" for part in lease["gpus"]),
+        where=", ".join(f"GPU {holding.gpu_number(part)}" for part in lease["gpus"]),
         memory=memory,
         since=since,
         lasts=words.duration(status["node"]["time"] - since),
@@ -373,10 +373,12 @@ def _sharing_text(lease: Json, now: float) -> str:
         limit, most = part.get("limit", part["memory"]), lease.get("memory_most")
         if most:
             share = f"{words.size(limit)} of {words.size(part['memory'])} to {words.size(most)}"
-            parts.append(f"May use {share} on GPU {part['index']}.")
+            parts.append(f"May use {share} on GPU {holding.gpu_number(part)}.")
         elif limit != part["memory"]:
             how = "lifted" if limit > part["memory"] else "lowered"
-            parts.append(f"Its limit on GPU {part['index']} is {how} to {words.size(limit)}.")
+            parts.append(
+                f"Its limit on GPU {holding.gpu_number(part)} is {how} to {words.size(limit)}."
+            )
     over = lease.get("over_limit")
     if over is not None:
         parts.append(f"Uses {words.size(over['used'])} and may use {words.size(over['limit'])}.")
@@ -608,7 +610,7 @@ def _gpu_view(gpu: Json, most_tasks: int | None, memory: str, time: str) -> GpuV
         start += share
     return GpuView(
         key=gpu["uuid"],
-        title=f"GPU {gpu['index']}",
+        title=f"GPU {holding.gpu_number(gpu)}",
         name=gpu["name"],
         healthy=gpu["health"] == "ok",
         problem=gpu["problem"] or "",

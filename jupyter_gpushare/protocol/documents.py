@@ -1196,6 +1196,7 @@ class GrantedGpu(TypedDict):
 
     uuid: str
     index: int
+    instance: NotRequired[IsInstance]
     name: str
     memory: Annotated[Bytes, "bytes granted"]
     limit: NotRequired[Annotated[Bytes, "bytes it may use now: more while it is lifted"]]

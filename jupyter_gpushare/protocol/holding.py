@@ -94,7 +94,7 @@ def remaining_text(quota: Document) -> str:
     count = left["gpus"]
     parts = [f"{count} GPU" if count == 1 else f"{count} GPUs"] if count else []
     parts += (
-        f"{format_size(part['bytes'])} on GPU {part['index']}"
+        f"{format_size(part['bytes'])} on GPU {gpu_number(part)}"
         for part in left["memory"]
         if isinstance(part["bytes"], int) and part["bytes"] > 0
     )

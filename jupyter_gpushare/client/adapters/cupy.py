@@ -80,7 +80,7 @@ class CuPyAdapter(ImportTimeAdapter):
                 return
             if limit and used > limit:
                 self.say(
-                    f"The lease now allows {format_size(gpu.memory)} on GPU {gpu.index}, of which "
+                    f"The lease now allows {format_size(gpu.memory)} on GPU {gpu.number}, of which "
                     f"CuPy may use {format_size(limit)}, but its arrays take {format_size(used)}. "
                     "They stay; nothing new can be allocated there until enough of them are gone."
                 )

@@ -168,7 +168,7 @@ class TorchAdapter:
         allocator.empty_cache()
         if figures.allocated > limit:
             self.say(
-                f"The lease now allows {format_size(gpu.memory)} on GPU {gpu.index}, of which "
+                f"The lease now allows {format_size(gpu.memory)} on GPU {gpu.number}, of which "
                 f"PyTorch may use {format_size(limit)}, but its tensors take "
                 f"{format_size(figures.allocated)}. They stay; nothing new can be allocated there "
                 "until enough of them are gone (`del`)."

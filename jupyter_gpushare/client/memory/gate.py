@@ -616,7 +616,7 @@ def _left(answer: object, since: float) -> float:
 
 
 def _names(grant: Grant) -> str:
-    return " and ".join(f"GPU {gpu.index}" for gpu in grant.gpus)
+    return " and ".join(f"GPU {gpu.number}" for gpu in grant.gpus)
 
 
 def _figures(devices: Sequence[DeviceFigures], grant: Grant) -> Iterator[tuple[str, int, int, int]]:

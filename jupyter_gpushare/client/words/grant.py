@@ -25,6 +25,13 @@ class GrantedGpu(NamedTuple):
     memory: int
     capacity: int
     shared_with: tuple[str, ...] = ()
+    instance: int | None = None
+
+    @property
+    def number(self) -> str:
+        """The number for people: ``0``, or ``0:1`` of a MIG instance."""
+        part = "" if self.instance is None else f":{self.instance}"
+        return f"{self.index}{part}"
 
     @property
     def whole(self) -> bool:
@@ -72,11 +79,11 @@ class Grant(NamedTuple):
     @property
     def words(self) -> str:
         """``GPU 0, 24 GiB``; ``GPU 0 and GPU 1, 8 GiB of 24 GiB each``."""
-        gpus = sorted(self.gpus, key=lambda gpu: gpu.index)
+        gpus = sorted(self.gpus, key=lambda gpu: (gpu.index, gpu.instance or 0))
         shares = [_share(gpu) for gpu in gpus]
         if len(set(shares)) > 1:
-            return "; ".join(f"GPU {gpu.index}, {_share(gpu)}" for gpu in gpus)
-        names = " and ".join(f"GPU {gpu.index}" for gpu in gpus)
+            return "; ".join(f"GPU {gpu.number}, {_share(gpu)}" for gpu in gpus)
+        names = " and ".join(f"GPU {gpu.number}" for gpu in gpus)
         return f"{names}, {shares[0]}{' each' if len(gpus) > 1 else ''}"
 
     @property
@@ -137,4 +144,13 @@ def _gpu(data: Mapping[str, Any]) -> GrantedGpu:
         if isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**63:
             raise ValueError(f"a GPU with {size!r} bytes")
     others = tuple(str(name) for name in data.get("shared_with") or ())
-    return GrantedGpu(uuid, int(data["index"]), str(data["name"]), memory, capacity, others)
+    instance = data.get("instance")
+    return GrantedGpu(
+        uuid,
+        int(data["index"]),
+        str(data["name"]),
+        memory,
+        capacity,
+        others,
+        None if instance is None else int(instance),
+    )

@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from ...protocol import names
+from .tracebacks import chain_of
 
 _TAKEN: Final = re.compile(r"invalid literal for int\(\) with base \d+: '(GPU|MIG)-")
 NOTE: Final = (
@@ -21,12 +22,8 @@ NOTE: Final = (
 
 def annotate(error: BaseException) -> None:
     """Add the note to such an error, or to the one among its causes, once."""
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
+    for one in chain_of(error):
         if isinstance(one, ValueError) and _TAKEN.match(str(one)):
             if NOTE not in getattr(one, "__notes__", ()):
                 one.add_note(NOTE)
             return
-        one = one.__cause__ or one.__context__

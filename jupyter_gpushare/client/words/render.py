@@ -113,7 +113,7 @@ def each(memory: object) -> str:
 
 def grant_words(grant: Grant) -> str:
     """``GPU 0 (8 GiB of 24 GiB, shared with your a.ipynb) and GPU 1 (all of its 80 GiB)``."""
-    return " and ".join(f"GPU {gpu.index} ({_granted(gpu)})" for gpu in grant.gpus)
+    return " and ".join(f"GPU {gpu.number} ({_granted(gpu)})" for gpu in grant.gpus)
 
 
 def _granted(gpu: GrantedGpu) -> str:

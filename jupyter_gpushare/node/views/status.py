@@ -612,6 +612,7 @@ def granted_gpus(state: State, lease: Lease) -> list[doc.GrantedGpu]:
         {
             "uuid": part.gpu,
             "index": state.gpus[part.gpu].gpu.index,
+            "instance": state.gpus[part.gpu].gpu.instance,
             "name": state.gpus[part.gpu].gpu.name,
             "memory": part.memory,
             "limit": lifts.limit(state, lease, part),
