@@ -330,6 +330,17 @@ describe('GpusView', () => {
     );
   });
 
+  it('counts tasks up to a bound only where there is one', () => {
+    const { node } = aStatus();
+    const bound = { ...node, max_tasks_per_gpu: null };
+    const { container } = show(
+      GpusView,
+      aStatus({ node: bound, gpus: [aGpu(0, { tasks: 1 })] })
+    );
+    expect(container.textContent).toContain('1 task');
+    expect(container.textContent).not.toContain(' of ');
+  });
+
   it('says since when a resident is there', () => {
     const [part] = aLease('a').gpus;
     const there = { ...part, measured: null, there_since: 1880 };
