@@ -28,7 +28,9 @@ def test_one_task_has_it_whatever_room_is_left() -> None:
 def test_nor_does_a_second_task_of_the_same_person_share_it() -> None:
     world = World(plain_config()).start([replace(gpu(0), exclusive=True)], Quota(1))
     assert isinstance(world.request("alice", 1, SMALL), core.Grant)
-    assert isinstance(world.request("alice", 2, SMALL), core.Wait)
+    waits = world.request("alice", 2, SMALL)
+    assert isinstance(waits, core.Wait)
+    assert "GPU 0 takes one task at a time" in waits.message
     world.release("L1", "alice")
     world.observe()
     assert world.gpus_of("L2") == [0]

@@ -44,7 +44,12 @@ def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom,
     else:
         is_set = config.max_tasks_per_gpu is not None
         text = texts.no_room_text(room, asked, short, ahead, is_set=is_set)
-    return joined(text, out_of_service.text(state))
+    alone = (
+        books.gpu.index
+        for books in state.gpus.values()
+        if books.gpu.exclusive and (books.reserved or books.unleased > books.system)
+    )
+    return joined(text, out_of_service.text(state), texts.exclusive_text(sorted(alone)))
 
 
 #: Behind this many requests we do not work out what would be free.

@@ -615,6 +615,18 @@ def missing_text(index: int, what: str, reason: str) -> str:
     return f"GPU {index} {what}: {reason}" + ("" if reason.endswith((".", "!", "?")) else ".")
 
 
+def exclusive_text(indices: Sequence[int]) -> str:
+    """That GPUs are taken on which the driver lets one process compute; empty: none is."""
+    if not indices:
+        return ""
+    one = len(indices) == 1
+    numbers = ", ".join(map(str, indices))
+    return (
+        f"{'GPU' if one else 'GPUs'} {numbers} {'takes' if one else 'take'} one task at a time, "
+        "whatever is free there: so says the compute mode that the administrator set."
+    )
+
+
 #: Most GPUs out of service that one sentence names with their reasons.
 MOST_NAMED: Final = 3
 NEEDS_THEM_BACK: Final = (
