@@ -157,7 +157,9 @@ def estimate(
     parameters), and ``batch`` what it is called with. Training is meant where ``loss`` or
     ``optimizer`` is given (an optimizer of the model, or "sgd", "adam", "adamw"), else a forward
     pass; ``training`` says it outright. ``loss(output)`` gives the scalar to learn from, or
-    ``loss(output, target)`` where ``batch`` is ``(inputs, target)``.
+    ``loss(output, target)`` where ``batch`` is ``(inputs, target)``. Without one it is what the
+    model gives as a scalar, else the cross entropy of all that it gives; then ``notes`` of the
+    answer says how much memory that is.
 
     Later requests of this process that name no memory reserve what is expected, where the reserve
     is ``estimate``. Without a node manager the kinds of GPUs are those that this package knows.

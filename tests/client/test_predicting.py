@@ -218,6 +218,15 @@ def test_a_step_has_all_models_losses_and_optimizers_and_nothing_else(
     assert not any(word in work.step.source for word in ("timer", "log", "print", "shown"))
 
 
+def test_a_batch_may_be_given_by_name(torchs: dict[str, Any]) -> None:
+    torchs["batch"] = {"ids": 1, "mask": 2}
+    assert work_of("G(**batch, labels=x)", torchs).batch == {
+        **torchs["batch"],
+        "labels": torchs["x"],
+    }
+    assert work_of("G(**x)", torchs).batch is None, "only the step's process can tell"
+
+
 @pytest.mark.parametrize(
     "cell",
     [

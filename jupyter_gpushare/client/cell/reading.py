@@ -46,16 +46,15 @@ def work_of(source: str, names: Mapping[str, Any]) -> Work:
     models: dict[int, str] = {}
     for call, iterations in _calls(tree, names):
         model = _value(call.func, names)
-        if not is_model(model) or not (call.args or call.keywords):
+        named = call.keywords if _is_of_torch(model) else []
+        if not is_model(model) or not (call.args or named):
             continue
         models.setdefault(id(model), ast.unparse(call.func))
+        batch: Any = None
         try:
-            batch: Any = tuple(_known(one, names) for one in call.args)
-            batch = batch[0] if len(batch) == 1 else batch
-            if not call.args:
-                batch = {one.arg: _known(one.value, names) for one in call.keywords}
-        except LookupError:
-            lacking, batch = lacking or ast.unparse(call), None
+            batch = _batch(call, names)
+        except (LookupError, TypeError, ValueError):
+            lacking = lacking or ast.unparse(call)
         if found is None or (found[1] is None and step is None):
             found = (model, batch, iterations)
     if found is None:
@@ -70,6 +69,19 @@ def work_of(source: str, names: Mapping[str, Any]) -> Work:
         )
     trains = any(_is_call_of(node, "backward") for node in ast.walk(tree))
     return Work(*found, trains, _optimizer(tree, names), tuple(models.values()), step)
+
+
+def _batch(call: ast.Call, names: Mapping[str, Any]) -> Any:
+    """What a model is called with: by place, else by name. Raises :class:`LookupError`, among
+    others, where it does not exist yet."""
+    if call.args:
+        given = tuple(_known(one, names) for one in call.args)
+        return given[0] if len(given) == 1 else given
+    named: dict[str, Any] = {}
+    for one in call.keywords:
+        value = _known(one.value, names)
+        named |= value if one.arg is None else {one.arg: value}
+    return named
 
 
 def is_model(value: object) -> bool:
