@@ -250,6 +250,8 @@ $(VENV)/.ray: $(VENV)/.lab $(INSTALLED_FROM) | $(UI)
 	@echo "Installing Ray (once) …"
 	$(call install,demo$(COMMA)pool$(COMMA)ray$(COMMA)replay)
 	@$(INSTALL) 'ray[train,tune]>=2.40'
+	@# Ray gives its agent 15 s to begin, in which a slow machine cannot compile what it imports.
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import ray.dashboard.agent' >/dev/null 2>&1 || true
 	@touch $@
 
 # Which of 60 faults do the tests find? (1 h; POWER_SEED=41 draws others)
