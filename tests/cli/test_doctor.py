@@ -335,6 +335,22 @@ def test_what_a_node_manager_reports_is_passed_on(
     assert (lost["level"], squatted["level"]) == ("problem", "warning")
 
 
+def test_gpus_that_are_left_out_are_told_and_no_quota_is_blamed(
+    quick: Quick, node: LiveNode, tmp_path: Path
+) -> None:
+    status = node.json("status")
+    status["gpus"], status["left_out"] = [], ["GPU 0 is left out: it is lost."]
+    status["quota"]["gpus"] = 0
+
+    def answer(call: dict[str, Any]) -> bytes:
+        return reply(call, result={"protocol": 1} if call["method"] == "hello" else status)
+
+    with scripted(tmp_path / "node.sock", answer):
+        _code, report = quick(tmp_path)
+    assert only(report, "GPU")["text"] == "GPU 0 is left out: it is lost."
+    assert "no GPU to share, whatever your quota is" in only(report, "quota")["text"]
+
+
 # -- the machine -----------------------------------------------------------------------------
 
 
