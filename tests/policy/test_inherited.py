@@ -90,6 +90,13 @@ def test_a_lease_without_others_ends_with_the_process_that_asked(ends: object) -
     assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
 
 
+def test_a_member_that_ends_takes_the_lease_from_nobody() -> None:
+    world = joined(TRAINING)
+    world.run(cmd.Release(world.at, HERS, ALICE, ends=process(TRAINING)))
+    assert world.state.leases[HERS].task.process == process(KERNEL)
+    assert phase(world, "L1") == "held"
+
+
 def test_a_lease_that_somebody_gives_back_ends_for_all_that_joined_it() -> None:
     world = joined(TRAINING)
     world.release("L1", "alice")

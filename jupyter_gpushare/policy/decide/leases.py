@@ -121,7 +121,8 @@ def _release(draft: Draft, command: cmd.Release) -> Decision:
     own = own_lease(draft, command.lease, command.environment, servers=command.servers)
     if lease is None or lease.phase is LeasePhase.ENDED or not (own or command.admin):
         return unknown_lease()
-    if command.ends == lease.task.process and goes_on(draft, lease):
+    is_task = command.ends == lease.task.process
+    if command.ends is not None and (not is_task or goes_on(draft, lease)):
         return Done(lease.id)
     queued = lease.phase is LeasePhase.QUEUED
     reason = EndReason.CANCELLED if queued else EndReason.RELEASED
