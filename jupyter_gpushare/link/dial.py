@@ -6,11 +6,22 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from jupyter_gpushare.protocol import secured, sockets
 
 #: A connection's two ends, for whoever opened it.
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Budget(Protocol):
+    """What a host's messages may cost us, over all connections to it."""
+
+    def spend(self, seconds: float = 0.0) -> None:
+        """A message took so long."""
+
+    async def may_speak(self) -> None:
+        """Wait until there is time for another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,7 @@ class Host:
     address: str
     context: Callable[[], ssl.SSLContext] = field(repr=False)
     port: int = secured.HOST_PORT
+    budget: Budget | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.address}:{self.port})"

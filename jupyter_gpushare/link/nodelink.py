@@ -16,11 +16,12 @@ import random
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from jupyter_gpushare._version import __version__
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import ProtocolError, RemoteError, RemoteProtocolError
+from jupyter_gpushare.protocol.framing import MAX_LINE_FROM_HOST, MAX_LINE_FROM_NODE
 from jupyter_gpushare.protocol.messages import (
     PROTOCOL,
     Answer,
@@ -33,7 +34,7 @@ from jupyter_gpushare.protocol.messages import (
 )
 from jupyter_gpushare.protocol.secured import NotOfThePool, in_words
 
-from .dial import Host, open_streams
+from .dial import Budget, Host, open_streams
 from .errors import NodeProblem, NodeTimedOut, NodeUnavailable
 
 _PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)  # seconds before connecting again
@@ -70,6 +71,8 @@ class NodeLink:
     allows that.
     """
 
+    #: Bytes of a line from a host of the pool, at most.
+    LONGEST: ClassVar[int] = MAX_LINE_FROM_HOST
     #: The message of the state before the first try has ended.
     UNTRIED: Final = "The connection to the node manager was not tried yet."
 
@@ -215,8 +218,11 @@ class NodeLink:
         self._writer = writer
         tls = writer.get_extra_info("ssl_object")
         self.shown = None if tls is None else tls.getpeercert(binary_form=True)
-        self._protocol, self._dropped = ClientConnection(), ""
-        reading = asyncio.create_task(self._read(reader))
+        budget, limit = None, MAX_LINE_FROM_NODE
+        if isinstance(path, Host):
+            budget, limit = path.budget, self.LONGEST
+        self._protocol, self._dropped = ClientConnection(limit), ""
+        reading = asyncio.create_task(self._read(reader, budget))
         greeting = asyncio.create_task(self._greet())
         try:
             await asyncio.wait({reading, greeting}, return_when=asyncio.FIRST_COMPLETED)
@@ -261,10 +267,15 @@ class NodeLink:
         """The newer document in a notice; ``None``: it has none."""
         return message.params.get("status", ()) if message.notice is Notice.CHANGED else None
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def _read(self, reader: asyncio.StreamReader, budget: Budget | None) -> None:
+        clock = asyncio.get_running_loop().time
         while data := await reader.read(_CHUNK):
+            begun = clock()
             for message in self._protocol.receive(data):
                 self._receive(message)
+            if budget is not None:
+                budget.spend(seconds=clock() - begun)
+                await budget.may_speak()
 
     def _receive(self, message: Incoming) -> None:
         match message:

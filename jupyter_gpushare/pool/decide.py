@@ -6,7 +6,7 @@ Pure: the same state, command and settings always give the same result. No comma
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ..policy.books.quotas import edited
@@ -30,6 +30,10 @@ ANSWERS: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {}
 _decides: Final = registering(ANSWERS)
 
 _DONE: Final = Done()
+#: Environments to which something may be lent on one host. One that was taken over can invent
+#: names, and need not answer what it was lent. From three quarters on it goes back from those who
+#: have nothing there any more: what nobody wants stays where it is otherwise.
+MOST_HERE: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +124,9 @@ def _forget(draft: Draft, command: cmd.ForgetHost) -> Decision:
 @_decides(cmd.HostReported)
 def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
     host = draft.state.hosts.get(command.host)
-    report = command.report
-    if host is None or report.name != command.host:
+    if host is None or command.report.name != command.host:
         return _unknown(command.host)
+    report = _bounded(host, command.report)
     known = host.report
     if known is not None and host.connected and _is_older(report, known):
         return _DONE  # a message that came twice, or late
@@ -130,6 +134,7 @@ def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
     draft.emit(spoke)
     now = draft.state.hosts[command.host]
     draft.plan |= {*changed(host, dict(now.here)), *_unsettled(now)}
+    _make_room(draft, now)
     if host.serves != now.serves:
         draft.plan |= now.everybody
     for want in report.wants:
@@ -154,6 +159,37 @@ def _is_due(draft: Draft, host: Host, report: HostReport) -> bool:
     is_short = bool(host.out) and report.seconds < config.validity / 4
     after = config.interval if is_short else config.validity / 2
     return draft.at >= host.renewed + after
+
+
+def _bounded(host: Host, report: HostReport) -> HostReport:
+    """The report without the last of the names that are new there, where these are too many."""
+    told = [one.environment for one in report.environments]
+    told += [one.environment for one in report.wants]
+    new = [one for one in dict.fromkeys(told) if one not in host.out]
+    room = max(0, MOST_HERE - len(host.out))
+    if len(new) <= room:
+        return report
+    left_out = frozenset(new[room:])
+    return replace(
+        report,
+        environments=tuple(x for x in report.environments if x.environment not in left_out),
+        wants=tuple(x for x in report.wants if x.environment not in left_out),
+    )
+
+
+def _make_room(draft: Draft, host: Host) -> None:
+    """Take back what was lent longest ago to those who have nothing there."""
+    excess = len(host.out) - 3 * MOST_HERE // 4
+    if excess <= 0:
+        return
+    idle = [
+        (out.since, one)
+        for one, out in host.out.items()
+        if out.answered and out.asked and one not in host.here
+        if not draft.state.loaned(host, one)
+    ]
+    for _since, one in sorted(idle)[:excess]:
+        draft.lend(host, one, 0, host.out[one].asked_hours)
 
 
 def _is_older(report: HostReport, known: HostReport) -> bool:

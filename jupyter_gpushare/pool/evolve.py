@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from dataclasses import replace as remake
 from typing import Any, Final
 
@@ -149,10 +150,20 @@ def _spoke(state: State, event: ev.HostSpoke) -> State:
     host = state.hosts[event.host]
     here = _heard(event.report)
     touched = changed(host, here)
+    gone = touched if host.connected else {*touched, *host.told}
     now = replace(
         host, connected=True, expired=False, report=event.report, received=event.at, here=here
     )
-    return _with(state, now, touched)
+    return _with(state, _untold(now, gone), touched)
+
+
+def _untold(host: Host, gone: Iterable[Environment]) -> Host:
+    """The host without the groups that it named for those who have nothing there any more."""
+    told = host.told
+    for one in gone:
+        if one in told and one not in host.out and one not in host.here:
+            told = told.delete(one)
+    return host if told is host.told else replace(host, told=told)
 
 
 def changed(host: Host, here: dict[Environment, Here]) -> set[Environment]:
@@ -239,7 +250,17 @@ def _accepted(state: State, event: ev.BudgetAccepted) -> State:
     out = remake(old, gpus=event.gpus, hours=old.asked_hours, answered=True, reclaim=given_back)
     idle = not (out.gpus or out.asked or out.why)
     outs = _drop(host.out, event.environment) if idle else host.out.set(event.environment, out)
-    return _with(state, replace(host, out=outs), (event.environment,))
+    now = _untold(replace(host, out=outs), (event.environment,))
+    return _with(state, now, (event.environment,))
+
+
+@_evolves(ev.BudgetStands)
+def _stands(state: State, event: ev.BudgetStands) -> State:
+    host = state.hosts[event.host]
+    out = Out(**{part.name: getattr(event, part.name) for part in fields(Out)})
+    state = replace(state, number=max(state.number, event.number))
+    now = replace(host, out=host.out.set(event.environment, out))
+    return _with(state, now, (event.environment,))
 
 
 @_evolves(ev.Renewed)

@@ -15,9 +15,10 @@ from ..link.dial import Host as Place
 from ..link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
 from ..link.nodelink import NodeLink
 from ..policy.words.model import Quota
-from ..protocol.framing import MAX_LINE, encode
+from ..protocol.framing import MAX_LINE, MAX_REPORT, encode
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.reading import BadParameter
+from .budget import HostBudget
 from .ledger import LedgerProblem
 from .words import commands as cmd
 from .words.effects import Budget, DrainHost, Effect, Follow, Hint, Lend, ResumeHost
@@ -36,6 +37,8 @@ Submit = Callable[[Callable[[float], cmd.Command]], Awaitable[object]]
 
 class ControlLink(NodeLink):
     """A link whose documents are the host's reports, not a viewer's status."""
+
+    LONGEST = MAX_REPORT
 
     def __init__(self, pool: str, **rest: Any) -> None:
         super().__init__(name=CLIENT, why=lambda: None, **rest)
@@ -69,8 +72,11 @@ class HostLink:
         patience: float,
         silence: float,
         log: logging.Logger,
+        budget: HostBudget | None = None,
     ) -> None:
         self.host = host
+        #: Whoever works on a command of this host's spends it.
+        self.budget = budget or HostBudget()
         #: Why the host cannot be reached, for people; empty: it can.
         self.problem = NodeLink.UNTRIED
         self._submit = submit
@@ -120,6 +126,7 @@ class HostLink:
                 self.problem = ""
                 connected, generation = True, state.generation
                 await self._have(partial(cmd.HostReported, host=self.host, report=report))
+                await self.budget.may_report()
 
     async def _have(self, make: Callable[[float], cmd.Command]) -> None:
         """Have a command worked on. If that fails, all is told anew on a new connection."""
@@ -160,6 +167,7 @@ class HostLink:
         except NodeProblem as problem:
             self._failed("report", problem)
             return
+        await self.budget.may_report()
         report = self._read(document)
         if report is not None:
             await self._have(partial(cmd.HostReported, host=self.host, report=report))

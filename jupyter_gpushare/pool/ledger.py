@@ -13,13 +13,25 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from .words.events import EVENTS, BudgetAccepted, BudgetLent, Event
+from .evolve import evolve
+from .state import Host, State
+from .words.events import (
+    EVENTS,
+    BudgetAccepted,
+    BudgetLent,
+    BudgetStands,
+    Event,
+    GroupsTold,
+    HostAdded,
+    HostForgotten,
+)
+from .words.hosts import Environment
 
 #: Marks the file as ours ("pool" in ASCII).
 _APPLICATION: Final = 0x706F6F6C
@@ -34,8 +46,10 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 #: Seconds for another pool to end.
 _OTHER_ENDS: Final = 5.0
-#: What is lent is written anew at each change; only the newest of it counts.
-_LENDING: Final = (BudgetLent.__name__, BudgetAccepted.__name__)
+#: What hosts make the pool write at each change.
+_OF_HOSTS: Final = tuple(
+    kind.__name__ for kind in (BudgetLent, BudgetAccepted, BudgetStands, GroupsTold, HostForgotten)
+)
 
 
 class LedgerProblem(Exception):
@@ -50,14 +64,6 @@ class Audited:
     by: str
     kind: str
     data: dict[str, Any]
-
-
-class _Row(NamedTuple):
-    """What was lent to an environment on a host, or (``is_answer``) what the host accepted."""
-
-    seq: int
-    is_answer: bool
-    gpus: int
 
 
 class PoolLedger:
@@ -156,21 +162,41 @@ class PoolLedger:
             ) from error
 
     def prune(self) -> int:
-        """Forget what was lent before what is lent now; how many records that were.
+        """Put how each sub-budget stands in place of its history; how many records went.
 
-        What people did stays.
+        Of groups that a host named for somebody the newest stay, if something is lent there. So
+        however often a host changes its mind, and whatever names it invents, two records stay for
+        each environment to which something is lent there. What people did stays.
         """
-        marks = ", ".join("?" * len(_LENDING))
-        lent: dict[tuple[str, str], list[_Row]] = {}
-        for seq, kind, host, environment, gpus in self._db.execute(
-            "SELECT seq, kind, host, environment, json_extract(data, '$.gpus') FROM events "
-            f"WHERE kind IN ({marks}) ORDER BY seq",
-            _LENDING,
-        ):
-            row = _Row(seq, kind == BudgetAccepted.__name__, gpus)
-            lent.setdefault((host, environment), []).append(row)
-        old = [seq for rows in lent.values() for seq in _superseded(rows)]
+        marks = ", ".join("?" * len(_OF_HOSTS))
+        rows = self._db.execute(
+            f"SELECT seq, kind, data FROM events WHERE kind IN ({marks}) ORDER BY seq", _OF_HOSTS
+        )
+        known: dict[tuple[str, Environment], list[tuple[int, Event]]] = {}
+        old: list[int] = []
+        for seq, kind, data in rows:
+            event: Any = self._event(seq, kind, data)
+            if isinstance(event, HostForgotten):
+                for key in [key for key in known if key[0] == event.host]:
+                    old += (before for before, _event in known.pop(key))
+            else:
+                known.setdefault((event.host, event.environment), []).append((seq, event))
+        stands: list[tuple[str, str, int]] = []
+        for (host, environment), several in known.items():
+            lending = [seq for seq, event in several if not isinstance(event, GroupsTold)]
+            told = [seq for seq, event in several if isinstance(event, GroupsTold)]
+            after = _after(host, (event for _seq, event in several))
+            old += told[:-1] if environment in after.told and environment in after.out else told
+            if (out := after.out.get(environment)) is None:
+                old += lending
+                continue
+            *before, newest = lending
+            old += before
+            now = BudgetStands(several[-1][1].at, host, environment, **asdict(out))
+            data = json.dumps(msgspec.to_builtins(now))
+            stands.append((BudgetStands.__name__, data, newest))
         with self._transaction():
+            self._db.executemany("UPDATE events SET kind = ?, data = ? WHERE seq = ?", stands)
             self._db.executemany("DELETE FROM events WHERE seq = ?", [(seq,) for seq in old])
         return len(old)
 
@@ -225,20 +251,9 @@ def _locked(file: int, until: float) -> bool:
             return True
 
 
-def _superseded(rows: Sequence[_Row]) -> list[int]:
-    """Of one environment on one host: what is older than the last answer and its question.
-
-    Without an answer any of them may be what the host has. What grew last stays, too: the newest
-    borrower is asked first.
-    """
-    answers = [place for place, row in enumerate(rows) if row.is_answer]
-    if not answers:
-        return []
-    kept, now = 0, 0
-    for place, row in enumerate(rows):
-        if not row.is_answer and row.gpus > now:
-            kept = place
-        now = row.gpus if row.is_answer else max(now, row.gpus)
-    stays = {kept, kept + 1} if kept + 1 in answers else {kept}
-    older = enumerate(rows[: max(answers[-1] - 1, 0)])
-    return [row.seq for place, row in older if place not in stays]
+def _after(host: str, events: Iterable[Event]) -> Host:
+    """A host after these events, and no others."""
+    state = evolve(State(), HostAdded(0.0, host, ""))
+    for event in events:
+        state = evolve(state, event)
+    return state.hosts[host]

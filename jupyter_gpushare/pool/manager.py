@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,7 @@ from typing import Any, Final, TypeVar
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
 from . import core
+from .budget import HostBudget
 from .clock import PoolClock
 from .configuration import Pool
 from .hostlink import HostLink
@@ -78,6 +80,7 @@ class PoolManager:
         self.quotas = PoolQuotas(settings.quotas, self.submit)
         self._dial = dial or self._over_tls
         self._addresses: dict[Host, str] = {}
+        self._budgets: dict[Host, HostBudget] = {}
         self._turn = asyncio.Lock()
         #: Set, and replaced by another, at the next step.
         self._stepped = asyncio.Event()
@@ -160,10 +163,13 @@ class PoolManager:
         """Work on a command, which gets the time of its turn. Raises :class:`LedgerProblem`."""
         async with self._turn:
             command = make(self._clock.now())
+            begun = time.monotonic()
             step = core.step(self.state, command, self.config)
             host = self.state.hosts.get(getattr(command, "host", ""))
             had_report = host is not None and host.connected
             durable = [event for event in step.events if event.DURABLE]
+            if host is not None and isinstance(command, cmd.HostReported | cmd.LendAnswered):
+                self._budget(host.name).spend(time.monotonic() - begun, len(durable))
             if durable:
                 await self._append(durable)
             self.state = step.state
@@ -246,7 +252,11 @@ class PoolManager:
 
     def _over_tls(self, host: Host, address: str) -> Place:
         name, _, port = address.rpartition(":")
-        return Place(host, name, self._authority.call_context, int(port))
+        budget = self._budget(host)
+        return Place(host, name, self._authority.call_context, int(port), budget)
+
+    def _budget(self, host: Host) -> HostBudget:
+        return self._budgets.setdefault(host, HostBudget())
 
     async def _joined(self, host: Joined) -> None:
         await self.add(host.name, f"{host.address}:{host.port}", host.invited_by)
@@ -279,10 +289,12 @@ class PoolManager:
                     patience=self.settings.answer_timeout,
                     silence=self.settings.silence,
                     log=self.log,
+                    budget=self._budget(host),
                 )
                 link.start()
         for host in [one for one in self.links if one not in self.state.hosts]:
             gone = self.links.pop(host)
+            self._budgets.pop(host, None)
             self._spawn(gone.close())
 
     def _find(self, host: Host) -> str | Place | None:

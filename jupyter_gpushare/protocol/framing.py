@@ -12,6 +12,10 @@ from .errors import PARSE_ERROR, LocalProtocolError, RemoteProtocolError
 MAX_LINE: Final = 65536
 #: Bytes of a line that a node manager may send: the status of a large node is long.
 MAX_LINE_FROM_NODE: Final = 16 * 1024 * 1024
+#: The same from a host of a pool, which may have been taken over: a status for a viewer, and the
+#: report for the pool, which names 1,024 people and as many waiting requests at most.
+MAX_LINE_FROM_HOST: Final = 4 * 1024 * 1024
+MAX_REPORT: Final = 1024 * 1024
 
 
 class LineFramer:

@@ -27,7 +27,7 @@ from .shapes import (
 from .shapes import shape as shape_of
 from .sizes import GPUS_OF_QUOTA
 
-_MOST_PARTS: Final = 1024  # objects in a list
+MOST_PARTS: Final = 1024  # objects in a list
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -202,9 +202,9 @@ def _parts(part: Shape) -> Callable[[Any], tuple[Any, ...]]:
     read_one = _value(part) if kind is str else reader(part.kind)
 
     def read(value: Any) -> tuple[Any, ...]:
-        is_list = isinstance(value, list) and len(value) <= _MOST_PARTS
+        is_list = isinstance(value, list) and len(value) <= MOST_PARTS
         if not is_list or not all(isinstance(item, kind) for item in value):
-            raise _Wrong(f" must be a list of at most {_MOST_PARTS} {plural}.")
+            raise _Wrong(f" must be a list of at most {MOST_PARTS} {plural}.")
         return tuple(read_one(item) for item in value)
 
     return read
@@ -214,8 +214,8 @@ def _texts(read_one: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
     """A list of texts; the form is that of each."""
 
     def read(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or len(value) > _MOST_PARTS:
-            raise _Wrong(f" must be a list of at most {_MOST_PARTS} texts.")
+        if not isinstance(value, list) or len(value) > MOST_PARTS:
+            raise _Wrong(f" must be a list of at most {MOST_PARTS} texts.")
         return tuple(map(read_one, value))
 
     return read

@@ -9,7 +9,7 @@ import pytest
 from support.pool_world import CONFIG, World, gpu, report
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
-from jupyter_gpushare.pool import texts
+from jupyter_gpushare.pool import decide, texts
 from jupyter_gpushare.pool.core import State, evolve, step
 from jupyter_gpushare.pool.decide import ANSWERS
 from jupyter_gpushare.pool.draft import Done, Refuse
@@ -87,6 +87,50 @@ def test_drain_is_told_again_until_it_is_done() -> None:
     assert len(world.drains) == 2
     world.do(cmd.Resume(world.time, "a", "root"))
     assert world.drains[2:] == [eff.ResumeHost("a")]
+
+
+def wanting(number: int, *, groups: tuple[str, ...] = ()) -> Want:
+    return Want(EnvironmentName(f"nobody-{number}"), 1, None, "interactive", 1.0, groups)
+
+
+def test_a_host_that_invents_people_is_lent_to_so_many_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decide, "MOST_HERE", 20)
+    world = World("a")
+    at = world.nodes["a"].clock
+    for batch in range(4):
+        names = tuple(wanting(10 * batch + n, groups=("x",)) for n in range(10))
+        told = report("a", at + batch + 1.0, wants=names)
+        world.do(cmd.HostReported(world.time, "a", told))  # and it answers nothing
+        host = world.state.hosts["a"]
+        assert len(host.out) == min(10 * (batch + 1), 20)
+        assert len(host.told) <= 20
+    # Whom it was lent to stays served, also in a report that names others first.
+    others = tuple(wanting(90 + n) for n in range(10))
+    told = report("a", at + 9.0, wants=(*others[:5], wanting(7), *others[5:]))
+    world.do(cmd.HostReported(world.time, "a", told))
+    assert set(world.state.hosts["a"].here) == {"nobody-7"}
+
+
+def test_those_who_have_nothing_on_a_host_any_more_make_room_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With them go the groups that the host named for them."""
+    monkeypatch.setattr(decide, "MOST_HERE", 8)
+    world = World("a")
+    at = world.nodes["a"].clock
+    for number in range(20):
+        for again in range(3):  # reports come all the time
+            told = report("a", at + number + again / 4, wants=(wanting(number, groups=("x",)),))
+            world.do(cmd.HostReported(world.time, "a", told))
+            for one, out in tuple(world.state.hosts["a"].out.items()):
+                accepted = (Accepted(one, out.asked, 0),)
+                world.do(cmd.LendAnswered(world.time, "a", out.number, accepted))
+        host = world.state.hosts["a"]
+        assert host.out[f"nobody-{number}"].gpus == 1, "each newcomer is served"
+        assert len(host.out) <= 8
+        assert set(host.told) <= set(host.out)
 
 
 def test_drained_host_is_lent_nothing_new() -> None:

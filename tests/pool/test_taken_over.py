@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import sqlite3
 import ssl
 import threading
 import time
@@ -23,6 +24,7 @@ from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.node.host.membership import Membership, ask
 from jupyter_gpushare.pool import joining
+from jupyter_gpushare.pool.decide import MOST_HERE
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.secured import client_context
 
@@ -56,6 +58,9 @@ TRIES = [
 class Evil:
     """Answers the pool as the host ``evil``, and keeps what it hears."""
 
+    #: Reports with a thousand new people each.
+    SAYS = 0
+
     def __init__(self, folder: Path, pool: RunningPool) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         port = self._listener.getsockname()[1]
@@ -66,7 +71,7 @@ class Evil:
         self.folder = folder
         self._member = Membership.keep(folder, asked, told)
         self.heard: list[dict[str, Any]] = []
-        self.answered = 0
+        self.said = 0
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
@@ -90,6 +95,16 @@ class Evil:
                         for number, (method, params) in enumerate(TRIES):
                             lines.write(self._line(id=9000 + number, method=method, params=params))
                         lines.write(self._line(method="report", params={**REPORT, "at": 101.0}))
+                        threading.Thread(target=self._flood, args=(lines,)).start()
+
+    def _flood(self, lines: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            for number in range(self.SAYS):
+                row = {**WANTS[0], "gpus": 1}
+                wants = [{**row, "environment": f"n{number}-{n}"} for n in range(1000)]
+                told = {**REPORT, "at": 102.0 + number, "wants": wants}
+                lines.write(self._line(method="report", params=told))
+                self.said += 1
 
     def _line(self, **message: Any) -> bytes:
         return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
@@ -159,6 +174,37 @@ def test_it_raises_no_quota_and_reads_nobody_s_names(
     assert all("token" not in one.get("params", {}) for one in evil.heard)
     # The pool answers no call: it is the one that asks.
     assert not [one for one in evil.heard if "result" in one or "error" in one]
+
+
+def test_what_it_says_without_end_is_bounded(
+    tmp_path: Path, pool: RunningPool, b: PoolHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New people in each report left 2,000 records, as fast as it could say them, for ever."""
+    monkeypatch.setattr(Evil, "SAYS", 200)
+    begun = time.monotonic()
+    with taken_over(tmp_path / "evil", pool) as evil, b.client("bob") as bob:
+        pool.sees("b", "evil")
+        until(lambda: evil.said == evil.SAYS or time.monotonic() > begun + 4.0, "it says much")
+        bob.request(name="work")
+        assert pool.host("b")["lent"]["bob"]["gpus"] == 1
+        assert len(pool.host("evil")["lent"]) <= MOST_HERE
+        rows = f"file:{pool.directory}/pool/ledger.sqlite?mode=ro"
+        with contextlib.closing(sqlite3.connect(rows, uri=True)) as ledger:
+            (count,) = ledger.execute("SELECT count(*) FROM events").fetchone()
+        # What may be left at once and since, and what one report and its answer leave beyond.
+        assert count <= 5_000 + 50 * (time.monotonic() - begun) + 8_000
+
+
+def test_a_report_that_is_longer_than_a_mebibyte_is_not_read(
+    tmp_path: Path, pool: RunningPool, b: PoolHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(REPORT, "boot_id", "x" * 2**20)
+    with taken_over(tmp_path / "evil", pool):
+        until(
+            lambda: "A line is longer than 1048576 bytes" in pool.host("evil")["problem"],
+            "why it cannot be used",
+        )
+        pool.sees("b")
 
 
 def _told_of(evil: Evil, name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ...policy.books.quotas import QuotaBook
 from ...policy.books.state import GpuState, Lease, State
@@ -15,6 +16,11 @@ from ...policy.words.config import PolicyConfig
 from ...policy.words.model import Activity, BudgetLevel, EnvironmentName, LeasePhase, PriorityClass
 from ...policy.words.promises import WHOLE
 from ...protocol import documents as doc
+from ...protocol.framing import MAX_REPORT, encoded
+from ...protocol.reading import MOST_PARTS
+
+#: Bytes of a report's line that are left for what is around it.
+_AROUND: Final = 1024
 
 
 def report(
@@ -30,7 +36,8 @@ def report(
     """The host at boot time ``at``; ``recent`` are the waits of requests granted lately.
 
     ``talking``: the environments of which a server or task is connected. ``estimates``: what
-    people's newest models need.
+        people's newest models need. Where there are more of these, of people or of requests than a
+        pool reads of one host, the last ones are left out.
     """
     claimed = Counter(gpu for _lease, gpu in state.claims)
     left, batch = _shares_left(state, config)
@@ -38,7 +45,7 @@ def report(
         _gpu(state, books, config, claimed[uuid], (left.get(uuid, WHOLE), batch[uuid]))
         for uuid, books in state.gpus.items()
     ]
-    return {
+    told: doc.HostReport = {
         "name": name,
         "boot_id": state.boot_id,
         "at": at,
@@ -54,6 +61,18 @@ def report(
         "queue": len(state.queue.waiting),
         "expected_wait": _expected_wait(state, gpus, recent),
     }
+    most = MOST_PARTS
+    while True:
+        told = {
+            **told,
+            "environments": told["environments"][:most],
+            "wants": told["wants"][:most],
+            "talking": told["talking"][:most],
+            "estimates": told["estimates"][:most],
+        }
+        if not most or len(encoded(told)) < MAX_REPORT - _AROUND:
+            return told
+        most //= 2
 
 
 def _valid(book: QuotaBook, at: float) -> float:
@@ -120,7 +139,9 @@ def _environments(state: State) -> list[doc.HostEnvironment]:
             "gpu_hours": state.budget(name).spent,
             "lent": book.lent[name].quota.gpus if _lends(book, name) else 0,
         }
-        for name in sorted({*held, *waiting, *parked, *book.lent})
+        for name in sorted(
+            {*held, *waiting, *parked, *book.lent}, key=lambda name: (not held[name], name)
+        )
     ]
 
 

@@ -108,6 +108,23 @@ class BudgetAccepted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetStands(Event):
+    """How a sub-budget stood, in place of all that was lent and accepted before: see `state.Out`"""
+
+    host: Host
+    environment: Environment
+    gpus: int
+    asked: int
+    number: int
+    answered: bool
+    hours: float | None
+    asked_hours: float | None
+    since: float
+    reclaim: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Renewed(Event):
     """All that is lent to a host was sent again, for another validity."""
 
