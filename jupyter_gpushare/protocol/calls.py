@@ -174,6 +174,9 @@ class AttachParams:
         Range(1, 2**31),
         "a process that the calling one has started: it joins the lease, if it cannot ask itself",
     ] = None
+    worker: Annotated[
+        bool, "it is to end with the process that started it, as a data loader's worker is"
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,11 @@ def test_a_program_that_never_asked_is_no_squatter(
         ) as alice:
             alice.ok("import caffe")
             (lease,) = leases(root)
-            alice.ok("!nohup sleep 600 > /dev/null 2>&1 & echo $! > started")
-            alice.ok("started = int(open('started').read())")
-            program = int(alice.ok("print(started)").stream())
+            started = tmp_path / "started"
+            # What `nohup` does, too, but perhaps after the terminal has gone.
+            alice.ok(f"!trap '' HUP; sleep 600 > /dev/null 2>&1 & echo $! > {started}")
+            until(lambda: started.exists() and started.read_text(), "it has started")
+            program = int(started.read_text())
             after.callback(os.kill, program, signal.SIGKILL)
             nvml_world.add_process(gpu, program, 8 * GIB)
             after.callback(nvml_world.remove_process, gpu, program)

@@ -160,6 +160,27 @@ def test_who_goes_on_and_is_not_on_the_gpu_keeps_it_for_a_stated_time() -> None:
     assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
 
 
+def test_workers_that_are_left_alone_end_the_lease_soon() -> None:
+    """Those of a data loader whose notebook was killed; they are the task only for want of others.
+
+    Where they are what computes, as ranks are that were spawned, they are on the GPU and keep it.
+    """
+    world = joined(simulated=False)
+    for pid, is_worker in ((TRAINING, True), (WORKER, False)):
+        world.run(cmd.Attach(world.at, HERS, ALICE, process(pid), is_worker))
+    kernel_dies(world)
+    assert world.state.leases[HERS].task.process == process(WORKER), "the younger one, no worker"
+    assert restarted(world).leases[HERS].workers == {process(TRAINING)}
+    beats(world, 2 * world.config.heartbeat_timeout)
+    world.die(WORKER)
+    world.memory[(TRAINING, HERE)] = GIB
+    beats(world, 2 * world.config.survivor_grace)
+    assert phase(world, "L1") == "held"
+    del world.memory[(TRAINING, HERE)]
+    beats(world, world.config.heartbeat_timeout + 15)
+    assert (phase(world, "L1"), phase(world, "L2")) == ("forgotten", "held")
+
+
 def test_who_goes_on_is_idle_while_nothing_of_it_computes() -> None:
     """A server without its notebook, say. What the kernel told of its cells is over."""
     world = joined(TRAINING, simulated=False)

@@ -24,7 +24,7 @@ from ..session.holding import Holding, Standing
 from ..session.interrupts import deaf_to_interrupts
 from ..session.origin import origin
 from ..session.session import Session
-from ..session.task import describe_task
+from ..session.task import describe_task, is_worker
 from ..session.visible import cuda_started
 from ..words import display
 from ..words.classes import class_of
@@ -114,7 +114,8 @@ class Getting:
         lease, secret = self._parent_lease or "", self._parent_secret or ""
         try:
             session = self._line.any()
-            result = session.call(Method.ATTACH, lease=lease, secret=secret, again=True)
+            shown = {"lease": lease, "secret": secret, "worker": is_worker()}
+            result = session.call(Method.ATTACH, again=True, **shown)
         except NodeUnavailable:
             if not self._holding.visible.names_gpus:
                 raise

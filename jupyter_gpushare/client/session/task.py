@@ -28,6 +28,12 @@ def running_kernel() -> Any:
     return app if getattr(session, "pid", None) == os.getpid() else None
 
 
+def is_worker() -> bool:
+    """Whether :mod:`multiprocessing` has started this process, which ends with its parent then."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
+
+
 def describe_task(environ: Mapping[str, str]) -> dict[str, Any]:
     """The ``task`` of a request."""
     app = running_kernel()

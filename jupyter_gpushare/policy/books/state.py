@@ -104,6 +104,8 @@ class Lease:
     tells: bool = False
     allocations: tuple[Allocation, ...] = ()
     members: frozenset[ProcessId] = frozenset()
+    #: Those of its members that are to end with their parent.
+    workers: frozenset[ProcessId] = frozenset()
     granted_at: float | None = None
     changed_at: float = 0.0
     stalled: bool = False

@@ -27,7 +27,7 @@ def _attach(draft: Draft, command: cmd.Attach) -> Decision:
     if lease is None:
         return unknown_lease()
     if command.process not in lease.members:
-        draft.emit(ev.MemberJoined(draft.at, lease.id, command.process))
+        draft.emit(ev.MemberJoined(draft.at, lease.id, command.process, command.worker))
     draft.emit(ev.HeartbeatSeen(draft.at, lease.id))
     if lease.phase is LeasePhase.QUEUED:
         return Wait(lease.id, "This request is in the queue.")

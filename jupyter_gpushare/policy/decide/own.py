@@ -40,12 +40,15 @@ def own_lease(
 
 
 def goes_on(draft: Draft, lease: Lease) -> bool:
-    """Whether others go on with a held lease whose task ends now; then the oldest is its task."""
+    """Whether others go on with a held lease whose task ends now; then the oldest is its task.
+
+    One that is to end with its parent is so only if there is no other.
+    """
     task = lease.task.process
     others = lease.members - {task}
     if lease.phase is not LeasePhase.HELD or not others:
         return False
-    heir = min(others, key=lambda process: (process.start_time, process))
+    heir = min(others, key=lambda one: (one in lease.workers, one.start_time, one))
     draft.emit(ev.MemberLeft(draft.at, lease.id, task))
     draft.emit(ev.LeaseInherited(draft.at, lease.id, lease.environment, heir))
     return True

@@ -280,7 +280,8 @@ def _member_joined(state: State, event: ev.MemberJoined) -> State:
     lease = lease_of(state, event.lease)
     if event.process in lease.members:
         return state
-    lease = replace(lease, members=lease.members | {event.process})
+    workers = lease.workers | ({event.process} if event.worker else set())
+    lease = replace(lease, members=lease.members | {event.process}, workers=workers)
     others = state.others
     for part in lease.allocations:
         others = drop(others, (lease.id, part.gpu))
@@ -296,7 +297,8 @@ def _member_joined(state: State, event: ev.MemberJoined) -> State:
 @evolves(ev.MemberLeft)
 def _member_left(state: State, event: ev.MemberLeft) -> State:
     lease = lease_of(state, event.lease)
-    lease = replace(lease, members=lease.members - {event.process})
+    gone = {event.process}
+    lease = replace(lease, members=lease.members - gone, workers=lease.workers - gone)
     state = replace(
         state,
         leases=state.leases.set(lease.id, lease),

@@ -152,7 +152,9 @@ def unused(
         since = max(lease.inherited_at or 0.0, *(claim.since for claim, _gpu in claims))
         is_seen = any(claim.phase is ClaimPhase.RESIDENT for claim, _gpu in claims)
         is_known = all(gpu in measured for _claim, gpu in claims) and not lease.is_resuming
-        if is_known and not is_seen and at - since >= config.survivor_grace:
+        only_workers = lease.members <= lease.workers
+        grace = config.heartbeat_timeout if only_workers else config.survivor_grace
+        if is_known and not is_seen and at - since >= grace:
             yield lease
 
 

@@ -101,7 +101,12 @@ class RequestLease(Command):
 
 @dataclass(frozen=True, slots=True)
 class Attach(OfTask):
-    """A process that showed the lease's secret: after a reconnect, or to join its parent's."""
+    """A process that showed the lease's secret: after a reconnect, or to join its parent's.
+
+    ``worker``: it is to end with its parent.
+    """
+
+    worker: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ class PolicyConfig:
         300.0,
         Unit.SECONDS,
         "Seconds for which processes keep a lease after the one that asked for it has ended, if "
-        "nothing of theirs is seen on its GPUs: a data loader's worker without its notebook, say.",
+        "nothing of theirs is seen on its GPUs. Workers of multiprocessing, such as a data "
+        "loader's, that are left alone keep it for heartbeat_timeout.",
         least=1.0,
     )
     restart_grace: float = setting(

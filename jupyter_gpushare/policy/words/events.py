@@ -291,9 +291,13 @@ class LeaseGranted(OfLease):
 
 @dataclass(frozen=True, slots=True)
 class MemberJoined(AboutLease):
-    """A process joined a lease: a child of the task, or the task's own new process."""
+    """A process joined a lease: a child of the task, or the task's own new process.
+
+    ``worker``: a child that is to end with its parent.
+    """
 
     process: ProcessId
+    worker: bool = since(3, False)
 
 
 @dataclass(frozen=True, slots=True)
