@@ -17,6 +17,7 @@ from jupyter_gpushare.protocol import calls
 from jupyter_gpushare.protocol import documents as doc
 from jupyter_gpushare.protocol.messages import MOST_MEMORY, Method
 from jupyter_gpushare.protocol.secured import HOST_NAME
+from jupyter_gpushare.protocol.sizes import LEAST_MEMORY
 
 from . import rest, wishes
 from .schema import Json, components, fields, reference
@@ -74,12 +75,13 @@ _ANSWERS: Final[Mapping[str, Any]] = {
 
 def _bodies() -> Json:
     """What REST takes: a call's parameters, less those of the path, and what only people write."""
-    sizes = {"type": "integer", "minimum": 1, "maximum": MOST_MEMORY}
+    sizes = {"type": "integer", "minimum": LEAST_MEMORY, "maximum": MOST_MEMORY}
     memory = [sizes, {"enum": ["8GiB", "16 GB", "512MiB", "0.5GiB"]}, {"type": "null"}]
     share = {"type": "number", "minimum": 0, "maximum": 1}
     burst = [share, sizes, {"enum": ["60GiB", "40 GB", "0.9"]}, {"type": "null"}]
     wish = fields(calls.QuotaParams)
-    about = {name: wish[name]["description"] for name in ("memory", "burst_memory")}
+    sized = ("memory", "burst_memory", "turn_offset")
+    about = {name: wish[name]["description"] for name in sized}
     return {
         "Pin": _closed(_without(calls.PinParams, "lease"), ()),
         "Revoke": _closed(_without(calls.RevokeParams, "lease"), ("reason",), wishes.TEXT_PATTERN),
@@ -95,6 +97,10 @@ def _bodies() -> Json:
                 "burst_memory": {
                     "description": f"{about['burst_memory']}; or text as '60GiB'",
                     "anyOf": burst,
+                },
+                "turn_offset": {
+                    "description": about["turn_offset"],
+                    "anyOf": [{"type": "integer", "enum": [0]}, sizes, {"type": "null"}],
                 },
             },
             ("gpus",),

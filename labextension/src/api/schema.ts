@@ -870,7 +870,7 @@ export interface components {
             /** @description hundredths of one GPU that its promises may claim at once; 0 is none; null is the node's own */
             share?: number | null;
             /** @description bytes of head-room before the part of each later task where tasks take turns; null is the node's own */
-            turn_offset?: number | null;
+            turn_offset?: 0 | number | null;
             weight?: number;
         };
         Quotas: {
