@@ -122,6 +122,7 @@ class ReplayApp(Verb):
         source = self._source()
         if self.save:
             return self._write(source)
+        from ..replay.behaviour import TOGETHER
         from ..replay.report import figures, headings, rows
         from ..replay.run import Cluster, Crew, window_of
         from ..replay.trace import TraceError
@@ -166,7 +167,8 @@ class ReplayApp(Verb):
         print(
             f"{scan.sessions} sessions with {scan.cells} cells in {scan.end / 86400:.3g} days; on "
             f"average {sessions_per_gpu:.2f} open sessions with {asked_per_gpu:.2f} GPUs for each "
-            f"of {self.gpus} GPUs."
+            f"of {self.gpus} GPUs. Assumed: tasks that compute on a GPU at once get "
+            f"{100 * TOGETHER:.0f} % of what one gets alone, all together."
         )
         told = bool(self.deadlines)
         print(table(headings(deadlines=told), rows(found, deadlines=told)))

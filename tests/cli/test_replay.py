@@ -37,6 +37,7 @@ def test_all_policies_in_one_run_as_a_table_and_as_json(tmp_path: Path) -> None:
     done = replay_alone(*SMALL, "--plot", tmp_path / "picture.svg")
     assert done.returncode == 0, done.stderr
     first, headings, *lines = done.stdout.splitlines()
+    assert "at once get 91 % of what one gets alone" in first
     assert "open sessions" in first
     assert headings.startswith("POLICY")
     names = [line.split()[0] for line in lines]
