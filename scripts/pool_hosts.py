@@ -28,6 +28,8 @@ from support.hosts import Host, Hosts
 PATIENCE = 300.0  # seconds for what is no promise
 CLI = [sys.executable, "-m", "jupyter_gpushare.cli"]
 CARDS = 3
+#: Ray gives up on its own agent after 15 s, which a busy machine may need to load it.
+_SLOW = {"RAY_agent_register_timeout_ms": "120000"}
 PEOPLE = {"alice": 1, "bob": 9, "carol": 3, "dave": 1}
 #: A batch task computes for a second before it can be stopped.
 CONFIG = """
@@ -141,7 +143,7 @@ class Ray:
         started(
             *(self._stack, f"Ray on host {host.name}", host.command(line)),
             log=path,
-            env=self.environ(place),
+            env={**self.environ(place), **_SLOW},
             start_new_session=True,
         )
 

@@ -19,7 +19,7 @@ from demo import Notebook, Story, nobody_died, start_node, told
 README = Path(__file__).resolve().parent.parent / "README.md"
 _FENCES = re.compile(r"```(\w+)\n(.*?)\n```", re.DOTALL)
 _PROSE = re.compile(r"In Python, after `([^`]*)`: `(with lease[^`]*)\.\.\.`, or `(@gpu[^`]*)`")
-PATIENCE = 120.0  # seconds for one line
+PATIENCE = 300.0  # seconds for one line: a machine may be busy
 
 CONFIG = """
 c.Policy.stop_after = 1.0
