@@ -719,11 +719,13 @@ class Manager:
 
     async def _tick_loop(self) -> None:
         while True:
-            due = max(core.next_deadline(self.state, self.config), self.clock.boot() + 0.05)
+            before = self.clock.boot()
+            due = max(core.next_deadline(self.state, self.config), before + 0.05)
             # At least each second: a full disk may be well again.
-            await asyncio.sleep(min(due - self.clock.boot(), 1.0))
+            await asyncio.sleep(min(due - before, 1.0))
             now = self.clock.boot()
-            await self._too_old("The driver does not answer")
+            slept = now - before > 1.0 + self._measured_within
+            await self._too_old("The host slept" if slept else "The driver does not answer")
             if now >= due or self._backlog:
                 await self.submit(cmd.Tick(now, min(due, now)))
 

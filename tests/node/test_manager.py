@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
@@ -237,6 +238,35 @@ def test_a_program_is_idle_while_nothing_of_it_computes(
             await is_(Activity.IDLE)
 
     asyncio.run(story())
+
+
+def test_a_driver_that_hangs_is_no_measurement(tmp_path: Path) -> None:
+    hangs = threading.Event()
+
+    class Hanging(Dumb):
+        def read(self) -> tuple[GpuReading, ...]:
+            if self.problem is not None:
+                hangs.wait(30)
+            return super().read()
+
+    inventory = Hanging("1x24GiB")
+
+    async def story() -> None:
+        path = tmp_path / "ledger.sqlite"
+        more: dict[str, Any] = {"measure_interval": 0.01, "measured_within": 0.1}
+        async with managing(path, inventory=inventory, **more) as manager:
+            inventory.problem = "It hangs."
+            async with asyncio.timeout(20):
+                while all(books.problem is None for books in manager.state.gpus.values()):
+                    await asyncio.sleep(0.01)
+            (books,) = manager.state.gpus.values()
+            assert "does not answer, and for 0.1 s nothing was measured" in str(books.problem)
+            hangs.set()
+
+    try:
+        asyncio.run(story())
+    finally:
+        hangs.set()
 
 
 def disk(manager: Manager) -> FlakyLedger:
