@@ -510,7 +510,13 @@ class NodeManagerApp(JupyterApp):
             service.statuses.owes = transport.turnstile.owes
             service.start()
             if membership is not None:
-                port = TlsPort(membership.context, transport.connect, log=self.log)
+                port = TlsPort(
+                    membership.context,
+                    transport.connect,
+                    log=self.log,
+                    seen=membership.seen(),
+                    keep_seen=membership.keep_seen,
+                )
                 self.log.info(
                     "The pool %s reaches this host, %s, at %s",
                     membership.pool,

@@ -32,8 +32,10 @@ from jupyter_gpushare.node.people.identity import (
     Principal,
     TokenFileIdentity,
     elsewhere,
+    neighbours_of,
     network_of,
 )
+from jupyter_gpushare.node.people.loopback import is_loopback, maker_of
 from jupyter_gpushare.node.people.osusers import SubordinateIds
 from jupyter_gpushare.node.people.peers import identify_peer
 from jupyter_gpushare.node.wire.transport import peer_of
@@ -490,3 +492,48 @@ def test_only_true_makes_an_administrator(tmp_path: Path, admin: object) -> None
 def test_an_address_is_charged_by_who_may_have_it(address: str, network: str) -> None:
     assert network_of(address) == network
     assert elsewhere(address).charged == f"address {network}"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ("10.0.0.5", "10.0.0.250", True),
+        ("10.0.0.5", "10.0.1.5", False),
+        ("2001:db8:1:2::9", "2001:db8:1:ffff::9", True),
+        ("2001:db8:1:2::9", "2001:db8:2:2::9", False),
+    ],
+)
+def test_many_addresses_of_a_network_may_be_one_attackers(
+    one: str, other: str, together: bool
+) -> None:
+    assert (neighbours_of(one) == neighbours_of(other)) is together
+
+
+@needs_root
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.9.8.7"])
+def test_a_connection_of_this_host_is_its_users_whatever_its_address(source: str) -> None:
+    """As another user it is the other user's, and from no address anybody else's."""
+    program = (
+        "import os, socket, sys\n"
+        "os.setuid(54321)\n"  # who may not read this Python's library, perhaps
+        "wire = socket.socket()\n"
+        f"wire.bind(({source!r}, 0))\n"
+        "wire.connect(('127.0.0.1', int(sys.argv[1])))\n"
+        "os.read(0, 1)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        here = door.getsockname()
+        door.settimeout(20)
+        line = [sys.executable, "-c", program, str(here[1])]
+        with subprocess.Popen(line, stdin=subprocess.PIPE) as child:
+            wire, there = door.accept()
+            with wire:
+                assert there[0] == source
+                assert is_loopback(there[0])
+                assert maker_of(socket.AF_INET, there, here) == 54321
+                assert maker_of(socket.AF_INET, ("127.0.0.1", 1), here) is None
+                child.communicate()
+                # It has ended: the kernel would call what is left of it root's.
+                assert maker_of(socket.AF_INET, there, here) is None
+    assert not is_loopback("10.0.0.5")
+    assert is_loopback("::ffff:127.0.0.1")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RemoteError, token_file
+from support.node import NodeClient, RemoteError, needs_root, token_file
 from support.pool import Pool, PoolNode, hello, join
 
 from jupyter_gpushare.node.wire.translate import FROM_ELSEWHERE
@@ -260,6 +262,44 @@ def test_slow_handshakes_delay_neither_local_clients_nor_the_pool(
             one.close()
     assert longest < 0.5
     assert came_in < 5.0
+
+
+#: Knocks from ever other loopback addresses as fast as it can, and says nothing more.
+KNOCKS = """
+import collections, contextlib, os, socket, sys
+os.setuid(54321)
+held, number = collections.deque(maxlen=200), 0
+while True:
+    number += 1
+    wire = socket.socket()
+    wire.setblocking(False)
+    with contextlib.suppress(OSError):
+        wire.bind((f"127.{1 + number // 62500 % 250}.{number // 250 % 250}.{1 + number % 250}", 0))
+        with contextlib.suppress(BlockingIOError):
+            wire.connect(("127.0.0.1", int(sys.argv[1])))
+        held.append(wire)
+    if number == 2000:
+        print("on", flush=True)
+"""
+
+
+@needs_root
+def test_after_a_restart_the_pool_comes_in_beside_strangers_from_many_addresses(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """Each address was a network of its own, and the pool a stranger like them."""
+    with PoolNode(tmp_path, authority, "b") as node:
+        node.from_pool(authority).close()
+        node.restart()
+        line = [sys.executable, "-c", KNOCKS, str(node.port)]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as stranger:
+            try:
+                assert stranger.stdout is not None
+                assert stranger.stdout.readline() == "on\n"
+                for _ in range(5):  # each of them, as the pool tries again only after seconds
+                    node.from_pool(authority).close()
+            finally:
+                stranger.kill()
 
 
 def test_a_silent_handshake_ends(node: PoolNode) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Its name, beside the ledger.
 POOL_DIRECTORY: Final = "pool"
 _ABOUT, _TRUSTED, _OWN = "pool.json", "ca.pem", "host.pem"
+#: From where the pool came, so that it is let in after a restart, whoever else knocks.
+_SEEN: Final = "seen.json"
 #: What the pool's extra installs; a host of no pool does not need it.
 MISSING: Final = (
     "A host of a pool needs the package cryptography: install jupyter_gpushare[pool] where the "
@@ -101,6 +103,17 @@ class Membership:
         about = {name: str(told[name]) for name in ("pool", "name", "address")}
         replace_private(folder / _ABOUT, json.dumps(about).encode())
         return membership
+
+    def seen(self) -> tuple[str, ...]:
+        """From where the pool came, the newest last."""
+        try:
+            return tuple(map(str, json.loads((self._folder / _SEEN).read_bytes())))
+        except (OSError, ValueError, TypeError):
+            return ()
+
+    def keep_seen(self, places: Iterable[str]) -> None:
+        """From where the pool came. Raises :class:`OSError`."""
+        replace_private(self._folder / _SEEN, json.dumps([*places]).encode())
 
     def context(self) -> ssl.SSLContext:
         """For those who call. Raises :class:`OSError`."""

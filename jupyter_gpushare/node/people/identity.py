@@ -56,6 +56,12 @@ def network_of(address: str) -> str:
     return str(ipaddress.ip_network((found, 64), strict=False))
 
 
+def neighbours_of(address: str) -> str:
+    """The addresses that are as easily had as this one: many of a network may be one attacker's."""
+    found = ipaddress.ip_address(network_of(address).partition("/")[0])
+    return str(ipaddress.ip_network((found, 24 if found.version == 4 else 48), strict=False))
+
+
 def elsewhere(address: str) -> Peer:
     """A peer on another host: no user of this one, and no process here."""
     return Peer(0, -1, -1, owner=f"address {network_of(address)}")

@@ -36,8 +36,8 @@ def report(
     """The host at boot time ``at``; ``recent`` are the waits of requests granted lately.
 
     ``talking``: the environments of which a server or task is connected. ``estimates``: what
-        people's newest models need. Where there are more of these, of people or of requests than a
-        pool reads of one host, the last ones are left out.
+    people's newest models need. Where there are more of these, of people or of requests than a
+    pool reads of one host, the last ones are left out.
     """
     claimed = Counter(gpu for _lease, gpu in state.claims)
     left, batch = _shares_left(state, config)

@@ -1,8 +1,10 @@
 """The node manager's TLS port for its pool, and for people with a Hub token: never plain TCP.
 
 A connection is handed on when its handshake is over. Until then it is bounded: in number, in time,
-and by address, so that a flood from one address neither takes all places nor the time of clients of
-this host.
+and by whose it is, so that no flood takes all places, or the time of clients of this host. Whose it
+is goes by what an attacker cannot make: on this host by the user, elsewhere by the network, for
+one person may have many addresses of it. From where the pool came is remembered over restarts, and
+has an allowance of its own.
 """
 
 from __future__ import annotations
@@ -12,30 +14,50 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ...protocol import secured
 from ..host.troubles import Trouble
 from ..people.fairness import Purse, Purses
-from ..people.identity import network_of
+from ..people.identity import neighbours_of, network_of
+from ..people.loopback import is_loopback, maker_of
 from .admission import Admission, Places
 
-#: Handshakes at once. When there are more, the oldest of the address with most of them ends.
+#: Handshakes at once. When there are more, the oldest of the network with most of them ends.
 _HANDSHAKES: Final = 64
 #: Seconds for a handshake.
 WITHIN: Final = 5.0
-#: Handshakes a second and at once: of all strangers, and of one strange address. One takes some
+#: Handshakes a second and at once: of all strangers, and of one strange network. One takes some
 #: milliseconds.
 _ALL: Final = (50.0, 100.0)
 _EACH: Final = (10.0, 20.0)
-#: The same of an address from which the pool came already: many people may open its pages at once.
+#: The same of where the pool came from already: many people may open its pages at once.
 _POOLS: Final = (200.0, 400.0)
 _MOST_POOLS: Final = 4
 #: Bytes of a client that are taken before the handshake is over: certificates are shorter.
 _MOST_BEFORE: Final = 64 * 1024
 #: Seconds after which it is tried again where no connection can be taken.
 _PAUSE: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Where a connection comes from: the user of this host, or the address; and its network."""
+
+    place: str
+    network: str
+
+
+def whose(sock: socket.socket, peer: tuple[str, int]) -> Whose:
+    """Whose a connection is, by what nobody can have many of."""
+    if is_loopback(peer[0]):
+        user = maker_of(sock.family, peer, sock.getsockname()[:2])
+        name = "a user of this host" if user is None else f"user {user} of this host"
+        return Whose(name, name)
+    return Whose(network_of(peer[0]), neighbours_of(peer[0]))
 
 
 class SecuredWire(asyncio.Protocol):
@@ -53,9 +75,11 @@ class SecuredWire(asyncio.Protocol):
         inside: Callable[[], asyncio.BufferedProtocol],
         arrived: Callable[[SecuredWire], None],
         shaken: Callable[[SecuredWire], None],
+        whose: Whose,
     ) -> None:
         #: The address at the other end, which may be gone by the time that it is asked for.
         self.peer: Final = peer
+        self.whose: Final = whose
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls: Final = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._make_inside = inside
@@ -221,12 +245,16 @@ class TlsPort:
         *,
         log: logging.Logger,
         within: float = WITHIN,
+        seen: Iterable[str] = (),
+        keep_seen: Callable[[Iterable[str]], None] = lambda places: None,
     ) -> None:
         self._context, self._inside = context, inside
+        self._keep_seen = keep_seen
         self._within = within
         self._log = log
         self._admission: Admission[SecuredWire] = Admission(Places(_HANDSHAKES, 0, 0))
-        self._pools: dict[str, Purse] = {}
+        now = time.monotonic()
+        self._pools = {place: Purse(*_POOLS, now) for place in [*seen][-_MOST_POOLS:]}
         self._deadlines: dict[SecuredWire, tuple[str, asyncio.TimerHandle]] = {}
         self._accepting: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
@@ -271,22 +299,22 @@ class TlsPort:
             await asyncio.sleep(0)
             try:
                 sock, where = await loop.sock_accept(listener)
-                now, network = loop.time(), network_of(where[0])
-                if (pools := self._pools.get(network)) is not None:
+                now, whence = loop.time(), whose(sock, where[:2])
+                if (pools := self._pools.get(whence.place)) is not None:
                     may = pools.pays(1.0, now)
                 else:
-                    may = each.of(network, now).pays(1.0, now) and everybody.pays(1.0, now)
+                    may = each.of(whence.network, now).pays(1.0, now) and everybody.pays(1.0, now)
                 if not may:
                     sock.close()
                     continue
-                await self._begin(sock, where[0])
+                await self._begin(sock, where[0], whence)
                 trouble.is_over()
             except OSError as error:
                 # Out of descriptors, say, or the certificates cannot be read.
                 trouble.came(f"The pool's port takes no connection: {error}")
                 await asyncio.sleep(_PAUSE)
 
-    async def _begin(self, sock: socket.socket, peer: str) -> None:
+    async def _begin(self, sock: socket.socket, peer: str, whence: Whose) -> None:
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             keep = (socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3)
@@ -294,27 +322,36 @@ class TlsPort:
             for option, value in keep:
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
             hear = self._arrived, self._shaken
-            wire = SecuredWire(peer, self._context(), self._inside, *hear)
+            wire = SecuredWire(peer, self._context(), self._inside, *hear, whence)
         except OSError:
             sock.close()
             raise
         await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, sock)
 
     def _arrived(self, wire: SecuredWire) -> None:
-        address = network_of(wire.peer)
+        whence = wire.whose
+        group = whence.place if whence.place in self._pools else whence.network
         deadline = asyncio.get_running_loop().call_later(self._within, wire.abort)
-        self._deadlines[wire] = address, deadline
-        goes = self._admission.arrive(wire, address)
+        self._deadlines[wire] = group, deadline
+        goes = self._admission.arrive(wire, group)
         if goes is not None:
             goes.abort()
 
     def _shaken(self, wire: SecuredWire) -> None:
         """The handshake is over, by whatever end; called a second time when all is."""
-        address, deadline = self._deadlines.pop(wire, (None, None))
-        if address is not None and deadline is not None:
+        group, deadline = self._deadlines.pop(wire, (None, None))
+        if group is not None and deadline is not None:
             deadline.cancel()
-            self._admission.leave(wire, address, None)
-            if wire.is_pools and address not in self._pools:
-                if len(self._pools) >= _MOST_POOLS:
-                    del self._pools[next(iter(self._pools))]
-                self._pools[address] = Purse(*_POOLS, asyncio.get_running_loop().time())
+            self._admission.leave(wire, group, None)
+            if wire.is_pools and wire.whose.place not in self._pools:
+                self._met(wire.whose.place)
+
+    def _met(self, place: str) -> None:
+        """The pool came from there: it is let in from there, also after a restart."""
+        if len(self._pools) >= _MOST_POOLS:
+            del self._pools[next(iter(self._pools))]
+        self._pools[place] = Purse(*_POOLS, asyncio.get_running_loop().time())
+        try:
+            self._keep_seen(tuple(self._pools))
+        except OSError as error:
+            self._log.error("From where the pool comes could not be written down: %s", error)
