@@ -54,6 +54,10 @@ def make(folder: Path, target: str) -> bool:
 
 def main(wanted: list[str]) -> int:
     """Return the exit status."""
+    known = {one for targets in COPIES.values() for one in targets}
+    if unknown := sorted({*wanted} - known):
+        print(f"There is no {', '.join(unknown)} here; there are {', '.join(sorted(known))}.")
+        return 2
     failed = []
     for name, targets in COPIES.items():
         chosen = [one for one in targets if not wanted or one in wanted]
