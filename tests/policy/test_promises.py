@@ -296,7 +296,7 @@ def test_who_keeps_its_promise_and_uses_more_than_its_share_yields() -> None:
     at = alice.had, bob.had
     assert at[0] > 4 * at[1], "people go before batch"
     assert isinstance(node.promise(alice, rate=0.05), core.Done)
-    node.run(150)
+    node.run(200)
     had, beside = alice.had - at[0], bob.had - at[1]
     assert had < 0.25 * (had + beside), "about her share"
     assert had >= 0.09 * 200, "and not less"
