@@ -104,6 +104,26 @@ def test_a_flood_of_it_is_taken_a_few_at_a_time_and_each_asks_once(port: int) ->
     asyncio.run(scene())
 
 
+def test_a_user_of_this_host_is_one_from_whatever_address(port: int) -> None:
+    """Else each of millions of loopback addresses would have a place of its own."""
+
+    async def scene() -> None:
+        server = metricsport.serve(CollectorRegistry(), "127.0.0.1", port)
+        with contextlib.ExitStack() as stack:
+            for number in range(1, 4):
+                source = (f"127.3.2.{number}", 0)
+                wire = socket.create_connection(("127.0.0.1", port), 20, source)
+                stack.enter_context(wire)
+            async with asyncio.timeout(20):
+                while len(server._open) < 3:
+                    await asyncio.sleep(0.01)
+            assert set(server._open.values()) == {f"user {os.getuid()} of this host"}
+        server.stop()
+        await server.close_all_connections()
+
+    asyncio.run(scene())
+
+
 PARKING = (
     "c.NodeManagerApp.measure_interval = 0.2\nc.Policy.max_tasks_per_gpu = 1\n"
     "c.Policy.notify_before = 0.0\nc.Policy.idle_timeout = 0.3\nc.Policy.park_when = 'always'\n"

@@ -9,7 +9,10 @@ import contextlib
 import ipaddress
 import socket
 import struct
+from dataclasses import dataclass
 from typing import Final
+
+from .identity import neighbours_of, network_of
 
 # linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
 _SOCK_DIAG: Final = 4
@@ -48,3 +51,20 @@ def maker_of(family: int, there: tuple[str, int], here: tuple[str, int]) -> int 
             # One that was closed already has no number, and is said to be root's.
             return int(user) if number else None
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """Where a connection comes from: the user of this host, or the address; and its network."""
+
+    place: str
+    network: str
+
+
+def whose(sock: socket.socket, peer: tuple[str, int]) -> Whose:
+    """Whose a connection is, by what nobody can have many of."""
+    if is_loopback(peer[0]):
+        user = maker_of(sock.family, peer, sock.getsockname()[:2])
+        name = "a user of this host" if user is None else f"user {user} of this host"
+        return Whose(name, name)
+    return Whose(network_of(peer[0]), neighbours_of(peer[0]))

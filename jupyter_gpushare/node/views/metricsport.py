@@ -16,8 +16,10 @@ from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 
 from ..people.fairness import Purse
+from ..people.loopback import whose
 
-#: The most connections at once. One more closes the oldest one of the address that has most.
+#: The most connections at once. One more closes the oldest one of the network that has most, or of
+#: the user of this host.
 MOST: Final = 64
 #: Connections accepted in one round of the loop, which has other work; each sends one request.
 _IN_TURN: Final = 4
@@ -70,13 +72,13 @@ class _FewAtOnce(HTTPServer):
             self.handle_stream(IOStream(connection), address)
 
     def handle_stream(self, stream: Any, address: Any) -> None:
-        self._open = {one: whose for one, whose in self._open.items() if not one.closed()}
+        self._open = {one: where for one, where in self._open.items() if not one.closed()}
         while len(self._open) >= MOST:
             most = Counter(self._open.values()).most_common(1)[0][0]
-            oldest = next(one for one, whose in self._open.items() if whose == most)
+            oldest = next(one for one, where in self._open.items() if where == most)
             del self._open[oldest]
             oldest.close()
-        self._open[stream] = address[0]
+        self._open[stream] = whose(stream.socket, address[:2]).network
         super().handle_stream(stream, address)
 
 

@@ -16,14 +16,12 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ...protocol import secured
 from ..host.troubles import Trouble
 from ..people.fairness import Purse, Purses
-from ..people.identity import neighbours_of, network_of
-from ..people.loopback import is_loopback, maker_of
+from ..people.loopback import Whose, whose
 from .admission import Admission, Places
 
 #: Handshakes at once. When there are more, the oldest of the network with most of them ends.
@@ -41,23 +39,6 @@ _MOST_POOLS: Final = 4
 _MOST_BEFORE: Final = 64 * 1024
 #: Seconds after which it is tried again where no connection can be taken.
 _PAUSE: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Whose:
-    """Where a connection comes from: the user of this host, or the address; and its network."""
-
-    place: str
-    network: str
-
-
-def whose(sock: socket.socket, peer: tuple[str, int]) -> Whose:
-    """Whose a connection is, by what nobody can have many of."""
-    if is_loopback(peer[0]):
-        user = maker_of(sock.family, peer, sock.getsockname()[:2])
-        name = "a user of this host" if user is None else f"user {user} of this host"
-        return Whose(name, name)
-    return Whose(network_of(peer[0]), neighbours_of(peer[0]))
 
 
 class SecuredWire(asyncio.Protocol):
