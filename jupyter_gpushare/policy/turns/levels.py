@@ -57,30 +57,37 @@ def reaches(lvl: int, quantum: float) -> float:
     return 0.0 if lvl <= 0 else math.ldexp(quantum, lvl - 1)
 
 
-def _used(state: State, environment: EnvironmentName, at: float) -> float:
-    """GPU-seconds of an environment by its weight, as charged so far and faded until ``at``."""
-    account = state.accounts.get(environment)
-    if account is None or account.charge == -math.inf:
-        return 0.0
-    quota, _source = state.quotas.resolve(environment)
-    return float(2.0 ** (account.charge - at / state.usage_half_life)) / quota.weight
+def _faded(state: State, key: float, at: float) -> float:
+    """GPU-seconds of an environment by its weight, from their logarithm, faded until ``at``."""
+    return float(2.0 ** (key - at / state.usage_half_life))
 
 
-def _contend(state: State, lease: LeaseId) -> set[EnvironmentName]:
-    """The environments of those that compute on this task's GPUs, or wait for them; its own too."""
-    gpus, found = _on(state, lease), {state.leases[lease].environment}
+def _used(state: State, environment: EnvironmentName) -> float:
+    """The logarithm (base 2) of what an environment used by its weight, as charged so far."""
+    return state.queue.keys.get(environment, -math.inf)
+
+
+def _least_used(state: State, lease: LeaseId, but: EnvironmentName | None = None) -> float:
+    """The least logarithm of those that compute on this task's GPUs or wait for them; `inf`: none.
+
+    The task's own environment counts, and ``but`` does not. O(turns).
+    """
+    gpus = _on(state, lease)
+    found = {state.leases[lease].environment}
     for name, turn in state.turns.items():
-        if turn.phase is not TurnPhase.REST and _on(state, name) & gpus:
-            found.add(state.leases[name].environment)
-    return found
+        other = state.leases[name]
+        if turn.phase is not TurnPhase.REST and any(p.gpu in gpus for p in other.allocations):
+            found.add(other.environment)
+    return min((_used(state, name) for name in found - {but}), default=math.inf)
 
 
 def environment_level(state: State, config: PolicyConfig, lease: LeaseId) -> int:
     """How far the task's environment is ahead of the one that used least, beyond the lead."""
-    at = state.settled_at
-    least = min(_used(state, name, at) for name in _contend(state, lease))
-    ahead = _used(state, state.leases[lease].environment, at) - least
-    return level(ahead - LEAD * config.quantum, config.quantum)
+    at, lead = state.settled_at, LEAD * config.quantum
+    used = _faded(state, _used(state, state.leases[lease].environment), at)
+    if used <= lead:
+        return 0  # quickly
+    return level(used - _faded(state, _least_used(state, lease), at) - lead, config.quantum)
 
 
 def weight(state: State, lease: LeaseId) -> float:
@@ -199,9 +206,11 @@ def caught_up(state: State, config: PolicyConfig, holder: LeaseId, waiting: Leas
     if ours == theirs or account is None:
         return -math.inf
     at, half_life, lead = account.since, state.usage_half_life, LEAD * config.quantum
-    others = _contend(state, holder) | {theirs}
-    used, mine = _used(state, theirs, at), _used(state, ours, at)
-    least = min(_used(state, name, at) for name in others - {ours})
+    used, mine = (_faded(state, _used(state, name), at) for name in (theirs, ours))
+    if used <= max(lead, mine):
+        return -math.inf
+    others = min(_used(state, theirs), _least_used(state, holder, but=ours))
+    least = _faded(state, others, at)
     lvl = level(used - least - lead, config.quantum)
     # It is to use so much: a part that fades, as what others used does, and one that does not.
     fades, beyond = (least, lead + reaches(lvl, config.quantum)) if lvl else (used, -lead)
