@@ -85,7 +85,7 @@ def node(folder: str, spec: str = "8x80GiB", *extra: str) -> list[str]:
         # All are one environment here, and no figure may be what bounds one person.
         "--Connections.most_per_user=20000",
         "--Connections.recorded_per_second=1e9",
-        f"--Connections.recorded_at_once={2**31}",
+        "--Connections.recorded_at_once=2GiB",
         "--Policy.max_leases_per_process=100000",
         "--Policy.max_leases_per_environment=100000",
         *extra,
