@@ -15,7 +15,7 @@ from support.clock import FakeClock
 from support.policy_world import plain_config
 
 from jupyter_gpushare.node.host import walljumps
-from jupyter_gpushare.node.host.processes import ProcessWatch
+from jupyter_gpushare.node.host.tasks import NodeProcesses
 from jupyter_gpushare.node.host.walljumps import OFF, PROOF, SLACK, Belief, Instant
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.ledger.ledger import Ledger
@@ -138,7 +138,7 @@ def test_history_outlives_a_clock_that_jumps_91_days(
             clock=clock,
             ledger=ledger,  # type: ignore[arg-type]
             inventory=SimulatedInventory("1x24GiB"),
-            processes=lambda loop, gone: ProcessWatch(loop, gone),  # type: ignore[arg-type, return-value]
+            processes=NodeProcesses,
             tidy_interval=0.02,
             measure_interval=0.05,
         )

@@ -69,6 +69,9 @@ class Nobody:
 
     def __init__(self, *_: object) -> None: ...
 
+    def vitals(self, tasks: Sequence[object]) -> Sequence[None]:
+        return [None] * len(tasks)
+
 
 class Held(Slices):
     """Work that stands still between two slices while the gate is shut."""
