@@ -574,10 +574,10 @@ for step in (os.setsid, lambda: None):
         os._exit(0)
     step()
 from jupyter_gpushare.client import acquire
-signal.signal(signal.SIGTERM, lambda *_: tell(standing=acquire.broker().standing.value))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # not in the midst of a line
 tell(pid=os.getpid(), lease=first)
-while True:
-    signal.pause()
+while signal.sigwait([signal.SIGTERM]):
+    tell(standing=acquire.broker().standing.value)
 """
     with Running(code, node.socket) as task:
         told = task.hear()
