@@ -483,7 +483,7 @@ def quota_document(
     """
     quota, source = state.quotas.resolve(environment)
     held: list[doc.RemainingMemory] = []
-    for uuid, books in state.gpus.items():
+    for uuid, books in sorted(state.gpus.items(), key=lambda item: item[1].gpu.order):
         key = (environment, uuid)
         if own := state.reservations.get(key):
             most = wanted(quota, None, books.whole)

@@ -1,0 +1,228 @@
+"""The stage of the golden documents: what makes a status document of a policy's state."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from support.policy_world import GIB, World, gpu, plain_config, process
+
+from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.views.pauses import Pauses
+from jupyter_gpushare.node.views.promises import Promises
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet, status_document
+from jupyter_gpushare.node.views.viewer import Viewer
+from jupyter_gpushare.node.views.waits import Waits
+from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.recall import outlook
+from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words.events import Event
+from jupyter_gpushare.policy.words.model import (
+    Bytes,
+    EnvironmentName,
+    LeaseId,
+    Loan,
+    ProcessId,
+    Quota,
+    Request,
+    Task,
+    TaskKind,
+)
+
+DOCUMENTS: Final = Path(__file__).parent / "documents"
+#: Unix time at which the host booted.
+BOOTED: Final = 1_700_000_000.0
+
+Person = tuple[LeaseId, EnvironmentName, ProcessId]
+OTHER: Final = Viewer(EnvironmentName("stranger"))
+ROOT: Final = Viewer(EnvironmentName("root"), admin=True)
+
+
+def who(name: str, *, servers: bool = False) -> Viewer:
+    return Viewer(EnvironmentName(name), all_servers=servers)
+
+
+ALICE: Final = who("alice")
+BOB: Final = who("bob")
+
+
+@dataclass
+class Situation:
+    """A policy's state, and all else that a status tells. ``util``: of GPUs, by their index.
+
+    ``patches``: bounds on the length of lists, smaller for the while.
+    """
+
+    world: World
+    viewers: tuple[Viewer, ...] = (ALICE,)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    util: Mapping[int, float] = field(default_factory=dict)
+    predictions: list[Any] = field(default_factory=list)
+    connected: tuple[str, ...] = ()
+    patches: Mapping[str, Any] = field(default_factory=dict)
+
+    def documents(self) -> dict[str, Any]:
+        """The status of each viewer, by name; a viewer's named servers are told by the name."""
+        with ExitStack() as stack:
+            for name, value in self.patches.items():
+                stack.enter_context(mock.patch(f"jupyter_gpushare.{name}", value))
+            sheet = self.sheet()
+            return {name_of(one): plain(status_document(sheet, one)) for one in self.viewers}
+
+    def sheet(self) -> Sheet:
+        world, at = self.world, self.world.at
+        now = BOOTED + at
+        known = {"name": "gpuhost", "version": "1.0.0", "simulated": False, "ledger": "/l.sqlite"}
+        facts = NodeFacts(**{**known, **self.facts}, started=BOOTED + 40, now=now, boot=at)
+        util = {gpu(index).uuid: share for index, share in self.util.items()}
+        readings = {
+            one.uuid: dataclasses.replace(one, utilisation=util.get(one.uuid, 0.0))
+            for one in world.readings()
+        }
+        waits, pauses, promises = Waits(), Pauses(), Promises()
+        pauses.heard(_outcome(*world.history))
+        for event in world.history:
+            waits.heard(_outcome(event), world.state, BOOTED + event.at)
+            promises.heard(_outcome(event), BOOTED + event.at)
+        recent = waits.waited(now)
+        return Sheet(
+            world.state,
+            facts,
+            world.config,
+            readings,
+            waits.document(now),
+            (EnvironmentName(name) for name in self.connected),
+            lambda: outlook.outlooks(world.state, world.config, at, recent),
+            pauses.document,
+            pauses.cells,
+            pauses.away,
+            promises.document(now),
+            lambda is_mine: self.predictions,
+        )
+
+
+def _outcome(*events: Event) -> Outcome:
+    return Outcome(cmd.Command(0.0), core.Done(), events, ())
+
+
+def name_of(viewer: Viewer) -> str:
+    return viewer.environment + ("'s servers" if viewer.all_servers else "")
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it; the last bits of a sum are another machine's business."""
+    if isinstance(value, dict):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def text(documents: Mapping[str, Any]) -> str:
+    """JSON with a line for each row, so that a change shows as the rows that changed."""
+    return "".join(_lines(documents, 3)) + "\n"
+
+
+def _lines(value: Any, depth: int) -> Iterator[str]:
+    named = isinstance(value, dict)
+    if value and depth >= 1 + named and isinstance(value, dict | list):
+        yield "{\n" if named else "[\n"
+        for number, one in enumerate(value):
+            yield ",\n" if number else ""
+            yield f"{json.dumps(one)}: " if named else ""
+            part = value[one] if isinstance(value, dict) else one
+            yield from _lines(part, depth - 1)
+        yield "\n}" if named else "\n]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)
+
+
+SITUATIONS: Final[dict[str, Callable[[], Situation]]] = {}
+
+
+def situation(make: Callable[[], Situation]) -> Callable[[], Situation]:
+    SITUATIONS[make.__name__] = make
+    return make
+
+
+# -- short words for what people do ------------------------------------------------------------
+
+
+def node(
+    gpus: int = 1, quota: Quota | None = None, gib: int = 24, users: Any = None, **parts: Any
+) -> World:
+    """GPUs, people of one quota, and signs of life that last."""
+    config = plain_config(**{"heartbeat_timeout": 1e6, **parts})
+    return started(World(config), gpus, quota, gib, users)
+
+
+def started(
+    world: World, gpus: int, quota: Quota | None = None, gib: int = 24, users: Any = None
+) -> World:
+    world.start([gpu(n, gib) for n in range(gpus)], quota or Quota(2, None), **(users or {}))
+    return world
+
+
+def ask(world: World, name: str, what: str = "train.ipynb", **request: Any) -> str:
+    """Somebody's notebook or script asks; ``gib`` is the memory that it names."""
+    parts = {key: request.pop(key) for key in ("job", "job_kind") if key in request}
+    gib, wait = request.pop("gib", None), request.pop("wait", True)
+    world.serial += 1
+    lease, pid = f"L{world.serial}", world.serial
+    kind = TaskKind.PROCESS if what.endswith(".py") else TaskKind.KERNEL
+    kernel = None if kind is TaskKind.PROCESS else f"k{pid}"
+    path = f"/home/{name}/{what}" if kernel is None else f"work/{what}"
+    task = Task(process(pid), what, kind, kernel, path, **parts)
+    asked = Request(**{"memory": None if gib is None else Bytes(int(gib * GIB)), **request})
+    world.run(cmd.RequestLease(world.at, LeaseId(lease), EnvironmentName(name), task, asked, wait))
+    return lease
+
+
+def of(world: World, lease: str) -> Person:
+    found = world.state.leases[LeaseId(lease)]
+    return found.id, found.environment, found.task.process
+
+
+def tell(
+    world: World, what: Callable[..., cmd.Command], lease: str, *more: Any, **named: Any
+) -> None:
+    """A task says something: a command with its lease, environment and process."""
+    world.run(what(world.at, *of(world, lease), *more, **named))
+
+
+def uses(world: World, lease: str, *gib: float, work: float | None = None) -> None:
+    """What a task has on each of its GPUs from now on, GiB; ``work``: how busy it keeps them."""
+    found = world.state.leases[LeaseId(lease)]
+    for part, size in zip(found.allocations, gib * len(found.allocations), strict=False):
+        key = (found.task.process.pid, part.gpu)
+        world.memory[key] = int(size * GIB)
+        if work is not None:
+            world.work[key] = work
+    world.observe()
+
+
+def later(world: World, seconds: float, every: float = 1.0) -> None:
+    """Time passes with a measurement now and then; whatever is due happens."""
+    until = world.at + seconds
+    while world.at < until - 1e-9:
+        due = max(world.at + 0.01, core.next_deadline(world.state, world.config))
+        world.tick(min(due, until, world.at + every) - world.at)
+        world.observe()
+
+
+def lend(world: World, seconds: float = 300.0, **loans: Loan) -> None:
+    """The host belongs to a pool, which lends."""
+    if world.state.quotas.pool is None:
+        world.run(cmd.BelongTo(world.at, "uni"))
+    told = tuple(loans.values())
+    world.run(cmd.LendQuotas(world.at, world.state.boot_id, world.at, seconds, told))
+
+
+def loan(name: str, here: int, whole: int, **parts: Any) -> Loan:
+    return Loan(EnvironmentName(name), Quota(here), whole, **parts)
