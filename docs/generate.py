@@ -156,7 +156,31 @@ def configuration() -> str:
         for kind in kinds:
             text += f"\n### c.{kind.__name__}\n\n{first_sentence(kind.__doc__)}\n\n"
             text += table(("trait", "default", "meaning"), list(_traits(kind)))
+            text += _presets() if kind is NodeManagerApp else ""
     return text
+
+
+def _presets() -> str:
+    """What each preset of the node manager sets."""
+    from jupyter_gpushare.node.settings.presets import CHOSEN, PRESETS
+
+    rows = [
+        (
+            f"`c.{one.name}`",
+            *("not set" if value is None else f"`{value!r}`" for value in one.values),
+            one.why,
+        )
+        for one in CHOSEN
+    ]
+    return (
+        "\n### Presets\n\n`c.NodeManagerApp.preset` (or `--preset`) chooses a value for each of "
+        "these settings. What the configuration sets itself goes before it. `jupyter "
+        "gpushare status` and `jupyter gpushare doctor` say which preset holds, and what is set "
+        "otherwise.\n\n"
+        + "".join(f"- `{name}`: {about}\n" for name, about in PRESETS.items())
+        + "\n"
+        + table(("setting", *(f"`{name}`" for name in PRESETS), "why"), rows)
+    )
 
 
 def _traits(kind: Any) -> Iterable[tuple[str, str, str]]:

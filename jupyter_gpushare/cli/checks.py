@@ -373,6 +373,8 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
     role = " (an administrator)" if status["admin"] else ""
     yield ok("identity", f"the node manager knows you as {status['environment']}{role}"), None
     yield _quota(status), None
+    preset = node.get("preset")
+    yield ok("preset", preset["text"] if preset else _NO_PRESET), None
     if node["problem"]:
         yield problem("node health", node["problem"], "See the node manager's log."), None
     if (told := node.get("quotas_as_of")) is not None:
@@ -429,6 +431,12 @@ def _or_clear(found: Found) -> str:
         f" Where the one for all users was removed for good: {CLEARED_BY} (Jupyter servers, which"
         f" then host their own, wait {AWAY_FOR / 60:.0f} minutes for one that was just stopped)."
     )
+
+
+_NO_PRESET: Final = (
+    "none: each setting has its own default, or what the configuration says. "
+    "c.NodeManagerApp.preset chooses a dozen of them for a class, a lab or your own machine."
+)
 
 
 def _lacks(hello: Mapping[str, Any]) -> str:

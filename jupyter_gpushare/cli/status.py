@@ -72,6 +72,8 @@ def heading(status: doc.Status) -> str:
             f"This is host {node['name']} of a pool: its GPUs, leases and queue.",
             f"You are {status['environment']}{role}, and hold {quota['used_gpus']} here. {lent}",
         ]
+    if preset := node.get("preset"):
+        lines.append(f"Preset: {preset['text']}.")
     if memory := host_memory_line(node):
         lines.append(memory)
     if warning := budget_warning(status):

@@ -35,6 +35,7 @@ from ..policy.words.model import (
     ProcessId,
 )
 from ..predict.records import MODELS_FILE, RECORDS_FILE
+from ..protocol import documents as doc
 from ..protocol import names
 from ..protocol.address import (
     JOB_PREFIX,
@@ -47,7 +48,7 @@ from ..protocol.address import (
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.secured import HOST_PORT
-from ..traits import Duration, Finite
+from ..traits import Duration, Finite, word
 from .configuration import Connections, Hub, Policy, Quotas, Rhythm
 from .debugging import failpoint_from, recorder_to
 from .host import systemd
@@ -75,6 +76,7 @@ from .quotas.hub import HubQuotas
 from .quotas.in_force import QuotasInForce
 from .quotas.last import LastQuotas
 from .settings.commandline import StrictLoader
+from .settings.presets import PRESETS, config_of, told_of
 from .settings.traits import read
 from .views.logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .wire.service import Service
@@ -110,6 +112,14 @@ class NodeManagerApp(JupyterApp):
         "",
         help="Simulated GPUs instead of this host's: 2x24GiB, or by their kind: 1xA100,2xT4. "
         "A kind has its memory, and predictions are those of such GPUs.",
+    ).tag(config=True)
+    preset = word(
+        tuple(PRESETS),
+        allow_none=True,
+        help="""Defaults for a dozen settings at once: "class" for a lesson, "lab" for a few people
+        who need whole GPUs, "own" for a machine of one person. The table of presets has their
+        values; what the configuration says itself goes before them. Not set: each setting's own
+        default.""",
     ).tag(config=True)
     gpus = Unicode(
         "",
@@ -240,6 +250,7 @@ class NodeManagerApp(JupyterApp):
 
     aliases = {  # noqa: RUF012 - traitlets wants a plain class attribute
         **JupyterApp.aliases,
+        "preset": "NodeManagerApp.preset",
         "simulate": "NodeManagerApp.simulate",
         "socket": "NodeManagerApp.socket",
         "ledger": "NodeManagerApp.ledger",
@@ -280,6 +291,16 @@ class NodeManagerApp(JupyterApp):
             raise TraitError(f"{names.QUOTAS} holds no quotas: {error}.") from None
         told.merge(self.config)
         self.update_config(told)
+
+    def initialize(self, argv: Any = None) -> None:
+        """The configuration, and below it the preset that it names."""
+        super().initialize(argv)
+        self._preset: doc.Preset | None = None
+        if self.preset is not None:
+            self._preset = told_of(self.preset, self.config)
+            below = config_of(self.preset)
+            below.merge(self.config)
+            self.update_config(below)
 
     def write_default_config(self) -> None:
         """The path of a new configuration file: where a node manager for everybody looks for it."""
@@ -426,6 +447,7 @@ class NodeManagerApp(JupyterApp):
             models=ledger_path.with_name(MODELS_FILE),
             learned=Learned(ledger_path.with_name(RECORDS_FILE)) if self.keep_runs else None,
             membership=membership,
+            preset=self._preset,
             log=self.log,
         )
         service.statuses.ledger = str(ledger_path.absolute())

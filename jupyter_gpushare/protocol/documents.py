@@ -214,6 +214,14 @@ class Quotas(TypedDict):
 # -- the status document -----------------------------------------------------------------------
 
 
+class Preset(TypedDict):
+    """The defaults that the node's administrator chose."""
+
+    name: str
+    overridden: Annotated[list[str], "settings of it that the configuration sets otherwise"]
+    text: Annotated[str, "both for a person"]
+
+
 class Node(TypedDict):
     """The node manager itself."""
 
@@ -250,6 +258,7 @@ class Node(TypedDict):
             "how much a request reserves that names no memory, where no quota says it",
         ]
     ]
+    preset: NotRequired[Annotated[Preset, "left out: each setting has its own default"]]
 
 
 class OutOfService(TypedDict):

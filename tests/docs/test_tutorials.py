@@ -93,11 +93,18 @@ def test_sixteen_of_the_class_compute_at_once(rehearsal, tmp_path):
     """As the plan on the page says: 16 have a GPU, 24 wait."""
     group: dict[str, Any] = rehearsal.JupyterHub.load_groups["class"]
     people = group["users"]
+    services = rehearsal.JupyterHub.services
+    assert any("--preset=class" in service.get("command", ()) for service in services)
     config = f"c.Quotas.default = {group['properties']['gpushare']!r}\n"
     tokens = token_file(tmp_path, *people, "ada", admin="ada")
     with ExitStack() as stack:
         node = stack.enter_context(
-            RunningNode(tmp_path, simulate="4x24GiB", config=config, arguments=[tokens])
+            RunningNode(
+                tmp_path,
+                simulate="4x24GiB",
+                config=config,
+                arguments=[tokens, "--preset=class"],
+            )
         )
         clients = [stack.enter_context(NodeClient(node.socket, one)) for one in people]
         asked = [client.ask() for client in clients]

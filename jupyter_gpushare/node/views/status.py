@@ -88,6 +88,7 @@ class NodeFacts:
     quotas_as_of: float | None = None
     ledger: str | None = None
     hints: Hints = field(default_factory=dict)
+    preset: doc.Preset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,34 +243,42 @@ class Sheet:
         live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
         self._live = self._connected.union(live)
 
+    def node(self, viewer: Viewer) -> doc.Node:
+        """The facts about the node itself."""
+        state, facts, config = self._state, self._facts, self._config
+        node: doc.Node = {
+            "name": facts.name,
+            "version": facts.version,
+            "simulated": facts.simulated,
+            "problem": state.problem or _rebuilding(state) or facts.problem,
+            "quotas_as_of": facts.quotas_as_of,
+            # Whether a server or a task of the viewer's talks to this node now.
+            "connected": bool(viewer.own(self._connected)),
+            "ledger": facts.ledger if viewer.admin else None,
+            "time": facts.now,
+            "started": facts.started,
+            "max_tasks_per_gpu": config.max_tasks_per_gpu,
+            "heartbeat_timeout": config.heartbeat_timeout,
+            "parked_memory": self._parked_memory,
+            "parked_memory_limit": config.parked_memory,
+            "notify_before": config.notify_before,
+            "pin_limit": config.pin_limit,
+            "keep_for": config.keep_for,
+            "quantum": config.quantum,
+            "idle_timeout": config.idle_timeout,
+            "reserve": config.reserve.value,
+        }
+        if facts.preset is not None:
+            node["preset"] = facts.preset
+        return node
+
     def head(self, viewer: Viewer, page: int = 0) -> doc.StatusHead:
         """A status without the rows of leases and of the queue."""
         state, facts, config = self._state, self._facts, self._config
         _, leases = self.leases(viewer, page)
         _, queue = self.queue(viewer, page)
         return {
-            "node": {
-                "name": facts.name,
-                "version": facts.version,
-                "simulated": facts.simulated,
-                "problem": state.problem or _rebuilding(state) or facts.problem,
-                "quotas_as_of": facts.quotas_as_of,
-                # Whether a server or a task of the viewer's talks to this node now.
-                "connected": bool(viewer.own(self._connected)),
-                "ledger": facts.ledger if viewer.admin else None,
-                "time": facts.now,
-                "started": facts.started,
-                "max_tasks_per_gpu": config.max_tasks_per_gpu,
-                "heartbeat_timeout": config.heartbeat_timeout,
-                "parked_memory": self._parked_memory,
-                "parked_memory_limit": config.parked_memory,
-                "notify_before": config.notify_before,
-                "pin_limit": config.pin_limit,
-                "keep_for": config.keep_for,
-                "quantum": config.quantum,
-                "idle_timeout": config.idle_timeout,
-                "reserve": config.reserve.value,
-            },
+            "node": self.node(viewer),
             "environment": viewer.environment,
             "admin": viewer.admin,
             "quota": quota_document(state, viewer.environment, config),

@@ -143,6 +143,7 @@ class Service:
         models: Path | None = None,
         learned: Learned | None = None,
         membership: Membership | None = None,
+        preset: doc.Preset | None = None,
         log: logging.Logger | None = None,
     ) -> None:
         self._manager = manager
@@ -172,6 +173,7 @@ class Service:
             outlooks=self._outlooks,
             pauses=self._pauses,
             promises=self._promises,
+            preset=preset,
         )
         self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
         self._pool = PoolCalls(

@@ -47,6 +47,7 @@ class Statuses:
         outlooks: Callable[[], dict[LeaseId, Outlook]],
         pauses: Pauses,
         promises: Promises,
+        preset: doc.Preset | None,
     ) -> None:
         self._manager = manager
         self._clock = clock
@@ -57,6 +58,7 @@ class Statuses:
         self._outlooks = outlooks
         self._pauses = pauses
         self._promises = promises
+        self._preset = preset
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changes = 0
@@ -190,6 +192,7 @@ class Statuses:
             quotas_as_of=self.quotas_as_of(),
             ledger=self.ledger,
             hints=self.hints(),
+            preset=self._preset,
         )
         sheet = Sheet(
             manager.state,

@@ -952,6 +952,14 @@ export interface components {
                 parked_memory_limit: number | null;
                 /** @description the most for which an idle task keeps its GPUs */
                 pin_limit: number;
+                /** @description left out: each setting has its own default */
+                preset?: {
+                    name: string;
+                    /** @description settings of it that the configuration sets otherwise */
+                    overridden: string[];
+                    /** @description both for a person */
+                    text: string;
+                };
                 problem: string | null;
                 /** @description that a task computes before one that had as much takes its turn */
                 quantum: number;
