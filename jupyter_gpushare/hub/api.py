@@ -8,26 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from tornado import web
 
 from jupyter_gpushare.link import openapi, rest
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.pages.asking import refusals
+from jupyter_gpushare.pages.hosts import HostState
 
-from .handlers import JsonHandler, Refusal
-from .hosts import HostState
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Map refusals, the node manager's and our own, to HTTP errors."""
-    try:
-        yield
-    except NodeProblem as problem:
-        raise Refusal(problem) from problem
+from .handlers import JsonHandler
 
 
 class NodesHandler(JsonHandler):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from jupyter_core.application import JupyterApp
-from jupyterhub._data import DATA_FILES_PATH
 from jupyterhub.services.auth import HubOAuth
 from jupyterhub.utils import url_path_join
 from tornado import web
@@ -22,16 +21,20 @@ from tornado.httpserver import HTTPServer
 from traitlets import Bool, Dict, Float, Integer, List, TraitError, Unicode, default, validate
 
 from jupyter_gpushare._version import __version__
+from jupyter_gpushare.pages.live import Audience
+from jupyter_gpushare.pages.page import NothingHandler, PageHandler
+from jupyter_gpushare.pages.routes import PAGES
+from jupyter_gpushare.pages.site import STATIC, static_address
 from jupyter_gpushare.pool.configuration import NEEDS_CRYPTOGRAPHY, Pool
 from jupyter_gpushare.protocol import heldport, names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.parent import when_parent_ends
 
-from . import adminpages, api, pages, quotapages
-from .handlers import CallbackHandler, HealthHandler, quiet_log
+from . import api
+from .handlers import CallbackHandler, HealthHandler, ServiceHandler, quiet_log
 from .links import Limits, LinkPool
-from .live import Audience, LiveHandler
-from .site import STATIC, Site, make_templates, versions
+from .live import HubLiveHandler
+from .site import HubSite, hub_templates
 
 if TYPE_CHECKING:
     from .pooling import HubPool
@@ -150,7 +153,9 @@ class GpuShareHub(JupyterApp):
         except CannotServe as error:
             raise SystemExit(str(error)) from error
 
-    async def _serve_pages(self, site: Site, address: str, port: int, stop: asyncio.Event) -> None:
+    async def _serve_pages(
+        self, site: HubSite, address: str, port: int, stop: asyncio.Event
+    ) -> None:
         audience = Audience(self.live_limit, self.live_limit_per_user, self.login_check)
         server = HTTPServer(
             make_application(site, audience), xheaders=True, max_body_size=_MOST_BODY
@@ -183,44 +188,46 @@ class GpuShareHub(JupyterApp):
             await asyncio.sleep(0.2)
         server.listen(port, host, reuse_port=True)
 
-    def make_site(self, hosts: HubPool | None = None) -> Site:
+    def make_site(self, hosts: HubPool | None = None) -> HubSite:
         """Join the parts. JupyterHub's environment variables say where and who it is."""
         auth = HubOAuth(parent=self, cache_max_age=self.believed)
         limits = Limits(self.links, self.links_per_user, self.link_linger, self.answer_timeout)
         hub_url = auth.hub_host + auth.hub_prefix
-        templates = make_templates(
-            self.template_paths, [os.path.join(DATA_FILES_PATH, "templates")]
-        )
-        marks = versions()
+        templates = hub_templates(self.template_paths)
         prefix = auth.base_url
-        templates.globals["own_static"] = lambda name: (
-            f"{prefix}static/{name}?v={marks.get(name, '')}"
-        )
-        return Site(
-            name=os.environ.get("JUPYTERHUB_SERVICE_NAME", "gpushare"),
+        name = os.environ.get("JUPYTERHUB_SERVICE_NAME", "gpushare")
+        templates.globals |= {
+            "own_static": static_address(prefix),
+            "base_url": hub_url,
+            "login_url": f"{hub_url}login",
+            "logout_url": f"{hub_url}logout",
+            "parsed_scopes": (),
+            "services": [{"name": name, "href": prefix}],
+            "static_url": lambda path, include_version=True: f"{hub_url}static/{path}",
+        }
+        pool = LinkPool(hosts.places if hosts else dict(self.nodes), limits, log=self.log)
+        return HubSite(
             prefix=prefix,
-            hub_url=hub_url,
+            names=lambda: pool.nodes,
             auth=auth,
-            pool=LinkPool(hosts.places if hosts else dict(self.nodes), limits, log=self.log),
+            pool=pool,
             hosts=hosts,
             templates=templates,
             origins=(auth.hub_host,) if auth.hub_host else (),
         )
 
 
-def make_application(site: Site, audience: Audience) -> web.Application:
+def make_application(site: HubSite, audience: Audience) -> web.Application:
     """The routes."""
     given = {"site": site}
     routes: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
         (r"health", HealthHandler, {}),
         (r"oauth_callback", CallbackHandler, given),
         (r"static/(.*)", StaticHandler, {"path": str(STATIC)}),
-        (r"live", LiveHandler, {**given, "audience": audience}),
+        (r"live", HubLiveHandler, {**given, "audience": audience}),
         *((path, handler, given) for path, handler in api.ROUTES),
-        *((path, handler, given) for path, handler in pages.ROUTES),
-        *((path, handler, given) for path, handler in adminpages.ROUTES),
-        *((path, handler, given) for path, handler in quotapages.ROUTES),
-        (r".*", pages.NothingHandler, given),
+        *((path, _served(page), given) for path, page in PAGES),
+        (r".*", _served(NothingHandler), given),
     ]
     return web.Application(
         [(url_path_join(site.prefix, path), *rest) for path, *rest in routes],
@@ -228,6 +235,11 @@ def make_application(site: Site, audience: Audience) -> web.Application:
         log_function=quiet_log,
         websocket_ping_interval=30,
     )
+
+
+def _served(page: type[PageHandler]) -> type[web.RequestHandler]:
+    """A page behind the Hub's login."""
+    return type(page.__name__, (page, ServiceHandler), {})
 
 
 def cookie_secret(api_token: str) -> bytes:

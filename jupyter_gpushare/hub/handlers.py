@@ -13,14 +13,13 @@ from typing import Any, Final
 from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated, UserNotAllowed
 from tornado import web
 
-from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.protocol import pages
-from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.pages.asking import Asking, Refusal, said_by
+from jupyter_gpushare.pages.site import write_page
+from jupyter_gpushare.pages.viewer import Viewer
 
-from .links import Viewer
-from .site import Site
+from .site import HubSite
 
 _LOG: Final = logging.getLogger("jupyter_gpushare.hub")
 
@@ -47,18 +46,6 @@ _REASONS: Final = {
 }
 
 
-#: The calls that a pool answers for all its hosts.
-QUOTAS: Final = frozenset({Method.QUOTA_LIST, Method.QUOTA_SET, Method.QUOTA_UNSET})
-
-
-class Refusal(web.HTTPError):
-    """An error with its reason for programs and its sentence for people."""
-
-    def __init__(self, problem: NodeProblem) -> None:
-        super().__init__(wishes.HTTP_STATUS.get(problem.reason, 502))
-        self.problem = problem
-
-
 def quiet_log(handler: web.RequestHandler) -> None:
     """Log a request without its query: OAuth codes and tokens travel there."""
     status = handler.get_status()
@@ -82,16 +69,7 @@ class QuietErrors(web.RequestHandler):
             _LOG.debug("%s: %s", what, said_by(value))
 
 
-def said_by(error: BaseException | None) -> str:
-    """An error's sentence, empty where it has none."""
-    if isinstance(error, Refusal):
-        return error.problem.message
-    if isinstance(error, web.HTTPError) and error.log_message:
-        return error.log_message % error.args if error.args else error.log_message
-    return ""
-
-
-class ServiceHandler(HubOAuthenticated, QuietErrors):
+class ServiceHandler(HubOAuthenticated, QuietErrors, Asking):
     """Identifies the caller before anything else happens.
 
     ``viewer`` is the caller with the token by which the Hub knows them.
@@ -102,7 +80,9 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
         """Whether a browser without a login is sent to the Hub to log in."""
         return False
 
-    def initialize(self, site: Site) -> None:
+    site: HubSite
+
+    def initialize(self, site: HubSite) -> None:
         self.site = site
         self.hub_auth = site.auth
         self._viewer: Viewer | None = None
@@ -111,6 +91,11 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
     def viewer(self) -> Viewer:
         assert self._viewer is not None, "prepare() lets nobody through without one"
         return self._viewer
+
+    @property
+    def reader(self) -> dict[str, str] | None:
+        user = getattr(self, "_current_user", None)
+        return {"name": user["name"]} if user else None
 
     def set_default_headers(self) -> None:
         self.set_header("Cache-Control", "no-store")
@@ -166,41 +151,6 @@ class ServiceHandler(HubOAuthenticated, QuietErrors):
         async with self.site.pool.borrow(node, self.viewer) as link:
             yield link
 
-    async def ask(self, node: str, method: Method, **params: Any) -> dict[str, Any]:
-        """Ask a node manager in the viewer's name; ``None`` parameters are left out.
-
-        In a pool, quotas are the pool's, whatever host is named.
-        """
-        if self.site.hosts is not None and method in QUOTAS:
-            return await self.site.hosts.ask(method, self.viewer, **params)
-        async with self.link(node) as link:
-            return await link.call(method, **params)
-
-    async def whole_status(self, node: str) -> dict[str, Any]:
-        """The status document of a node with all its pages."""
-        for _ in range(2):  # once more, if a lease may have been missed
-            found = [await self.ask(node, Method.STATUS)]
-            while pages.has_more(found[-1]):
-                found.append(await self.ask(node, Method.STATUS, page=len(found)))
-            if not pages.is_short(found):
-                break
-        return pages.joined(found)
-
-    def node_named(self, name: str | None) -> str:
-        """A node by name, the only one without a name. Raises :class:`NodeProblem`."""
-        nodes = self.site.pool.nodes
-        if name is None:
-            if len(nodes) != 1:
-                raise wishes.bad_request(f"Say which node: 'node' is one of {', '.join(nodes)}.")
-            return next(iter(nodes))
-        if name not in nodes:
-            raise NodeProblem("not_found", f"There is no node {name[:64]!r}.")
-        return name
-
-    def query(self, name: str) -> str | None:
-        """A query's argument, as it was sent. Raises :class:`NodeProblem`."""
-        return wishes.one_value(self.request.query_arguments, name)
-
 
 def _viewer(model: Mapping[str, Any], token: str) -> Viewer:
     name, kind = str(model["name"]), str(model.get("kind", "user"))
@@ -237,7 +187,7 @@ class JsonHandler(ServiceHandler):
 class CallbackHandler(QuietErrors, HubOAuthCallbackHandler):
     """The Hub sends a browser here after the login."""
 
-    def initialize(self, site: Site) -> None:
+    def initialize(self, site: HubSite) -> None:
         self.site = site
         self.hub_auth = site.auth
 
@@ -250,6 +200,7 @@ class CallbackHandler(QuietErrors, HubOAuthCallbackHandler):
         write_page(
             self,
             "error.html",
+            self.site,
             title="The login did not work",
             message="JupyterHub sent you back here without a login that counts.",
             advice="Start again from the GPU page; if that does not help, log out and in again.",
@@ -264,31 +215,3 @@ class HealthHandler(web.RequestHandler):
         self.set_header("Cache-Control", "no-store")
         self.clear_header("Server")
         self.finish("ok\n")
-
-
-def write_page(handler: Any, template: str, **view: Any) -> None:
-    """Render one of our pages around ``view`` and finish."""
-    site: Site = handler.site
-    user = getattr(handler, "_current_user", None)
-    handler.set_header("Content-Type", "text/html; charset=utf-8")
-    hub = site.hub_url
-    handler.finish(
-        site.templates.get_template(f"gpushare/{template}").render(
-            base_url=hub,
-            prefix=site.prefix,
-            user={"name": user["name"]} if user else None,
-            login_url=f"{hub}login",
-            logout_url=f"{hub}logout",
-            parsed_scopes=(),
-            services=[{"name": site.name, "href": site.prefix}],
-            static_url=lambda path, include_version=True: f"{hub}static/{path}",
-            **view,
-        )
-    )
-
-
-def attachment(handler: web.RequestHandler, name: str, text: str) -> None:
-    """Finish with a CSV file to be saved under ``name``."""
-    handler.set_header("Content-Type", "text/csv; charset=utf-8; header=present")
-    handler.set_header("Content-Disposition", f'attachment; filename="{name}"')
-    handler.finish(text)

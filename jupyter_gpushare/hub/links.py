@@ -15,28 +15,18 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from jupyter_gpushare.link.dial import Host
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.pages.viewer import Viewer
 from jupyter_gpushare.protocol.messages import PAGES
 
 #: Seconds to wait for a new link's first answer, and for a lost link to come back.
 _FIRST_ANSWER: Final = 6.0
 _COME_BACK: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Viewer:
-    """The person who looks, as the Hub names them. No repr contains the token."""
-
-    name: str
-    token: str = field(repr=False)
-    environment: str = ""
-    groups: tuple[str, ...] = ()
-    admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,104 +1,29 @@
-"""``live``: only tells an open page that something has changed.
-
-The page then fetches its parts in the ordinary way. The listener is identified before the
-connection is upgraded, and again while it is open: the connection ends with the login.
-"""
+"""``live``: the Hub says who listens, before the connection is upgraded and while it is open."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable
+from typing import Any
 
 from jupyterhub.services.auth import UserNotAllowed
 from tornado import web
-from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from jupyter_gpushare.link.errors import NodeProblem
-from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.pages.asking import Refusal
+from jupyter_gpushare.pages.live import Audience, LiveHandler
 
-from .handlers import NOT_LOGGED_IN, Refusal, ServiceHandler
-from .hosts import Host
-from .site import Site
-from .views import fingerprint
-
-if TYPE_CHECKING:
-    from .pooling import HubPool
-
-#: The messages to a page.
-CHANGED: Final = '{"type": "changed"}'
-#: The WebSocket's own code for "you may not": the page does not try again.
-LOGGED_OUT: Final = 1008
-#: Nodes that one page listens to at once.
-MOST_HEARD: Final = 8
-_AT_MOST_EVERY: Final = 1.0  # seconds between two messages
-_FIGURES_EVERY: Final = 5.0  # seconds between two messages about figures of a pool's hosts
-_WRITE_WITHIN: Final = 30.0  # seconds a message may take to leave; then the listener is dropped
-_LARGEST_INCOMING: Final = 1024  # bytes; listeners need not send anything
+from .handlers import NOT_LOGGED_IN, ServiceHandler
+from .site import HubSite
 
 
-@dataclass(slots=True)
-class Audience:
-    """The present listeners: at most ``most``, and at most ``most_each`` of one person.
-
-    ``look_again``: seconds between two questions to the Hub whether a login is
-    still good.
-    """
-
-    most: int
-    most_each: int
-    look_again: float
-    listeners: set[LiveHandler] = field(default_factory=set)
-    by_viewer: Counter[str] = field(default_factory=Counter)
-
-    def is_full(self, viewer: str) -> bool:
-        return len(self.listeners) >= self.most or self.by_viewer[viewer] >= self.most_each
-
-    def add(self, listener: LiveHandler) -> None:
-        self.listeners.add(listener)
-        self.by_viewer[listener.viewer.name] += 1
-
-    def remove(self, listener: LiveHandler) -> None:
-        if listener in self.listeners:
-            self.listeners.remove(listener)
-            self.by_viewer[listener.viewer.name] -= 1
-            self.by_viewer += Counter()  # forgets those with none
-
-    def close(self) -> None:
-        """Say goodbye to everybody (1001, going away)."""
-        for listener in tuple(self.listeners):
-            listener.close(1001, "The service stops.")
-
-
-def _is_urgent(before: Sequence[Host], now: Sequence[Host]) -> bool:
-    """Whether a person must see at once what changed: not only figures."""
-    if len(before) != len(now):
-        return True
-    pairs = ((old, new) for old, new in zip(before, now, strict=True) if old is not new)
-    return any(_lasts(old) != _lasts(new) for old, new in pairs)
-
-
-def _lasts(host: Host) -> tuple[object, ...]:
-    return host.name, host.state, host.problem, host.drained, host.own
-
-
-class LiveHandler(ServiceHandler, WebSocketHandler):
-    """One listener."""
+class HubLiveHandler(ServiceHandler, LiveHandler):
+    """One listener. The connection ends with the login."""
 
     def initialize(  # type: ignore[override] # tornado calls it with what the route gives
-        self, site: Site, audience: Audience
+        self, site: HubSite, audience: Audience
     ) -> None:
         super().initialize(site)
-        self.audience = audience
-        self._changed = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def max_message_size(self) -> int:
-        return _LARGEST_INCOMING
+        self.listens_in(audience)
 
     async def prepare(self) -> None:
         await super().prepare()
@@ -119,98 +44,7 @@ class LiveHandler(ServiceHandler, WebSocketHandler):
         """Only pages of the very host that was asked."""
         return bool(super().check_origin(origin))
 
-    def open(self, *args: str, **kwargs: str) -> None:
-        if self.audience.is_full(self.viewer.name):
-            self.close(1013, "Too many.")
-            return
-        self.audience.add(self)
-        loop = asyncio.get_running_loop()
-        hearing = [self._hear(node) for node in self._heard()]
-        if self.site.hosts is not None:
-            hearing.append(self._follow_pool(self.site.hosts))
-        self._tasks = [
-            loop.create_task(one) for one in (*hearing, self._tell(), self._look_again())
-        ]
-
-    def on_message(self, message: str | bytes) -> None:
-        """Listeners only listen."""
-
-    def on_close(self) -> None:
-        self.audience.remove(self)
-        for task in self._tasks:
-            task.cancel()
-
-    async def _hear(self, node: str) -> None:
-        """Hear one node as long as the listener is there."""
-        try:
-            async with self.link(node) as link:
-                unsubscribe = link.subscribe(self._hearing(link))
-                try:
-                    self._changed.set()  # what the page shows is older than this connection
-                    await asyncio.get_running_loop().create_future()
-                finally:
-                    unsubscribe()
-        except NodeProblem as problem:
-            self.close(1013, problem.message[:100])
-
-    def _heard(self) -> list[str]:
-        """The host whose details the page shows, and others, as many as are allowed.
-
-        The page learns of changes on the rest when it asks by itself.
-        """
-        shown = self.get_argument("host", "")
-        # A pool hears all hosts itself.
-        most = MOST_HEARD if self.site.hosts is None else 1
-        return sorted(self.site.pool.nodes, key=lambda name: name != shown)[:most]
-
-    async def _follow_pool(self, pool: HubPool) -> None:
-        """Tell at once of hosts that come, go or change state; of figures, which change all the
-        time, every few seconds.
-        """
-        loop, told = asyncio.get_running_loop(), 0.0
-        before: list[Host] = []
-        while True:
-            now = pool.hosts(self.viewer)
-            due = loop.time() - told >= _FIGURES_EVERY
-            if now != before and (due or _is_urgent(before, now)):
-                before, told = now, loop.time()
-                self._changed.set()
-            await asyncio.sleep(_AT_MOST_EVERY)
-
-    def _hearing(self, link: NodeLink) -> Callable[[], None]:
-        """Told of each new status of ``link``; measurements alone are no news."""
-        before = fingerprint(link.state.status)
-
-        def hear() -> None:
-            nonlocal before
-            now = fingerprint(link.state.status)
-            if now != before:
-                before = now
-                self._changed.set()
-
-        return hear
-
-    async def _tell(self) -> None:
-        with contextlib.suppress(WebSocketClosedError):
-            while True:
-                await self._changed.wait()
-                self._changed.clear()
-                try:
-                    async with asyncio.timeout(_WRITE_WITHIN):
-                        await self.write_message(CHANGED)
-                except TimeoutError:
-                    self.close(LOGGED_OUT, "Too slow.")
-                    return
-                await asyncio.sleep(_AT_MOST_EVERY)
-
-    async def _look_again(self) -> None:
-        while True:
-            await asyncio.sleep(self.audience.look_again)
-            if not await self._is_let_in():
-                self.close(LOGGED_OUT, "Your login has ended.")
-                return
-
-    async def _is_let_in(self) -> bool:
+    async def is_let_in(self) -> bool:
         try:
             model: Any = await self.hub_auth.user_for_token(
                 self.viewer.token, use_cache=False, sync=False

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.pages.hosts import Host, Own
+from jupyter_gpushare.pages.viewer import Deed, Viewer
+from jupyter_gpushare.pages.views import QuotaView
 from jupyter_gpushare.pool.answers import PoolAnswers, quota_row
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.hubgroups import HubGroups
@@ -26,10 +29,7 @@ from jupyter_gpushare.protocol.errors import RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 
-from .hosts import Host, Own
-from .links import Viewer
 from .poolviews import (
-    Deed,
     PoolGroups,
     deeds,
     group_text,
@@ -38,7 +38,6 @@ from .poolviews import (
     owners,
     pool_groups,
 )
-from .views import QuotaView
 
 _DEEDS: Final = 50
 

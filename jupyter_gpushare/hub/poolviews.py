@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from jupyter_gpushare.pages import hosts, views, words
+from jupyter_gpushare.pages.hosts import Host, Own
+from jupyter_gpushare.pages.viewer import Deed
 from jupyter_gpushare.pool import groups, texts
 from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, State
 from jupyter_gpushare.pool.state import Host as PoolHost
 from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
-
-from . import hosts, views, words
-from .hosts import Host, Own
 
 Json = Mapping[str, Any]
 
@@ -116,15 +116,6 @@ def _group_text(row: PoolGroup) -> str:
 
 
 # -- what people did -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Deed:
-    """Something that an administrator did to the pool."""
-
-    at: float
-    by: str
-    text: str
 
 
 def deeds(events: Iterable[Json]) -> Iterator[Deed]:

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from support.node import RunningNode
 
-from jupyter_gpushare.hub.links import Limits, LinkPool, Viewer
+from jupyter_gpushare.hub.links import Limits, LinkPool
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.pages.viewer import Viewer
 from jupyter_gpushare.protocol.messages import Method
 
 LOG = logging.getLogger("test")

@@ -30,7 +30,8 @@ pytestmark = [
     ),
     # `test_poolviews` and `test_views` test what pages say, `test_pool` the whole of it.
     pytest.mark.story(
-        *("jupyter_gpushare/pool/", "jupyter_gpushare/link/", "jupyter_gpushare/hub/"),
+        *("jupyter_gpushare/pool/", "jupyter_gpushare/link/"),
+        *("jupyter_gpushare/hub/", "jupyter_gpushare/pages/"),
         *("tests/hub/", "tests/support/pool", "tests/support/runningpool"),
     ),
 ]

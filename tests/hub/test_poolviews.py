@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jupyter_gpushare.hub import poolviews
-from jupyter_gpushare.hub.hosts import HostState, Own
+from jupyter_gpushare.pages.hosts import HostState, Own
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.pool.state import Drained, Here, Host, Out, State, Used
 from jupyter_gpushare.pool.words.hosts import Environment, Group, HostGpu, HostReport

@@ -91,7 +91,8 @@ def test_the_wheels_have_everything_once(wheel: Path, client: Path) -> None:
     for source in package.rglob("*"):
         if source.suffix in {".py", ".yaml", ".typed"}:
             assert f"jupyter_gpushare/{source.relative_to(package)}" in files | light
-    pages = [*(package / "hub" / "templates").rglob("*.html"), *(package / "hub/static").iterdir()]
+    room = package / "pages"
+    pages = [*(room / "templates").rglob("*.html"), *(room / "static").iterdir()]
     assert {path.suffix for path in pages} == {".html", ".css", ".js"}
     for page in pages:
         assert f"jupyter_gpushare/{page.relative_to(package)}" in files

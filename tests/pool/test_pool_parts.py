@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.hub.links import Limits, LinkPool, Viewer
+from jupyter_gpushare.hub.links import Limits, LinkPool
 from jupyter_gpushare.link import nodelink
 from jupyter_gpushare.link.dial import Host
 from jupyter_gpushare.link.errors import NodeTimedOut, NodeUnavailable
 from jupyter_gpushare.link.nodelink import LinkState
+from jupyter_gpushare.pages.viewer import Viewer
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool import budget, core, ledger

@@ -10,7 +10,7 @@ from traitlets import TraitError
 from jupyter_gpushare.cli.usage import UsageApp
 from jupyter_gpushare.cli.verb import UsageError
 from jupyter_gpushare.client.words.settings import read_settings
-from jupyter_gpushare.hub.forms import read_quota
+from jupyter_gpushare.pages.forms import read_quota
 from jupyter_gpushare.protocol.times import parse_duration
 from jupyter_gpushare.server.extension import GpuShareExtension
 

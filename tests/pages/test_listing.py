@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.hub.listing import ROWS, Listing, Member, listing, page_of
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.pages.listing import ROWS, Listing, Member, listing, page_of
 
 
 def member(name: str, *, held: int = 0, waiting: int = 0, used: int = 0, **quota: Any) -> Member:

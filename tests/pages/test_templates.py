@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jupyterhub._data import DATA_FILES_PATH
-
 from jupyter_gpushare.hub.app import cookie_secret
-from jupyter_gpushare.hub.pages import OwnView
-from jupyter_gpushare.hub.site import STATIC, make_templates, versions
-from jupyter_gpushare.hub.views import QuotaView, days_view, server_days
-
-HUB = str(Path(DATA_FILES_PATH) / "templates")
+from jupyter_gpushare.hub.site import hub_templates
+from jupyter_gpushare.pages.own import OwnView
+from jupyter_gpushare.pages.site import STATIC, static_address
+from jupyter_gpushare.pages.views import QuotaView, days_view, server_days
 
 
 def render(*more: str, **view: object) -> str:
-    templates = make_templates(more, [HUB])
+    templates = hub_templates(more)
     templates.globals["own_static"] = lambda name: f"/own/{name}"
     return templates.get_template("gpushare/error.html").render(
         base_url="/hub/", prefix="/p/", static_url=lambda path, **_: f"/hub/static/{path}", **view
@@ -23,7 +20,7 @@ def render(*more: str, **view: object) -> str:
 
 
 def test_several_quotas_are_told_apart_by_their_servers() -> None:
-    templates = make_templates((), [HUB])
+    templates = hub_templates(())
 
     def page(*servers: str) -> str:
         quotas = [QuotaView((), (("Weight", f"of {name}"),), "", name) for name in servers]
@@ -38,7 +35,7 @@ def test_several_quotas_are_told_apart_by_their_servers() -> None:
 def test_gpu_hours_of_several_servers_are_told_apart() -> None:
     own = {"days": [{"held": 3600.0, "busy": 0.0, "leases": 1}]}
     told = [{**own, "servers": [{"environment": "alice/<gpu>", **own}]}, {**own, "servers": []}]
-    template = make_templates((), [HUB]).get_template("gpushare/user_days.html")
+    template = hub_templates(()).get_template("gpushare/user_days.html")
 
     def page(daily: list[dict[str, object]]) -> str:
         days = days_view(daily, ["2026-11-21"], "UTC")
@@ -78,8 +75,9 @@ def test_an_administrators_page_goes_before_the_hubs(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_has_a_new_address() -> None:
-    assert set(versions()) == {path.name for path in STATIC.iterdir()}
-    assert len(set(versions().values())) == len(versions())
+    addresses = [static_address("/p/")(path.name) for path in STATIC.iterdir()]
+    assert all(one.startswith("/p/static/gpushare.") for one in addresses)
+    assert len({one.partition("?v=")[2] for one in addresses}) == len(addresses) > 1
 
 
 def test_cookies_are_signed_with_something_that_is_not_the_token() -> None:

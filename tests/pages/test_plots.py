@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyterhub._data import DATA_FILES_PATH
-
-from jupyter_gpushare.hub import plots
-from jupyter_gpushare.hub.listing import HostListing
-from jupyter_gpushare.hub.site import make_templates
+from jupyter_gpushare.hub.site import hub_templates
+from jupyter_gpushare.pages import plots
+from jupyter_gpushare.pages.listing import HostListing
 
 GIB = 2**30
 
@@ -98,7 +96,7 @@ _EMPTY: dict[str, list[float]] = {"used": [], "utilisation": []}
 
 
 def test_the_page_says_in_words_what_it_draws() -> None:
-    templates = make_templates((), [f"{DATA_FILES_PATH}/templates"])
+    templates = hub_templates(())
     page = templates.get_template("gpushare/gpu_plots.html").render(
         prefix="/p/",
         span="1h",

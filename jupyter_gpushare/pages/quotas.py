@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.messages import Method
 
 from . import forms
-from .adminpages import AdminPage
-from .api import refusals
-from .handlers import Refusal
-from .pages import Done, Note, PageHandler
+from .admin import AdminPage
+from .asking import Refusal, refusals
+from .page import Done, Note
 
 
 class Kind(Enum):
@@ -138,7 +137,7 @@ class QuotaFormHandler(AdminPage):
         """A sentence for a site with several nodes: each has quotas of its own."""
         if self.site.hosts is not None:
             return " This holds on all hosts."
-        return f" This holds on {node} only." if len(self.site.pool.nodes) > 1 else ""
+        return f" This holds on {node} only." if len(self.site.nodes) > 1 else ""
 
     async def _tell(self, node: str, method: Method, whose: Whose, **wish: Any) -> Told:
         """Make the call for each, one after the other: a burst of calls would have to wait."""
@@ -182,7 +181,7 @@ class QuotaFormHandler(AdminPage):
         refusal: str = "",
     ) -> None:
         alone = self.site.hosts is not None
-        others = [] if alone else [name for name in self.site.pool.nodes if name != node]
+        others = [] if alone else [name for name in self.site.nodes if name != node]
         self.page(
             "quota.html",
             admin=True,
@@ -208,6 +207,3 @@ class Told:
     failed: int
     problem: str
     reason: str
-
-
-ROUTES: Final[tuple[tuple[str, type[PageHandler]], ...]] = ((r"admin/quota", QuotaFormHandler),)

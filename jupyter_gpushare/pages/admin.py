@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
@@ -15,11 +15,10 @@ from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
 from . import views
-from .api import refusals
+from .asking import Refusal, refusals
 from .csvfile import hours, to_csv
-from .handlers import Refusal, attachment
 from .listing import ONLY, SORTS, WINDOWS, Listing, Member, Page, listing, page_of
-from .pages import (
+from .page import (
     Answered,
     CsvHandler,
     Done,
@@ -29,10 +28,8 @@ from .pages import (
     is_admin,
     part_of,
 )
+from .viewer import Deed
 from .words import duration
-
-if TYPE_CHECKING:
-    from .poolviews import Deed
 
 EVENTS: Final = 200
 _MOST_LEASES: Final = 100  # rows of everybody's leases
@@ -46,6 +43,8 @@ _PARTS: Final = {
 
 class AdminPage(PageHandler):
     """For those whom a node manager calls administrators."""
+
+    is_admins = True
 
     async def look(self) -> Looked:
         """What the page needs. Raises :class:`Refusal` for others than administrators."""
@@ -365,12 +364,4 @@ class AdminCsvHandler(CsvHandler, AdminPage):
                 rows.append([answer.node, name, since, until, *figures, row["leases"], *more])
         header = ("node", "environment", "since", "until", "held_gpu_hours", "busy_gpu_hours")
         more_header = ("charged_gpu_hours", "resident_gib_hours")
-        attachment(self, f"gpu-hours-{window}.csv", to_csv((*header, "leases", *more_header), rows))
-
-
-ROUTES: Final[tuple[tuple[str, type[PageHandler]], ...]] = (
-    (r"admin", AdminHandler),
-    (r"admin/revoke", RevokeFormHandler),
-    (r"admin/drain", DrainFormHandler),
-    (r"admin/usage\.csv", AdminCsvHandler),
-)
+        self.attach(f"gpu-hours-{window}.csv", to_csv((*header, "leases", *more_header), rows))

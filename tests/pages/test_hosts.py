@@ -10,13 +10,12 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from jupyterhub._data import DATA_FILES_PATH
 
-from jupyter_gpushare.hub import hosts
-from jupyter_gpushare.hub.hosts import Host, HostGpu, HostState, Own
-from jupyter_gpushare.hub.listing import HostListing, host_listing
-from jupyter_gpushare.hub.site import make_templates
+from jupyter_gpushare.hub.site import hub_templates
 from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.pages import hosts
+from jupyter_gpushare.pages.hosts import Host, HostGpu, HostState, Own
+from jupyter_gpushare.pages.listing import HostListing, host_listing
 
 GIB = 2**30
 
@@ -155,9 +154,7 @@ def test_nonsense_in_an_address_is_told(wrong: dict[str, str]) -> None:
 
 def render(known: list[Host], *, admin: bool = False, **wanted: Any) -> str:
     asked = HostListing(**wanted)
-    template = make_templates((), [f"{DATA_FILES_PATH}/templates"]).get_template(
-        "gpushare/hosts.html"
-    )
+    template = hub_templates(()).get_template("gpushare/hosts.html")
     return template.render(
         hosts=hosts.hosts_view(known, asked, "a"),
         wanted_hosts=asked,

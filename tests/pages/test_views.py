@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.hub import forms, live, views, words
-from jupyter_gpushare.hub.adminpages import RevokeFormHandler
-from jupyter_gpushare.hub.csvfile import to_csv
-from jupyter_gpushare.hub.listing import Member
+from jupyter_gpushare.pages import forms, live, views, words
+from jupyter_gpushare.pages.admin import RevokeFormHandler
+from jupyter_gpushare.pages.csvfile import to_csv
+from jupyter_gpushare.pages.listing import Member
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.quota import QUOTA
 from jupyter_gpushare.protocol.sizes import parse_size

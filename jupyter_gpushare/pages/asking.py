@@ -1,0 +1,105 @@
+"""What a page needs of the server that serves it, and how refusals reach the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Final
+
+from tornado import web
+
+from jupyter_gpushare.link import wishes
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.protocol import pages
+from jupyter_gpushare.protocol.messages import Method
+
+from .site import Site
+from .viewer import Viewer
+
+#: The calls that a pool answers for all its hosts.
+QUOTAS: Final = frozenset({Method.QUOTA_LIST, Method.QUOTA_SET, Method.QUOTA_UNSET})
+
+
+class Refusal(web.HTTPError):
+    """An error with its reason for programs and its sentence for people."""
+
+    def __init__(self, problem: NodeProblem) -> None:
+        super().__init__(wishes.HTTP_STATUS.get(problem.reason, 502))
+        self.problem = problem
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Map refusals, the node manager's and our own, to HTTP errors."""
+    try:
+        yield
+    except NodeProblem as problem:
+        raise Refusal(problem) from problem
+
+
+def said_by(error: BaseException | None) -> str:
+    """An error's sentence, empty where it has none."""
+    if isinstance(error, Refusal):
+        return error.problem.message
+    if isinstance(error, web.HTTPError) and error.log_message:
+        return error.log_message % error.args if error.args else error.log_message
+    return ""
+
+
+class Asking(web.RequestHandler):
+    """Asks node managers in the viewer's name.
+
+    A server's own handler gives ``site``, :attr:`viewer` and :meth:`link`, and lets nobody in
+    before it knows who that is.
+    """
+
+    site: Site
+
+    @property
+    def viewer(self) -> Viewer:
+        raise NotImplementedError
+
+    @property
+    def reader(self) -> dict[str, str] | None:
+        """The login that the page around ours shows, if it shows one."""
+        return None
+
+    def link(self, node: str) -> AbstractAsyncContextManager[NodeLink]:
+        """The viewer's own link to a node. Raises :class:`NodeProblem`."""
+        raise NotImplementedError
+
+    async def ask(self, node: str, method: Method, **params: Any) -> dict[str, Any]:
+        """Ask a node manager in the viewer's name; ``None`` parameters are left out.
+
+        In a pool, quotas are the pool's, whatever host is named.
+        """
+        if self.site.hosts is not None and method in QUOTAS:
+            return await self.site.hosts.ask(method, self.viewer, **params)
+        async with self.link(node) as link:
+            return await link.call(method, **params)
+
+    async def whole_status(self, node: str) -> dict[str, Any]:
+        """The status document of a node with all its pages."""
+        for _ in range(2):  # once more, if a lease may have been missed
+            found = [await self.ask(node, Method.STATUS)]
+            while pages.has_more(found[-1]):
+                found.append(await self.ask(node, Method.STATUS, page=len(found)))
+            if not pages.is_short(found):
+                break
+        return pages.joined(found)
+
+    def node_named(self, name: str | None) -> str:
+        """A node by name, the only one without a name. Raises :class:`NodeProblem`."""
+        nodes = self.site.nodes
+        if name is None:
+            if len(nodes) != 1:
+                raise wishes.bad_request(f"Say which node: 'node' is one of {', '.join(nodes)}.")
+            return next(iter(nodes))
+        if name not in nodes:
+            raise NodeProblem("not_found", f"There is no node {name[:64]!r}.")
+        return name
+
+    def query(self, name: str) -> str | None:
+        """A query's argument, as it was sent. Raises :class:`NodeProblem`."""
+        return wishes.one_value(self.request.query_arguments, name)

@@ -1,0 +1,186 @@
+"""The pages of each user: what they have, and what they may do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+from jupyter_gpushare.link import wishes
+from jupyter_gpushare.link.errors import NodeProblem
+from jupyter_gpushare.protocol.calls import DailyUsageParams, PinParams
+from jupyter_gpushare.protocol.messages import Method
+
+from . import hosts, views
+from .asking import Refusal, refusals
+from .csvfile import hours, to_csv
+from .page import Answered, CsvHandler, Done, Note, PageHandler, part_of
+from .words import duration
+
+DAYS: Final = 30
+_PARTS: Final = {"hosts": "hosts.html", "live": "user_live.html"}
+
+
+class UserHandler(PageHandler):
+    """One's own quota, leases, place in the queue, and use by day."""
+
+    async def get(self) -> None:
+        part = self.get_argument("part", "")
+        if part == "days":
+            self.page("user_days.html", admin=False, **await self._days())
+            return
+        looked = await self.look()
+        if part == "plots":
+            view = {**looked.view, **await self.plots(looked.shown)}
+            self.page("gpu_plots.html", admin=False, **view)
+            return
+        admin = looked.is_admin
+        view = {
+            **looked.view,
+            "node": own_view(looked.shown, looked.hosts, in_pool=looked.pool is not None),
+        }
+        if part:
+            self.page(part_of(part, _PARTS), admin=admin, **view)
+            return
+        view |= await self.plots(looked.shown)
+        if all(host.state is hosts.HostState.AWAY for host in looked.hosts):
+            self.set_status(503)
+            self.page("user.html", admin=admin, **view, days=None, servers=())
+            return
+        self.page("user.html", admin=admin, **view, **await self._days())
+
+    async def _days(self) -> dict[str, Any]:
+        offset = self.offset()
+        answers = await self.every_node(Method.USAGE_DAILY, days=DAYS, utc_offset=offset)
+        told = [answer.document for answer in answers if answer.document is not None]
+        names, zone = day_names(told, offset) if told else [], zone_name(offset)
+        return {
+            "days": views.days_view(told, names, zone) if told else None,
+            "servers": views.server_days(told, names, zone),
+            "utc_offset": f"{offset:g}",
+            "count": DAYS,
+            "missing": hosts.missing_text(
+                [answer.node for answer in answers if answer.document is None]
+            ),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OwnView:
+    """A person's view of one node. ``nothing`` says how to get a GPU of it, if not by code here.
+
+    ``is_own``: a server or task of theirs runs there.
+    """
+
+    name: str
+    problem: str
+    node_problem: str = ""
+    simulated: bool = False
+    is_own: bool = False
+    nothing: str = ""
+    quotas: Sequence[views.QuotaView] = ()
+    leases: Sequence[views.LeaseView] = ()
+    queue: views.QueueView | None = None
+    gpus: Sequence[views.GpuView] = ()
+
+
+def own_view(answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = False) -> OwnView:
+    """A person's view of a node, whether or not the node has answered.
+
+    ``in_pool``: quotas are the pool's, and the node's say only what was lent there.
+    """
+    status = answer.document
+    if status is None:
+        return OwnView(answer.node, answer.problem)
+    return OwnView(
+        name=answer.node,
+        problem="",
+        node_problem=status["node"]["problem"] or "",
+        simulated=status["node"]["simulated"],
+        is_own=answer.node in hosts.own_hosts(known),
+        nothing=hosts.nothing_text(answer.node, known),
+        quotas=() if in_pool else views.quota_views(status),
+        leases=views.lease_views(status),
+        queue=views.queue_view(status),
+        gpus=views.gpu_views(status),
+    )
+
+
+def day_names(documents: Sequence[Mapping[str, Any]], offset: float) -> list[str]:
+    """``2026-11-21``: the local days of the first document."""
+    # Noon is on the same day whichever way a clock was changed meanwhile.
+    zone = timezone(timedelta(seconds=offset))
+    starts = [day["start"] for day in documents[0]["days"]]
+    return [f"{datetime.fromtimestamp(start + 43200, zone):%Y-%m-%d}" for start in starts]
+
+
+def zone_name(offset: float) -> str:
+    """``UTC``, ``UTC+01:00``."""
+    return str(timezone(timedelta(seconds=round(offset / 60) * 60))) if offset else "UTC"
+
+
+class LeaseFormHandler(PageHandler):
+    """Release or keep a lease of one's own, or leave the queue."""
+
+    async def post(self, what: str) -> None:
+        act = self._keep if what == "keep" else self._release
+        with refusals():
+            node = self.node_named(self.typed("node") or None)
+            name = wishes.checked_lease(self.typed("lease"))
+        try:
+            status = await self.whole_status(node)
+            lease = next((one for one in status["leases"] if one["id"] == name), None)
+            if lease is None or lease["phase"] == "ended":
+                text = "There was nothing to do: you have no such lease any more."
+                note = Note(text, Done.NOTHING)
+            else:
+                note = await act(node, lease)
+        except NodeProblem as problem:
+            note = Note(f"Nothing was changed: {problem.message}", Done.FAILED)
+        self.leave("", note, **self.at(node))
+
+    async def _release(self, node: str, lease: Mapping[str, Any]) -> Note:
+        waited = self.typed("state") == "queued"
+        if waited and lease["phase"] != "queued":
+            text = "Not cancelled: the GPU was granted meanwhile. Release it if you do not need it."
+            return Note(text, Done.NOTHING)
+        await self.ask(node, Method.RELEASE, lease=lease["id"])
+        return Note("You no longer wait for it." if waited else "The GPU is released.")
+
+    async def _keep(self, node: str, lease: Mapping[str, Any]) -> Note:
+        """Keep it for the usual time, or no longer (``seconds`` is 0)."""
+        with refusals():
+            seconds = wishes.typed(PinParams, "seconds", self.typed("seconds") or None)
+        more = {} if seconds is None else {"seconds": seconds}
+        if seconds == 0 and not lease["pinned_until"]:
+            return Note("There was nothing to do: the GPU was not kept.", Done.NOTHING)
+        kept = (await self.ask(node, Method.PIN, lease=lease["id"], **more)).get("seconds")
+        text = f"The GPU is kept for {duration(kept)}." if kept else "The GPU is kept no longer."
+        return Note(text)
+
+
+class UsageCsvHandler(CsvHandler):
+    """One's own GPU-hours by day."""
+
+    async def get(self) -> None:
+        offset = self.offset()
+        with refusals():
+            days = wishes.typed(DailyUsageParams, "days", self.query("days")) or DAYS
+        rows: list[list[str | int | float]] = []
+        for answer in await self.every_node(Method.USAGE_DAILY, days=days, utc_offset=offset):
+            if answer.document is None:
+                raise Refusal(NodeProblem("unavailable", f"{answer.node}: {answer.problem}"))
+            document = answer.document
+            names = day_names([document], offset)
+            for own in (document, *document.get("servers", ())):
+                for name, day in zip(names, own["days"], strict=True):
+                    figures = [hours(day["held"]), hours(day["busy"]), day["leases"]]
+                    more = (day.get("charged", day["held"]), day.get("resident_gib_seconds", 0.0))
+                    figures += [hours(seconds) for seconds in more]
+                    rows.append([name, answer.node, own["environment"], *figures])
+        header = (
+            *("day", "node", "environment", "held_gpu_hours", "busy_gpu_hours", "leases"),
+            *("charged_gpu_hours", "resident_gib_hours"),
+        )
+        self.attach("gpu-hours.csv", to_csv(header, rows))

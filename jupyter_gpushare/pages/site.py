@@ -1,0 +1,106 @@
+"""The objects that all requests of a server share, and how a page is rendered."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup, escape
+from tornado import web
+
+from .viewer import Pool
+
+HERE: Final = Path(__file__).resolve().parent
+STATIC: Final = HERE / "static"
+_TEMPLATES: Final = HERE / "templates"
+_TYPED: Final = re.compile(r"`([^`]+)`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """``prefix`` is where the pages are (``/services/gpushare/``).
+
+    ``names`` gives the names of the nodes now. ``origins``: other places that styles and scripts of
+    the page around ours come from. ``framed_by``: whose pages may show ours in a frame.
+    """
+
+    prefix: str
+    templates: jinja2.Environment
+    names: Callable[[], Collection[str]]
+    origins: tuple[str, ...] = ()
+    framed_by: str = "'none'"
+    #: The pool of hosts; ``None``: each host has quotas of its own.
+    hosts: Pool | None = None
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The names of the node managers that can be asked."""
+        return self.names()
+
+    def policy(self) -> str:
+        """The Content-Security-Policy of the pages."""
+        own = " ".join(("'self'", *self.origins))
+        return "; ".join(
+            (
+                "default-src 'none'",
+                f"script-src {own}",
+                f"style-src {own}",
+                f"font-src {own}",
+                f"img-src {own} data:",
+                "connect-src 'self'",
+                "form-action 'self'",
+                "base-uri 'none'",
+                f"frame-ancestors {self.framed_by}",
+            )
+        )
+
+
+def make_templates(
+    around: Sequence[jinja2.BaseLoader], before: Sequence[jinja2.BaseLoader] = ()
+) -> jinja2.Environment:
+    """Our templates, and those of the server ``around`` them; what is ``before`` ours wins."""
+    templates = jinja2.Environment(
+        loader=jinja2.ChoiceLoader(
+            [*before, jinja2.FileSystemLoader([str(_TEMPLATES)]), *around],
+        ),
+        autoescape=True,
+        undefined=jinja2.ChainableUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["prose"] = prose
+    templates.filters["iso"] = lambda unix: _utc(unix).isoformat(timespec="seconds")
+    templates.filters["moment"] = lambda unix: f"{_utc(unix):%Y-%m-%d %H:%M} UTC"
+    return templates
+
+
+def prose(text: object) -> Markup:
+    """A sentence for people, in which `what is typed` stands between backticks."""
+    return Markup(_TYPED.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def _utc(unix: float) -> datetime:
+    return datetime.fromtimestamp(unix, UTC)
+
+
+def static_address(prefix: str) -> Callable[[str], str]:
+    """The address of a static file below ``prefix``; it changes with the file, for caches."""
+    marks = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+        for path in STATIC.iterdir()
+        if path.is_file()
+    }
+    return lambda name: f"{prefix}static/{name}?v={marks[name]}"
+
+
+def write_page(handler: web.RequestHandler, template: str, site: Site, **view: Any) -> None:
+    """Render one of our pages around ``view`` and finish."""
+    handler.set_header("Content-Type", "text/html; charset=utf-8")
+    page = site.templates.get_template(f"gpushare/{template}")
+    handler.finish(page.render(prefix=site.prefix, **view))
