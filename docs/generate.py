@@ -1,6 +1,9 @@
-"""Write the pages under docs/generated/, and the tables of docs/protocol.md, from the code.
+"""Write what pages say of the code and of measurements: nobody copies that by hand.
 
-``--check`` fails when one is stale.
+The pages under docs/generated/ and the tables of docs/protocol.md are made from the code, and the
+table of runs in docs/hardware/README.md from their records. A figure in the text of any other page
+is written between two marks, ``<!-- PAGE.md: ROW -->34 ms<!-- / -->``: it comes from the second
+column of that row on a page of figures, with two digits. ``--check`` fails when one is stale.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import argparse
 import dataclasses
 import enum
 import json
+import os
 import re
 import sys
 import textwrap
@@ -18,6 +22,7 @@ from typing import Any, get_args, get_origin, is_typeddict
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "generated"
+HARDWARE = HERE / "hardware"
 MADE = "<!-- Made by `python docs/generate.py`; do not edit. -->\n\n"
 
 
@@ -602,6 +607,63 @@ def _is(schema: Any) -> str:
     return " or ".join(listed if kind == "array" else _JSON[kind] for kind in kinds)
 
 
+# -- figures ---------------------------------------------------------------------------------------
+
+FIGURE = re.compile(r"(<!-- ([\w-]+\.md): ([^>]+) -->)[^<]*(<!-- / -->)")
+
+
+def figures(text: str) -> str:
+    """A page's text with its marked figures as the pages of figures have them now."""
+    return FIGURE.sub(lambda mark: f"{mark[1]}{_figure(mark[2], mark[3])}{mark[4]}", text)
+
+
+def _figure(page: str, row: str) -> str:
+    found = re.search(
+        rf"^\| {re.escape(row)} \| \**([\d.]+)\**([^|]*?) \|",
+        (HERE / page).read_text("utf-8"),
+        re.MULTILINE,
+    )
+    if found is None:
+        raise SystemExit(f"docs/{page} has no row {row!r} with a figure")
+    value = float(f"{float(found[1]):.2g}")
+    return f"{value:g}{found[2]}"
+
+
+def hardware() -> str:
+    """The page about real GPUs, with a row for each record that is there."""
+    begin, end = "<!-- made: the runs -->\n", "<!-- end -->"
+    text, _, rest = (HARDWARE / "README.md").read_text("utf-8").partition(begin)
+    rows = []
+    for path in sorted(HARDWARE.glob("*.json"), key=lambda path: _record(path)["date"]):
+        record = _record(path)
+        sections = record["sections"]
+        notes = sections.get("versions", {}).get("notes", {})
+        gpu = notes.get("gpu")
+        card = (
+            f"{gpu['name']} {gpu['uuid'][4:12]}, driver {gpu['driver']}" if gpu else "not recorded"
+        )
+        passed = [f"`{name}`" for name, one in sections.items() if one["result"] == "ok"]
+        others = [f"`{n}` {one['result']}" for n, one in sections.items() if one["result"] != "ok"]
+        minutes = f"{record['seconds'] / 60:.0f} min"
+        row = (f"[{record['date'][:16].replace('T', ' ')}]({path.name})", card)
+        row += (f"{record['commit'][:8]}", minutes, ", ".join(passed), ", ".join(others))
+        rows.append(row)
+    head = ("run (UTC)", "GPU", "commit", "took", "passed", "did not pass")
+    return f"{text}{begin}\n{table(head, rows)}\n{end}{rest.partition(end)[2]}"
+
+
+def _record(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def with_figures() -> Iterable[tuple[str, str]]:
+    """Other pages that have marked figures, by their paths from `OUT`, as they are to be."""
+    for path in sorted([HERE.parent / "README.md", *HERE.rglob("*.md")]):
+        text, name = path.read_text("utf-8"), os.path.relpath(path, OUT)
+        if name not in PAGES and FIGURE.search(text):
+            yield name, figures(text)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "states.md": states,
     "errors.md": errors,
@@ -614,6 +676,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "rest.md": rest,
     "openapi.json": openapi,
     "../protocol.md": protocol,
+    "../hardware/README.md": hardware,
 }
 
 
@@ -624,8 +687,11 @@ def main() -> int:
     check = parser.parse_args().check
     OUT.mkdir(exist_ok=True)
     stale = []
-    for name, make in PAGES.items():
-        text = (MADE if name.endswith(".md") and "/" not in name else "") + make()
+    made = {
+        name: (MADE if name.endswith(".md") and "/" not in name else "") + make()
+        for name, make in PAGES.items()
+    }
+    for name, text in {**made, **dict(with_figures())}.items():
         path = OUT / name
         if check:
             if not path.exists() or path.read_text("utf-8") != text:
@@ -633,7 +699,8 @@ def main() -> int:
         else:
             path.write_text(text, "utf-8")
     for name in stale:
-        print(f"docs/generated/{name} is stale: run python docs/generate.py", file=sys.stderr)
+        page = os.path.relpath(OUT / name, HERE.parent)
+        print(f"{page} is stale: run python docs/generate.py", file=sys.stderr)
     return 1 if stale else 0
 
 

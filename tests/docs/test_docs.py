@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -13,6 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "binder").glob("*.md")]
 )
+#: The first line of a page that a program writes.
+MADE = re.compile(r"<!-- Made by ")
+UNITS = {
+    **{"s": 1.0, "seconds": 1.0, "min": 60.0, "minutes": 60.0, "h": 3600.0, "hours": 3600.0},
+    **{"days": 86400.0, "MiB": 2.0**20, "GiB": 2.0**30, "MB": 1e6, "%": 0.01},
+}
 
 
 def test_generated_pages_are_fresh():
@@ -37,6 +44,95 @@ def test_links_lead_somewhere(page):
             titles = re.findall(r"^#+ (.+)$", there.read_text("utf-8"), re.MULTILINE)
             anchors = [re.sub(r"[^\w\- ]", "", t).strip().lower().replace(" ", "-") for t in titles]
             assert anchor in anchors, f"{page.name}: {target}"
+
+
+def test_tables_render():
+    """A table has a head, and its rows have as many cells."""
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for block in re.findall(r"(?:^[ ]*\|.*\n)+", text, re.MULTILINE):
+            head, *rows = block.splitlines()
+            assert rows, f"{page.name}: {head}"
+            assert re.fullmatch(r" *(\| *:?-+:? *)+\|", rows[0]), f"{page.name}: {head}"
+            cells = [len(re.findall(r"(?<!\\)\|", row)) for row in (head, *rows)]
+            assert len(set(cells)) == 1, f"{page.name}: {head}"
+
+
+def test_what_was_measured_is_not_copied_by_hand():
+    """Where a text leads to a page of figures, docs/generate.py writes its own figures."""
+    figures = re.compile(r"<!-- [\w-]+\.md: [^>]+ -->[^<]*<!-- / -->")
+    for page in PAGES:
+        if MADE.search(text := page.read_text("utf-8")):
+            continue
+        for part in re.split(r"\n\n|\n(?=[|*-] |\d+\. )", text):
+            if re.search(r"\]\([^)]*(benchmarks[\w-]*|replay)\.md\)", part):
+                left = re.findall(r"[\d.]+ (?:ms|µs|MiB)\b", figures.sub("", part))
+                assert left == [], f"{page.name}: {part}"
+
+
+def test_the_default_beside_a_setting_is_its_own():
+    """In `` `stop_after` (300 s) `` and ``after 30 minutes (`stalled_interrupt`)``."""
+    rows = (ROOT / "docs/generated/configuration.md").read_text("utf-8")
+    default = {
+        name: float(value)
+        for name, value in re.findall(r"^\| `(\w+)` \| `([\d.]+)` \|", rows, re.MULTILINE)
+    }
+    unit = "|".join(map(re.escape, UNITS))
+    value = rf"([\d.,]+) ?({unit})?"
+    seen = 0
+    for page in PAGES:
+        text = " ".join(page.read_text("utf-8").split())
+        found = re.findall(rf"`(?:c\.\w+\.)?(\w+)` \((?:default: )?{value}[;)]", text)
+        before = re.findall(rf"\b{value} \(`(?:c\.\w+\.)?(\w+)`\)", text)
+        for name, number, of in [*found, *((name, n, of) for n, of, name in before)]:
+            if name in default:
+                seen += 1
+                told = float(number.replace(",", "")) * UNITS.get(of, 1.0)
+                either = (default[name], default[name] / 100)  # hundredths of a GPU
+                assert any(told == pytest.approx(one) for one in either), f"{page.name}: {name}"
+    assert seen > 40
+
+
+def test_contributing_names_all_packages_and_what_to_read_first():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    packages = {path.parent.name for path in (ROOT / "jupyter_gpushare").glob("*/__init__.py")}
+    assert packages == set(re.findall(r"^\| `(\w+)/` \|", text, re.MULTILINE))
+    files = re.findall(r"^\d+\. `([\w/]+\.py)`", text, re.MULTILINE)
+    assert 0 < len(files) <= 10
+    assert [file for file in files if not (ROOT / "jupyter_gpushare" / file).exists()] == []
+
+
+def test_each_section_that_runs_on_real_gpus_is_told():
+    tree = ast.parse((ROOT / "tests/hardware/sections.py").read_text("utf-8"))
+    sections = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "SECTIONS"
+    )
+    text = (ROOT / "docs/hardware/README.md").read_text("utf-8").partition("## What it measures")[2]
+    assert isinstance(sections, ast.Dict)
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == {
+        ast.literal_eval(key) for key in sections.keys if key is not None
+    }
+
+
+def test_what_docstrings_refer_to_is_there():
+    lost = []
+    for path in (ROOT / "jupyter_gpushare").rglob("*.py"):
+        for kind, dots, name in re.findall(
+            r":(mod|func|class|data|meth|attr):`~?(\.+)([\w.]+)`", path.read_text("utf-8")
+        ):
+            place, parts = path.parents[len(dots) - 1], name.split(".")
+            while parts and (place / parts[0]).is_dir():
+                place /= parts.pop(0)
+            file = place / "__init__.py"
+            if parts and (place / f"{parts[0]}.py").exists():
+                file = place / f"{parts.pop(0)}.py"
+            there = not parts or (
+                kind != "mod" and re.search(rf"\b{parts[-1]}\b", file.read_text())
+            )
+            lost += [] if there else [f"{path.relative_to(ROOT)}: {dots}{name}"]
+    assert lost == []
 
 
 def test_the_tests_of_what_others_reported_are_there():

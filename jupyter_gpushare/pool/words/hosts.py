@@ -115,7 +115,7 @@ class HostReport:
     estimates: tuple[HostEstimate, ...] = ()
 
 
-#: Reads a HostReport document; raises :class:`..protocol.reading.BadParameter`, a sentence.
+#: Reads a HostReport document; raises :class:`...protocol.reading.BadParameter`, a sentence.
 read_report: Final[Callable[[dict[str, Any]], HostReport]] = reader(HostReport)
 
 
