@@ -218,10 +218,11 @@ FEATURES = (
     row(
         "Several hosts",
         (
-            "each by itself; one page for all in JupyterHub",
-            "test:tests/hub/test_many_nodes.py::test_one_node_that_is_away_hides_no_other",
+            "one pool: quotas over all of them, one page, starts where a GPU is free",
+            "test:tests/hub/test_pool.py::test_a_quota_is_edited_once_and_holds_everywhere",
+            "test:tests/hub/test_pool_places.py::test_a_kernel_of_a_server_starts_on_the_other_host",
         ),
-        ("**better**: use, watch and enforce from one place", "genv:cli/remote.py"),
+        ("use, watch and enforce from one place", "genv:cli/remote.py"),
         ("status by SSH", "canhazgpu:internal/types/types.go"),
         ("no", POLLING),
         ("**better**: the cluster schedules", K8S_EXTENDED),

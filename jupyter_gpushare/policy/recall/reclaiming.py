@@ -1,8 +1,10 @@
 """Offers of what an environment holds beyond a loan that the pool asks back.
 
-The newest lease is asked first, and as few as bring it down to the loan. An idle kernel is parked;
-a batch program that can stop stops; a task that computes is asked at its gate, ``reclaim_after``
-seconds after the pool asked. A task that has none of these is never asked.
+The newest lease is asked first, and as few as bring it down to the loan. An idle kernel is parked,
+and a batch program that can stop stops. A task that computes is asked at its gate,
+``reclaim_after`` seconds after the pool asked, but only where tasks are moved at all
+(``move_seconds``): to stop at a gate and give its memory is what a move begins with. Any other task
+is never asked.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A task has its turn on all shared GPUs of its lease at once, or on none. So no task holds one GPU
 while it waits for another, and there is no deadlock. Who is next goes by :mod:`.levels`: class,
-level of attained service, arrival. A later one passes only if they share no GPU, or if the memory
-for the earlier one's step is not free yet.
+how far its environment is beyond a lead, its own level of attained service, arrival. A later one
+passes only if they share no GPU, or if the memory for the earlier one's step is not free yet.
 
 The bound: with n tasks that want the same GPUs, a task that waited for ``9 * n`` times what it is
 *owed* (:func:`..books.demand.owed`: a quantum, or a quarter of what it had, up to ten minutes) goes

@@ -144,8 +144,8 @@ class PolicyConfig:
         30.0,
         Unit.SECONDS,
         "Seconds after the pool asked back what an environment borrowed until its tasks that "
-        "compute are asked at their gates, too. Idle kernels are parked and batch programs are "
-        "stopped before.",
+        "compute are asked at their gates, too. They are never asked where move_seconds is 0. Idle "
+        "kernels are parked, and batch programs that can be stopped are stopped, before.",
     )
     backfill_depth: int = setting(
         64,
