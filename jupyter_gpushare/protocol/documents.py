@@ -75,6 +75,54 @@ Warnings = Annotated[
 ]
 
 
+# -- what is said of things --------------------------------------------------------------------
+
+
+class Figure(TypedDict):
+    """A number in a sentence, which its reader writes; a moment counts on."""
+
+    form: Annotated[
+        str,
+        words(
+            *("number", "bytes", "percent", "hours", "span", "range"),
+            *("left", "since", "about", "clock"),
+        ),
+        "a number; bytes; a share of 1; GPU-hours; seconds; about value to most seconds; a moment, "
+        "Unix time, of which the time until it, the time since it, about the time until it, or the "
+        "reader's own clock is shown",
+    ]
+    value: float
+    most: NotRequired[Annotated[float, "of a range: its end"]]
+
+
+#: The subjects of what is said, and how it stands: each front end lays out by these.
+SUBJECTS: Final = (
+    *("who", "what", "where", "state", "memory", "held", "class", "asks", "waited"),
+    *("place", "ahead", "takes", "why", "shared", "reserve", "limit", "figures", "over", "stall"),
+    *("survivor", "turn", "interrupted", "pauses", "promise", "compute", "progress", "warning"),
+    *("kept", "keeps", "parked", "ability", "tasks", "busy", "part", "residents", "time", "lifted"),
+    *("health", "squatter", "quota", "source", "left", "weight", "pool", "budget", "advice"),
+    *("node", "you", "simulated", "host_memory", "problem", "left_out", "quotas_as_of", "waits"),
+)
+TONES: Final = ("plain", "good", "info", "muted", "warn", "bad")
+
+
+class Said(TypedDict):
+    """One fact as a person reads it. The node manager words it, and front ends lay it out."""
+
+    about: Annotated[str, words(*SUBJECTS), "its subject; there may be more words later"]
+    tone: Annotated[str, words(*TONES)]
+    text: Annotated[str, Private(Names.WORK), "with {} for each figure"]
+    label: NotRequired[Annotated[str, "the name of the fact, where it stands in a list of facts"]]
+    figures: NotRequired[list[Figure]]
+    share: NotRequired[Annotated[float, Range(0, 1), "to be drawn as a bar: 0 to 1"]]
+    kind: NotRequired[Annotated[str, "of a part of a bar: which part it is"]]
+    hint: NotRequired[Annotated[str, "what it means and what to do about it"]]
+
+
+Says = Annotated[list[Said], "what there is to say of it, the most important first"]
+
+
 # -- quotas ------------------------------------------------------------------------------------
 
 
@@ -150,6 +198,7 @@ class HeldQuota(QuotaNumbers):
     burst_memory: NotRequired[Burst]
     reserve: NotRequired[OwnReserve]
     budget: GpuHours
+    says: NotRequired[Says]
     pool: NotRequired[
         Annotated[PoolQuota, "where its source is 'pool'; then `gpus` are on all hosts together"]
     ]
@@ -336,6 +385,7 @@ class Gpu(GpuOfAll):
     mine: Annotated[Bytes, "bytes that are reserved for you"]
     out_of_service: NotRequired[IsOut]
     squatters: list[Squatter]
+    says: NotRequired[Says]
 
 
 class Figures(TypedDict):
@@ -655,6 +705,7 @@ class Lease(LeaseParking, LeaseTurn):
             "Unix time, seconds; null: that one has not, or not yours to know",
         ]
     ]
+    says: NotRequired[Says]
     live_limits: Annotated[
         bool | None,
         "whether its frameworks' memory limits can change while it runs; null: not tried yet",
@@ -814,6 +865,7 @@ class Waiting(TypedDict):
     hints: NotRequired[
         Annotated[list[Hint], "hosts of the pool where it would not wait, if it is yours to know"]
     ]
+    says: NotRequired[Says]
 
 
 class More(TypedDict):
@@ -876,6 +928,7 @@ class StatusHead(OwnQuota):
     """A status without the rows of leases and of the queue."""
 
     node: Node
+    says: NotRequired[Annotated[list[Said], "what there is to say of the node and of yourself"]]
     servers: NotRequired[
         Annotated[
             list[ServerQuota],
@@ -1412,6 +1465,8 @@ class Queued(TypedDict):
     ]
     outlook: NotRequired[Annotated[Outlook, "what it can expect"]]
     hints: NotRequired[Annotated[list[Hint], "hosts of the pool where it would not wait"]]
+    time: NotRequired[Annotated[float, "the node's time, Unix seconds: figures count from it"]]
+    says: NotRequired[Says]
 
 
 class Revoked(TypedDict):

@@ -18,6 +18,7 @@ from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.node.views import board, status
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet, status_document
 from jupyter_gpushare.node.views.viewer import Viewer
+from jupyter_gpushare.node.views.waits import Waits
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, LeaseId, Quota, Request
 from jupyter_gpushare.protocol.framing import Encoded, encode
@@ -58,7 +59,8 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sheet(of: World = LARGE) -> Sheet:
-    return Sheet(of.state, FACTS, of.config, {}, {}, (EnvironmentName("person-1"),))
+    waits = Waits().document(0.0)
+    return Sheet(of.state, FACTS, of.config, {}, waits, (EnvironmentName("person-1"),))
 
 
 def test_an_administrators_pages_have_everything_once() -> None:
@@ -198,7 +200,7 @@ def test_each_pays_for_their_own_and_a_part_of_what_is_made_for_many(
     names = ("first", "second", "person-3")
     viewers = [Viewer(EnvironmentName(name)) for name in names]
     wanted = [(viewer, 0, lambda status: None) for viewer in viewers]
-    dear = Dear(LARGE.state, FACTS, LARGE.config, {}, {})
+    dear = Dear(LARGE.state, FACTS, LARGE.config, {}, Waits().document(0.0))
     asyncio.run(board.hand_out(dear, wanted, slices, took))
     assert taken["first"] == taken["second"] == pytest.approx(1 + PAGE / 3)
     own = sum(lease.environment == "person-3" for lease in LARGE.state.leases.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import sys
 from contextlib import closing
@@ -355,7 +356,9 @@ def crowded(waiting: int) -> World:
 
 def queue_of(world: World, name: str, *, admin: bool = False) -> list[dict[str, Any]]:
     viewer = Viewer(EnvironmentName(name), admin)
-    document = status_document(Sheet(world.state, FACTS, world.config, {}, {}), viewer)
+    document = status_document(
+        Sheet(world.state, FACTS, world.config, {}, Waits().document(0.0)), viewer
+    )
     queue: list[dict[str, Any]] = document["queue"]
     return queue
 
@@ -372,7 +375,10 @@ def test_everybody_sees_how_many_are_ahead_and_only_the_own_reasons() -> None:
             known = full if row["mine"] else {**full, "environment": None, "lease": None}
             known = {**known, "mine": row["mine"]}
             secrets = {} if row["mine"] else dict.fromkeys(("reason", "message", "outlook"))
+            said, _ = json.dumps(row.pop("says")), known.pop("says")
             assert row == known | secrets
+            assert row["mine"] or full["environment"] not in said
+            assert row["mine"] or not any(one["about"] == "why" for one in json.loads(said))
     ahead = {"interactive": 0, "batch": 0}
     for position, row in enumerate(everything, start=1):
         assert row["position"] == position

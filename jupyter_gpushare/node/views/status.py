@@ -39,12 +39,19 @@ from ...policy.words.model import (
     LeasePhase,
     PriorityClass,
     Quota,
+    TaskKind,
 )
 from ...policy.words.recalls import Recall, Why
+from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol.shapes import private
 from . import outlook as outlook_status
 from . import sharing
+from .compose import gpus as of_gpus
+from .compose import leases as of_leases
+from .compose import node as of_node
+from .compose import quotas as of_quotas
+from .compose import waiting as of_waiting
 from .hints import Hints, with_hints
 from .promises import NO_VERDICTS
 from .viewer import View, Viewer
@@ -239,6 +246,14 @@ class Sheet:
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.order)
         ]
         self._leases = _Listing(sorted(state.leases.values(), key=lambda lease: lease.order))
+        self._rows: dict[LeaseId, doc.Lease] = {}
+        self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
+        for lease in state.leases.values():
+            if display_state(state, lease) is not DisplayState.ENDED:
+                for part in lease.allocations:
+                    self._there.get(part.gpu, []).append(lease)
+        #: What GPUs say to those who have nothing there: administrators, and others.
+        self._gpu_says: dict[tuple[GpuUuid, bool], list[doc.Said]] = {}
         self._queue = _Listing(state.leases[name] for name in self._places)
         live = (x.environment for x in state.leases.values() if x.phase is not LeasePhase.ENDED)
         self._live = self._connected.union(live)
@@ -274,22 +289,25 @@ class Sheet:
 
     def head(self, viewer: Viewer, page: int = 0) -> doc.StatusHead:
         """A status without the rows of leases and of the queue."""
-        state, facts, config = self._state, self._facts, self._config
+        facts = self._facts
         _, leases = self.leases(viewer, page)
         _, queue = self.queue(viewer, page)
-        return {
+        gpus = [self._gpu(row, viewer) for row in self._gpus]
+        head: doc.StatusHead = {
             "node": self.node(viewer),
             "environment": viewer.environment,
             "admin": viewer.admin,
-            "quota": quota_document(state, viewer.environment, config),
-            "servers": self._servers(viewer),
-            "gpus": [self._gpu(row, viewer) for row in self._gpus],
+            "quota": self._quota(viewer.environment, gpus),
+            "servers": self._servers(viewer, gpus),
+            "gpus": gpus,
             "left_out": list(facts.left_out),
             "predictions": self._predictions(viewer.is_mine),
             "more": {"leases": leases, "queue": queue},
             "waits": self._waits,
             "promises": self._promises,
         }
+        head["says"] = list(of_node.says(head))
+        return head
 
     def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
         """Leases in the order in which they were asked for: a page, and how many come after it."""
@@ -301,12 +319,63 @@ class Sheet:
 
     def lease_row(self, lease: Lease, view: View) -> doc.Lease:
         """The row of a lease for viewers with this ``view`` of it."""
+        row = self._seen(lease, view).copy()
+        row["says"] = of_leases.says(row, self._near(lease, view), self._facts.now)
+        return row
+
+    def _seen(self, lease: Lease, view: View) -> doc.Lease:
+        """What viewers with this ``view`` may know, before anything is said of it."""
+        if lease.id not in self._rows:
+            self._rows[lease.id] = self._row(lease)
+        row = self._rows[lease.id]
+        if view is View.OTHER:
+            return cast(doc.Lease, {**row, **_HIDDEN})
+        return {**row, "mine": True} if view is View.OWN else row
+
+    def _near(self, lease: Lease, view: View) -> of_leases.Near:
+        """Whom a task shares its GPUs with."""
+        state = self._state
+        there = {
+            other.id: other
+            for part in lease.allocations
+            for other in self._there.get(part.gpu, ())
+            if other.id != lease.id
+        }
+        turns = {name: turn for name in there if (turn := state.turns.get(name)) is not None}
+        own = (
+            []
+            if view is View.OTHER
+            else [
+                other
+                for other in there.values()
+                if other.environment == lease.environment and other.phase is LeasePhase.HELD
+            ]
+        )
+        return of_leases.Near(
+            sharers=tuple(sorted({_task_name(other) for other in own})),
+            computing=tuple(
+                of_gpus.whose(self._seen(there[name], self._view_beside(lease, there[name], view)))
+                for name, turn in turns.items()
+                if turn.phase is TurnPhase.HOLDS
+            ),
+            behind=sum(turn.phase is TurnPhase.WAITS for turn in turns.values()),
+            quantum=self._config.quantum,
+        )
+
+    @staticmethod
+    def _view_beside(lease: Lease, other: Lease, view: View) -> View:
+        """What somebody with a ``view`` of ``lease`` may know of another lease on its GPU."""
+        if view is View.OWN:
+            return View.OWN if other.environment == lease.environment else View.OTHER
+        return view
+
+    def _row(self, lease: Lease) -> doc.Lease:
         state, offset, config = self._state, self._offset, self._config
         place, recall = self._places.get(lease.id), state.memory_recall(lease.id)
-        row: doc.Lease = {
+        return {
             "id": lease.id,
             "environment": lease.environment,
-            "mine": view is View.OWN,
+            "mine": False,
             "state": display_state(state, lease).value,
             "phase": lease.phase.value,
             "activity": lease.activity.value,
@@ -332,6 +401,7 @@ class Sheet:
             "reason": lease.end_reason.value if lease.end_reason else None,
             "kept": None if recall is None else recall.said,
             "inherited": None if lease.inherited_at is None else lease.inherited_at + offset,
+            "says": [],
             "live_limits": lease.live_limits,
             "reserve": sharing.reserve_of(state, lease),
             "over_limit": self._over_limit(lease),
@@ -346,7 +416,6 @@ class Sheet:
             "compute": sharing.compute_of(state, lease),
             "promise": sharing.promise_of(state, lease, offset),
         }
-        return cast(doc.Lease, {**row, **_HIDDEN}) if view is View.OTHER else row
 
     def queue_row(self, lease: Lease, viewer: Viewer) -> doc.Waiting:
         """The row of a waiting request.
@@ -360,7 +429,7 @@ class Sheet:
         why = core.why_waiting(state, lease.id, ahead, config, boot) if known else None
         outlook = self._outlooks().get(lease.id) if known else None
         hints = self._facts.hints.get(lease.environment, ()) if known else ()
-        return {
+        row: doc.Waiting = {
             "position": place.position,
             "lease": lease.id if known else None,
             "mine": view is View.OWN,
@@ -376,10 +445,19 @@ class Sheet:
             "outlook": outlook_status.outlook_document(state, outlook, viewer) if known else None,
             "hints": list(hints),
         }
+        row["says"] = of_waiting.says(row, self._facts.now)
+        return row
 
     # -- inside -------------------------------------------------------------------------
 
-    def _servers(self, viewer: Viewer) -> list[doc.ServerQuota]:
+    def _quota(self, environment: EnvironmentName, gpus: list[doc.Gpu]) -> doc.HeldQuota:
+        """An environment's quota, and what is said of it."""
+        quota = quota_document(self._state, environment, self._config)
+        mine = [_reserved(self._state, environment, GpuUuid(gpu["uuid"])) for gpu in gpus]
+        quota["says"] = of_quotas.says(quota, gpus, mine)
+        return quota
+
+    def _servers(self, viewer: Viewer, gpus: list[doc.Gpu]) -> list[doc.ServerQuota]:
         """Quotas of the viewer's named servers, where each has its own, that run or hold something.
 
         ``mine`` are bytes reserved for it by GPU, in the order of ``gpus``.
@@ -389,7 +467,7 @@ class Sheet:
         return [
             {
                 "environment": name,
-                **quota_document(self._state, name, self._config),
+                **self._quota(name, gpus),
                 "mine": [_reserved(self._state, name, GpuUuid(row["uuid"])) for row in self._gpus],
             }
             for name in sorted(viewer.own(self._live) - {viewer.environment})
@@ -398,7 +476,7 @@ class Sheet:
     def _gpu(self, row: doc.GpuOfAll, viewer: Viewer) -> doc.Gpu:
         """A GPU as ``viewer`` may see it."""
         uuid = GpuUuid(row["uuid"])
-        return {
+        gpu: doc.Gpu = {
             **row,
             "mine": _reserved(self._state, viewer.environment, uuid),
             "out_of_service": out_of_service(self._state, uuid, viewer),
@@ -411,7 +489,20 @@ class Sheet:
                 for (gpu, process, kind), flag in self._flags
                 if gpu == uuid
             ],
+            "says": [],
         }
+        there = self._there[uuid]
+        key = uuid, viewer.admin
+        strange = not gpu["mine"] and not any(viewer.is_mine(lease.environment) for lease in there)
+        if strange and key in self._gpu_says:
+            gpu["says"] = self._gpu_says[key]
+            return gpu
+        rows = [self._seen(lease, viewer.view(lease)) for lease in there]
+        most = self._config.max_tasks_per_gpu
+        gpu["says"] = of_gpus.says(gpu, rows, most, self._facts.now)
+        if strange:
+            self._gpu_says[key] = gpu["says"]
+        return gpu
 
     def _gpus_of(self, lease: Lease) -> list[doc.LeaseGpu]:
         """The GPUs of a lease that are still there, in the node's order."""
@@ -474,6 +565,12 @@ def status_document(sheet: Sheet, viewer: Viewer, page: int = 0) -> doc.Status:
         "leases": [sheet.lease_row(x, viewer.view(x)) for x in sheet.leases(viewer, page)[0]],
         "queue": [sheet.queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
     }
+
+
+def _task_name(lease: Lease) -> str:
+    """The name by which a person knows a lease's task."""
+    task = lease.task
+    return of_leases.task_name(task.job, task.path, task.name, task.kind is TaskKind.PROCESS)
 
 
 def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:

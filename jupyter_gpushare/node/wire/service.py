@@ -832,7 +832,15 @@ class Service:
         state, at = self._manager.state, self._clock.boot()
         lease, config = state.leases[name], self._manager.config
         notice = translate.queued_notice(
-            state, lease, self._key, at, place, outlook, config, self._pool.hints
+            state,
+            lease,
+            self._key,
+            at,
+            place,
+            outlook,
+            config,
+            self._pool.hints,
+            self._clock.wall(),
         )
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)

@@ -43,6 +43,7 @@ from ...protocol import calls
 from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
+from ..views.compose.waiting import notice_says
 from ..views.hints import Hints, with_hints
 from ..views.outlook import outlook_document
 from ..views.status import Place, budget_of, granted_gpus
@@ -362,11 +363,15 @@ def queued_notice(
     outlook: Outlook | None,
     config: PolicyConfig,
     hints: Hints,
+    now: float,
 ) -> doc.Queued:
-    """The notice to a waiting request at boot time ``at``: its place, why it waits, its outlook."""
+    """The notice to a waiting request: its place, why it waits, its outlook.
+
+    ``at`` is this boot's time, and ``now`` is the same moment in Unix seconds.
+    """
     elsewhere = hints.get(lease.environment, ())
     why = core.why_waiting(state, lease.id, place.position - 1, config, at)
-    return {
+    notice: doc.Queued = {
         "lease": lease.id,
         "secret": secret_of(key, lease.id),
         "request_id": lease.request.request_id,
@@ -378,7 +383,10 @@ def queued_notice(
         "budget": budget_of(state, lease, config),
         "outlook": outlook_document(state, outlook, Viewer(lease.environment)),
         "hints": list(elsewhere),
+        "time": now,
     }
+    notice["says"] = notice_says(notice, now)
+    return notice
 
 
 def budget_notice(effect: TellBudget, config: PolicyConfig) -> doc.BudgetNews:

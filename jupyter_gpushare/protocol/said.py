@@ -1,0 +1,113 @@
+"""Writes out what the node manager has said: a sentence with its figures, at a moment.
+
+The node manager composes each fact once, as a :class:`~.documents.Said`. Its text has a ``{}`` for
+each figure, and a figure is a number with its unit or a moment. Whoever shows the sentence writes
+the figures, so a time counts on while nobody asks the node manager again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from .sizes import format_size
+from .times import format_about, format_duration, format_range
+
+Document = Mapping[str, Any]
+
+#: No figure is as large, even if a node manager sends it.
+_MOST: Final = 2.0**63
+#: Characters of one text that are shown.
+_LONGEST: Final = 2000
+
+
+def says(document: object) -> list[Document]:
+    """The sentences of a document; none where a node manager composes none."""
+    found = document.get("says") if isinstance(document, Mapping) else None
+    return [one for one in found or () if isinstance(one, Mapping)]
+
+
+def about(document: object, *subjects: str) -> list[Document]:
+    """The sentences of a document about these subjects, in the order in which they were said."""
+    return [one for one in says(document) if one.get("about") in subjects]
+
+
+def text_of(said: Document, now: float) -> str:
+    """One sentence in words; ``now`` is the node's time, Unix seconds."""
+    words = _plain(said.get("text", "")).split("{}")
+    figures = [figure(one, now) for one in said.get("figures") or ()]
+    figures += ["?"] * (len(words) - 1 - len(figures))
+    return words[0] + "".join(map("".join, zip(figures, words[1:], strict=False)))
+
+
+def texts(said: Iterable[Document], now: float) -> str:
+    """Several sentences one after the other."""
+    return " ".join(text_of(one, now) for one in said)
+
+
+def first(document: object, subject: str, now: float) -> str:
+    """The words about one subject; empty where nothing is said about it."""
+    return texts(about(document, subject)[:1], now)
+
+
+def figure(one: object, now: float) -> str:
+    """A figure in words; ``?`` for what is none."""
+    if not isinstance(one, Mapping) or (value := _number(one.get("value"))) is None:
+        return "?"
+    most = _number(one.get("most"))
+    match one.get("form"):
+        case "bytes":
+            return format_size(int(value))
+        case "percent":
+            return f"{100 * value:.0f} %"
+        case "hours":
+            return format_hours(value)
+        case "span":
+            return format_duration(value)
+        case "range":
+            return format_range(value, value if most is None else most)
+        case "left":
+            return format_duration(max(1.0, math.ceil(value - now)))
+        case "since":
+            return format_duration(max(0.0, now - value))
+        case "about":
+            return format_about(max(1.0, value - now))
+        case "clock":
+            return clock(value, now)
+    return f"{value:g}"
+
+
+def format_hours(hours: float) -> str:
+    """GPU-hours with as many figures as say something: ``0``, ``< 0.01``, ``0.08``, ``12.5``."""
+    if hours <= 0:
+        return "0"
+    if hours < 0.01:
+        return "< 0.01"
+    places = 2 if hours < 10 else 1 if hours < 100 else 0
+    text = f"{hours:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def clock(at: float, now: float) -> str:
+    """``15:40``, ``15:40:05`` if that is soon, ``Tue 15:40``: by the reader's own clock."""
+    moment, today = time.localtime(at), time.localtime(now)
+    if abs(at - now) < 600:
+        return time.strftime("%H:%M:%S", moment)
+    same_day = moment[:3] == today[:3]
+    within = abs(at - now) < 6 * 86400
+    form = "%H:%M" if same_day else "%a %H:%M" if within else "%d %b %H:%M"
+    return time.strftime(form, moment)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < _MOST else None
+
+
+def _plain(text: object) -> str:
+    """One line that no terminal takes for a command."""
+    whole = str(text)[:_LONGEST]
+    return "".join(sign if sign.isprintable() else " " for sign in whole)
