@@ -112,12 +112,12 @@ class Said(TypedDict):
 
     about: Annotated[str, words(*SUBJECTS), "its subject; there may be more words later"]
     tone: Annotated[str, words(*TONES)]
-    text: Annotated[str, Private(Names.WORK), "with {} for each figure"]
+    text: Annotated[str, Private(), "with {} for each figure"]
     label: NotRequired[Annotated[str, "the name of the fact, where it stands in a list of facts"]]
     figures: NotRequired[list[Figure]]
     share: NotRequired[Annotated[float, Range(0, 1), "to be drawn as a bar: 0 to 1"]]
     kind: NotRequired[Annotated[str, "of a part of a bar: which part it is"]]
-    hint: NotRequired[Annotated[str, "what it means and what to do about it"]]
+    hint: NotRequired[Annotated[str, Private(), "what it means and what to do about it"]]
 
 
 Says = Annotated[list[Said], "what there is to say of it, the most important first"]

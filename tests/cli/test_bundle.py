@@ -348,7 +348,8 @@ def test_an_administrators_status_has_nobodys_notebooks(node: LiveNode) -> None:
         until(lambda: not node.json("leases")["leases"], "it is given back")
     harmless = {"mine", "state", "phase", "activity", "kind", "gpus", "asked", "priority_class"}
     harmless |= {"requested", "granted", "since", "age", "position", "reason", "rung"}
-    harmless |= {"parked_memory", "overran", "reserve"}
+    harmless |= {"parked_memory", "overran", "reserve", "says"}
+    assert {one[part] for one in row["says"] for part in ("text", "hint") if part in one} == {None}
     assert {name for name, value in row.items() if value is not None} <= harmless
 
 

@@ -64,7 +64,7 @@ def test_a_schema_has_bounds_words_null_and_what_may_be_left_out() -> None:
     lease = components({"Lease": doc.Lease})["Lease"]
     newer = {"inherited", "may_be_taken_at", "pauses", "reserve", "turn_expected"}
     newer |= {"interrupted", "progress", "promise", "compute", "job", "job_kind", "memory_most"}
-    newer |= {"turn_pinned_until"}
+    newer |= {"turn_pinned_until", "says"}
     assert set(lease["required"]) == set(lease["properties"]) - newer
     rows = lease["properties"]
     assert rows["turn_place"]["type"] == ["integer", "null"]

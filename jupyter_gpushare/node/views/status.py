@@ -245,10 +245,11 @@ class Sheet:
             _gpu(state, uuid, readings, config, ranged[uuid])
             for uuid in sorted(state.gpus, key=lambda uuid: state.gpus[uuid].gpu.order)
         ]
-        self._leases = _Listing(sorted(state.leases.values(), key=lambda lease: lease.order))
+        in_order = sorted(state.leases.values(), key=lambda lease: lease.order)
+        self._leases = _Listing(in_order)
         self._rows: dict[LeaseId, doc.Lease] = {}
         self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
-        for lease in state.leases.values():
+        for lease in in_order:
             if display_state(state, lease) is not DisplayState.ENDED:
                 for part in lease.allocations:
                     self._there.get(part.gpu, []).append(lease)

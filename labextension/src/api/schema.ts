@@ -334,6 +334,16 @@ export interface components {
             /** @description A word for programs. */
             reason: string;
         };
+        Figure: {
+            /**
+             * @description a number; bytes; a share of 1; GPU-hours; seconds; about value to most seconds; a moment, Unix time, of which the time until it, the time since it, about the time until it, or the reader's own clock is shown
+             * @enum {unknown}
+             */
+            form: "number" | "bytes" | "percent" | "hours" | "span" | "range" | "left" | "since" | "about" | "clock";
+            /** @description of a range: its end */
+            most?: number;
+            value: number;
+        };
         Gpu: {
             /** @description bytes */
             free: number;
@@ -363,6 +373,8 @@ export interface components {
             ranged?: number;
             /** @description bytes */
             reserved: number;
+            /** @description what there is to say of it, the most important first */
+            says?: components["schemas"]["Said"][];
             /**
              * @description whether its tasks have a part each, or take turns
              * @enum {unknown}
@@ -483,6 +495,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description what there is to say of it, the most important first */
+            says?: components["schemas"]["Said"][];
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override" | "pool";
             used_gpus: number;
@@ -697,6 +711,8 @@ export interface components {
              * @enum {unknown}
              */
             rung: "release" | "trim" | "storage" | "driver" | null;
+            /** @description what there is to say of it, the most important first */
+            says?: components["schemas"]["Said"][];
             /** @description of the present state: Unix time, seconds */
             since: number;
             /** @description what is done next about a task that gives no sign of life; null: it is not stalled, nothing more is done, or not yours to know */
@@ -833,6 +849,8 @@ export interface components {
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description what there is to say of it, the most important first */
+            says?: components["schemas"]["Said"][];
             /** @description whether it was ever here */
             seen?: boolean;
             /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
@@ -915,6 +933,26 @@ export interface components {
         Revoke: {
             /** @description the lease's owner reads it */
             reason: string;
+        };
+        Said: {
+            /**
+             * @description its subject; there may be more words later
+             * @enum {unknown}
+             */
+            about: "who" | "what" | "where" | "state" | "memory" | "held" | "class" | "asks" | "waited" | "place" | "ahead" | "takes" | "why" | "shared" | "reserve" | "limit" | "figures" | "over" | "stall" | "survivor" | "turn" | "interrupted" | "pauses" | "promise" | "compute" | "progress" | "warning" | "kept" | "keeps" | "parked" | "ability" | "tasks" | "busy" | "part" | "residents" | "time" | "lifted" | "health" | "squatter" | "quota" | "source" | "left" | "weight" | "pool" | "budget" | "advice" | "node" | "you" | "simulated" | "host_memory" | "problem" | "left_out" | "quotas_as_of" | "waits";
+            figures?: components["schemas"]["Figure"][];
+            /** @description what it means and what to do about it */
+            hint?: string;
+            /** @description of a part of a bar: which part it is */
+            kind?: string;
+            /** @description the name of the fact, where it stands in a list of facts */
+            label?: string;
+            /** @description to be drawn as a bar: 0 to 1 */
+            share?: number;
+            /** @description with {} for each figure */
+            text: string;
+            /** @enum {unknown} */
+            tone: "plain" | "good" | "info" | "muted" | "warn" | "bad";
         };
         Status: {
             /** @description whether you may administer */
@@ -1043,6 +1081,8 @@ export interface components {
             };
             queue: components["schemas"]["Waiting"][];
             quota: components["schemas"]["HeldQuota"];
+            /** @description what there is to say of the node and of yourself */
+            says?: components["schemas"]["Said"][];
             /** @description your named servers that run or hold something, where each has a quota of its own; mine: bytes reserved for it, by GPU */
             servers?: {
                 /** @description GPU-hours held in a period; null: they are not limited */
@@ -1093,6 +1133,8 @@ export interface components {
                  * @enum {unknown}
                  */
                 reserve?: "whole" | "quota" | "estimate" | null;
+                /** @description what there is to say of it, the most important first */
+                says?: components["schemas"]["Said"][];
                 /** @enum {unknown} */
                 source: "default" | "group" | "user" | "override" | "pool";
                 used_gpus: number;
@@ -1233,6 +1275,8 @@ export interface components {
              * @enum {unknown}
              */
             reason: "no_resources" | "budget_spent" | "unavailable" | null;
+            /** @description what there is to say of it, the most important first */
+            says?: components["schemas"]["Said"][];
             /** @description seconds */
             waiting: number;
         };
