@@ -56,6 +56,7 @@ from .host.clock import Clock, SystemClock
 from .host.membership import POOL_DIRECTORY, BadMembership, Membership
 from .host.processes import ProcessError, sees_others
 from .host.tasks import NodeProcesses
+from .host.troubles import Trouble
 from .inventory import SYSTEM_PROGRAMS, open_inventory
 from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
@@ -195,7 +196,10 @@ class NodeManagerApp(JupyterApp):
         directory `pool` beside the ledger.""",
     ).tag(config=True)
     token_file = Unicode(
-        "", help="Identify clients by the tokens in this file instead of their OS user."
+        "",
+        help="""Identify clients by the tokens in this file instead of their OS user; for trying
+        things out. It is JSON like {"tokens": [{"token": "a-secret", "environment": "alice"}]},
+        and only its owner may read it.""",
     ).tag(config=True)
     hub = Bool(
         False, help="Identify clients by their JupyterHub tokens instead of their OS user."
@@ -651,7 +655,10 @@ class NodeManagerApp(JupyterApp):
             )
             return HubIdentity(api, token, trust, now=clock.boot, memory=memory, log=self.log)
         if self.token_file:
-            return TokenFileIdentity(self.token_file)
+            over = f"The token file {self.token_file} can be used again"
+            by_token = TokenFileIdentity(self.token_file, Trouble(self.log, clock.boot, over))
+            by_token.read()  # one that lets nobody in ends the start with its reason
+            return by_token
         return PeerIdentity(
             frozenset(self.admin_users),
             frozenset(self.admin_groups),

@@ -10,13 +10,16 @@ import errno
 import grp
 import hashlib
 import json
+import logging
 import os
 import pwd
+import re
 import select
 import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import pytest
 from support.node import Puppet, needs_root, open_directory, until
 
 from jupyter_gpushare.node.host.processes import identify, read_boot_id
+from jupyter_gpushare.node.host.troubles import Trouble
 from jupyter_gpushare.node.people.identity import (
     IdentityRefused,
     Peer,
@@ -445,6 +449,8 @@ BROKEN: list[object] = [
     tokens({"environment": "alice", "token": "x", "groups": "crew"}),
     tokens({"environment": "alice", "token": "x", "groups": [1]}),
     tokens(ALICE, {"token": "x"}),
+    tokens({**ALICE, "group": ["crew"]}),
+    *(tokens({**ALICE, "admin": admin}) for admin in (1, "true", None, [1])),
 ]
 
 
@@ -473,10 +479,27 @@ def test_a_missing_file_lets_nobody_in(tmp_path: Path) -> None:
     assert "cannot be used" in refused(TokenFileIdentity(tmp_path), "x")
 
 
-@pytest.mark.parametrize("admin", [1, "true", "yes", None, [1]])
-def test_only_true_makes_an_administrator(tmp_path: Path, admin: object) -> None:
-    identity = write(tmp_path / "tokens", tokens({**ALICE, "admin": admin}))
-    assert not who(identity, PEER, "a-secret").admin
+def test_the_file_of_the_docs_can_be_used(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "node-manager.md"
+    found = re.search(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    identity = write(tmp_path / "tokens", found[1])
+    assert who(identity, PEER, "a-secret") == Principal("alice", ("students",), admin=False)
+    assert who(identity, PEER, "another-secret") == Principal("ada", (), admin=True)
+
+
+def test_the_log_says_why_nobody_comes_in_and_when_it_is_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens"
+    write(path, "{")
+    trouble = Trouble(logging.getLogger("node"), time.monotonic, "It can be used again")
+    identity = TokenFileIdentity(path, trouble)
+    refused(identity, "a-secret")
+    assert f"Nobody is let in: The token file {path} cannot be used: " in caplog.text
+    write(path, tokens(ALICE))
+    assert who(identity, PEER, "a-secret")
+    assert "It can be used again" in caplog.text
 
 
 @pytest.mark.parametrize(

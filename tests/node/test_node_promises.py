@@ -419,6 +419,7 @@ def test_a_damaged_ledger_is_set_aside_and_said_so(tmp_path):
         ('c.Quotas.groups = {"g": {"cards": 1}}', "unknown cards"),
         ('c.NodeManagerApp.simulate = "2 big ones"', "2 big ones"),
         ("c.Policy.max_tasks_per_gpu = 0", "max_tasks_per_gpu"),
+        ('c.NodeManagerApp.token_file = "gone"', "The token file gone cannot be used: No such"),
     ],
 )
 def test_a_wrong_configuration_ends_with_one_clear_sentence(tmp_path, config, words):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from ..host.troubles import Trouble
 from .osusers import person, user_entry
 
 BELIEVED: Final = 30.0
@@ -225,20 +226,24 @@ def _groups_of(user: str, gid: int) -> set[str]:
     return names
 
 
+class TokenFileUnusable(ValueError):
+    """The token file cannot be read or trusted; the text says why, and names the file."""
+
+
 class TokenFileIdentity:
     """Tokens in a file that only its owner may read; for demos and tests.
 
-    The file is JSON: ``{"tokens": [{"sha256": HEX or "token": TEXT,
-    "environment": NAME, "groups"?: [NAME], "admin"?: BOOL}]}``. It is read
-    again when it changes. Raises :class:`IdentityRefused` for a missing or
-    unknown token, and when the file cannot be trusted or read.
+    The file is JSON; docs/how-to/node-manager.md says what is in it. It is read again when it
+    changes. While it cannot be used nobody comes in, and ``trouble`` tells why. Raises
+    :class:`IdentityRefused` then, and for a missing or unknown token.
     """
 
     recheck = None
     by_token = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], trouble: Trouble | None = None) -> None:
         self._path = Path(path)
+        self._trouble = trouble
         self._seen: tuple[int, ...] | None = None
         self._known: Mapping[str, Principal] = {}
 
@@ -247,7 +252,14 @@ class TokenFileIdentity:
             raise IdentityRefused(
                 "This node manager asks for a token. Set JUPYTER_GPUSHARE_TOKEN to yours."
             )
-        self._refresh()
+        try:
+            self.read()
+        except TokenFileUnusable as error:
+            if self._trouble is not None:
+                self._trouble.came(f"Nobody is let in: {error}")
+            raise IdentityRefused(f"{error} Ask the administrator.") from error
+        if self._trouble is not None:
+            self._trouble.is_over()
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         found: Principal | None = None
         for known, principal in self._known.items():
@@ -268,7 +280,8 @@ class TokenFileIdentity:
     def close(self) -> None:
         """There is nothing to close."""
 
-    def _refresh(self) -> None:
+    def read(self) -> None:
+        """Read the file again if it changed. Raises :class:`TokenFileUnusable`."""
         try:
             # A change of mode or owner shows in ctime only.
             mark = _mark(self._path.stat())
@@ -279,19 +292,24 @@ class TokenFileIdentity:
                 there = os.fstat(file.fileno())
                 self._check_trust(there)
                 known = _read_tokens(json.loads(file.read()))
-        except (OSError, ValueError, RecursionError) as error:
-            raise IdentityRefused(
-                f"The token file {self._path} cannot be used: {error}. Ask the administrator."
-            ) from error
+        except TokenFileUnusable:
+            raise
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise self._unusable(str(error)) from error
         self._known, self._seen = known, _mark(there)
+
+    def _unusable(self, why: str) -> TokenFileUnusable:
+        return TokenFileUnusable(f"The token file {self._path} cannot be used: {why}.")
 
     def _check_trust(self, there: os.stat_result) -> None:
         if stat.S_IMODE(there.st_mode) & 0o077:
-            raise IdentityRefused(
+            raise TokenFileUnusable(
                 f"The token file {self._path} can be read by others; run `chmod 600 {self._path}`."
             )
         if there.st_uid not in (0, os.getuid()):
-            raise IdentityRefused(
+            raise TokenFileUnusable(
                 f"The token file {self._path} belongs to user {there.st_uid}, who could write "
                 "tokens into it. Make it the node manager's own user's."
             )
@@ -302,6 +320,7 @@ def _mark(there: os.stat_result) -> tuple[int, ...]:
 
 
 _SHA256: Final = re.compile("[0-9a-f]{64}")
+_IN_ENTRY: Final = {"token", "sha256", "environment", "groups", "admin"}
 
 
 def _read_tokens(data: Any) -> dict[str, Principal]:
@@ -313,7 +332,11 @@ def _read_tokens(data: Any) -> dict[str, Principal]:
     for number, entry in enumerate(entries, start=1):
         if not isinstance(entry, dict):
             raise ValueError(f"entry {number} is no object")
+        if unknown := sorted(set(entry) - _IN_ENTRY):
+            raise ValueError(f"entry {number}: unknown {', '.join(unknown)}")
         environment, groups = entry.get("environment"), entry.get("groups", [])
+        if not isinstance(entry.get("admin", False), bool):
+            raise ValueError(f"entry {number}: admin is neither true nor false")
         if not isinstance(environment, str) or not environment:
             raise ValueError(f"entry {number} has no environment")
         if not isinstance(groups, list) or not all(isinstance(name, str) for name in groups):
@@ -323,5 +346,5 @@ def _read_tokens(data: Any) -> dict[str, Principal]:
             digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
         if not isinstance(digest, str) or not _SHA256.fullmatch(digest.lower()):
             raise ValueError(f"entry {number} has neither a token nor a sha256 of 64 hex digits")
-        known[digest.lower()] = Principal(environment, tuple(groups), entry.get("admin") is True)
+        known[digest.lower()] = Principal(environment, tuple(groups), entry.get("admin", False))
     return known
