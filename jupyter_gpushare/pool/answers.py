@@ -134,7 +134,7 @@ class PoolAnswers:
             hosts = list(state.hosts.values())
             expected = newest(hosts, name)
             wish = Wish(name, params.gpus, memory, params.kind, expected, by_estimate)
-            ranked = rank(hosts, wish)
+            ranked = rank(hosts, wish, lambda host: state.quota(host, name).gpus)
         # Not asdict(): it copies each sentence, which takes longer than the ranking.
         return {"hosts": [{part: getattr(one, part) for part in _RANKED} for one in ranked]}
 

@@ -11,11 +11,15 @@ then where the person's own kernels are parked.
 People compute a quarter of the time, so at most moments some GPU of each host has all of its
 compute left. Without counting the people they would all start on the same host until the last of
 its GPUs is busy (docs/benchmarks-hosts.md).
+
+The quota holds over all hosts. Where it is used up, a host with GPUs of the person's own comes
+first, because a new task shares these at once; on the others it has to wait, however much is free.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from ..predict.kinds import model_of
 from . import texts
@@ -26,11 +30,22 @@ _GIB = 2**30
 _NEVER = 1e12
 
 
-def rank(hosts: Iterable[Host], wish: Wish) -> tuple[Ranked, ...]:
-    """All hosts, the best first; those where it fits now come before all others."""
+def rank(
+    hosts: Iterable[Host], wish: Wish, limit: Callable[[Host], int] | None = None
+) -> tuple[Ranked, ...]:
+    """All hosts, the best first; those where it fits now come before all others.
+
+    ``limit`` is how many GPUs the person may hold on all hosts together, as the quota on a host
+    says; without it the quota does not count.
+    """
     hosts = list(hosts)
     needs = _Needs(hosts, wish)
-    found = sorted(_judge(host, wish, needs) for host in hosts)
+    held = {host.name: host.here.get(wish.environment, NOTHING).held for host in hosts}
+    held = {name: gpus for name, gpus in held.items() if gpus}
+    found = sorted(
+        _judge(host, wish, needs, None if limit is None else _Allowed(limit(host), held))
+        for host in hosts
+    )
     return tuple(ranked for _key, ranked in found)
 
 
@@ -88,11 +103,34 @@ class _Needs:
         return wish.memory
 
 
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """The GPUs that a person may hold on all hosts together, and those held now, by host."""
+
+    limit: int
+    held: Mapping[str, int]
+
+    def shares(self, host: str, gpus: int) -> bool:
+        """Whether a new task shares the person's GPUs on the host, as no others are allowed."""
+        is_used_up = sum(self.held.values()) + gpus > self.limit
+        return is_used_up and self.held.get(host, 0) >= gpus
+
+    def why_not(self, host: str, gpus: int) -> str:
+        """Why it cannot begin there now; empty: the quota allows it."""
+        if gpus > self.limit:
+            return texts.too_many(gpus, self.limit)
+        others = [(name, count) for name, count in self.held.items() if name != host]
+        too_much = sum(count for _, count in others) + gpus > self.limit
+        return texts.in_use(self.limit, others) if too_much else ""
+
+
 #: What is left only if batch tasks make way counts less than anything that is left without that.
 _MAKES_WAY = 1000
 
 
-def _judge(host: Host, wish: Wish, needs: _Needs) -> tuple[tuple[object, ...], Ranked]:
+def _judge(
+    host: Host, wish: Wish, needs: _Needs, allowed: _Allowed | None
+) -> tuple[tuple[object, ...], Ranked]:
     report = host.report
     if report is None or not host.connected:
         return _last(host, "it cannot be reached")
@@ -108,10 +146,15 @@ def _judge(host: Host, wish: Wish, needs: _Needs) -> tuple[tuple[object, ...], R
     best = free[0][0] if free else 0
     parked_bytes = sum(one.parked_bytes for one in report.environments)
     parked = host.here.get(wish.environment, NOTHING).parked
-    fits = len(free) >= wish.gpus
-    wait = 0.0 if fits else report.expected_wait
-    reasons = []
-    if fits:
+    has_room = len(free) >= wish.gpus
+    shares = allowed is not None and allowed.shares(host.name, wish.gpus)
+    why_not = "" if allowed is None else allowed.why_not(host.name, wish.gpus)
+    fits = (has_room or shares) and not why_not
+    wait = 0.0 if fits else None if why_not else report.expected_wait
+    reasons = [why_not] if why_not else []
+    if shares:
+        reasons.append(f"It shares the GPUs that you have on host {host.name}.")
+    elif has_room:
         reasons.append(f"Host {host.name} has {_count(len(free))}{_wished(wish)} free now.")
         reasons.append(_left(free[0][1], best, needs))
     else:
@@ -125,7 +168,9 @@ def _judge(host: Host, wish: Wish, needs: _Needs) -> tuple[tuple[object, ...], R
     if parked:
         what = "kernel is" if parked == 1 else "kernels are"
         reasons.append(f"{parked} of your {what} parked there.")
-    first = (0.0, float(-best)) if fits else (1.0, _NEVER if wait is None else wait)
+    first = (0.0 if fits else 0.5, float(-best))
+    if not (has_room or fits):
+        first = (1.0, _NEVER if wait is None else wait)
     crowd = len(_people(report) - {wish.environment}) / len(could)
     key = (*first, report.queue, crowd, parked_bytes, -parked, host.name)
     return key, Ranked(host.name, fits, tuple(reasons), wait)

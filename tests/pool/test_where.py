@@ -102,6 +102,23 @@ def test_the_newest_of_all_that_hosts_say_counts() -> None:
     assert newest(hosts(report("a")), ADA) == ()
 
 
+def test_where_the_quota_is_in_use_elsewhere_it_does_not_fit_now() -> None:
+    there = HostEnvironment(ADA, 1, 0, 0, 0, 0.0, 1)
+    here, free = report("b", environments=(there,)), report("a")
+    first, second = rank(hosts(free, here), Wish(ADA), lambda host: 1)
+    # On host b another GPU is free, but the quota allows only the one that she has there.
+    assert (first.host, first.fits_now) == ("b", True)
+    assert first.reasons == ("It shares the GPUs that you have on host b.",)
+    assert (second.host, second.fits_now, second.possible, second.wait) == ("a", False, True, None)
+    assert second.reasons[0] == "Your 1 GPU in the pool is in use on host b."
+    assert [one.fits_now for one in rank(hosts(free, here), Wish(ADA), lambda host: 2)] == [
+        True
+    ] * 2
+    (only,) = rank(hosts(free), Wish(ADA), lambda host: 0)
+    said = "You asked for 1 GPU; your quota in the whole pool is 0 GPUs."
+    assert (only.fits_now, only.reasons[0]) == (False, said)
+
+
 def test_ties_queue_then_parked_bytes_then_own_kernels() -> None:
     def host(name: str, queue: int = 0, parked: int = 0, who: str = "bob", size: int = 0) -> object:
         there = HostEnvironment(EnvironmentName(who), 0, parked, size, 0, 0.0, 0)
