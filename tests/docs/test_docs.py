@@ -135,6 +135,17 @@ def test_what_docstrings_refer_to_is_there():
     assert lost == []
 
 
+@pytest.mark.parametrize("page", ["user", "admin"])
+def test_users_and_administrators_are_led_to_all_their_tasks(page):
+    """All how-tos that the index has beside this page."""
+    tree = (ROOT / "docs/index.md").read_text("utf-8")
+    ours = next(part for part in tree.split("```") if f"\n{page}\n" in part)
+    text = (ROOT / f"docs/{page}.md").read_text("utf-8")
+    tasks = re.findall(r"^(how-to/[\w-]+)$", ours, re.MULTILINE)
+    assert len(tasks) > 10
+    assert [task for task in tasks if f"({task}.md" not in text] == []
+
+
 def test_the_tests_of_what_others_reported_are_there():
     named = re.findall(
         r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs/reported.md").read_text("utf-8")
