@@ -65,7 +65,8 @@ HUB = Host(
 _ANSWERS: Final[Mapping[str, Any]] = {
     kind.__name__: kind
     for kind in (
-        *(doc.Error, doc.Said, doc.Figure, doc.Status, doc.Gpu, doc.OutOfService, doc.Lease, doc.Waiting),
+        *(doc.Error, doc.Said, doc.Figure, doc.Status, doc.Gpu, doc.OutOfService),
+        *(doc.Lease, doc.Job, doc.Waiting),
         *(doc.HeldQuota, doc.Budget, doc.Leases, doc.OwnQuota, doc.Usage, doc.DailyUsage),
         *(doc.UsedOnDay, doc.Readings, doc.History, doc.LeaseState, doc.GpuService),
         *(doc.Quota, doc.Quotas, doc.GroupQuota),

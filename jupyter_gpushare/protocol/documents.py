@@ -100,8 +100,31 @@ SUBJECTS: Final = (
     *("who", "what", "where", "state", "memory", "held", "class", "asks", "waited"),
     *("place", "ahead", "takes", "why", "shared", "reserve", "limit", "figures", "over", "stall"),
     *("survivor", "turn", "interrupted", "pauses", "promise", "compute", "progress", "warning"),
-    *("kept", "keeps", "parked", "ability", "tasks", "busy", "part", "residents", "time", "lifted"),
-    *("health", "squatter", "quota", "source", "left", "weight", "pool", "budget", "advice"),
+    *(
+        "kept",
+        "keeps",
+        "parked",
+        "ability",
+        "tasks",
+        "busy",
+        "part",
+        "used",
+        "residents",
+        "time",
+        "lifted",
+    ),
+    *(
+        "health",
+        "squatter",
+        "quota",
+        "source",
+        "left",
+        "weight",
+        "pool",
+        "budget",
+        "advice",
+        "more",
+    ),
     *("node", "you", "simulated", "host_memory", "problem", "left_out", "quotas_as_of", "waits"),
 )
 TONES: Final = ("plain", "good", "info", "muted", "warn", "bad")
@@ -738,6 +761,17 @@ class Lease(LeaseParking, LeaseTurn):
     ]
 
 
+class Job(TypedDict):
+    """The leases of one person's job, which people see as one."""
+
+    job: str
+    environment: str
+    mine: bool
+    kind: Annotated[str | None, "elastic, sweep; null: unknown"]
+    leases: Annotated[list[str], "their ids, in the order of `leases`"]
+    says: Says
+
+
 class Ahead(TypedDict):
     """How many requests are served before."""
 
@@ -937,6 +971,7 @@ class StatusHead(OwnQuota):
         ]
     ]
     gpus: list[Gpu]
+    jobs: NotRequired[Annotated[list[Job], "those of which you may know, on this page of leases"]]
     left_out: NotRequired[
         Annotated[list[str], "a sentence for each GPU of the host that is not shared, and why"]
     ]

@@ -44,6 +44,7 @@ from ...policy.words.model import (
 from ...policy.words.recalls import Recall, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
+from ...protocol.holding import whole_memory
 from ...protocol.shapes import private
 from . import outlook as outlook_status
 from . import sharing
@@ -308,7 +309,31 @@ class Sheet:
             "promises": self._promises,
         }
         head["says"] = list(of_node.says(head))
+        head["jobs"] = self._jobs(viewer, page)
         return head
+
+    def _jobs(self, viewer: Viewer, page: int) -> list[doc.Job]:
+        """The jobs of which the viewer may know, on this page."""
+        found: dict[tuple[str, str], list[Lease]] = {}
+        for lease in self.leases(viewer, page)[0]:
+            known = viewer.view(lease) is not View.OTHER
+            if known and lease.task.job is not None and lease.phase is not LeasePhase.ENDED:
+                found.setdefault((lease.environment, lease.task.job), []).append(lease)
+        jobs: list[doc.Job] = []
+        for (environment, job), leases in found.items():
+            rows = [self._seen(lease, viewer.view(lease)) for lease in leases]
+            kind = leases[0].task.job_kind
+            jobs.append(
+                {
+                    "job": job,
+                    "environment": environment,
+                    "mine": rows[0]["mine"],
+                    "kind": kind,
+                    "leases": [lease.id for lease in leases],
+                    "says": of_leases.job_says(job, kind, rows),
+                }
+            )
+        return jobs
 
     def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
         """Leases in the order in which they were asked for: a page, and how many come after it."""
@@ -455,7 +480,15 @@ class Sheet:
         """An environment's quota, and what is said of it."""
         quota = quota_document(self._state, environment, self._config)
         mine = [_reserved(self._state, environment, GpuUuid(gpu["uuid"])) for gpu in gpus]
-        quota["says"] = of_quotas.says(quota, gpus, mine)
+        most = self._config.max_tasks_per_gpu
+        free = [
+            gpu
+            for gpu, reserved in zip(gpus, mine, strict=True)
+            if not reserved and (most is None or gpu["tasks"] < most)
+            if gpu["free"] >= min(quota["memory"] or gpu["memory"], whole_memory(gpu))
+        ]
+        now = 0 if self._places else len(free)
+        quota["says"] = of_quotas.says(quota, gpus, mine, now)
         return quota
 
     def _servers(self, viewer: Viewer, gpus: list[doc.Gpu]) -> list[doc.ServerQuota]:

@@ -518,6 +518,17 @@ export interface components {
                 what?: string;
             }[];
         };
+        Job: {
+            environment: string;
+            job: string;
+            /** @description elastic, sweep; null: unknown */
+            kind: string | null;
+            /** @description their ids, in the order of `leases` */
+            leases: string[];
+            mine: boolean;
+            /** @description what there is to say of it, the most important first */
+            says: components["schemas"]["Said"][];
+        };
         KernelHost: {
             /** @description its name in the pool */
             host: string;
@@ -939,7 +950,7 @@ export interface components {
              * @description its subject; there may be more words later
              * @enum {unknown}
              */
-            about: "who" | "what" | "where" | "state" | "memory" | "held" | "class" | "asks" | "waited" | "place" | "ahead" | "takes" | "why" | "shared" | "reserve" | "limit" | "figures" | "over" | "stall" | "survivor" | "turn" | "interrupted" | "pauses" | "promise" | "compute" | "progress" | "warning" | "kept" | "keeps" | "parked" | "ability" | "tasks" | "busy" | "part" | "residents" | "time" | "lifted" | "health" | "squatter" | "quota" | "source" | "left" | "weight" | "pool" | "budget" | "advice" | "node" | "you" | "simulated" | "host_memory" | "problem" | "left_out" | "quotas_as_of" | "waits";
+            about: "who" | "what" | "where" | "state" | "memory" | "held" | "class" | "asks" | "waited" | "place" | "ahead" | "takes" | "why" | "shared" | "reserve" | "limit" | "figures" | "over" | "stall" | "survivor" | "turn" | "interrupted" | "pauses" | "promise" | "compute" | "progress" | "warning" | "kept" | "keeps" | "parked" | "ability" | "tasks" | "busy" | "part" | "used" | "residents" | "time" | "lifted" | "health" | "squatter" | "quota" | "source" | "left" | "weight" | "pool" | "budget" | "advice" | "more" | "node" | "you" | "simulated" | "host_memory" | "problem" | "left_out" | "quotas_as_of" | "waits";
             figures?: components["schemas"]["Figure"][];
             /** @description what it means and what to do about it */
             hint?: string;
@@ -960,6 +971,8 @@ export interface components {
             /** @description who you are */
             environment: string;
             gpus: components["schemas"]["Gpu"][];
+            /** @description those of which you may know, on this page of leases */
+            jobs?: components["schemas"]["Job"][];
             leases: components["schemas"]["Lease"][];
             /** @description a sentence for each GPU of the host that is not shared, and why */
             left_out?: string[];

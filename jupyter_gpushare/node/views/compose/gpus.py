@@ -45,8 +45,10 @@ def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Said]:
     if most_tasks is not None:
         tasks = f"{gpu['tasks']} of {count(most_tasks, 'task')}"
     yield said("tasks", tasks)
+    if gpu["used"] is not None:
+        yield said("used", "{}", size(gpu["used"]))
     if gpu["utilisation"] is not None:
-        yield said("busy", "{} busy", percent(gpu["utilisation"]))
+        yield said("busy", "{}", percent(gpu["utilisation"]))
 
 
 def _parts(gpu: doc.Gpu) -> Iterator[doc.Said]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -164,16 +165,71 @@ def name_of(row: doc.Lease) -> str:
     return task_name(row.get("job"), row["path"], row["name"], row["kind"] == "process")
 
 
+#: What ending a job does to it, by its kind.
+_JOBS: Final = {
+    "elastic": (
+        "elastic job",
+        'The job saves at the end of its step and stops. In a notebook elastic.load("{}") goes on.',
+    ),
+    "sweep": (
+        "sweep",
+        "The sweep stops, and keeps the results it has. Models that run now save if they can, else "
+        'they begin anew. In a notebook sweep.load("{}") goes on.',
+    ),
+}
+_JOB: Final = (
+    "job",
+    "All its leases end at once. Memory that its code holds on the GPUs is freed when the code "
+    "frees it.",
+)
+
+
+def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.Said]:
+    """What there is to say of a job's leases together; they are one person's."""
+    word, ends = _JOBS.get(kind or "", _JOB)
+    what = f"{word} {name(job)}, {count(len(rows), 'worker')}"
+    gpus = {part["uuid"]: part for row in rows for part in row["gpus"]}
+    parts = sorted(gpus.values(), key=lambda part: (part["index"], part.get("instance") or 0))
+    told = [said("who", _who(rows[0])), said("what", what, hint=ends.replace("{}", name(job)))]
+    if parts:
+        told.append(said("where", ", ".join(f"GPU {gpu_number(part)}" for part in parts)))
+    told.append(said("state", _counted(STATES[row["state"]][1] for row in rows)))
+    may = [part["memory"] for row in rows for part in row["gpus"]]
+    used = [part["measured"] or 0 for row in rows for part in row["gpus"]]
+    if may:
+        words = "{} of {} in all"
+        share = sum(used) / max(1, sum(may))
+        told.append(said("memory", words, size(sum(used)), size(sum(may)), share=share))
+    told.append(said("class", _counted(row["priority_class"] for row in rows)))
+    first = min(row["granted"] or row["requested"] for row in rows)
+    return [*told, said("held", "{}", since(first))]
+
+
+def _counted(words: Iterable[str]) -> str:
+    """What several are: ``active``, or ``2 active, 1 draining``."""
+    counts = Counter(words)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{number} {word}" for word, number in counts.items())
+
+
+def _who(row: doc.Lease) -> str:
+    whose = name(row["environment"] or "someone else")
+    return f"{whose} (you)" if row["mine"] else whose
+
+
 def _columns(row: doc.Lease) -> Iterator[doc.Said]:
-    whose = row["environment"]
-    yield said("who", f"{name(whose)} (you)" if row["mine"] else name(whose or "someone else"))
+    yield said("who", _who(row))
     yield said("what", name_of(row), hint=name(row["path"] or "", 500))
     if row["gpus"]:
         yield said("where", ", ".join(f"GPU {gpu_number(gpu)}" for gpu in row["gpus"]))
     tone, word, hint = STATES.get(row["state"], ("plain", row["state"], ""))
     begun = row["requested"] if row["state"] == "queued" else row["since"]
+    if row["position"] is not None:
+        word = f"number {row['position']} in line"
     yield said("state", "{} for {}", word, since(begun), tone=tone, hint=hint)
     yield from _memory(row)
+    yield said("class", row["priority_class"])
     yield said("held", "{}", since(row["granted"] or row["requested"]))
 
 

@@ -26,9 +26,15 @@ _RESERVED: Final = (
 )
 
 
-def says(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu], mine: Sequence[int]) -> list[doc.Said]:
-    """A quota; ``mine`` are bytes reserved on each of the node's ``gpus``."""
+def says(
+    quota: doc.HeldQuota, gpus: Sequence[doc.Gpu], mine: Sequence[int], free: int | None
+) -> list[doc.Said]:
+    """A quota; ``mine`` are bytes reserved on each of the node's ``gpus``.
+
+    ``free`` GPUs could be granted at once; ``None``: nobody counted them.
+    """
     facts = [*_held(quota, gpus), *_memory(quota, gpus, mine), *_budget(quota["budget"])]
+    facts += _more(quota, free)
     each = Text("the whole GPU") if quota["memory"] is None else text("{}", size(quota["memory"]))
     facts += [
         said("quota", "{}, {} on each", count(quota["gpus"], "GPU"), each, label="Quota"),
@@ -66,6 +72,24 @@ def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu]) -> Iterator[doc.Said]:
     elif used > allowed:
         more = count(used - allowed + 1 if allowed else used, "GPU")
         yield said("advice", _LOWERED, more, tone="warn")
+
+
+def _more(quota: doc.HeldQuota, free: int | None) -> Iterator[doc.Said]:
+    """How many more GPUs there may be, and how many of them now."""
+    more, budget = quota["gpus"] - quota["used_gpus"], quota["budget"]
+    if free is None or "pool" in quota or (budget is not None and budget["level"] == "spent"):
+        return
+    if more <= 0:
+        if quota["used_gpus"]:
+            words = "The quota is used up: a new task shares the GPUs you hold, or waits."
+            yield said("more", words)
+        return
+    yours, now = f"You can get {count(more, 'more GPU')}", min(more, free)
+    if now == more:
+        yield said("more", f"{yours} now.")
+    else:
+        some = f" {now} of them now, the others" if now else ""
+        yield said("more", f"{yours},{some} as soon as there is room.")
 
 
 def _pool(pool: doc.PoolQuota) -> str:
