@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import estimate, history, lease, quota, release, request, status, usage
     from .decorator import gpu
-    from .errors import GpuShareError, LeaseLost, NodeUnavailable, Preempted, QuotaExceeded
+    from .errors import (
+        GpuShareError,
+        LeaseLost,
+        NodeUnavailable,
+        NotGranted,
+        Preempted,
+        QuotaExceeded,
+    )
     from .gates import checkpoint, gated, on_preempt, steps
 
 __all__ = [
     "GpuShareError",
     "LeaseLost",
     "NodeUnavailable",
+    "NotGranted",
     "Preempted",
     "QuotaExceeded",
     "checkpoint",
@@ -36,8 +44,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("GpuShareError", "LeaseLost", "NodeUnavailable", "QuotaExceeded"), ".errors"),
-    "Preempted": ".errors",
+    **dict.fromkeys(("GpuShareError", "LeaseLost", "NodeUnavailable"), ".errors"),
+    **dict.fromkeys(("NotGranted", "Preempted", "QuotaExceeded"), ".errors"),
     **dict.fromkeys(("checkpoint", "gated", "on_preempt", "steps"), ".gates"),
     "gpu": ".decorator",
 }

@@ -73,8 +73,8 @@ def request(
     ``turn_offset`` is the head-room before the persistent part, if it is to be more than the
     node's.
 
-    Raises ``QuotaExceeded``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs
-    on other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
+    Raises ``QuotaExceeded``, ``NotGranted``, ``NodeUnavailable``, ``GpuShareError`` (CUDA runs on
+    other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
     ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
     ask = broker().wishes.repeated(ask)
@@ -117,7 +117,7 @@ def lease(
 
     With a ``deadline`` (seconds, or ``"10m"``), from now on, or ``min_steps_per_second`` the block
     is promised to be ready by then, or to be so fast, also where others compute on the GPU. Where
-    that cannot be kept it does not run: ``QuotaExceeded`` says what would be possible.
+    that cannot be kept it does not run: ``NotGranted`` says what would be possible.
     """
     ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
     wish = read_wish(deadline, min_steps_per_second)

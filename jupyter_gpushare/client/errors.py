@@ -1,4 +1,4 @@
-"""The three exceptions that a user's code may meet. Each says what happened, why, what to do."""
+"""The exceptions that a user's code may meet. Each says what happened, why, what to do."""
 
 from __future__ import annotations
 
@@ -33,9 +33,14 @@ class GpuShareError(Exception):
 
 
 class QuotaExceeded(GpuShareError):
-    """The request asks for more than the quota or the node has, or for what is not free now.
+    """The request asks for more than the quota has."""
 
-    Also a deadline or a rate that cannot be kept: the message says what would be possible.
+
+class NotGranted(QuotaExceeded):
+    """The quota would allow the request, and yet it gets nothing; the message says why.
+
+    It does not wait and nothing is free now, it asks for more than the node has, or for a deadline
+    or a rate that cannot be kept. It is a :class:`QuotaExceeded`, so that one ``except`` has both.
     """
 
 
@@ -61,11 +66,11 @@ class Preempted(SystemExit):
 _BY_REASON: dict[Reason, type[GpuShareError]] = {
     Reason.OVER_QUOTA: QuotaExceeded,
     Reason.ZERO_QUOTA: QuotaExceeded,
-    Reason.NO_RESOURCES: QuotaExceeded,
-    Reason.TOO_LARGE: QuotaExceeded,
-    Reason.BAD_REQUEST: QuotaExceeded,
-    Reason.RATE_LIMITED: QuotaExceeded,
-    Reason.INFEASIBLE: QuotaExceeded,
+    Reason.NO_RESOURCES: NotGranted,
+    Reason.TOO_LARGE: NotGranted,
+    Reason.BAD_REQUEST: NotGranted,
+    Reason.RATE_LIMITED: NotGranted,
+    Reason.INFEASIBLE: NotGranted,
     Reason.UNKNOWN_LEASE: LeaseLost,
 }
 

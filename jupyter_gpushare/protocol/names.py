@@ -70,7 +70,7 @@ SETTINGS: Final[tuple[tuple[str, str, Any, tuple[Any, ...], str], ...]] = (
     (
         *("fallback", FALLBACK, "cpu", ("cpu", "error")),
         "What happens when no GPU can be had: `cpu` warns once and goes on without a GPU; `error` "
-        "raises QuotaExceeded or NodeUnavailable.",
+        "raises QuotaExceeded, NotGranted or NodeUnavailable.",
     ),
     (
         *("acquire", ACQUIRE, "import", ("import", "first-use")),

@@ -355,7 +355,7 @@ def test_no_wait_does_not_queue(node: RunningNode, kernel: Kernel, bob: NodeClie
 
     shown = kernel.run("%gpushare request --gpus 1 --no-wait")
 
-    assert failed(shown)["ename"] == "QuotaExceeded"
+    assert failed(shown)["ename"] == "NotGranted"
     assert status(node)["queue"] == []
 
 
@@ -453,7 +453,7 @@ class TestCellMagic:
             admin.call(Method.QUOTA_SET, environment="alice", share=0)
             try:
                 refused = kernel.run("%%gpushare --deadline 10m\nran = True")
-                assert failed(refused)["ename"] == "QuotaExceeded"
+                assert failed(refused)["ename"] == "NotGranted"
                 assert "0 % can be promised: your quota" in failed(refused)["evalue"]
                 assert leases(node) == [], "and holds no GPU"
             finally:

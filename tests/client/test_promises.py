@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.client.asking.promises import Promises
-from jupyter_gpushare.client.errors import GpuShareError, QuotaExceeded, error_for
+from jupyter_gpushare.client.errors import GpuShareError, NotGranted, error_for
 from jupyter_gpushare.client.words.promises import News, Wish, clock, read_wish, share_words
 from jupyter_gpushare.protocol import holding
 from jupyter_gpushare.protocol.errors import Reason
@@ -281,7 +281,7 @@ def test_without_a_wish_nothing_is_sent(scene: Scene) -> None:
 def test_a_refusal_says_what_would_be_possible_and_nothing_runs(scene: Scene) -> None:
     scene.session.refusal = error_for(Reason.INFEASIBLE, "The best would be 12 min.")
     with (
-        pytest.raises(QuotaExceeded, match="best would be 12 min"),
+        pytest.raises(NotGranted, match="best would be 12 min"),
         scene.promises.kept(Wish(60.0, None)),
     ):
         pytest.fail("it ran")
@@ -292,7 +292,7 @@ def test_a_refusal_says_what_would_be_possible_and_nothing_runs(scene: Scene) ->
 
 def test_who_waited_longer_than_its_deadline_does_not_run(scene: Scene) -> None:
     with (
-        pytest.raises(QuotaExceeded, match="ready in 1 min, and waited 2 min"),
+        pytest.raises(NotGranted, match="ready in 1 min, and waited 2 min"),
         scene.promises.kept(Wish(60.0, None), waited=120.0),
     ):
         pytest.fail("it ran")

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...protocol.errors import Reason
 from ...protocol.messages import Method
-from ..errors import GpuShareError, QuotaExceeded
+from ..errors import GpuShareError, NotGranted
 from ..session.session import Session
 from ..words.promises import News, Wish, share_words, too_late
 
@@ -43,7 +43,7 @@ class Promises:
     def kept(self, wish: Wish | None, waited: float = 0.0) -> Iterator[str]:
         """What is promised while the block runs, in words; "" without a ``wish``.
 
-        ``waited`` are seconds of the deadline that have passed. Raises `QuotaExceeded` where it
+        ``waited`` are seconds of the deadline that have passed. Raises `NotGranted` where it
         cannot be kept; then nothing is promised.
         """
         if wish is None:
@@ -72,7 +72,7 @@ class Promises:
         if deadline is not None:
             deadline -= waited
             if deadline <= 0:
-                raise QuotaExceeded(too_late(wish.deadline or 0.0, waited), Reason.INFEASIBLE)
+                raise NotGranted(too_late(wish.deadline or 0.0, waited), Reason.INFEASIBLE)
         session = self._session()
         if Method.PROMISE.value not in session.hello.get("features", ()):
             raise GpuShareError("This node manager is older than promises, and makes none.")
