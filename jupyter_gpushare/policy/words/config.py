@@ -129,9 +129,9 @@ class PolicyConfig:
     stop_after: float = setting(
         300.0,
         Unit.SECONDS,
-        "Seconds that a batch program which can save its state and go on later computes before "
-        "it is asked to stop for an interactive request that waits. A program that did not say "
-        "so is never stopped. 0: none is.",
+        "Seconds for which a batch program that can save its state and go on later has had its "
+        "GPUs before it is asked to stop for an interactive request that waits. A program that "
+        "did not say so is never stopped. 0: none is.",
     )
     stop_grace: float = setting(
         60.0,
@@ -370,8 +370,8 @@ class PolicyConfig:
     quantum: float = setting(
         10.0,
         Unit.SECONDS,
-        "Seconds: what a task computes before one that had as much takes its turn, and the first "
-        "level of attained service; the levels after it double.",
+        "Seconds that a task computes at least before it yields its turn to another one of its "
+        "class. Also the first level of attained service; the levels after it double.",
         least=0.01,
     )
     owed_most: float = setting(
