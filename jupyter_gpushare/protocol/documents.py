@@ -112,6 +112,9 @@ SUBJECTS: Final = (
         "residents",
         "time",
         "lifted",
+        "turns",
+        "summary",
+        "countdown",
     ),
     *(
         "health",
@@ -860,6 +863,7 @@ class Predicted(TypedDict):
     batch: Count
     iterations: Count
     kinds: Annotated[list[PredictedKind], "in the order of the node's GPUs"]
+    says: NotRequired[Says]
 
 
 class Hint(TypedDict):

@@ -37,6 +37,7 @@ from support.policy_moving import Host, Slow, crowded
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
 
+from jupyter_gpushare.node.views.compose import predictions
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Bytes,
@@ -755,7 +756,8 @@ def a_predicted_time() -> Situation:
         {**known, "kind": "Other GPU", "basis": "measured", "starts": "now", "wait": None},
     ]
     whose = {"kernel_id": "k1", "path": "work/train.ipynb", "at": 1_700_000_110.0}
-    predicted = {**whose, "batch": 32, "iterations": 1000, "kinds": kinds}
+    predicted: Any = {**whose, "batch": 32, "iterations": 1000, "kinds": kinds}
+    predicted["says"] = predictions.says(predicted)
     return Situation(loops.world, predictions=[predicted])
 
 

@@ -32,6 +32,7 @@ from ...protocol.errors import Reason
 from ..host.clock import Clock
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
+from ..views.compose.predictions import says
 from .guests import Guest, fail
 
 #: Tasks whose newest prediction is remembered: of one environment, and in all.
@@ -332,7 +333,7 @@ class Predictions:
                     else {"low": wait.low, "high": wait.high, "basis": wait.basis.value},
                 }
             )
-        return {
+        told: doc.Predicted = {
             "kernel_id": prediction.kernel_id,
             "path": prediction.path,
             "at": prediction.at,
@@ -340,6 +341,8 @@ class Predictions:
             "iterations": prediction.features.iterations,
             "kinds": kinds,
         }
+        told["says"] = says(told)
+        return told
 
 
 def _by_kind(state: State) -> Mapping[str, frozenset[GpuUuid]]:

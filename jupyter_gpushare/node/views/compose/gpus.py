@@ -33,6 +33,12 @@ def whose(row: doc.Lease) -> str:
     return f"{name(row['environment'])}'s {name_of(row)}"
 
 
+_TURNS: Final = (
+    "Where several tasks can take turns, they compute here one after the other, and each keeps its "
+    "memory meanwhile."
+)
+
+
 def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Said]:
     out = gpu.get("out_of_service")
     if gpu["problem"] is not None:
@@ -41,6 +47,8 @@ def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Said]:
         yield said("health", "out of service", tone="warn")
     else:
         yield said("health", "ok", tone="good")
+    if gpu["share_mode"] == "time":
+        yield said("turns", "by turns", hint=_TURNS)
     tasks = count(gpu["tasks"], "task")
     if most_tasks is not None:
         tasks = f"{gpu['tasks']} of {count(most_tasks, 'task')}"

@@ -148,7 +148,7 @@ class Near:
 
 def says(row: doc.Lease, near: Near, now: float) -> list[doc.Said]:
     """All that there is to say of a lease at ``now``, Unix seconds: what it is, then notes."""
-    return [*_columns(row), *_notes(row, near, now)]
+    return [*_columns(row), *_notes(row, near, now), *(_summary(row) if row["mine"] else ())]
 
 
 def task_name(job: str | None, path: str | None, given: str | None, is_program: bool) -> str:
@@ -242,7 +242,8 @@ def _memory(row: doc.Lease) -> Iterator[doc.Said]:
     may = [part["memory"] for part in row["gpus"]]
     used = [part["measured"] for part in row["gpus"] if part["measured"] is not None]
     if len(used) < len(may):
-        yield said("memory", "may use {}", each(may))
+        hint = "How much of it is used is not known."
+        yield said("memory", "may use {}", each(may), hint=hint)
         return
     share = sum(used) / max(1, sum(may))
     tone = "bad" if sum(used) > sum(may) else "plain"
@@ -254,6 +255,27 @@ def asks(gpus: int, memory: int | None) -> Text:
     if memory is None:
         return Text(count(gpus, "whole GPU"))
     return text("{} with {}{}", count(gpus, "GPU"), size(memory), " on each" if gpus > 1 else "")
+
+
+def _summary(row: doc.Lease) -> Iterator[doc.Said]:
+    """All of it in a few words, and a countdown where its GPU is about to go."""
+    tone, word, _ = STATES.get(row["state"], ("plain", row["state"], ""))
+    if row["position"] is not None:
+        word = f"number {row['position']} in line"
+    parts = row["gpus"]
+    if not parts:
+        yield said("summary", word, tone=tone)
+    else:
+        some = len(parts) < 3
+        where = ", ".join(f"GPU {gpu_number(part)}" for part in parts) if some else ""
+        told = [Text(where or count(len(parts), "GPU")), each([part["memory"] for part in parts])]
+        if row["turn"] == "waits":
+            told.append(Text("waits for its turn"))
+        elif row["state"] != "active":
+            told.append(Text(word))
+        yield said("summary", join(told, " · "), tone=tone)
+    if (warning := row["warning"]) is not None:
+        yield said("countdown", "taken back in {}", left(warning["at"]), tone="warn")
 
 
 # -- notes ---------------------------------------------------------------------------------------
