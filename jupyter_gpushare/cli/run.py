@@ -495,7 +495,9 @@ class _Lease:
     # -- on the session's thread -------------------------------------------------------------
 
     def _ended(self, lease: str, message: str) -> None:
-        _tell(f"the lease is lost: {clean(message)}")
+        # Of a request that waits, the answer to it says why it ends.
+        if self._grant is not None and lease == self._grant.lease:
+            _tell(f"the lease has ended: {clean(message)}")
 
     def _noticed(self, message: Notification) -> None:
         ours = self._grant is not None and message.params.get("lease") == self._grant.lease

@@ -227,6 +227,13 @@ class LeaseView:
     is_kept: bool = False
     may_be_taken_at: float | None = None
 
+    @property
+    def loses(self) -> str:
+        """What its person loses when it is revoked."""
+        if self.state == "parked":
+            return "the parked lease, but no variables,"
+        return self.where or "the place in the queue"
+
 
 def lease_views(
     status: Json, *, everybody: bool = False, takes: Callable[[str], bool] = lambda name: True

@@ -1505,6 +1505,7 @@ class Queued(TypedDict):
     outlook: NotRequired[Annotated[Outlook, "what it can expect"]]
     hints: NotRequired[Annotated[list[Hint], "hosts of the pool where it would not wait"]]
     time: NotRequired[Annotated[float, "the node's time, Unix seconds: figures count from it"]]
+    host: NotRequired[Annotated[str, "where it waits, if that is a host of a pool"]]
     says: NotRequired[Says]
 
 

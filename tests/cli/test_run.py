@@ -393,6 +393,17 @@ def test_what_can_never_be_is_refused_at_once(own_node: LiveNode) -> None:
     done = own_node.cli("run", "true", environ=person("bob"))
     assert done.returncode == 1
     assert "quota is 0" in done.stderr
+    assert own_node.here("quota", "set", "bob", "--gpus", "1").returncode == 0
+    holds = runs(own_node, "alice")
+    started(holds)
+    process = runs(own_node, "bob")
+    waits(process)
+    assert own_node.here("quota", "set", "bob", "--gpus", "0").returncode == 0
+    _, said = process.communicate(timeout=60)
+    holds.communicate("\n", timeout=60)
+    assert process.returncode == 1
+    assert said.count("quota is 0") == 1, "it lost no lease, and is told once"
+    assert "lease has ended" not in said
     done = own_node.cli("run", "true", environ={"JUPYTER_GPUSHARE_TOKEN": "stolen"})
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

@@ -456,6 +456,8 @@ def test_waiting_says_place_and_who_is_ahead() -> None:
         "Waiting for GPUs: position 3; ahead: 2 interactive; 1 min so far"
     )
     assert "nobody is ahead" in render.waiting_line({"position": 1, "ahead": {}}, 0)
+    there = render.waiting_line({"position": 1, "host": "b"}, 0)
+    assert there.startswith("Waiting for GPUs on host b: position 1;")
     both = {"position": 5, "ahead": {"interactive": 1, "batch": 3}}
     assert "ahead: 1 interactive and 3 batch" in render.waiting_line(both, 0)
 

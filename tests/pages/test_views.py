@@ -352,6 +352,12 @@ def test_why_an_idle_gpu_is_kept_is_told() -> None:
     assert shown.why == "It computes."
 
 
+def test_what_a_revoked_lease_costs_its_person() -> None:
+    assert shown_lease(state="active").loses.startswith("GPU ")
+    assert shown_lease(state="queued", gpus=[]).loses == "the place in the queue"
+    assert shown_lease(state="parked", gpus=[]).loses == "the parked lease, but no variables,"
+
+
 def test_a_state_that_is_newer_than_the_page_is_shown_as_it_is() -> None:
     (shown,) = views.lease_views(status(leases=[lease(state="being_moved")]))
     assert shown.word == "Being moved"

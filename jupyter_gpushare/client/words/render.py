@@ -301,7 +301,8 @@ def _place(notice: Document) -> str:
     if waits_for_budget(notice):  # it stands in no line
         words = budget_words(notice.get("budget"))
         return "Waiting: the GPU-hours are spent" + (f" ({words})" if words else "")
-    return f"Waiting for GPUs: position {plain(notice.get('position', '?'), 12)}"
+    where = f" on host {plain(host, 80)}" if (host := notice.get("host")) else ""
+    return f"Waiting for GPUs{where}: position {plain(notice.get('position', '?'), 12)}"
 
 
 def budget_words(budget: object) -> str:

@@ -841,6 +841,7 @@ class Service:
             config,
             self._pool.hints,
             self._clock.wall(),
+            self._name,
         )
         for waiter in waiters:
             waiter.conn.notify(Notice.QUEUED.value, notice)

@@ -364,10 +364,12 @@ def queued_notice(
     config: PolicyConfig,
     hints: Hints,
     now: float,
+    host: str,
 ) -> doc.Queued:
     """The notice to a waiting request: its place, why it waits, its outlook.
 
-    ``at`` is this boot's time, and ``now`` is the same moment in Unix seconds.
+    ``at`` is this boot's time, and ``now`` is the same moment in Unix seconds. ``host`` is told
+    where it is one of several.
     """
     elsewhere = hints.get(lease.environment, ())
     why = core.why_waiting(state, lease.id, place.position - 1, config, at)
@@ -385,6 +387,8 @@ def queued_notice(
         "hints": list(elsewhere),
         "time": now,
     }
+    if state.quotas.pool is not None:
+        notice["host"] = host
     notice["says"] = notice_says(notice, now)
     return notice
 

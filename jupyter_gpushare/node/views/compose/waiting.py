@@ -29,15 +29,18 @@ def says(row: doc.Waiting, now: float) -> list[doc.Said]:
 def notice_says(notice: doc.Queued, now: float) -> list[doc.Said]:
     """What a waiting task's people are told when its place changes; ``now`` in Unix seconds."""
     spent = notice["reason"] == "budget_spent"
-    place = _place(notice["position"], spent, notice.get("budget"))
+    place = _place(notice["position"], spent, notice.get("budget"), notice.get("host"))
     ahead = None if spent else notice["ahead"]
     outlook = None if spent else notice.get("outlook")
     return [*place, *_told(ahead, notice["message"], outlook, now)]
 
 
-def _place(position: int, spent: bool, budget: doc.Budget | None) -> Iterator[doc.Said]:
+def _place(
+    position: int, spent: bool, budget: doc.Budget | None, host: str | None = None
+) -> Iterator[doc.Said]:
     if not spent:
-        yield said("place", f"number {position} in line", tone="info")
+        where = f" on host {name(host)}" if host else ""
+        yield said("place", f"number {position} in line{where}", tone="info")
     elif budget is None:
         yield said("place", "waiting for GPU-hours", tone="warn")
     else:
