@@ -1,9 +1,10 @@
 """Write what pages say of the code and of measurements: nobody copies that by hand.
 
 The pages under docs/generated/ and the tables of docs/protocol.md are made from the code, and the
-table of runs in docs/hardware/README.md from their records. A figure in the text of any other page
-is written between two marks, ``<!-- PAGE.md: ROW -->34 ms<!-- / -->``: it comes from the second
-column of that row on a page of figures, with two digits. ``--check`` fails when one is stale.
+tables of runs in docs/hardware/README.md and docs/faults.md from their records. A figure in the
+text of any other page is written between two marks, ``<!-- PAGE.md: ROW -->34 ms<!-- / -->``: it
+comes from the second column of that row on a page of figures, with two digits. ``--check`` fails
+when one is stale.
 """
 
 from __future__ import annotations
@@ -631,25 +632,60 @@ def _figure(page: str, row: str) -> str:
 
 def hardware() -> str:
     """The page about real GPUs, with a row for each record that is there."""
-    begin, end = "<!-- made: the runs -->\n", "<!-- end -->"
-    text, _, rest = (HARDWARE / "README.md").read_text("utf-8").partition(begin)
     rows = []
     for path in sorted(HARDWARE.glob("*.json"), key=lambda path: _record(path)["date"]):
         record = _record(path)
         sections = record["sections"]
-        notes = sections.get("versions", {}).get("notes", {})
-        gpu = notes.get("gpu")
-        card = (
-            f"{gpu['name']} {gpu['uuid'][4:12]}, driver {gpu['driver']}" if gpu else "not recorded"
-        )
+        gpu = sections.get("versions", {}).get("notes", {}).get("gpu")
+        card = f"{gpu['name']} {gpu['uuid'][4:12]}, driver {gpu['driver']}" if gpu else "not noted"
         passed = [f"`{name}`" for name, one in sections.items() if one["result"] == "ok"]
         others = [f"`{n}` {one['result']}" for n, one in sections.items() if one["result"] != "ok"]
-        minutes = f"{record['seconds'] / 60:.0f} min"
         row = (f"[{record['date'][:16].replace('T', ' ')}]({path.name})", card)
-        row += (f"{record['commit'][:8]}", minutes, ", ".join(passed), ", ".join(others))
-        rows.append(row)
+        row += (record["commit"][:8], f"{record['seconds'] / 60:.0f} min")
+        rows.append((*row, ", ".join(passed), ", ".join(others)))
     head = ("run (UTC)", "GPU", "commit", "took", "passed", "did not pass")
-    return f"{text}{begin}\n{table(head, rows)}\n{end}{rest.partition(end)[2]}"
+    return _filled(HARDWARE / "README.md", "the runs", table(head, rows))
+
+
+def storms() -> str:
+    """The page about faults, with a row for each storm that is recorded."""
+    told = {
+        "faults": lambda one: one["faults"]["all"],
+        "histories": lambda one: one["histories"],
+        **{
+            words: lambda one, key=key: one["looked_at"][key]
+            for words, key in (
+                ("grants seen", "grants"),
+                ("waits", "waits"),
+                ("parks", "parks"),
+                ("leases told as ended", "leases told as ended"),
+            )
+        },
+        "found": lambda one: one["violations"],
+    }
+    found = _record(HERE / "faults.json")["soak"]
+    rows = [
+        (
+            f"{number}: {one['note']}",
+            f"{one['minutes']:.0f} min",
+            *(f"{read(one):,}" for read in told.values()),
+            f"{one['seconds_until_all_gpus_were_free']['longest']:.2f} s",
+        )
+        for number, one in enumerate(found, 1)
+    ]
+    sums = (f"{sum(map(read, found)):,}" for read in told.values())
+    rows.append(("all", f"{sum(one['minutes'] for one in found):.0f} min", *sums, ""))
+    head = ("storm", "took", *told, "longest until all GPUs were free")
+    return _filled(HERE / "faults.md", "the storms", table(head, rows))
+
+
+def _filled(page: Path, name: str, made: str) -> str:
+    """A page's text with a table between the marks of this name."""
+    begin, end = f"<!-- made: {name} -->\n", "<!-- end -->"
+    text, found, rest = page.read_text("utf-8").partition(begin)
+    if not found:
+        raise SystemExit(f"{page} has no place for {name}")
+    return f"{text}{begin}\n{made}\n{end}{rest.partition(end)[2]}"
 
 
 def _record(path: Path) -> Any:
@@ -677,6 +713,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "openapi.json": openapi,
     "../protocol.md": protocol,
     "../hardware/README.md": hardware,
+    "../faults.md": storms,
 }
 
 
