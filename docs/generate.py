@@ -95,13 +95,12 @@ def errors() -> str:
 
 def events() -> str:
     """What the ledger keeps and what the Jupyter server tells."""
-    from jupyter_gpushare.node.views.history import TOLD
     from jupyter_gpushare.policy.words.events import EVENTS
 
     rows = [
         (
             f"`{name}`",
-            TOLD[name][0] if name in TOLD else "",
+            kind.ABOUT.title,
             "yes" if kind.DURABLE else "no",
             first_sentence(kind.__doc__),
         )

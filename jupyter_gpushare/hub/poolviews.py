@@ -12,7 +12,7 @@ from typing import Any
 from jupyter_gpushare.pages import hosts, views, words
 from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pages.viewer import Deed
-from jupyter_gpushare.pool import groups, texts
+from jupyter_gpushare.pool import groups
 from jupyter_gpushare.pool.state import NOT_LENT, NOT_USED, NOTHING, State
 from jupyter_gpushare.pool.state import Host as PoolHost
 from jupyter_gpushare.pool.words.hosts import Environment, HostGpu
@@ -121,8 +121,7 @@ def _group_text(row: PoolGroup) -> str:
 def deeds(events: Iterable[Json]) -> Iterator[Deed]:
     """What people did, as the pool's history has it."""
     for event in events:
-        said = texts.did(event["kind"], event["data"])
-        yield Deed(event["wall"], event["by"], said)
+        yield Deed(event["wall"], event["by"], event["text"])
 
 
 # -- one's own quota -------------------------------------------------------------------------------

@@ -30,19 +30,6 @@ from .state import NOT_USED, State
 from .words import events as ev
 from .words.hosts import Environment
 
-#: These change who may have how much: what counts may be more than that then.
-_EDITS = (
-    ev.QuotasConfigured,
-    ev.QuotaSet,
-    ev.QuotaUnset,
-    ev.GroupQuotaSet,
-    ev.GroupQuotaUnset,
-    ev.Introduced,
-    ev.GroupsTold,
-    ev.GroupSet,
-    ev.GroupRemoved,
-)
-
 
 def check(before: State, events: Sequence[ev.Event], after: State) -> list[str]:
     """What is wrong with a step; nothing, if all is well. For tests: it looks at everything."""
@@ -77,7 +64,7 @@ def _grown(before: State, events: Sequence[ev.Event], after: State) -> list[str]
         least = max((*limits, _heard(before, events, one)))
         if after.total(one) > least:
             wrong.append(f"{after.total(one)} GPUs count for {one}, {least} may")
-    if any(isinstance(event, _EDITS) for event in events):
+    if any(isinstance(event, ev.ChangesQuotas | ev.GroupsTold) for event in events):
         return wrong
     for name, group in after.groups.items():
         used, was = (state.used.get(name, NOT_USED).gpus for state in (after, before))

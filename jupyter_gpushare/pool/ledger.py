@@ -23,13 +23,12 @@ from .evolve import evolve
 from .state import Host, State
 from .words.events import (
     EVENTS,
-    BudgetAccepted,
-    BudgetLent,
     BudgetStands,
     Event,
     GroupsTold,
     HostAdded,
     HostForgotten,
+    OfSubBudget,
 )
 from .words.hosts import Environment
 
@@ -46,9 +45,9 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 #: Seconds for another pool to end.
 _OTHER_ENDS: Final = 5.0
-#: What hosts make the pool write at each change.
+#: What hosts make the pool write at each change, and what ends that.
 _OF_HOSTS: Final = tuple(
-    kind.__name__ for kind in (BudgetLent, BudgetAccepted, BudgetStands, GroupsTold, HostForgotten)
+    name for name, kind in EVENTS.items() if issubclass(kind, OfSubBudget | HostForgotten)
 )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
+import msgspec
+
+from ..policy.say.telling import Telling
 from ..protocol.words import did_you_mean
+from .words.events import EVENTS
 from .words.hosts import Group
 
 
@@ -110,28 +113,9 @@ def hint(host: str, free: int, kind: str) -> str:
     return f"Host {host} {have} now ({kind}): start your kernel there."
 
 
-#: What each kind of an edit is in words; its fields fill it in.
-DID: Final = {
-    "HostAdded": "let the host {host} join",
-    "HostForgotten": "said that the host {host} is gone",
-    "HostDrained": "took the host {host} out of service: {reason}",
-    "HostResumed": "put the host {host} back into service",
-    "QuotaSet": "set the quota of {environment}",
-    "QuotaUnset": "took back the quota of {environment}",
-    "GroupQuotaSet": "set the quota of the group {group}",
-    "GroupQuotaUnset": "took back the quota of the group {group}",
-    "GroupSet": "set the GPUs of the group {group[name]}: {group[nominal]} of its own",
-    "GpusLent": "lent {loan[environment]} GPUs of the host {loan[host]}: {loan[gpus]}",
-    "GpusReturned": "took back the loan {loan}",
-    "GroupRemoved": "removed the GPUs of the group {group}",
-    "AuthorityRotated": "made a new authority for certificates",
-}
-
-
 def did(kind: str, data: Mapping[str, Any]) -> str:
     """What somebody did, from the kind of the event and its fields."""
-    text = DID.get(kind)
     try:
-        return f"{kind} {json.dumps(data)}" if text is None else text.format_map(data)
-    except (KeyError, TypeError):
-        return kind  # of an earlier release, whose events had other fields
+        return Telling().of(msgspec.convert(data, type=EVENTS[kind]))
+    except (KeyError, msgspec.ValidationError):
+        return kind  # of another release, whose events were other ones

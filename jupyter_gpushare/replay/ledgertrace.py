@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from ..policy.words import events as ev
 from .trace import Session
 
 #: The kinds of records that are needed.
-KINDS: Final = (
-    *("LeaseQueued", "LeaseGranted", "ActivityChanged"),
-    *("LeaseParked", "ResumeQueued", "LeaseEnded"),
+KINDS: Final = tuple(
+    name
+    for name, kind in ev.EVENTS.items()
+    if issubclass(kind, ev.ChangesUse | ev.LeaseQueued | ev.ResumeQueued)
 )
 
 
@@ -58,24 +60,24 @@ class _Lease:
         at, data = max(told.wall, self.end), told.data  # the clock may have been set back
         self.end = at
         match told.kind:
-            case "LeaseQueued":
+            case ev.LeaseQueued.__name__:
                 request = data["request"]
                 self.gpus, self.memory = request["gpus"], request.get("memory")
                 self.sent = at
-            case "ResumeQueued":
+            case ev.ResumeQueued.__name__:
                 self.sent = at if self.sent is None else self.sent
-            case "LeaseGranted":
+            case ev.LeaseGranted.__name__:
                 parts = data["gpus"]
                 self.gpus, self.has_gpus = len(parts), True
                 self.entitled = max([self.entitled, *(part["memory"] for part in parts)])
                 self._is_busy(at, data.get("activity") != "idle")
-            case "ActivityChanged":
+            case ev.ActivityChanged.__name__:
                 self._is_busy(at, data["activity"] == "busy")
-            case "LeaseParked":
+            case ev.LeaseParked.__name__:
                 self.kept = max(self.kept, data.get("memory", 0) // max(1, self.gpus))
                 self.has_gpus = False
                 self._stops(at)  # a cell that was stopped for it goes on later
-            case "LeaseEnded":
+            case ev.LeaseEnded.__name__:
                 self._is_busy(at, False)
 
     def _is_busy(self, at: float, busy: bool) -> None:
@@ -107,14 +109,14 @@ def trace_of(records: Iterable[Told], since: float, until: float) -> Trace:
     for told in records:
         one = open_.get(told.lease)
         if one is None:
-            if told.environment is None or told.kind == "LeaseEnded":
+            if told.environment is None or told.kind == ev.LeaseEnded.__name__:
                 continue
             one = open_[told.lease] = _Lease(told.environment, told.wall, told.wall)
         one.hear(told)
-        if told.kind == "LeaseEnded":
+        if told.kind == ev.LeaseEnded.__name__:
             ended.append(open_.pop(told.lease))
     for one in open_.values():
-        one.hear(Told("LeaseEnded", until, None, "", {}))
+        one.hear(Told(ev.LeaseEnded.__name__, until, None, "", {}))
     leases = [one for one in (*ended, *open_.values()) if one.entitled and one.end >= since]
     leases.sort(key=lambda one: one.start)
     people: dict[str, str] = {}

@@ -88,19 +88,3 @@ def test_groups_say_what_they_own_use_borrow_and_leave() -> None:
     said = poolviews.group_text(shown.rows, ("b", "nobody"))
     assert said == "Your group b has 1 GPU of its own and uses 2: 1 is borrowed."
     assert poolviews.group_text(shown.rows, ()) == ""
-
-
-def test_what_people_did_is_a_sentence_also_of_a_kind_that_is_new() -> None:
-    group = {"name": "staff", "nominal": 2, "borrowing": None, "lending": None}
-    events = [
-        {"wall": 1.0, "by": "carol", "kind": "HostDrained", "data": {"host": "a", "reason": "x"}},
-        {"wall": 2.0, "by": "carol", "kind": "GpusPainted", "data": {"colour": "blue"}},
-        {"wall": 3.0, "by": "carol", "kind": "QuotaSet", "data": {}},
-        {"wall": 4.0, "by": "root", "kind": "GroupSet", "data": {"group": group}},
-    ]
-    assert [(one.at, one.by, one.text) for one in poolviews.deeds(events)] == [
-        (1.0, "carol", "took the host a out of service: x"),
-        (2.0, "carol", 'GpusPainted {"colour": "blue"}'),
-        (3.0, "carol", "QuotaSet"),
-        (4.0, "root", "set the GPUs of the group staff: 2 of its own"),
-    ]

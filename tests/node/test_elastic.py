@@ -87,7 +87,7 @@ def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
         nvml_world.set_memory(gpu, a.pid, 65 * GIB)
         assert bob.wait(waiting)["gpus"][0]["memory"] == 20 * GIB
         texts = [event["text"] for event in alice.call(Method.HISTORY)["events"]]
-        assert f"may use 70 GiB of {gpu}" in texts
+        assert "may use 70 GiB of GPU 0" in texts
 
 
 def test_a_task_that_cannot_is_lifted_no_more_and_a_restart_forgets_nothing(

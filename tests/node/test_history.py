@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from jupyter_gpushare.node.ledger.codec import to_record
-from jupyter_gpushare.node.views.history import TOLD, entry
+from jupyter_gpushare.node.views.history import entry, telling
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.events import EVENTS
-from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, GpuUuid, LeaseId, Quota
+from jupyter_gpushare.policy.words.model import (
+    Activity,
+    Allocation,
+    Bytes,
+    EndReason,
+    EnvironmentName,
+    GpuUuid,
+    LeaseId,
+    ProcessId,
+    Quota,
+)
 
-ALICE, LEASE, GPU = EnvironmentName("alice"), LeaseId("l-1"), GpuUuid("GPU-1")
+ALICE, CAROL = EnvironmentName("alice"), EnvironmentName("carol")
+LEASE, GPU = LeaseId("l-1"), GpuUuid("GPU-1")
 GIB = 2**30
+TELLING = telling({GPU: 0})
 
 
 @pytest.mark.parametrize(
@@ -21,9 +37,24 @@ GIB = 2**30
         (ev.LeaseRestored(1.0, LEASE, ALICE, 2 * GIB, 0.5), "has its 2 GiB on its GPUs again"),
         (
             ev.ReservationResized(1.0, ALICE, GPU, Bytes(8 * GIB)),
-            "its reservation on GPU-1 is 8 GiB now",
+            "its reservation on GPU 0 is 8 GiB now",
         ),
-        (ev.TurnGiven(1.0, LEASE, (GPU,)), "may compute on GPU-1"),
+        (
+            ev.LeaseGranted(
+                1.0,
+                LEASE,
+                ALICE,
+                (Allocation(GPU, Bytes(GIB)), Allocation(GpuUuid("GPU-gone"), Bytes(GIB))),
+                Activity.BUSY,
+            ),
+            "got 1 GiB of GPU 0, 1 GiB of GPU-gone",
+        ),
+        (
+            ev.LeaseEnded(1.0, LEASE, ALICE, EndReason.REVOKED, "maintenance", CAROL),
+            "ended: taken back by carol, maintenance",
+        ),
+        (ev.LeaseEnded(1.0, LEASE, ALICE, EndReason.RELEASED, ""), "ended: released"),
+        (ev.StopOffered(1.0, LEASE, ALICE, True), "can save its state and be stopped"),
         (
             ev.BooksRestored(1.0, 1, 2, 1.0, (), ()),
             "the ledger was shortened to what is true now",
@@ -38,9 +69,25 @@ GIB = 2**30
     ],
 )
 def test_an_event_is_told_in_a_sentence(event: ev.Event, text: str) -> None:
-    assert entry(to_record(event, wall=5.0))["text"] == text
+    assert entry(to_record(event, wall=5.0), TELLING)["text"] == text
 
 
-def test_every_event_that_the_ledger_keeps_has_words() -> None:
-    durable = {name for name, kind in EVENTS.items() if kind.DURABLE}
-    assert durable == TOLD.keys()
+@pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_what_the_ledger_keeps_is_listed_in_a_sentence_or_says_why_not(
+    kind: type[ev.Event], data: st.DataObject
+) -> None:
+    about = kind.ABOUT
+    assert bool(about.title) == bool(about.text) == (kind.DURABLE and not about.unlisted)
+    assert isinstance(TELLING.of(data.draw(st.builds(kind))), str)
+
+
+def test_a_record_of_another_release_is_told_as_far_as_it_is_understood() -> None:
+    known = to_record(ev.MemberLeft(1.0, LEASE, ProcessId("b", 7, 1)), wall=5.0)
+    more = dataclasses.replace(known, data={**known.data, "new": 1})
+    assert entry(more, TELLING)["text"] == "process 7 ended"
+    other = dataclasses.replace(known, data={"process": "?"})
+    assert entry(other, TELLING)["what"] == "process ended"
+    unknown = dataclasses.replace(known, kind="Unheard")
+    assert [entry(unknown, TELLING)[part] for part in ("what", "text")] == ["Unheard"] * 2

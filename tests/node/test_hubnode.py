@@ -83,7 +83,7 @@ def test_one_os_user_three_people(tmp_path: Path, hub: TinyHub) -> None:
         # Who did what is told, to the one it was done to as well.
         for reader in (carol, alice):
             texts = [event["text"] for event in reader.call(Method.HISTORY, limit=20)["events"]]
-            assert "ended: revoked by carol, maintenance" in texts
+            assert "ended: taken back by carol, maintenance" in texts
 
 
 def test_who_shows_no_valid_token_stays_out_and_tokens_are_in_no_log(

@@ -17,7 +17,7 @@ from jupyter_gpushare.policy.words.versions import RELEASES, declared, settle, s
 SHAPES = Path(__file__).with_name("event_shapes.json")
 HOW = (
     "The shape of the durable events has changed. Add the release to RELEASES in policy/versions.py"
-    " if it has no version yet, say `SINCE` or `since(version, default)` beside what is new, and"
+    " if it has no version yet, say `since` or `SINCE` beside what is new, and"
     " add it to tests/policy/event_shapes.json. What is there stays."
 )
 

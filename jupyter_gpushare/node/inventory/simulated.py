@@ -15,12 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from jupyter_gpushare.node.inventory.base import Build, InventoryError, LeftOut, Sensors
-from jupyter_gpushare.policy.words.events import (
-    ActivityChanged,
-    LeaseEnded,
-    LeaseGranted,
-    LeaseParked,
-)
+from jupyter_gpushare.policy.words.events import ChangesUse
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
@@ -216,7 +211,7 @@ class BusyGpus:
             for lease in state.leases:
                 self._look(lease, state)
         for event in outcome.events:
-            if isinstance(event, LeaseGranted | ActivityChanged | LeaseParked | LeaseEnded):
+            if isinstance(event, ChangesUse):
                 self._look(event.lease, state)
 
     def _look(self, name: LeaseId, state: State) -> None:

@@ -37,20 +37,31 @@ def from_record(record: Record) -> Event:
     if kind is None or not isinstance(version, int) or not 1 <= version <= len(versions.RELEASES):
         raise _unknown(f"a record {record.kind!r} of version {version!r}")
     told = {name: value for name, value in record.data.items() if name != VERSION_KEY}
-    data: dict[str, Any] = {
-        **told,
-        "at": record.at,
-        "environment": record.environment,
-        "lease": record.lease,
-    }
     try:
-        event = msgspec.convert(data, type=kind)
+        event = _converted(record, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # half a surrogate pair
         raise LedgerFailed(f"The ledger's record {record.kind!r} is damaged: {error}") from error
     beyond = _beyond(told, msgspec.to_builtins(event))
     if beyond is not None:
         raise _unknown(f"a record {record.kind!r} with a field {beyond!r}")
     return event
+
+
+def understood(record: Record) -> Event | None:
+    """The event of a record as far as this release understands it, for people.
+
+    ``None``: it does not know the kind, or a word in it.
+    """
+    kind = EVENTS.get(record.kind)
+    try:
+        return None if kind is None else _converted(record, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return None
+
+
+def _converted(record: Record, kind: type[Event]) -> Event:
+    own = {"at": record.at, "environment": record.environment, "lease": record.lease}
+    return msgspec.convert({**record.data, **own}, type=kind)
 
 
 def _unknown(what: str) -> LedgerFailed:

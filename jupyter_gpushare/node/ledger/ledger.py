@@ -1,10 +1,11 @@
 """The ledger: the durable record of quotas, leases and every event. SQLite, one writer.
 
-It does not know the policy: a record has a kind, two times, the environment and lease that it
-concerns, and JSON with a version that says which releases can read it. :meth:`Ledger.append`
-returns when the records are written (write-ahead log), all of them or none: whatever kills the
-process afterwards, they stay. It also waits until the disk has them (``synchronous=FULL``) if they
-must outlive a loss of power; what happens to leases need not, for no lease outlives the boot.
+Of the policy it knows the kinds of events only: a record has a kind, two times, the environment
+and lease that it concerns, and JSON with a version that says which releases can read it.
+:meth:`Ledger.append` returns when the records are written (write-ahead log), all of them or none:
+whatever kills the process afterwards, they stay. It also waits until the disk has them
+(``synchronous=FULL``) if they must outlive a loss of power; what happens to leases need not, for no
+lease outlives the boot.
 
 Every method blocks: call them from one executor thread, never from an event loop. A failed append
 changes nothing and the next one may succeed, so a full disk only stops new leases.
@@ -30,6 +31,7 @@ from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
 from ..._version import __version__
+from ...policy.words.events import EVENTS, ActivityChanged
 from ...policy.words.versions import RELEASES
 from ..host.privatefile import settle
 from . import runs, usage
@@ -66,6 +68,8 @@ TRIM_ROWS = 1000
 ROW_BYTES = 150
 #: The owner of records without environment and lease, such as the audit's findings on GPUs.
 UNOWNED = ""
+#: The kinds that history leaves out.
+_UNLISTED: Final = tuple(name for name, kind in EVENTS.items() if kind.ABOUT.unlisted)
 #: Records of a named person's actions; they are never trimmed.
 _BY = """instr(data, '"by":"') <> 0"""
 #: If a lease turns busy and idle again and again, only the first and the last record in this many
@@ -151,7 +155,7 @@ class _Toggle:
 
 
 def _toggled(before: _Toggle | None, record: Record, seq: int) -> _Toggle | None:
-    if record.kind != "ActivityChanged":
+    if record.kind != ActivityChanged.__name__:
         return None
     if before is not None and 0.0 <= record.at - before.since < ACTIVITY_DETAIL:
         return _Toggle(before.since, seq, is_first=False)
@@ -326,13 +330,13 @@ class Reads(ABC):
 
         Raises :class:`LedgerFailed` where one of them is damaged.
         """
-        # Turns come and go every few seconds, loans every minute: they would hide all the rest.
-        condition = "WHERE kind NOT IN ('TurnGiven', 'TurnLocked', 'QuotasLent')"
-        condition += "" if environment is None else " AND environment = :environment"
+        condition = f"WHERE kind NOT IN ({', '.join('?' * len(_UNLISTED))})"
+        condition += "" if environment is None else " AND environment = ?"
+        whose = () if environment is None else (environment,)
         with self._reading() as connection:
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM records {condition} ORDER BY seq DESC LIMIT :limit",
-                {"environment": environment, "limit": max(0, limit)},
+                f"SELECT {_COLUMNS} FROM records {condition} ORDER BY seq DESC LIMIT ?",
+                (*_UNLISTED, *whose, max(0, limit)),
             )
             try:
                 return [_decode(row) for row in rows]

@@ -25,6 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...policy.words.events import EVENTS, ChangesUse, LeaseEnded, LeaseGranted, LeaseParked
+
 #: Spans stay exact for this long (seconds), or until an environment has so many newer ones.
 EXACT = 2 * 86400.0
 MOST_SPANS = 20_000
@@ -96,7 +98,7 @@ def widen(connection: sqlite3.Connection) -> None:
 
 
 #: The kinds of record that change usage; the ledger passes on no others.
-KINDS = frozenset({"LeaseGranted", "LeaseParked", "ActivityChanged", "LeaseEnded"})
+KINDS = frozenset(name for name, kind in EVENTS.items() if issubclass(kind, ChangesUse))
 
 _ADD_TO_BUCKET = """
     INSERT INTO usage_buckets
@@ -303,7 +305,7 @@ def apply(
     if lease is None:
         return
     before = _open(connection, lease)
-    if kind == "LeaseGranted":
+    if kind == LeaseGranted.__name__:
         owner = environment
         if owner is None and before is not None:
             owner = before.environment
@@ -320,9 +322,9 @@ def apply(
         )
     elif before is None:
         return  # it never held a GPU
-    elif kind == "LeaseEnded":
+    elif kind == LeaseEnded.__name__:
         after = None
-    elif kind == "LeaseParked":
+    elif kind == LeaseParked.__name__:
         after = replace(before, gpus=0, since_wall=wall, since_at=at)
     else:
         busy = data.get("activity") == "busy"

@@ -17,7 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from ...policy.books import uses
 from ...policy.books.state import State
 from ...policy.words.model import Activity, EnvironmentName, LeasePhase
-from ..ledger import usage
 
 PREFIX: Final = "jupyter_gpushare_environment"
 OTHERS: Final = "(others)"
@@ -30,12 +29,6 @@ _SUMS: Final = {
     _BUSY: ("Those of them in which code ran", 1),
     _CHARGED: ("Those of them that count: on GPUs used by turns, the time of its turns", 1),
     _RESIDENT: ("Memory reserved for an environment, GiB times seconds", 2**30),
-}
-#: The kinds of events after which these figures grow at another rate.
-CHANGES: Final = frozenset({*usage.KINDS, "TurnGiven", "TurnMoved", "TurnOverran"}) | {
-    "GpuShared",
-    "ReservationResized",
-    "ClaimMoved",
 }
 
 

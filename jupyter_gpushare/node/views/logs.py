@@ -4,7 +4,7 @@ Every call has a tag, ``CONNECTION.CALL``: the connection's number and the id th
 the call. The tag stands on the lines of the decision and of its results. On a grant that another
 task's release made possible later it stands as ``request``.
 
-The fields of each line are chosen below. No line has names of notebooks, texts that clients write
+Each event declares what its line tells. No line has names of notebooks, texts that clients write
 for people, tokens or leases' secrets.
 """
 
@@ -13,18 +13,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from operator import attrgetter
 from typing import Any, Final
 
 from ...policy.books.state import State
 from ...policy.core import Decision, Grant, Refuse, Wait
 from ...policy.say.effects import Signal
 from ...policy.words import events as ev
-from ...policy.words.model import EndReason, GpuUuid, LeaseId, Quota
-from ...policy.words.recalls import Give, RecallPhase
+from ...policy.words.described import Line, chosen, read
+from ...policy.words.model import GpuUuid, LeaseId
 from ...protocol.errors import Reason
 from ...protocol.messages import CallId
 from ..host.outcome import Outcome
@@ -132,174 +131,24 @@ def _plain(value: object) -> str:
 
 Fields = Mapping[str, object]
 
-_INFO, _WARNING, _ERROR, _DEBUG = logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG
+_INFO, _WARNING, _DEBUG = logging.INFO, logging.WARNING, logging.DEBUG
 
 
-def _of(*names: str, **paths: str) -> Callable[[Any], Fields]:
-    """Tells these attributes of an event; those named otherwise in the log by their ``paths``."""
-    told = {name: attrgetter(path) for name, path in {**{n: n for n in names}, **paths}.items()}
-    return lambda event: {name: _word(read(event)) for name, read in told.items()}
+def _fields(event: ev.Event, line: Line) -> Fields:
+    """What a line tells of an event: a quota by its parts."""
+    told = {name: read(event, path) for name, path in line.fields.items()}
+    if (quota := told.pop("quota", None)) is not None:
+        told |= {part.name: getattr(quota, part.name) for part in fields(quota)}
+    return {name: _word(value) for name, value in told.items()}
 
 
-def _word(value: object) -> object:
-    return value.value if isinstance(value, Enum) else value
-
-
-_WHO: Final = ("lease", "environment")
-_who: Final = _of(*_WHO)
-_flag: Final = _of("gpu", "kind", pid="process.pid")
-
-
-def _asked(event: Any) -> Fields:
-    request = event.request
-    return {
-        "environment": event.environment,
-        "gpus": request.gpus,
-        "memory": request.memory,
-        "reserve": request.reserve and request.reserve.value,
-        "expected": request.estimate and request.estimate.memory,
-        "priority_class": request.priority_class.value,
-        "pid": event.task.process.pid,
-    }
-
-
-def _whose_quota(event: Any) -> Fields:
-    if isinstance(event, ev.QuotaOverridden):
-        return {"environment": event.environment}
-    return {"group": event.group or "(default)"}
-
-
-def _quota(event: ev.QuotaOverridden | ev.GroupQuotaOverridden) -> Fields:
-    said = {part.name: _word(getattr(event.quota, part.name)) for part in fields(Quota)}
-    return {**_whose_quota(event), **said, "by": event.by}
-
-
-#: Level, name and fields of each event that is told.
-LINES: Final[dict[type[ev.Event], tuple[int, str, Callable[[Any], Fields]]]] = {
-    ev.BootSeen: (_INFO, "node.started", _of(boot="boot_id")),
-    ev.GpuFound: (_INFO, "gpu.found", _of(gpu="gpu.uuid", name="gpu.name", memory="gpu.memory")),
-    ev.GpuRemoved: (_WARNING, "gpu.removed", _of("gpu")),
-    ev.GpuLost: (_ERROR, "gpu.lost", _of("gpu", "problem")),
-    ev.GpuRestored: (_INFO, "gpu.restored", _of("gpu")),
-    ev.NodeTakenOut: (_INFO, "node.out_of_service", _of("by", why="reason")),
-    ev.NodePutBack: (_INFO, "node.in_service", _of("by")),
-    ev.PoolJoined: (_INFO, "pool.joined", _of("pool")),
-    ev.PoolLeft: (_INFO, "pool.left", _of()),
-    ev.QuotasLent: (
-        _DEBUG,
-        "pool.lent",
-        lambda e: {"until": e.until, "changed": len(e.loans), "ended": len(e.ended)},
-    ),
-    ev.LoansExpired: (_WARNING, "pool.expired", lambda e: {"loans": len(e.environments)}),
-    ev.GpuTakenOut: (_INFO, "gpu.out_of_service", _of("gpu", "by", why="reason")),
-    ev.GpuPutBack: (_INFO, "gpu.back_in_service", _of("gpu", "by")),
-    ev.QuotaOverridden: (_INFO, "quota.set", _quota),
-    ev.QuotaOverrideRemoved: (_INFO, "quota.unset", _of("environment", "by")),
-    ev.GroupQuotaOverridden: (_INFO, "quota.set", _quota),
-    ev.GroupQuotaOverrideRemoved: (
-        _INFO,
-        "quota.unset",
-        lambda e: {**_whose_quota(e), "by": e.by},
-    ),
-    ev.RequestRefused: (
-        _INFO,
-        "request.refused",
-        lambda e: {"reason": e.reason.value, **_asked(e)},
-    ),
-    ev.LeaseQueued: (_INFO, "lease.queued", lambda e: {"lease": e.lease, **_asked(e)}),
-    ev.LeaseGranted: (
-        _INFO,
-        "lease.granted",
-        lambda e: {
-            **_who(e),
-            "gpus": [part.gpu for part in e.gpus],
-            "memory": e.gpus[0].memory if e.gpus else None,
-        },
-    ),
-    ev.MemberJoined: (_DEBUG, "lease.joined", _of("lease", pid="process.pid")),
-    ev.MemberLeft: (_DEBUG, "lease.left", _of("lease", pid="process.pid")),
-    ev.LeaseInherited: (_INFO, "lease.inherited", lambda e: {**_who(e), "pid": e.process.pid}),
-    ev.RebuildBegun: (_ERROR, "ledger.lost_leases", _of()),
-    ev.LeaseRebuilt: (_INFO, "lease.presented", _who),
-    ev.RebuildRefused: (_WARNING, "lease.presented_in_vain", _who),
-    ev.RebuildEnded: (_WARNING, "ledger.leases_presented", lambda e: {"leases": str(e.leases)}),
-    ev.HeartbeatLost: (_WARNING, "lease.stalled", _of("lease")),
-    ev.StallActed: (_WARNING, "lease.stall_acted", _of(*_WHO, "action")),
-    ev.ActivityChanged: (_DEBUG, "lease.activity", _of(*_WHO, "activity")),
-    ev.RecallMoved: (_INFO, "lease.asked_back", _of("lease", "give", reason="why")),
-    ev.ParkingPlanned: (_DEBUG, "lease.parking", _of("lease", "memory")),
-    ev.LeasePinned: (_INFO, "lease.pinned", _who),
-    ev.AbilityReported: (_DEBUG, "lease.ability", _of("lease", "rung")),
-    ev.StopOffered: (_DEBUG, "lease.stoppable", _of(*_WHO, "can")),
-    ev.PromiseMade: (
-        _INFO,
-        "promise.made",
-        _of(*_WHO, "named", "share", deadline="promise.deadline", rate="promise.rate"),
-    ),
-    ev.PromiseRefused: (_INFO, "promise.refused", _of(*_WHO, "best")),
-    ev.PromiseMoved: (_INFO, "promise.moved", _of(*_WHO, "state", "why")),
-    ev.PromiseEnded: (_INFO, "promise.ended", _of(*_WHO, "state", "named", "seconds", "why")),
-    ev.TaskForeseen: (
-        _DEBUG,
-        "foreseen",
-        lambda e: {**_who(e), "shares": {one.kind: one.share for one in e.expected}},
-    ),
-    ev.ShareSet: (_DEBUG, "share", _of(*_WHO, "share", reason="why")),
-    ev.LeaseKept: (_INFO, "lease.kept", _who),
-    ev.LeaseParked: (_INFO, "lease.parked", _of(*_WHO, "rung", "memory", "seconds")),
-    ev.LeaseRestored: (_INFO, "lease.restored", _of(*_WHO, "memory", "seconds")),
-    ev.ResidueFound: (_WARNING, "lease.still_there", _who),
-    ev.LeaseOutlived: (_INFO, "lease.outlived", _who),
-    ev.ResumeQueued: (_INFO, "lease.resume_asked", _who),
-    ev.ResumeCancelled: (_INFO, "lease.resume_cancelled", _who),
-    ev.LeaseEnded: (_INFO, "lease.ended", _of(*_WHO, "reason", "by")),
-    ev.LimitTold: (_DEBUG, "lease.limit", _of("lease")),
-    ev.LimitConfirmed: (_DEBUG, "lease.limit_confirmed", _of("lease", "live")),
-    ev.ReservationResized: (_DEBUG, "reservation", _of("environment", "gpu", "memory")),
-    ev.ReservationFollowed: (
-        _DEBUG,
-        "reservation.follows",
-        _of("environment", "gpu", "memory", "reserved"),
-    ),
-    ev.ClaimMoved: (_DEBUG, "claim", _of("lease", "gpu", "phase")),
-    ev.ProcessFlagged: (
-        _WARNING,
-        "process.flagged",
-        _of("gpu", "kind", "memory", pid="process.pid"),
-    ),
-    ev.OverLimitStaged: (
-        _WARNING,
-        "process.over_limit",
-        _of(*_WHO, "gpu", "stage", "used", "limit"),
-    ),
-    ev.FlagActed: (_WARNING, "process.acted_against", _flag),
-    ev.FlagCleared: (_INFO, "process.cleared", _flag),
-    ev.BudgetChanged: (
-        _INFO,
-        "budget",
-        _of("environment", "spent", "budget", standing="level"),
-    ),
-    ev.GroupsChanged: (_DEBUG, "groups", _of("environment", "groups")),
-    ev.BooksRestored: (_DEBUG, "books.restored", _of("grants")),
-    ev.GrantingChanged: (_INFO, "granting", _of("problem")),
-    ev.GpuShared: (
-        _INFO,
-        "gpu.by_turns",
-        lambda e: {"gpu": e.gpu, "leases": tuple(share.lease for share in e.shares)},
-    ),
-    ev.TurnsJoined: (_DEBUG, "turn.joined", _of("lease")),
-    ev.TurnGiven: (_DEBUG, "turn.given", _of("lease", "gpus")),
-    ev.TurnLocked: (_DEBUG, "turn.locked", _of("lease")),
-    ev.TurnOverran: (_WARNING, "turn.overran", _of(*_WHO, "others")),
-}
-
-#: The level and name of a recall's line by its phase, unless the phase is "told".
-_RECALLED: Final = {
-    RecallPhase.WARNED: (_INFO, "lease.warned"),
-    RecallPhase.ANSWERED: (_DEBUG, "lease.answered"),
-    RecallPhase.MEASURED: (_DEBUG, "lease.measured"),
-    RecallPhase.KEPT: (_INFO, "lease.kept"),
-}
+def _word(value: Any) -> object:
+    """A value as a line tells it; a record by its first field, which names it."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return tuple(map(_word, value))
+    return getattr(value, fields(value)[0].name) if is_dataclass(value) else value
 
 
 class LogLines:
@@ -366,7 +215,7 @@ class EventLog:
             say(self._log, _DEBUG, "decided", call=call, decision=decided, seconds=seconds)
 
     def _event(self, event: ev.Event, outcome: Outcome, state: State) -> None:
-        line = LINES.get(type(event))
+        line = event.ABOUT.log
         if line is None:
             return
         lease = getattr(event, "lease", None)
@@ -375,20 +224,14 @@ class EventLog:
         request = None if lease is None else self._asked_by.get(lease)
         if isinstance(event, ev.LeaseEnded):
             self._asked_by.pop(event.lease, None)
-        level, name, fields = line
+        level = chosen(event, line.level).value
         if isinstance(event, ev.LeaseQueued) and not isinstance(outcome.decision, Wait):
             level = _DEBUG  # it never waited, and the line of its grant is enough
-        elif isinstance(event, ev.LeaseEnded) and event.reason is EndReason.HEARTBEAT_LOST:
-            level = _WARNING
-        elif isinstance(event, ev.RecallMoved):
-            level, name = _RECALLED.get(event.phase, line[:2])
-            level = _DEBUG if event.give is Give.TURN else level
-        elif isinstance(event, ev.GrantingChanged) and event.problem is not None:
-            level = _ERROR
         if request == outcome.call:
             request = None
         if is_heard(self._log, level) and (level == _DEBUG or self._is_told(event, state)):
-            say(self._log, level, name, call=outcome.call, request=request, **fields(event))
+            name, told = chosen(event, line.name), _fields(event, line)
+            say(self._log, level, name, call=outcome.call, request=request, **told)
 
     def _is_told(self, event: ev.Event, state: State) -> bool:
         """Whether to log the line: its environment has allowance left, or a person acted."""

@@ -28,6 +28,7 @@ from ...policy.words.events import (
     RecallMoved,
     ResumeCancelled,
     ResumeQueued,
+    TurnMoved,
 )
 from ...policy.words.model import (
     BudgetLevel,
@@ -43,7 +44,7 @@ from ...policy.words.recalls import Give, RecallPhase
 from ...protocol.errors import Reason
 from ..host.outcome import Outcome
 from ..manager import Manager
-from .environment_metrics import CHANGES, EnvironmentMetrics
+from .environment_metrics import EnvironmentMetrics
 from .status import DisplayState, display_state
 
 PREFIX = "jupyter_gpushare"
@@ -147,7 +148,7 @@ class NodeMetrics(Collector):
             elif isinstance(event, HeartbeatLost):
                 self._stalls.inc()
             self._moves.heard(event, state)
-            if self._environments is not None and type(event).__name__ in CHANGES:
+            if self._environments is not None and (event.DURABLE or isinstance(event, TurnMoved)):
                 self._environments.changed(state, event.at)
         (self._written if durable else self._unwritten).observe(outcome.seconds)
 

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from ...policy.books.state import State
-from ...policy.words.events import LeaseGranted
+from ...policy.words.events import LeaseGranted, LeaseQueued, ResumeQueued
 from ...policy.words.model import PriorityClass
 from ...protocol import documents as doc
 from ..host.outcome import Outcome
@@ -49,13 +49,13 @@ class Waits:
         for record in records:
             if record.lease is None:
                 continue
-            if record.kind == "LeaseQueued":
+            if record.kind == LeaseQueued.__name__:
                 kind = _kind(record)
                 if kind is not None:
                     asked[record.lease] = (kind, record.at)
-            elif record.kind == "ResumeQueued":
+            elif record.kind == ResumeQueued.__name__:
                 asked[record.lease] = (PriorityClass.INTERACTIVE, record.at)
-            elif record.kind == "LeaseGranted" and record.lease in asked:
+            elif record.kind == LeaseGranted.__name__ and record.lease in asked:
                 wanted, at = asked.pop(record.lease)
                 self.add(wanted, record.wall, record.at - at)
 

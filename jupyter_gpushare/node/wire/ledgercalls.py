@@ -16,7 +16,7 @@ from ..host.clock import Clock
 from ..inventory.readings import Readings
 from ..ledger.ledger import LedgerError, Reads
 from ..manager import Manager
-from ..views.history import entry
+from ..views.history import entry, telling
 from ..views.samples import Samples, taken
 from .guests import Guest, fail
 
@@ -145,11 +145,13 @@ class LedgerCalls:
         """The newest records."""
         params: HistoryParams = call.params
         mine = self._visible(guest, params.environment)
+        gpus = self._manager.state.gpus
+        words = telling({uuid: books.gpu.index for uuid, books in gpus.items()})
 
         def work(ledger: Reads) -> Encoded:
             records = ledger.history(mine, params.limit)
             # A row at a time: a thousand at once would hold up the loop's thread.
-            return encoded({}, events=[encoded(entry(record)) for record in records])
+            return encoded({}, events=[encoded(entry(record, words)) for record in records])
 
         self._spawn(self._from_ledger(guest, call, work, mine))
 

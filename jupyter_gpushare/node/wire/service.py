@@ -31,24 +31,8 @@ from ...policy.say.effects import (
 )
 from ...policy.turns import expected
 from ...policy.words import commands as cmd
-from ...policy.words.events import (
-    ActivityChanged,
-    BudgetChanged,
-    BudgetsMeasured,
-    GpuLost,
-    GpuPutBack,
-    GpuRestored,
-    GpuTakenOut,
-    GrantingChanged,
-    LeaseQueued,
-    LoansExpired,
-    PoolJoined,
-    PoolLeft,
-    ProcessFlagged,
-    QuotasLent,
-    RecallMoved,
-    ResumeQueued,
-)
+from ...policy.words.described import chosen
+from ...policy.words.events import ProcessFlagged
 from ...policy.words.model import (
     Allocation,
     EndReason,
@@ -59,7 +43,7 @@ from ...policy.words.model import (
     LeasePhase,
     ProcessId,
 )
-from ...policy.words.recalls import MEMORY, Give, RecallPhase
+from ...policy.words.recalls import Give
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol import names
@@ -102,12 +86,6 @@ _CHANGES_VOUCHER = (
     Method.STOPPABLE,
 )
 
-#: Events that change the places of requests, or the reasons why they wait, without an effect.
-_MOVES_QUEUE = (
-    *(LeaseQueued, ResumeQueued, GrantingChanged, BudgetsMeasured, BudgetChanged),
-    *(ActivityChanged, GpuLost, GpuRestored, GpuTakenOut, GpuPutBack),
-    *(PoolJoined, PoolLeft, QuotasLent, LoansExpired),
-)
 QUEUE_INTERVAL = 1.0
 #: Seconds after which waiting people are told again without a change: estimates grow old.
 REMIND_INTERVAL = 30.0
@@ -583,9 +561,9 @@ class Service:
                 observers.call(self._may_be_member, event.process, state)
         for name in tuple(self._locked):
             observers.call(self._unlock, name, state)
-        if any(event.DURABLE or not _is_quiet(event) for event in outcome.events):
+        if any(not chosen(event, event.ABOUT.is_quiet) for event in outcome.events):
             self.statuses.news()
-        if outcome.effects or any(isinstance(e, _MOVES_QUEUE) for e in outcome.events):
+        if outcome.effects or any(event.ABOUT.moves_queue for event in outcome.events):
             self._queue_changed.set()
 
     def _may_be_member(self, process: ProcessId, state: State) -> None:
@@ -873,19 +851,3 @@ def _live(processes: Iterable[ProcessId]) -> bool:
         return any(map(is_alive, processes))
     except ProcessError:
         return True
-
-
-def _is_quiet(event: object) -> bool:
-    """Whether the event changes nothing that a person sees."""
-    if isinstance(event, RecallMoved):
-        return event.give in MEMORY and event.phase is RecallPhase.TOLD
-    return type(event).__name__ in (
-        "HeartbeatSeen",
-        "UsageSettled",
-        "DeadlinesExtended",
-        "LineLooked",
-        "WorkSeen",
-        "ProgressSeen",
-        "UseSeen",
-        "RestLooked",
-    )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..books.state import (
-    State,
-)
+from ..books.state import State
 from ..words import events as ev
 from . import claims, flags, gpus, leases, lifts, promises, quotas, rebuild, recalls, shares, turns
 from .registry import CHANGES
@@ -19,7 +17,7 @@ def evolve(state: State, event: ev.Event) -> State:
     Raises :class:`InvariantBroken` when the event contradicts the state.
     """
     after = CHANGES[type(event)](state, event)
-    changes = isinstance(event, _CHANGES_WHO_LACKS) and after.queue.waiting
+    changes = event.ABOUT.moves_queue and after.queue.waiting
     lacks = changes and (after.missing_gpus or state.missing_gpus)
     # Who holds more or fewer GPUs may wait for the pool, or wait no more.
     held = after.quotas.pool and len(after.reservations) != len(state.reservations)
@@ -41,22 +39,4 @@ BY_SUBJECT: Final = (
     recalls,
     shares,
     turns,
-)
-
-#: After these a waiting request may lack GPUs (`State.lacks_gpus`), or lack them no more.
-_CHANGES_WHO_LACKS: Final = (
-    ev.GpuFound,
-    ev.GpuRemoved,
-    ev.GpuLost,
-    ev.GpuRestored,
-    ev.GpuTakenOut,
-    ev.GpuPutBack,
-    ev.QuotasConfigured,
-    ev.QuotaOverridden,
-    ev.QuotaOverrideRemoved,
-    ev.GroupQuotaOverridden,
-    ev.GroupQuotaOverrideRemoved,
-    ev.GroupsChanged,
-    ev.LeaseGranted,
-    ev.ClaimMoved,
 )

@@ -252,16 +252,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
                 yield TellBudget(
                     event.environment, event.level, event.spent, event.budget, quota.per
                 )
-        case (
-            ev.QuotasConfigured()
-            | ev.QuotaOverridden()
-            | ev.QuotaOverrideRemoved()
-            | ev.GroupQuotaOverridden()
-            | ev.GroupQuotaOverrideRemoved()
-            | ev.GroupsChanged()
-            | ev.PoolJoined()
-            | ev.QuotasLent()
-        ):
+        case ev.ChangesQuotas():
             if state.quotas.has_budgets:
                 yield LookAtBudgets()
         case ev.FlagActed():

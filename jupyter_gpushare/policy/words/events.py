@@ -1,7 +1,8 @@
 """The events: facts in the past tense. Only events change the state.
 
-``DURABLE`` events are on disk before anybody is answered; the others are measurements that a
-restarted node manager makes again. An addition to a durable event says with which version it came
+``recorded`` ones are on disk before anybody is answered; the ``measured`` others are made again by
+a restarted node manager. Each says here how history, log, status and queue take it
+(:class:`.described.About`). An addition to a recorded event says with which version it came
 (:mod:`.versions`).
 """
 
@@ -10,6 +11,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from .described import (
+    Happening,
+    Level,
+    OneOf,
+    debug,
+    error,
+    info,
+    line,
+    measured,
+    recorded,
+    warning,
+)
 from .model import (
     Activity,
     Allocation,
@@ -36,7 +49,7 @@ from .model import (
     Task,
 )
 from .promises import Cause, Expected, Promise, PromiseState, ShareWhy
-from .recalls import Give, RecallPhase, Why
+from .recalls import MEMORY, Give, RecallPhase, Why
 from .turns import Figures, Share, TurnEnd, TurnPhase
 from .versions import since
 
@@ -45,17 +58,10 @@ EVENTS: Final[dict[str, type[Event]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Base of all events, which register themselves; ``at`` is boot time in seconds."""
+class Event(Happening):
+    """Base of all events."""
 
-    DURABLE: ClassVar[bool] = True
-    at: float
-
-    def __init_subclass__(cls) -> None:
-        for base in cls.__bases__:  # what has subclasses is no event of its own
-            EVENTS.pop(base.__name__, None)
-        # With slots a dataclass is made twice: the second one counts.
-        EVENTS[cls.__name__] = cls
+    KINDS: ClassVar = EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,43 @@ class OfLease(AboutLease):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangesUse(OfLease):
+    """Base of the events after which a lease holds other GPUs, or computes, or does so no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesQuotas(Event):
+    """Base of the events after which somebody's quota may be another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfGroup(ChangesQuotas):
+    """Base of those about the quota of a group, or (``group`` is ``None``) the default one."""
+
+    group: str | None
+
+    @property
+    def whose(self) -> str:
+        """The group, for the log."""
+        return self.group or "(default)"
+
+
+#: Fields that many lines of the log tell.
+WHO: Final = ("lease", "environment")
+FLAG: Final = ("gpu", "kind")
+ASKED: Final = {
+    "gpus": "request.gpus",
+    "memory": "request.memory",
+    "reserve": "request.reserve",
+    "expected": "request.estimate.memory",
+    "priority_class": "request.priority_class",
+    "pid": "task.process.pid",
+}
+
+
+@recorded(
+    "node manager started", "the node manager started", log=info("node.started", boot="boot_id")
+)
 class BootSeen(Event):
     """The node manager runs in this boot. A new boot forgets recent use.
 
@@ -86,21 +129,36 @@ class BootSeen(Event):
     owed_most: float = since(3, 600.0)
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "GPU found",
+    "{gpu.uuid:gpu} was found: {gpu.name} with {gpu.memory:size}",
+    log=info("gpu.found", gpu="gpu.uuid", name="gpu.name", memory="gpu.memory"),
+    moves_queue=True,
+)
 class GpuFound(Event):
     """A GPU of the node, new or changed."""
 
     gpu: Gpu
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "GPU gone",
+    "{gpu:gpu} is no longer in the node",
+    log=warning("gpu.removed", "gpu"),
+    moves_queue=True,
+)
 class GpuRemoved(Event):
     """A GPU that is no longer in the node and that nobody holds."""
 
     gpu: GpuUuid
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "GPU lost",
+    "{gpu:gpu} takes no new leases: {problem}",
+    log=error("gpu.lost", "gpu", "problem"),
+    moves_queue=True,
+)
 class GpuLost(Event):
     """A GPU takes no new leases; ``problem`` says why."""
 
@@ -108,14 +166,21 @@ class GpuLost(Event):
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "GPU works again", "{gpu:gpu} works again", log=info("gpu.restored", "gpu"), moves_queue=True
+)
 class GpuRestored(Event):
     """A lost GPU works again."""
 
     gpu: GpuUuid
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "GPU taken out of service",
+    "{by} took {gpu:gpu} out of service: {reason}",
+    log=info("gpu.out_of_service", "gpu", "by", why="reason"),
+    moves_queue=True,
+)
 class GpuTakenOut(Event):
     """An admin took a GPU out of service, or said another reason for it."""
 
@@ -125,7 +190,12 @@ class GpuTakenOut(Event):
     with_node: bool = since(3, False)
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "GPU back in service",
+    "{by} put {gpu:gpu} back into service",
+    log=info("gpu.back_in_service", "gpu", "by"),
+    moves_queue=True,
+)
 class GpuPutBack(Event):
     """An admin put a GPU back into service."""
 
@@ -133,47 +203,68 @@ class GpuPutBack(Event):
     by: EnvironmentName
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "node taken out of service",
+    "{by} took the whole node out of service: {reason}",
+    log=info("node.out_of_service", "by", why="reason"),
+    since=3,
+)
 class NodeTakenOut(Event):
     """All GPUs of the node are out of service, and those that come later."""
 
-    SINCE: ClassVar[int] = 3
     reason: str
     by: EnvironmentName
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "node serves again",
+    "{by} put the node back into service",
+    log=info("node.in_service", "by"),
+    since=3,
+)
 class NodePutBack(Event):
     """The node serves again."""
 
-    SINCE: ClassVar[int] = 3
     by: EnvironmentName
 
 
-@dataclass(frozen=True, slots=True)
-class PoolJoined(Event):
+@recorded(
+    "host joined a pool",
+    "this host belongs to the pool {pool} now",
+    log=info("pool.joined", "pool"),
+    moves_queue=True,
+    since=3,
+)
+class PoolJoined(ChangesQuotas):
     """The host belongs to a pool: nobody has anything here but what the pool lends."""
 
-    SINCE: ClassVar[int] = 3
     pool: str
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLeft(Event):
+@recorded(
+    "host left its pool",
+    "this host belongs to no pool any more",
+    log=info("pool.left"),
+    moves_queue=True,
+    since=3,
+)
+class PoolLeft(ChangesQuotas):
     """The host belongs to no pool any more: its own quotas hold again."""
 
-    SINCE: ClassVar[int] = 3
 
-
-@dataclass(frozen=True, slots=True)
-class QuotasLent(Event):
+@recorded(
+    unlisted="The pool lends every minute: that would hide all the rest.",
+    log=debug("pool.lent", "until", changed="loans.len", ended="ended.len"),
+    moves_queue=True,
+    since=3,
+)
+class QuotasLent(ChangesQuotas):
     """The pool lent, as of a report of this host ``as_of`` then, until boot time ``until``.
 
     ``loans`` are those that changed; those that are ``ended`` are no more. Other loans go on until
     then: the ``renewed`` ones, or, with ``all_renewed``, all of them.
     """
 
-    SINCE: ClassVar[int] = 3
     as_of: float
     until: float
     loans: tuple[Loan, ...]
@@ -182,39 +273,41 @@ class QuotasLent(Event):
     all_renewed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@measured(log=warning("pool.expired", loans="environments.len"), moves_queue=True)
 class LoansExpired(Event):
     """The pool has not renewed these in time: nothing new begins by them."""
 
-    DURABLE: ClassVar[bool] = False
     environments: tuple[EnvironmentName, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class UnleasedChanged(Event):
     """Bytes on a GPU measured as used by anyone without a lease, or beyond one.
 
     ``system`` of them are used by the host's own processes, which draw a screen, for instance.
     """
 
-    DURABLE: ClassVar[bool] = False
     gpu: GpuUuid
     memory: Bytes
     system: int
 
 
-@dataclass(frozen=True, slots=True)
-class QuotasConfigured(Event):
+@measured(moves_queue=True)
+class QuotasConfigured(ChangesQuotas):
     """The configuration was read; it is not history, so it is not stored."""
 
-    DURABLE: ClassVar[bool] = False
     default: Quota
     groups: tuple[tuple[str, Quota], ...]
     users: tuple[tuple[EnvironmentName, Quota], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaOverridden(Event):
+@recorded(
+    "quota set",
+    "quota set to {quota:quota}, by {by}",
+    log=info("quota.set", "environment", "quota", "by"),
+    moves_queue=True,
+)
+class QuotaOverridden(ChangesQuotas):
     """An admin set a quota."""
 
     environment: EnvironmentName
@@ -222,40 +315,70 @@ class QuotaOverridden(Event):
     by: EnvironmentName
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaOverrideRemoved(Event):
+@recorded(
+    "configured quota again",
+    "has the configured quota again, by {by}",
+    log=info("quota.unset", "environment", "by"),
+    moves_queue=True,
+)
+class QuotaOverrideRemoved(ChangesQuotas):
     """An admin took an override back."""
 
     environment: EnvironmentName
     by: EnvironmentName
 
 
-@dataclass(frozen=True, slots=True)
-class GroupQuotaOverridden(Event):
+@recorded(
+    "quota of a group set",
+    OneOf(
+        "group",
+        {None: "default quota set to {quota:quota}, by {by}"},
+        "quota of group {group} set to {quota:quota}, by {by}",
+    ),
+    log=info("quota.set", "quota", "by", group="whose"),
+    moves_queue=True,
+)
+class GroupQuotaOverridden(OfGroup):
     """An admin set the quota of a group, or (``group`` is ``None``) the default one."""
 
-    group: str | None
     quota: Quota
     by: EnvironmentName
 
 
-@dataclass(frozen=True, slots=True)
-class GroupQuotaOverrideRemoved(Event):
+@recorded(
+    "configured quota of a group again",
+    OneOf(
+        "group",
+        {None: "the default quota is the configured one again, by {by}"},
+        "the quota of group {group} is the configured one again, by {by}",
+    ),
+    log=info("quota.unset", "by", group="whose"),
+    moves_queue=True,
+)
+class GroupQuotaOverrideRemoved(OfGroup):
     """An admin took the override of a group, or of the default, back."""
 
-    group: str | None
     by: EnvironmentName
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsChanged(Event):
+@recorded(
+    "groups",
+    OneOf("groups", {(): "is in no group now"}, "is in the groups {groups:list} now"),
+    log=debug("groups", "environment", "groups"),
+    moves_queue=True,
+)
+class GroupsChanged(ChangesQuotas):
     """Identity said which groups an environment is in."""
 
     environment: EnvironmentName
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "request refused",
+    "{task.name} asked for {request:request}, and was refused: {message}",
+    log=info("request.refused", "reason", "environment", **ASKED),
+)
 class RequestRefused(Event):
     """A request that can never be granted, or may not wait."""
 
@@ -266,7 +389,12 @@ class RequestRefused(Event):
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "asked for a GPU",
+    "{task.name} asked for {request:request}",
+    log=info("lease.queued", *WHO, **ASKED),
+    moves_queue=True,
+)
 class LeaseQueued(OfLease):
     """A request entered the queue: ``order`` counts arrivals, ``urgent_at`` grants."""
 
@@ -276,8 +404,13 @@ class LeaseQueued(OfLease):
     urgent_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseGranted(OfLease):
+@recorded(
+    "got a GPU",
+    "got {gpus:parts}",
+    log=info("lease.granted", *WHO, "gpus", "memory"),
+    moves_queue=True,
+)
+class LeaseGranted(ChangesUse):
     """A task is entitled to these GPUs, with the bytes that it may use on each.
 
     ``reserved`` is what its environment's reservations come to, where that is more.
@@ -288,8 +421,17 @@ class LeaseGranted(OfLease):
     parked: Parked | None = None
     reserved: tuple[Allocation, ...] = since(2, ())
 
+    @property
+    def memory(self) -> Bytes | None:
+        """The bytes that it may use on the first of them."""
+        return self.gpus[0].memory if self.gpus else None
 
-@dataclass(frozen=True, slots=True)
+
+@recorded(
+    "process joined",
+    "process {process.pid} joined",
+    log=debug("lease.joined", "lease", pid="process.pid"),
+)
 class MemberJoined(AboutLease):
     """A process joined a lease: a child of the task, or the task's own new process.
 
@@ -300,161 +442,205 @@ class MemberJoined(AboutLease):
     worker: bool = since(3, False)
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "process ended",
+    "process {process.pid} ended",
+    log=debug("lease.left", "lease", pid="process.pid"),
+)
 class MemberLeft(AboutLease):
     """A process of a lease is gone."""
 
     process: ProcessId
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "lease inherited",
+    "the process that asked has ended, and process {process.pid} goes on",
+    log=info("lease.inherited", *WHO, pid="process.pid"),
+    since=3,
+)
 class LeaseInherited(OfLease):
     """The process that asked for a lease has ended. ``process``, which joined it, goes on with it.
 
     It is now the lease's task: a program that computes.
     """
 
-    SINCE: ClassVar[int] = 3
     process: ProcessId
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "ledger lost",
+    "the ledger is new, or an older copy: programs may present the leases that it lacks",
+    log=error("ledger.lost_leases"),
+    since=2,
+)
 class RebuildBegun(Event):
     """The ledger may lack leases that are held; their processes may present them ``until`` then.
 
     Until then nothing is granted, and the audit acts against no process.
     """
 
-    SINCE: ClassVar[int] = 2
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "lease presented again",
+    "presented a lease that the ledger lacked, and has it again",
+    log=info("lease.presented", *WHO),
+    since=2,
+)
 class LeaseRebuilt(OfLease):
     """A process presented a lease that the ledger did not know; the lease's history begins anew."""
 
-    SINCE: ClassVar[int] = 2
 
-
-@dataclass(frozen=True, slots=True)
+@recorded("lease presented in vain", "{why}", log=warning("lease.presented_in_vain", *WHO), since=2)
 class RebuildRefused(OfLease):
     """A lease that was really its presenter's cannot be had back; it is told ``why``.
 
     The audit never acts against these processes.
     """
 
-    SINCE: ClassVar[int] = 2
     processes: tuple[ProcessId, ...]
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "leases were presented again",
+    "programs presented so many leases again: {leases}",
+    log=warning("ledger.leases_presented", "leases"),
+    since=2,
+)
 class RebuildEnded(Event):
     """The time for presenting leases has ended; ``leases`` were presented."""
 
-    SINCE: ClassVar[int] = 2
     leases: int
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class HeartbeatSeen(AboutLease):
     """A sign of life."""
 
-    DURABLE: ClassVar[bool] = False
 
-
-@dataclass(frozen=True, slots=True)
+@measured(log=warning("lease.stalled", "lease"))
 class HeartbeatLost(AboutLease):
     """No sign of life for the time-out: the lease is stalled."""
 
-    DURABLE: ClassVar[bool] = False
 
-
-@dataclass(frozen=True, slots=True)
+@measured()
 class StallLooked(AboutLease):
     """A stalled task has not moved ``since`` (boot time); ``cpu`` seconds that it had computed.
 
     ``since`` is ``None`` where it is unknown, and where no request waits for the task's memory.
     """
 
-    DURABLE: ClassVar[bool] = False
     since: float | None
     cpu: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class RestLooked(AboutLease):
     """A program has computed nothing ``since`` (boot time); ``cpu`` seconds that it had computed.
 
     ``since`` is ``None`` where it computed, or where that is unknown.
     """
 
-    DURABLE: ClassVar[bool] = False
     since: float | None
     cpu: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class Rested(AboutLease):
     """A program was measured to compute nothing for a while, or to compute again."""
 
-    DURABLE: ClassVar[bool] = False
     activity: Activity
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "acted against a stalled task",
+    "was {action}: it gave no sign of life and made no progress while others waited for its memory",
+    log=warning("lease.stall_acted", *WHO, "action"),
+    since=2,
+)
 class StallActed(OfLease):
     """A stalled task that did not move, and whose memory others wait for, got a signal."""
 
-    SINCE: ClassVar[int] = 2
     action: HolderAction
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class DeadlinesExtended(Event):
     """All leases count as seen at ``until``: after a restart, or after the host slept."""
 
-    DURABLE: ClassVar[bool] = False
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class UsageSettled(Event):
     """Recent use was charged up to ``at``."""
 
-    DURABLE: ClassVar[bool] = False
 
-
-@dataclass(frozen=True, slots=True)
-class ActivityChanged(OfLease):
+@recorded(
+    "computes or is idle",
+    "is {activity}",
+    log=debug("lease.activity", *WHO, "activity"),
+    moves_queue=True,
+)
+class ActivityChanged(ChangesUse):
     """The task turned busy or idle."""
 
     activity: Activity
 
 
-@dataclass(frozen=True, slots=True)
+@measured(
+    log=line(
+        OneOf(
+            "give",
+            {Give.TURN: Level.DEBUG},
+            OneOf(
+                "phase",
+                {RecallPhase.ANSWERED: Level.DEBUG, RecallPhase.MEASURED: Level.DEBUG},
+                Level.INFO,
+            ),
+        ),
+        OneOf(
+            "phase",
+            {
+                phase: f"lease.{phase.value}"
+                for phase in RecallPhase
+                if phase is not RecallPhase.TOLD
+            },
+            "lease.asked_back",
+        ),
+        "lease",
+        "give",
+        reason="why",
+    ),
+    is_quiet=OneOf(
+        "phase", {RecallPhase.TOLD: OneOf("give", dict.fromkeys(MEMORY, True), False)}, False
+    ),
+)
 class RecallMoved(AboutLease):
     """It went on with what a task shall give: its people were warned, it was told, it answered ...
 
     ``keep`` are the bytes that may stay on each GPU; 0 where a GPU is not named.
     """
 
-    DURABLE: ClassVar[bool] = False
     give: Give
     phase: RecallPhase
     why: Why
     keep: tuple[Allocation, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@measured(log=debug("lease.parking", "lease", "memory"))
 class ParkingPlanned(AboutLease):
     """Host memory is set aside for what a task is about to move there."""
 
-    DURABLE: ClassVar[bool] = False
     memory: int
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "kept a GPU while idle", "keeps its GPUs while it is idle", log=info("lease.pinned", *WHO)
+)
 class LeasePinned(OfLease):
     """Its people keep an idle lease's GPUs until boot time ``until``.
 
@@ -467,127 +653,158 @@ class LeasePinned(OfLease):
     turn_from: float | None = since(3, None)
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class WorkSeen(AboutLease):
     """The GPUs were at work for a task, whether or not a cell runs."""
 
-    DURABLE: ClassVar[bool] = False
 
-
-@dataclass(frozen=True, slots=True)
+@measured(log=debug("lease.ability", "lease", "rung"))
 class AbilityReported(AboutLease):
     """The highest rung that a task says it could take."""
 
-    DURABLE: ClassVar[bool] = False
     rung: Rung
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "can be stopped",
+    OneOf(
+        "can",
+        {True: "can save its state and be stopped"},
+        "can no longer save its state and be stopped",
+    ),
+    log=debug("lease.stoppable", *WHO, "can"),
+    since=3,
+)
 class StopOffered(OfLease):
     """A task can save its state, end, and go on later from there; not ``can``: no more."""
 
-    SINCE: ClassVar[int] = 3
     can: bool
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "promise made",
+    OneOf(
+        "named",
+        {True: "is promised that it {promise:promise}, with at least {share} % of its GPU"},
+        "is predicted to be done in time: it {promise:promise}",
+    ),
+    log=info(
+        "promise.made", *WHO, "named", "share", deadline="promise.deadline", rate="promise.rate"
+    ),
+    since=3,
+)
 class PromiseMade(OfLease):
     """A promise begins; ``named`` by its people, it makes the task's ``share`` a floor.
 
     Otherwise it is the time that was predicted. ``total`` are its steps, where they are known.
     """
 
-    SINCE: ClassVar[int] = 3
     promise: Promise
     named: bool
     share: int
     total: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded("promise not possible", "{message}", log=info("promise.refused", *WHO, "best"), since=3)
 class PromiseRefused(OfLease):
     """A promise that a granted request named cannot be kept; ``best`` seconds would be possible."""
 
-    SINCE: ClassVar[int] = 3
     promise: Promise
     best: float | None
     message: str
     why: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "promise changed", "{state}{why:: }", log=info("promise.moved", *WHO, "state", "why"), since=3
+)
 class PromiseMoved(OfLease):
     """It stands otherwise with a promise: it is expected to end at ``ends`` (boot time)."""
 
-    SINCE: ClassVar[int] = 3
     state: PromiseState
     ends: float | None = None
     why: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "promise over",
+    "after {seconds:time} {state}{why:: }",
+    log=info("promise.ended", *WHO, "state", "named", "seconds", "why"),
+    since=3,
+)
 class PromiseEnded(OfLease):
     """A promise is over: it was kept, was missed, or nobody can tell; it took ``seconds``."""
 
-    SINCE: ClassVar[int] = 3
     state: PromiseState
     named: bool
     seconds: float
     why: Cause | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "share of a GPU",
+    "has {share} % of its GPU: {why}",
+    log=debug("share", *WHO, "share", reason="why"),
+    since=3,
+)
 class ShareSet(OfLease):
     """A task has another share of its GPUs' compute than before, in hundredths of each."""
 
-    SINCE: ClassVar[int] = 3
     share: int
     why: ShareWhy
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "what it needs was predicted",
+    "is predicted to use {expected:predicted}",
+    log=debug("foreseen", *WHO, kinds="expected"),
+    since=3,
+)
 class TaskForeseen(OfLease):
     """What a task computes is predicted to need so much on each kind of GPU, from now on."""
 
-    SINCE: ClassVar[int] = 3
     expected: tuple[Expected, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class ProgressSeen(AboutLease):
     """A task said how far it is: ``done`` of ``total`` steps, of ``seconds`` of computing each."""
 
-    DURABLE: ClassVar[bool] = False
     done: int
     total: int | None
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class UseSeen(AboutLease):
     """A task that had its GPUs' time used so many hundredths of their compute in it."""
 
-    DURABLE: ClassVar[bool] = False
     share: int
 
 
-@dataclass(frozen=True, slots=True)
+@measured(is_quiet=True)
 class LineLooked(Event):
     """Somebody waits, and it was worked out who could help."""
 
-    DURABLE: ClassVar[bool] = False
 
-
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "could not give the GPU back",
+    "was asked for its GPUs and keeps them: {why}",
+    log=info("lease.kept", *WHO),
+)
 class LeaseKept(OfLease):
     """An idle task keeps its GPUs though it was asked for them; ``why``, for people."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseParked(OfLease):
+@recorded(
+    "parked",
+    "gave its GPUs back and is parked",
+    log=info("lease.parked", *WHO, "rung", "memory", "seconds"),
+)
+class LeaseParked(ChangesUse):
     """A task gave its GPUs back and lives on; its claims drain, or shrink to what it left there.
 
     ``memory`` bytes are in host memory now, which took ``seconds``. ``at_work``: it was asked in
@@ -602,21 +819,32 @@ class LeaseParked(OfLease):
     at_work: bool = since(3, False)
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "left memory on a GPU",
+    "still has memory on the GPUs that it gave back",
+    log=warning("lease.still_there", *WHO),
+)
 class ResidueFound(OfLease):
     """A parked task said that it left nothing on its GPUs, and measurements show that it did."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "ended and left memory",
+    "has ended, and its process still has memory on the GPUs",
+    log=info("lease.outlived", *WHO),
+    since=3,
+)
 class LeaseOutlived(OfLease):
     """A lease has ended and its process goes on: what that left on its GPUs is measured."""
 
-    SINCE: ClassVar[int] = 3
 
-
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "has its memory again",
+    "has its {memory:size} on its GPUs again",
+    log=info("lease.restored", *WHO, "memory", "seconds"),
+)
 class LeaseRestored(OfLease):
     """A resumed task has its ``memory`` bytes on its GPUs again, after ``seconds``."""
 
@@ -624,7 +852,11 @@ class LeaseRestored(OfLease):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "reservation changed",
+    "its reservation on {gpu:gpu} is {memory:size} now",
+    log=debug("reservation", "environment", "gpu", "memory"),
+)
 class ReservationResized(Event):
     """An environment's reservation on a GPU grew for a lifted limit, or shrank to what it uses.
 
@@ -637,19 +869,23 @@ class ReservationResized(Event):
     memory: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class PeakSeen(AboutLease):
     """The most that a task was measured to use so far, on each of its GPUs.
 
     It has ended so many cells or steps since (``known_by``).
     """
 
-    DURABLE: ClassVar[bool] = False
     peaks: tuple[Allocation, ...]
     known_by: int
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "reservation follows what is measured",
+    "it needs {memory:size} of the {reserved:size} that are reserved on {gpu:gpu}",
+    log=debug("reservation.follows", "environment", "gpu", "memory", "reserved"),
+    since=3,
+)
 class ReservationFollowed(Event):
     """What an environment is entitled to on a GPU follows what its tasks were measured to use.
 
@@ -657,7 +893,6 @@ class ReservationFollowed(Event):
     that its tasks there were measured to use.
     """
 
-    SINCE: ClassVar[int] = 3
     environment: EnvironmentName
     gpu: GpuUuid
     memory: Bytes
@@ -665,27 +900,32 @@ class ReservationFollowed(Event):
     peaks: tuple[tuple[LeaseId, Bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class ShortOfMemory(Event):
     """An environment's tasks on a GPU were measured to need so much more than they can be given.
 
     0: they have what they need.
     """
 
-    DURABLE: ClassVar[bool] = False
     environment: EnvironmentName
     gpu: GpuUuid
     memory: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@recorded("memory limit", "may use {gpus:parts}", log=debug("lease.limit", "lease"))
 class LimitTold(OfLease):
     """A task may use so much on these GPUs from now on; the others stay as they are."""
 
     gpus: tuple[Allocation, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "memory limit in force",
+    OneOf(
+        "live", {True: "has its new memory limit"}, "cannot change its memory limit while it runs"
+    ),
+    log=debug("lease.limit_confirmed", "lease", "live"),
+)
 class LimitConfirmed(OfLease):
     """A task's frameworks have these limits; not ``live``: theirs cannot change."""
 
@@ -693,7 +933,12 @@ class LimitConfirmed(OfLease):
     live: bool
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "asked for the GPU again",
+    "asked for its GPUs again",
+    log=info("lease.resume_asked", *WHO),
+    moves_queue=True,
+)
 class ResumeQueued(OfLease):
     """A parked task waits for GPUs again; ``order`` and ``urgent_at`` as of a new request."""
 
@@ -702,13 +947,27 @@ class ResumeQueued(OfLease):
     priority_class: PriorityClass = since(3, PriorityClass.INTERACTIVE)
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "stopped waiting, stays parked",
+    "stopped waiting and stays parked",
+    log=info("lease.resume_cancelled", *WHO),
+)
 class ResumeCancelled(OfLease):
     """A parked task waits no more and stays parked."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseEnded(OfLease):
+@recorded(
+    "lease ended",
+    "ended: {reason}{by: by }{detail:, }",
+    log=line(
+        OneOf("reason", {EndReason.HEARTBEAT_LOST: Level.WARNING}, Level.INFO),
+        "lease.ended",
+        *WHO,
+        "reason",
+        "by",
+    ),
+)
+class LeaseEnded(ChangesUse):
     """A task has lost its entitlement; its claims drain.
 
     ``by`` names the person who ended it, unless its own environment did.
@@ -719,7 +978,12 @@ class LeaseEnded(OfLease):
     by: EnvironmentName | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "memory on a GPU",
+    "its memory on {gpu:gpu} is {phase}",
+    log=debug("claim", "lease", "gpu", "phase"),
+    moves_queue=True,
+)
 class ClaimMoved(AboutLease):
     """The physical fact about a lease on one GPU changed."""
 
@@ -727,29 +991,35 @@ class ClaimMoved(AboutLease):
     phase: ClaimPhase
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class MemoryReported(AboutLease):
     """A task said what it keeps across its steps and what a step needs, on each of its GPUs."""
 
-    DURABLE: ClassVar[bool] = False
     figures: tuple[Figures, ...]
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class ClaimMeasured(AboutLease):
     """Bytes that a task which can take turns was measured with on a GPU; ``None``: unknown.
 
     ``others``: another process than the task's own has something there; ``None``: unknown.
     """
 
-    DURABLE: ClassVar[bool] = False
     gpu: GpuUuid
     memory: Bytes | None
     others: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "used by turns",
+    OneOf(
+        "shares",
+        {(): "{gpu:gpu} is not used by turns any more"},
+        "{shares:tasks} by turns on {gpu:gpu}",
+    ),
+    log=info("gpu.by_turns", "gpu", leases="shares"),
+)
 class GpuShared(Event):
     """These tasks share a GPU by turns, with these parts. None: all have plain reservations again.
 
@@ -761,7 +1031,7 @@ class GpuShared(Event):
     shares: tuple[Share, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@recorded("takes turns", "can take turns", log=debug("turn.joined", "lease"))
 class TurnsJoined(AboutLease):
     """A task on a GPU that is used by turns can be gated between two steps, or ``by_lock`` only.
 
@@ -773,41 +1043,52 @@ class TurnsJoined(AboutLease):
     process: ProcessId | None = since(3, None)
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    unlisted="Turns come and go every few seconds: they would hide all the rest.",
+    log=debug("turn.given", "lease", "gpus"),
+)
 class TurnGiven(AboutLease):
     """A task may compute on its GPUs that are shared by turns, and nobody else there."""
 
     gpus: tuple[GpuUuid, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    unlisted="The driver locks a task at each turn that it waits for, as often as turns come.",
+    log=debug("turn.locked", "lease"),
+    since=3,
+)
 class TurnLocked(AboutLease):
     """The driver is about to lock a task that has no turn; it gives no sign of life ``until`` then.
 
     The ledger has it before the task is locked.
     """
 
-    SINCE: ClassVar[int] = 3
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class TurnUnlocked(AboutLease):
     """A task is not locked any more, before its turn came, or was not locked after all."""
 
-    DURABLE: ClassVar[bool] = False
 
-
-@dataclass(frozen=True, slots=True)
+@measured()
 class TurnMoved(AboutLease):
     """A task's turn is asked for, asked back or over; ``phase`` ``None``: it needs none."""
 
-    DURABLE: ClassVar[bool] = False
     phase: TurnPhase | None
     reason: TurnEnd | None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "turn overran",
+    OneOf(
+        "others",
+        {True: "takes no turns any more, because another of its processes computes, too"},
+        "did not give its turn back in time",
+    ),
+    log=warning("turn.overran", *WHO, "others"),
+)
 class TurnOverran(OfLease):
     """A task was asked for its turn and went on for too long: it lost the turn.
 
@@ -817,15 +1098,18 @@ class TurnOverran(OfLease):
     others: bool = since(3, False)
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class LeftGone(AboutLease):
     """A measurement shows that memory which a task had not cleared after its turn is gone."""
 
-    DURABLE: ClassVar[bool] = False
     gpu: GpuUuid
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "unallowed memory use",
+    "process {process.pid} on {gpu:gpu}: {kind}",
+    log=warning("process.flagged", *FLAG, "memory", pid="process.pid"),
+)
 class ProcessFlagged(Event):
     """The audit found a process out of bounds. ``memory`` in bytes, ``None`` unknown."""
 
@@ -835,7 +1119,11 @@ class ProcessFlagged(Event):
     memory: Bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "over its limit",
+    "uses {used:size} of {gpu:gpu} and may use {limit:size}: {stage}",
+    log=warning("process.over_limit", *WHO, "gpu", "stage", "used", "limit"),
+)
 class OverLimitStaged(OfLease):
     """A process went on using more than its ``limit``: the next stage. Sizes in bytes."""
 
@@ -846,7 +1134,11 @@ class OverLimitStaged(OfLease):
     limit: Bytes
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "acted against a process",
+    "acted against process {process.pid} on {gpu:gpu}",
+    log=warning("process.acted_against", *FLAG, pid="process.pid"),
+)
 class FlagActed(Event):
     """The configured action was taken against a flagged process."""
 
@@ -855,7 +1147,11 @@ class FlagActed(Event):
     kind: FlagKind
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "within bounds again",
+    "process {process.pid} on {gpu:gpu} is within bounds again",
+    log=info("process.cleared", *FLAG, pid="process.pid"),
+)
 class FlagCleared(Event):
     """A flagged process is within bounds again, or gone."""
 
@@ -864,16 +1160,32 @@ class FlagCleared(Event):
     kind: FlagKind
 
 
-@dataclass(frozen=True, slots=True)
+@measured(moves_queue=True)
 class BudgetsMeasured(Event):
     """GPU-hours that each environment held in the window; a missing one held none."""
 
-    DURABLE: ClassVar[bool] = False
     spent: tuple[tuple[EnvironmentName, float], ...]
     free_at: tuple[tuple[EnvironmentName, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "GPU-hour budget",
+    OneOf(
+        "level",
+        {
+            BudgetLevel.SPENT: "the budget of {budget:hours} GPU-hours is spent: new requests wait",
+            BudgetLevel.WARNED: "the budget is nearly spent: "
+            "{spent:hours} of {budget:hours} GPU-hours",
+        },
+        OneOf(
+            "budget",
+            {None: "GPU-hours are not limited any more"},
+            "there is budget again: {spent:hours} of {budget:hours} GPU-hours are used",
+        ),
+    ),
+    log=info("budget", "environment", "spent", "budget", standing="level"),
+    moves_queue=True,
+)
 class BudgetChanged(Event):
     """An environment stands otherwise with its budget: ``spent`` of ``budget`` GPU-hours.
 
@@ -886,14 +1198,23 @@ class BudgetChanged(Event):
     budget: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "granting stopped or goes on",
+    OneOf("problem", {None: "granting goes on"}, "nothing is granted: {problem}"),
+    log=line(OneOf("problem", {None: Level.INFO}, Level.ERROR), "granting", "problem"),
+    moves_queue=True,
+)
 class GrantingChanged(Event):
     """No lease is granted while ``problem`` says why; ``None``: granting goes on."""
 
     problem: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(
+    "ledger shortened",
+    "the ledger was shortened to what is true now",
+    log=debug("books.restored", "grants"),
+)
 class BooksRestored(Event):
     """Closes a snapshot: the figures that no other event of it carries.
 

@@ -1,8 +1,8 @@
 """Versions of durable events: which release can read a record of the ledger.
 
-A declaration that was added to the durable events says with which version it came: ``SINCE`` in a
-kind of event, :func:`since` at a field of an event or of a part of it, ``SINCE`` in an enum for its
-new words. A declaration without a version was there in version 1.
+A declaration that was added to the durable events says with which version it came: ``since`` of a
+kind of event, :func:`since` at a field of an event or of a part of it, ``SINCE`` in a part or, for
+its new words, in an enum. A declaration without a version was there in version 1.
 
 A field with its default value is left out of the record, so that older releases can read it. The
 default must therefore mean what these releases assume.

@@ -1,7 +1,7 @@
 """The events: facts in the past tense. Only events change the state.
 
-``DURABLE`` events are in the ledger before anything is sent to a host; the others are told again
-by the hosts after a restart.
+``recorded`` events are in the ledger before anything is sent to a host; the ``measured`` others
+are told again by the hosts after a restart. The text of an event says what a person did.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from ...policy.words.described import Happening, OneOf, measured, recorded
 from ...policy.words.model import Quota
 from .hosts import Environment, Group, GroupName, Host, HostReport, Loan
 
@@ -17,79 +18,82 @@ EVENTS: Final[dict[str, type[Event]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """Base of all events, which register themselves; ``at`` is the pool's boot time in seconds."""
+class Event(Happening):
+    """Base of all events; ``at`` is the pool's boot time."""
 
-    DURABLE: ClassVar[bool] = True
-    at: float
-
-    def __init_subclass__(cls) -> None:
-        EVENTS[cls.__name__] = cls  # with slots a dataclass is made twice: the second one counts
+    KINDS: ClassVar = EVENTS
 
 
 @dataclass(frozen=True, slots=True)
+class OfSubBudget(Event):
+    """Base of those that a host makes the pool write at each change."""
+
+    host: Host
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesQuotas(Event):
+    """Base of those that change who may have how much: more than that may be lent then."""
+
+
+@measured()
 class PoolStarted(Event):
     """What was lent counts as lent now, since nobody knows what the hosts did meanwhile."""
 
-    DURABLE: ClassVar[bool] = False
     unix: float
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(text="let the host {host} join")
 class HostAdded(Event):
     host: Host
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(text="said that the host {host} is gone")
 class HostForgotten(Event):
     host: Host
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(text="made a new authority for certificates")
 class AuthorityRotated(Event):
     """Another authority signs certificates; the state does not know of them."""
 
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class HostSpoke(Event):
     """A report came."""
 
-    DURABLE: ClassVar[bool] = False
     host: Host
     report: HostReport
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class HostVanished(Event):
     """The connection ended; what was lent there counts until it ends."""
 
-    DURABLE: ClassVar[bool] = False
     host: Host
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class HostExpired(Event):
     """A lost host may start nothing new by now: what was lent there does not count any more."""
 
-    DURABLE: ClassVar[bool] = False
     host: Host
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetLent(Event):
+@recorded()
+class BudgetLent(OfSubBudget):
     """A host is to have this sub-budget for an environment.
 
     ``hours`` is the total of GPU-hours that it may reach on that host in its period (``None``: no
     bound). ``number`` is that of the message which says so; it counts until ``until``.
     """
 
-    host: Host
-    environment: Environment
     gpus: int
     number: int
     until: float
@@ -98,21 +102,17 @@ class BudgetLent(Event):
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetAccepted(Event):
+@recorded()
+class BudgetAccepted(OfSubBudget):
     """The host answered what it has now; ``gpus`` is at least what is held there."""
 
-    host: Host
-    environment: Environment
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetStands(Event):
+@recorded()
+class BudgetStands(OfSubBudget):
     """How a sub-budget stood, in place of all that was lent and accepted before: see `state.Out`"""
 
-    host: Host
-    environment: Environment
     gpus: int
     asked: int
     number: int
@@ -124,38 +124,33 @@ class BudgetStands(Event):
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class Renewed(Event):
     """All that is lent to a host was sent again, for another validity."""
 
-    DURABLE: ClassVar[bool] = False
     host: Host
     number: int
     until: float
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class ReportAsked(Event):
     """A host is to be renewed, and is asked for a report first: the validity begins at its time."""
 
-    DURABLE: ClassVar[bool] = False
     host: Host
 
 
-@dataclass(frozen=True, slots=True)
-class GroupsTold(Event):
+@recorded()
+class GroupsTold(OfSubBudget):
     """A host told an environment's groups: they count for this host only."""
 
-    host: Host
-    environment: Environment
     groups: tuple[GroupName, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@measured()
 class HintsGiven(Event):
     """A host is told which waiting environments could start elsewhere now."""
 
-    DURABLE: ClassVar[bool] = False
     host: Host
     hints: tuple[HintOf, ...]
 
@@ -171,85 +166,92 @@ class HintOf:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuotasConfigured(Event):
-    DURABLE: ClassVar[bool] = False
+@measured()
+class QuotasConfigured(ChangesQuotas):
     default: Quota
     groups: tuple[tuple[GroupName, Quota], ...]
     users: tuple[tuple[Environment, Quota], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Introduced(Event):
+@recorded()
+class Introduced(ChangesQuotas):
     environment: Environment
     groups: tuple[GroupName, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaSet(Event):
+@recorded(text="set the quota of {environment}")
+class QuotaSet(ChangesQuotas):
     environment: Environment
     quota: Quota
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaUnset(Event):
+@recorded(text="gave {environment} the configured quota again")
+class QuotaUnset(ChangesQuotas):
     environment: Environment
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupQuotaSet(Event):
+@recorded(
+    text=OneOf("group", {None: "set the default quota"}, "set the quota of the group {group}")
+)
+class GroupQuotaSet(ChangesQuotas):
     group: GroupName | None
     quota: Quota
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupQuotaUnset(Event):
+@recorded(
+    text=OneOf(
+        "group",
+        {None: "made the configured default quota hold again"},
+        "gave the group {group} the configured quota again",
+    )
+)
+class GroupQuotaUnset(ChangesQuotas):
     group: GroupName | None
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSet(Event):
+@recorded(text="set the GPUs of the group {group.name}: {group.nominal} of its own")
+class GroupSet(ChangesQuotas):
     group: Group
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRemoved(Event):
+@recorded(text="removed the GPUs of the group {group}")
+class GroupRemoved(ChangesQuotas):
     group: GroupName
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(text="took the host {host} out of service: {reason}")
 class HostDrained(Event):
     host: Host
     reason: str
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(text="put the host {host} back into service")
 class HostResumed(Event):
     host: Host
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded()
 class DrainSeen(Event):
     """A host's report shows that it carried out what it was told about draining."""
 
     host: Host
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(text="lent {loan.environment} GPUs of the host {loan.host}: {loan.gpus}")
 class GpusLent(Event):
     loan: Loan
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@recorded(text="took back the loan {loan}")
 class GpusReturned(Event):
     """A loan ended; ``by`` is empty where its time was over."""
 
