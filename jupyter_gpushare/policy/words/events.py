@@ -1173,7 +1173,8 @@ class BudgetsMeasured(Event):
     OneOf(
         "level",
         {
-            BudgetLevel.SPENT: "the budget of {budget:hours} GPU-hours is spent: new requests wait",
+            BudgetLevel.SPENT: "the budget is spent, {spent:hours} of {budget:hours} GPU-hours: "
+            "new requests wait",
             BudgetLevel.WARNED: "the budget is nearly spent: "
             "{spent:hours} of {budget:hours} GPU-hours",
         },
