@@ -138,7 +138,7 @@ class Session(Client):
         super().noticed(message)
         if message["method"] == "turn":
             self.may_compute.set()
-        elif message["method"] in ("recall", "yield"):
+        elif message["method"] == "recall":
             self.may_compute.clear()
 
     async def begins(self, number: int, memory: int) -> None:

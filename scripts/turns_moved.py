@@ -94,7 +94,7 @@ class Scene:
         stack.callback(self.alice.close)
         self.others: dict[str, Any] = {}
         for who in ("bob", "carol"):
-            self.others[who] = NodeClient(socket, f"{who}-token", recalls=True)
+            self.others[who] = NodeClient(socket, f"{who}-token")
             stack.callback(self.others[who].close)
         self.leases: dict[str, str] = {}
         self.alice.run(STAND_IN)

@@ -442,8 +442,7 @@ _NO_PRESET: Final = (
 def _lacks(hello: Mapping[str, Any]) -> str:
     from ..protocol.messages import FEATURES
 
-    known = hello.get("features", FEATURES)  # without a list it is older than the list
-    lacks = [name for name in FEATURES if name not in known]
+    lacks = [name for name in FEATURES if name not in hello["features"]]
     return f" It does not know {', '.join(lacks)}." if lacks else ""
 
 

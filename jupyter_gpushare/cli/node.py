@@ -86,8 +86,7 @@ class Node:
 
         Raises `NodeRefused` and `NodeSilent`.
         """
-        features = self.hello.get("features")
-        if features is not None and method.value not in features:
+        if self.hello and method.value not in self.hello["features"]:
             raise NodeRefused(
                 f"The {self.who} ({self.hello['node']['version']}) is older than this release"
                 f" ({__version__}) and does not know {method.value}. Upgrade and restart it.",

@@ -77,7 +77,6 @@ class Hello:
     protocol: Annotated[Whole, "1"]
     client: Client
     token: Annotated[str, Text(TOKEN), "says who calls if the OS user does not"] | None
-    recalls: Annotated[bool, "it understands `recall`; else it hears the older notices"] = False
     viewer: Annotated[
         ViewerParams | None, "for whom the pool asks; only with the pool's certificate"
     ] = None
@@ -277,16 +276,11 @@ class GpuLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitedParams(LeaseParams):
-    """The limits (bytes by GPU) that a task's frameworks have now; not ``live``: for good."""
-
-    limits: tuple[GpuLimit, ...]
-    live: Annotated[bool, "false: none of them can change its limit while it runs"] = True
-
-
-@dataclass(frozen=True, slots=True)
 class GaveParams(ParkedParams):
-    """What a task gave of what it was asked for; the fields that belong to another are not read."""
+    """What a task gave of what it was asked for; the fields that belong to another are not read.
+
+    ``limits``, in bytes by GPU, are those that its frameworks have now; not ``live``: for good.
+    """
 
     # A program that stops gives its lease back instead.
     give: Annotated[str, words(*(give for give in GIVES if give != "stop"))] = "tensors"
@@ -708,7 +702,6 @@ PARAMS: Final[dict[Method, type]] = {
     Method.PIN: PinParams,
     Method.ABILITY: AbilityParams,
     Method.STOPPABLE: StoppableParams,
-    Method.LIMITED: LimitedParams,
     Method.KEPT: KeptParams,
     Method.RESUME: ResumeParams,
     Method.MEMORY: MemoryParams,

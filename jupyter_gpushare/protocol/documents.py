@@ -1549,15 +1549,6 @@ class Recall(TypedDict):
     ]
 
 
-class Park(TypedDict):
-    """An idle task shall give its GPUs back."""
-
-    lease: str
-    reason: AskedWhy
-    message: str
-    gpus: list[AskedGpu]
-
-
 class ParkWarning(TypedDict):
     """An idle task will be asked for its GPUs."""
 
@@ -1575,16 +1566,11 @@ class TurnGpu(TypedDict):
     memory: Bytes
 
 
-class Yield(TypedDict):
-    """A task may finish its step, and must then ask for a turn."""
+class Turn(TypedDict):
+    """A task may compute."""
 
     lease: str
     gpus: list[TurnGpu]
-
-
-class Turn(Yield):
-    """A task may compute."""
-
     quantum: Annotated[float | None, "seconds; null: it is alone, and there are no turns"]
     number: Annotated[int, Range(0), "of this turn; 0: there are no turns"]
 
@@ -1607,7 +1593,7 @@ class UsesTooMuch(TypedDict):
     """A task uses more than it may."""
 
     lease: str
-    stage: Annotated[str, words("warned", "trim")]
+    stage: Annotated[str, words("warned")]
     gpu: str
     used: Annotated[int | None, "bytes"]
     limit: Bytes
@@ -1673,10 +1659,8 @@ NOTICES: Final[dict[Notice, Any]] = {
     Notice.CHANGED: Changed,
     Notice.BUDGET: BudgetNews,
     Notice.RECALL: Recall,
-    Notice.PARK: Park,
     Notice.PARK_WARNING: ParkWarning,
     Notice.TURN: Turn,
-    Notice.YIELD: Yield,
     Notice.LIMIT: Limit,
     Notice.OVER_LIMIT: UsesTooMuch,
     Notice.PROMISE: PromiseNews,

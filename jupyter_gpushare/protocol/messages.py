@@ -53,7 +53,6 @@ class Method(Enum):
     PIN = "pin"
     ABILITY = "ability"
     STOPPABLE = "stoppable"
-    LIMITED = "limited"
     RESUME = "resume"
     MEMORY = "memory"
     PROGRESS = "progress"
@@ -97,17 +96,15 @@ class Notice(Enum):
     CHANGED = "changed"
     BUDGET = "budget"
     RECALL = "recall"
-    PARK = "park"
     PARK_WARNING = "park_warning"
     TURN = "turn"
-    YIELD = "yield"
     LIMIT = "limit"
     OVER_LIMIT = "over_limit"
     PROMISE = "promise"
     REPORT = "report"
 
 
-#: Calls may follow hello at once. An older node manager refuses them until it has answered hello.
+#: Calls may follow hello at once. Clients look for it in ``features``.
 PIPELINED: Final = "pipelined"
 #: The abilities of this release in ``hello``: its calls, its notices, and that calls may be sent
 #: together with hello.

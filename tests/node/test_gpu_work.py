@@ -41,9 +41,9 @@ def test_a_thread_that_computes_keeps_the_gpu(nvml_world: NvmlWorld, tmp_path: P
         trainer, name, uuid = leases[trains]
         warmer, warm, _ = leases[warms]
         for _ in range(3):
-            assert warmer.wait_notice(Notice.PARK)["lease"] == warm
+            assert warmer.wait_notice(Notice.RECALL)["lease"] == warm
             warmer.call(Method.KEPT, lease=warm, reason="not now")
         trainer.call(Method.HEARTBEAT, lease=name)
-        assert not [n for n in trainer.notices if n.notice is Notice.PARK]
+        assert not [n for n in trainer.notices if n.notice is Notice.RECALL]
         nvml_world.set_work(uuid, trains.pid, None)
-        assert trainer.wait_notice(Notice.PARK)["lease"] == name
+        assert trainer.wait_notice(Notice.RECALL)["lease"] == name

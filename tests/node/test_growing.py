@@ -38,8 +38,8 @@ def test_an_idle_neighbour_gives_way_to_one_that_grows(
         Puppet() as a,
         Puppet() as b,
     ):
-        alice = a.client(running.socket, "alice", recalls=True)
-        bob = b.client(running.socket, "bob", recalls=True)
+        alice = a.client(running.socket, "alice")
+        bob = b.client(running.socket, "bob")
         hers = alice.request(live=True, kernel_id="k")["lease"]
         nvml_world.add_process(gpu, a.pid, 8 * GIB)
         alice.call(Method.ACTIVITY, lease=hers, state="idle")

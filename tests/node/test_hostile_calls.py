@@ -35,7 +35,6 @@ CALLS: dict[Method, dict[str, Any]] = {
     Method.PIN: {"seconds": 60},
     Method.ABILITY: {"rung": "driver", "why": "it can"},
     Method.STOPPABLE: {"can": True},
-    Method.LIMITED: {"limits": [{"uuid": "GPU-x", "memory": GIB}], "live": True},
     Method.KEPT: {"reason": "no"},
     Method.RESUME: {"wait": False},
     Method.MEMORY: {

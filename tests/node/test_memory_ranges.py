@@ -27,11 +27,18 @@ def shares(result: dict[str, Any]) -> list[float]:
     return [gpu["limit"] / GIB for gpu in result["gpus"]]
 
 
-def falls(client: NodeClient) -> list[float]:
+def falls(client: NodeClient, notice: Notice = Notice.RECALL) -> list[float]:
     """GiB on each GPU of the next lower limit; the client says that it has it now."""
-    told = client.wait_notice(Notice.LIMIT)
-    client.call(Method.LIMITED, lease=told["lease"], limits=told["gpus"])
-    return [gpu["memory"] / GIB for gpu in told["gpus"]]
+    told = client.wait_notice(notice)
+    size = "may_stay" if notice is Notice.RECALL else "memory"
+    limits = [{"uuid": gpu["uuid"], "memory": gpu[size]} for gpu in told["gpus"]]
+    client.call(Method.GAVE, lease=told["lease"], give="lift", limits=limits)
+    return [limit["memory"] / GIB for limit in limits]
+
+
+def rises(client: NodeClient) -> list[float]:
+    """The same of the next higher limit."""
+    return falls(client, Notice.LIMIT)
 
 
 def fits_at_every_event(ledger: Path, capacity: int) -> list[tuple[str, dict[str, Any]]]:
@@ -83,7 +90,7 @@ def test_shares_fall_on_all_gpus_of_a_lease(tmp_path: Path) -> None:
         assert shares(first) == [24, 24], "all that there is"
         assert first["memory_most"] == 40 * GIB
 
-        assert falls(alice) == [24, 24], "told to those who did not read it in the grant"
+        assert rises(alice) == [24, 24], "told to those who did not read it in the grant"
         second = bob.ask(gpus=1, memory=8 * GIB, memory_most=40 * GIB)
         assert falls(alice) == [16, 16], "the same on both, though he needs one"
         granted = bob.wait(second)
@@ -115,19 +122,19 @@ def test_shares_rise_again(tmp_path: Path) -> None:
     with node as running, Puppet() as a, Puppet() as b:
         alice, bob = a.client(running.socket, "alice"), b.client(running.socket, "bob")
         lease = ask(alice, 8, 40)["lease"]
-        assert falls(alice) == [24]
+        assert rises(alice) == [24]
         waiting = bob.ask(gpus=1, memory=16 * GIB)
         assert falls(alice) == [8]
         bob.wait(waiting)
         b.kill9()
 
-        def rises() -> bool:
+        def risen() -> bool:
             """Who gives no sign of life is not lifted."""
             alice.call(Method.HEARTBEAT, lease=lease)
             alice.pump(0.5)
             return any(told.notice is Notice.LIMIT for told in alice.notices)
 
-        until(rises, "it may use all of it again")
-        assert falls(alice) == [24]
+        until(risen, "it may use all of it again")
+        assert rises(alice) == [24]
         running.terminate()
         fits_at_every_event(running.ledger, 24 * GIB)

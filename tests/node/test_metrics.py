@@ -138,7 +138,7 @@ def test_parking_and_resuming_are_timed(tmp_path: Path, port: int) -> None:
     ):
         lease = one.request(kernel_id="k")["lease"]
         one.call(Method.ACTIVITY, lease=lease, state="idle")
-        one.wait_notice(Notice.PARK)
+        one.wait_notice(Notice.RECALL)
         one.call(Method.PARKED, lease=lease)
         count = f'{PREFIX}_park_seconds_count{{rung="release"}}'
         until(lambda: samples(port)[count] == 1, "it is parked")
@@ -158,7 +158,7 @@ def test_parked_memory_is_told_by_rung_and_its_moves_are_timed(tmp_path: Path, p
     ):
         lease = one.request(kernel_id="k")["lease"]
         one.call(Method.ACTIVITY, lease=lease, state="idle")
-        one.wait_notice(Notice.PARK)
+        one.wait_notice(Notice.RECALL)
         moved = 64 * 2**20
         one.call(
             Method.PARKED, lease=lease, rung="driver", memory=moved, movable="any", seconds=1.5

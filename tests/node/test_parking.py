@@ -52,9 +52,9 @@ def test_an_idle_gpu_goes_to_who_waits_and_comes_back(tmp_path: Path) -> None:
         lease = alice.request(kernel_id="k")["lease"]
         idle(alice, lease)
         waiting = bob.ask()
-        asked = alice.wait_notice(Notice.PARK)
+        asked = alice.wait_notice(Notice.RECALL)
         assert asked["lease"] == lease
-        assert asked["reason"] == "contended"
+        assert asked["why"] == "contended"
         assert "others wait" in asked["message"]
         assert not bob.answered(waiting), "she was only asked"
         assert alice.call(Method.PARKED, lease=lease)["state"] == "parked"
@@ -93,7 +93,7 @@ def test_a_kept_gpu_says_why_and_is_asked_for_again_later(tmp_path: Path) -> Non
         alice.call(Method.KEPT, lease=lease, reason="Nobody asked.")
         idle(alice, lease)
         bob.ask()
-        alice.wait_notice(Notice.PARK)
+        alice.wait_notice(Notice.RECALL)
         # In one breath: she is asked again soon, and then the second would be an answer.
         said = [
             alice.send(Method.KEPT, lease=lease, reason=reason)
@@ -106,7 +106,7 @@ def test_a_kept_gpu_says_why_and_is_asked_for_again_later(tmp_path: Path) -> Non
             next(one["kept"] for one in bob.call(Method.STATUS)["leases"] if not one["mine"])
             is None
         ), "not others' business"
-        alice.wait_notice(Notice.PARK)
+        alice.wait_notice(Notice.RECALL)
         alice.call(Method.ACTIVITY, lease=lease, state="busy")
         assert row(alice, lease)["kept"] is None
         texts = [event["text"] for event in alice.call(Method.HISTORY)["events"]]
@@ -125,11 +125,11 @@ def test_a_task_that_was_away_when_it_was_asked_is_told_again_and_this_is_no_new
         granted = alice.request(kernel_id="k")
         idle(alice, granted["lease"])
         bob.ask()
-        asked = alice.wait_notice(Notice.PARK)
+        asked = alice.wait_notice(Notice.RECALL)
         with running.client("alice") as again:
             again.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
             again.call(Method.STATUS)
-            told = [one.params for one in again.notices if one.notice is Notice.PARK]
+            told = [one.params for one in again.notices if one.notice is Notice.RECALL]
             assert told == [asked]
             again.call(Method.KEPT, lease=granted["lease"], reason="CUDA runs.")
             assert row(again, granted["lease"])["kept"] == "CUDA runs."
@@ -147,8 +147,8 @@ def test_programs_and_busy_kernels_are_left_alone(tmp_path: Path) -> None:
         bob.ask()
         bob.wait_notice(Notice.QUEUED)
         idle(alice, kernel)
-        assert alice.wait_notice(Notice.PARK)["lease"] == kernel
-        asked = [n.params["lease"] for n in alice.notices if n.notice is Notice.PARK]
+        assert alice.wait_notice(Notice.RECALL)["lease"] == kernel
+        asked = [n.params["lease"] for n in alice.notices if n.notice is Notice.RECALL]
         assert program not in asked
 
 
@@ -158,7 +158,7 @@ def test_a_parked_lease_survives_a_restart_with_its_place(tmp_path: Path) -> Non
             granted = alice.request(kernel_id="k")
             lease = granted["lease"]
             idle(alice, lease)
-            assert alice.wait_notice(Notice.PARK)["reason"] == "idle"
+            assert alice.wait_notice(Notice.RECALL)["why"] == "idle"
             alice.call(Method.PARKED, lease=lease)
             bobs = bob.request()["lease"]
             alice.send(Method.RESUME, lease=lease)
@@ -265,14 +265,14 @@ def test_an_idle_first_notebook_is_asked_to_make_room_for_the_second(tmp_path: P
         first, _ = crowd(alice, bob)
         idle(alice, first)
         waiting = other_waits(alice, bob)
-        assert alice.wait_notice(Notice.PARK)["lease"] == first
+        assert alice.wait_notice(Notice.RECALL)["lease"] == first
         alice.call(Method.PARKED, lease=first, rung="driver", memory=4 * GIB, movable="same")
         second = alice.wait(waiting)["lease"]
         back = alice.send(Method.RESUME, lease=first)
         assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
         assert held(alice) == 1
         idle(alice, second)
-        assert alice.wait_notice(Notice.PARK)["lease"] == second
+        assert alice.wait_notice(Notice.RECALL)["lease"] == second
         alice.call(Method.PARKED, lease=second)
         assert alice.wait(back)["gpus"][0]["index"] == 0
         assert held(alice) == 1

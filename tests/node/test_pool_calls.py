@@ -160,7 +160,7 @@ def test_a_hint_is_said_to_the_person_who_waits_and_goes_with_the_link(
 def test_a_reclaim_parks_an_idle_kernel_and_touches_nothing_else(
     node: PoolNode, pool: Pool
 ) -> None:
-    with node.client("alice", recalls=True) as alice:
+    with node.client("alice") as alice:
         pool.lend(alice=2)
         first = alice.request(kernel_id="one")["lease"]
         second = alice.request(kernel_id="two")["lease"]

@@ -124,7 +124,6 @@ LEAST: dict[Method, dict[str, Any]] = {
     Method.PARKING: {"lease": "l", "memory": 1},
     Method.ABILITY: {"lease": "l", "rung": "none"},
     Method.MEMORY: {"lease": "l", "figures": [], "steps": 1},
-    Method.LIMITED: {"lease": "l", "limits": [], "live": True},
     Method.STOPPABLE: {"lease": "l", "can": True},
     Method.KEPT: {"lease": "l", "reason": "r"},
     Method.RESUME: {"lease": "l", "wait": False},

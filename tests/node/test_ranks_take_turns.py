@@ -80,8 +80,8 @@ def test_ranks_stop_together_while_somebody_else_has_the_turn(
     with (
         Puppet() as a,
         Puppet() as b,
-        a.client(node.socket, "alice", recalls=True) as alice,
-        b.client(node.socket, "bob", recalls=True) as bob,
+        a.client(node.socket, "alice") as alice,
+        b.client(node.socket, "bob") as bob,
     ):
         granted = alice.request(memory=8 * GIB)
         his = bob.request(memory=8 * GIB)["lease"]

@@ -1,4 +1,4 @@
-"""A task is asked for all that it can give by one notice; one of 0.1.0 by those that it knows."""
+"""A task is asked for all that it can give by one notice."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
 from support.nvml import NvmlWorld
 from support.policy_moving import Slow, asked_to_move
 
-from jupyter_gpushare.node.wire.recalls import older_notice, recall_notice
+from jupyter_gpushare.node.wire.recalls import recall_notice
 from jupyter_gpushare.policy.words.recalls import Give
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -42,10 +41,7 @@ def node(world: NvmlWorld, directory: Path, more: str) -> Iterator[RunningNode]:
 
 
 def recall(client: NodeClient) -> dict[str, Any]:
-    asked = client.wait_notice(Notice.RECALL)
-    older = (Notice.PARK, Notice.YIELD, Notice.OVER_LIMIT)
-    assert not [n for n in client.notices if n.notice in older], "nothing is asked twice"
-    return asked
+    return client.wait_notice(Notice.RECALL)
 
 
 def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
@@ -53,7 +49,7 @@ def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
 ) -> None:
     gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
     with node(nvml_world, tmp_path, IDLE) as running, Puppet() as a, Puppet() as b:
-        alice = a.client(running.socket, "alice", recalls=True)
+        alice = a.client(running.socket, "alice")
         bob = b.client(running.socket, "bob")
         granted = alice.request(kernel_id="k")
         lease = granted["lease"]
@@ -64,7 +60,7 @@ def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
         assert (asked["lease"], asked["give"], asked["why"]) == (lease, "tensors", "contended")
         assert (asked["gate"], [one["uuid"] for one in asked["gpus"]]) == (False, [gpu])
         assert "others wait" in asked["message"]
-        back = a.client(running.socket, "alice", recalls=True)
+        back = a.client(running.socket, "alice")
         back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
         assert recall(back)["give"] == "tensors"
         nvml_world.set_memory(gpu, a.pid, 0)
@@ -77,7 +73,7 @@ def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
 def test_a_lifted_limit_is_told_and_asked_back(nvml_world: NvmlWorld, tmp_path: Path) -> None:
     gpu = nvml_world.add_gpu(memory=100 * GIB, reserved=0)
     with node(nvml_world, tmp_path, LIFTED) as running, Puppet() as a, Puppet() as b:
-        alice = a.client(running.socket, "alice", recalls=True)
+        alice = a.client(running.socket, "alice")
         bob = b.client(running.socket, "bob")
         granted = alice.request()
         lease = granted["lease"]
@@ -89,7 +85,7 @@ def test_a_lifted_limit_is_told_and_asked_back(nvml_world: NvmlWorld, tmp_path: 
         asked = recall(alice)
         assert (asked["give"], asked["gate"]) == ("lift", False)
         assert asked["gpus"] == [{"uuid": gpu, "may_stay": 70 * GIB, "used": None}]
-        back = a.client(running.socket, "alice", recalls=True)
+        back = a.client(running.socket, "alice")
         back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
         assert recall(back)["gpus"] == asked["gpus"], "it may have missed it"
         less = [{"uuid": gpu, "memory": 70 * GIB}]
@@ -101,7 +97,7 @@ def test_a_lifted_limit_is_told_and_asked_back(nvml_world: NvmlWorld, tmp_path: 
 def test_a_task_over_its_limit_empties_its_cache(nvml_world: NvmlWorld, tmp_path: Path) -> None:
     gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
     with node(nvml_world, tmp_path, OVER) as running, Puppet() as a:
-        alice = a.client(running.socket, "alice", recalls=True)
+        alice = a.client(running.socket, "alice")
         lease = alice.request()["lease"]
         nvml_world.add_process(gpu, a.pid, 22 * GIB)
         assert alice.wait_notice(Notice.OVER_LIMIT)["stage"] == "warned"
@@ -117,8 +113,7 @@ def test_a_task_over_its_limit_empties_its_cache(nvml_world: NvmlWorld, tmp_path
         until(is_within, "it is within its limit")
 
 
-@pytest.mark.parametrize("recalls", [True, False])
-def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path, recalls: bool) -> None:
+def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path) -> None:
     def joins(client: NodeClient) -> str:
         lease = str(client.request(memory=16 * GIB)["lease"])
         (gpu,) = client.call(Method.STATUS)["gpus"]
@@ -127,8 +122,6 @@ def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path, recalls: bool) -> None:
         return lease
 
     def gate(client: NodeClient) -> dict[str, Any]:
-        if not recalls:
-            return client.wait_notice(Notice.YIELD)
         asked = recall(client)
         assert (asked["give"], asked["why"], asked["gate"]) == ("turn", "quantum", True)
         return asked
@@ -141,17 +134,14 @@ def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path, recalls: bool) -> None:
         Puppet() as a,
         Puppet() as b,
     ):
-        alice = a.client(running.socket, "alice", recalls=recalls)
-        bob = b.client(running.socket, "bob", recalls=recalls)
+        alice = a.client(running.socket, "alice")
+        bob = b.client(running.socket, "bob")
         hers, his = joins(alice), joins(bob)
         assert gate(bob)["lease"] == his, "he is new here, and asks before he computes"
         bob.send(Method.TURN_ASK, lease=his)
         (part,) = gate(alice)["gpus"]
-        assert 0 < part["may_stay" if recalls else "memory"] < 24 * GIB
-        if recalls:
-            alice.call(Method.GAVE, lease=hers, give="turn")
-        else:
-            alice.call(Method.TURN_DONE, lease=hers)
+        assert 0 < part["may_stay"] < 24 * GIB
+        alice.call(Method.GAVE, lease=hers, give="turn")
         assert bob.wait_notice(Notice.TURN)["lease"] == his
 
 
@@ -164,8 +154,8 @@ def test_an_ask_that_crossed_a_newer_turn_does_not_give_it_back(tmp_path: Path) 
         Puppet() as a,
         Puppet() as b,
     ):
-        alice = a.client(running.socket, "alice", recalls=True)
-        bob = b.client(running.socket, "bob", recalls=True)
+        alice = a.client(running.socket, "alice")
+        bob = b.client(running.socket, "bob")
         hers, his = (str(one.request(memory=8 * GIB)["lease"]) for one in (alice, bob))
         for client, lease in ((alice, hers), (bob, his)):
             client.call(Method.MEMORY, lease=lease, figures=[], steps=3, can_take_turns=True)
@@ -198,5 +188,3 @@ def test_a_task_that_computes_is_asked_at_its_gate() -> None:
     assert (told["give"], told["why"], told["gate"]) == ("process", "moved", True)
     assert told["gpus"] == [{"uuid": part.gpu, "may_stay": 0, "used": None}], "simulated"
     assert "can compute sooner on another GPU" in told["message"]
-    kind, older = older_notice(told, state)
-    assert (kind, older["lease"]) == (Notice.PARK, alice.lease), "which it does not do meanwhile"

@@ -103,7 +103,7 @@ def node(tmp_path: Path) -> Iterator[RunningNode]:
 
 @pytest.fixture
 def bob(node: RunningNode) -> Iterator[NodeClient]:
-    with Puppet() as puppet, puppet.client(node.socket, "bob", recalls=True) as client:
+    with Puppet() as puppet, puppet.client(node.socket, "bob") as client:
         yield client
 
 

@@ -211,7 +211,7 @@ def test_a_lock_is_over_with_its_connection(tmp_path: Path) -> None:
     ):
         wires = {}
         for who, puppet in (("alice", a), ("bob", b)):
-            client = puppet.client(node.socket, who, recalls=True)
+            client = puppet.client(node.socket, who)
             lease = client.request(memory=GIB)["lease"]
             plain = {"figures": [], "steps": 0, "can_take_turns": True, "by_lock": True}
             client.call(Method.MEMORY, lease=lease, **plain)

@@ -37,10 +37,10 @@ def test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone(
         assert (warned["lease"], warned["stage"], warned["gpu"]) == (lease, "warned", gpu)
         assert (warned["used"], warned["limit"]) == (12 * GIB, 8 * GIB)
         assert "uses 12 GiB of GPU 0, 4 GiB more than its limit of 8 GiB" in warned["message"]
-        assert client.wait_notice(Notice.OVER_LIMIT)["stage"] == "trim"
+        assert client.wait_notice(Notice.RECALL)["give"] == "cache"
         last = until(lambda: (s := shown(client)) and s["stage"] == "last" and s, "the last stage")
         assert (last["used"], last["limit"], last["next"]) == (12 * GIB, 8 * GIB, None)
-        assert not [n for n in client.notices if n.notice is Notice.PARK], "it computes"
+        assert not [n for n in client.notices if n.notice is Notice.RECALL], "it computes"
         assert a.process.poll() is None, "the default does no harm"
         texts = [event["text"] for event in client.call(Method.HISTORY)["events"]]
         assert sum("may use 8 GiB: " in text for text in texts) == 4
@@ -48,9 +48,9 @@ def test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone(
 
         def asked() -> bool:
             client.call(Method.HEARTBEAT, lease=lease)
-            return any(n.notice is Notice.PARK for n in client.notices)
+            return any(n.notice is Notice.RECALL for n in client.notices)
 
         until(asked, "it is idle and asked")
-        assert client.wait_notice(Notice.PARK)["reason"] == "over_limit"
+        assert client.wait_notice(Notice.RECALL)["why"] == "over_limit"
         nvml_world.set_memory(gpu, a.pid, 8 * GIB)
         until(lambda: shown(client) is None, "it is within its limit")

@@ -115,7 +115,7 @@ class PuppetBody:
 
     def parked(self) -> bool:
         self.client.pump(0.0)
-        asked = [seen for seen in self.client.notices if seen.notice is Notice.PARK]
+        asked = [seen for seen in self.client.notices if seen.notice is Notice.RECALL]
         if not asked:
             return False
         self.client.notices.remove(asked[0])

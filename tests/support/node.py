@@ -210,11 +210,9 @@ class RunningNode:
             self.kill9()
         return self.start(**extra_environ)
 
-    def client(
-        self, token: str | None = None, *, recalls: bool = False, within: float = WITHIN
-    ) -> NodeClient:
+    def client(self, token: str | None = None, *, within: float = WITHIN) -> NodeClient:
         """A connection of this very process that has said hello, ``within`` seconds."""
-        return NodeClient(self.socket, token=token, recalls=recalls, within=within)
+        return NodeClient(self.socket, token=token, within=within)
 
     def status(self) -> dict[str, Any]:
         """One status document, as this process may see it."""
@@ -278,7 +276,7 @@ class NodeClient:
     """One blocking connection that has said hello.
 
     Its leases are this process's, or those of the process that connected
-    ``connected`` (see :class:`Puppet`). Without ``recalls`` it is asked as a client of 0.1.0 is.
+    ``connected`` (see :class:`Puppet`).
     """
 
     def __init__(
@@ -288,7 +286,6 @@ class NodeClient:
         *,
         connected: socket.socket | None = None,
         hello: bool = True,
-        recalls: bool = False,
         within: float = WITHIN,
     ) -> None:
         self.notices: list[Notification] = []
@@ -307,7 +304,7 @@ class NodeClient:
         try:
             if hello:
                 greeting = {"protocol": 1, "client": {"name": "test", "version": "0"}}
-                said = self.send(Method.HELLO, **greeting, token=token, recalls=recalls)
+                said = self.send(Method.HELLO, **greeting, token=token)
                 self.hello = self.wait(said, within)
         except BaseException:
             self.socket.close()
@@ -452,11 +449,9 @@ class Puppet:
         (fd,) = array.array("i", data[:size])
         return socket.socket(fileno=fd)
 
-    def client(
-        self, path: str | os.PathLike[str], token: str | None = None, *, recalls: bool = False
-    ) -> NodeClient:
+    def client(self, path: str | os.PathLike[str], token: str | None = None) -> NodeClient:
         """A client whose process, as the kernel says, is this puppet; closed with it."""
-        client = NodeClient(token=token, connected=self.connect(path), recalls=recalls)
+        client = NodeClient(token=token, connected=self.connect(path))
         self._clients.append(client)
         return client
 

@@ -81,7 +81,6 @@ class Visitor:
         parks: bool = False,
         simulated: bool = True,
         hello: Call | None = None,
-        features: Sequence[str] = messages.FEATURES,
     ) -> Call:
         """Answer hello, which may be read already, as a good node manager does."""
         call = hello or self.read()
@@ -96,7 +95,7 @@ class Visitor:
                 "admin": False,
                 "quota": {"gpus": gpus, "memory": None, "weight": 1.0},
                 "heartbeat_interval": heartbeat_interval,
-                "features": features,
+                "features": messages.FEATURES,
             },
         )
         return call

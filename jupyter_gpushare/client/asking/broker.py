@@ -448,10 +448,6 @@ class Broker:
         """Any call; its result. Raises :class:`GpuShareError`."""
         return self._line.any().call(method, again=True, **params)
 
-    def understands(self, method: Method) -> bool:
-        """Whether the node manager knows a call. Raises :class:`GpuShareError`."""
-        return method.value in self._line.connect().hello.get("features", ())
-
     def status(self) -> dict[str, Any]:
         """The status document. Raises :class:`GpuShareError`."""
         result = self.call(Method.STATUS)
@@ -493,9 +489,8 @@ class Broker:
         grant, session = self.grant, self._line.session
         if grant is None or session is None or self._environ.get("RANK", "0") != "0":
             return
-        if Method.PROGRESS.value in session.hello.get("features", ()):
-            told = {"done": done, "total": total, "seconds": seconds}
-            session.tell(Method.PROGRESS, lease=grant.lease, **told)
+        told = {"done": done, "total": total, "seconds": seconds}
+        session.tell(Method.PROGRESS, lease=grant.lease, **told)
 
     def _keeps_on(self, why: str) -> None:
         grant, session = self.grant, self._line.session

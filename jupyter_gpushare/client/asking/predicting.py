@@ -34,8 +34,6 @@ def predicted(broker: Broker, features: Features, *notes: str) -> Prediction:
     if not broker.configured:
         return _locally(features, notes, "There is no node manager.")
     try:
-        if not broker.understands(Method.PREDICT):
-            return _locally(features, notes, "The node manager is of an older release.")
         answer = broker.call(Method.PREDICT, **params_of(features))
     except NodeUnavailable as error:
         return _locally(features, notes, str(error))

@@ -74,8 +74,6 @@ class Promises:
             if deadline <= 0:
                 raise NotGranted(too_late(wish.deadline or 0.0, waited), Reason.INFEASIBLE)
         session = self._session()
-        if Method.PROMISE.value not in session.hello.get("features", ()):
-            raise GpuShareError("This node manager is older than promises, and makes none.")
         self._begins()
         # What is told of it may come before the answer.
         self._news = News(self._what())

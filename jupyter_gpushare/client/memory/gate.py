@@ -81,12 +81,12 @@ class Gate(Enum):
 class _Heard(NamedTuple):
     """What was heard of this task's turn, always replaced as a whole: two threads look at it.
 
-    ``number`` is that of the turn, as the node manager said it in the session of this ``hello``;
-    ``None``: an older node manager says none. ``times``: how often a turn was given.
+    ``number`` is that of the turn, as the node manager said it in the session of this ``hello``.
+    ``times``: how often a turn was given.
     """
 
     hello: object = None
-    number: int | None = 0
+    number: int = 0
     times: int = 0
 
 
@@ -212,7 +212,7 @@ class Turns:
 
     # -- what the node manager says; on the session's thread ---------------------------
 
-    def recalled(self, limits: Mapping[str, int], *, number: int | None = None) -> None:
+    def recalled(self, limits: Mapping[str, int], *, number: int = 0) -> None:
         """This task must ask before its next step; ``limits`` in bytes by GPU.
 
         ``number`` names its turn. What it asks or gives back names the last number that it heard,
@@ -233,9 +233,7 @@ class Turns:
             self.watch()
         self._has_limits(limits)
 
-    def given(
-        self, limits: Mapping[str, int], *, is_shared: bool, number: int | None = None
-    ) -> None:
+    def given(self, limits: Mapping[str, int], *, is_shared: bool, number: int = 0) -> None:
         """This task may compute; ``is_shared``: until it is asked for its turn.
 
         ``number`` as of `recalled`.
@@ -258,16 +256,15 @@ class Turns:
         self._opened.clear()
         self._takes_turns, self._gate = True, Gate.CLOSED
 
-    def _hears(self, number: int | None, given: int = 0) -> None:
+    def _hears(self, number: int, given: int = 0) -> None:
         session = self._session()
         hello = None if session is None else session.hello
         self._heard = _Heard(hello, number, self._heard.times + given)
 
     def _says(self, session: Session, heard: _Heard) -> dict[str, int]:
         """The number that an ask or an answer in this session names."""
-        if heard.hello is not session.hello:
-            return {"number": 0}  # a node manager that was started anew counts anew
-        return {} if heard.number is None else {"number": heard.number}
+        # A node manager that was started anew counts anew.
+        return {"number": heard.number if heard.hello is session.hello else 0}
 
     def asked_for_memory(self, recall: Recall) -> None:
         """This task gives its memory at its next gate, or at the one where it waits now."""

@@ -26,7 +26,6 @@ from ...protocol import sockets
 from ...protocol.connection import ClientConnection
 from ...protocol.errors import ProtocolError, Reason, RemoteError
 from ...protocol.messages import (
-    PIPELINED,
     PROTOCOL,
     CallId,
     ErrorAnswer,
@@ -36,7 +35,7 @@ from ...protocol.messages import (
     Notification,
 )
 from ..errors import GpuShareError, NodeUnavailable, error_for
-from ..words.recalls import OLDER_ANSWERS, Give
+from ..words.recalls import Give
 from .interrupts import deaf_to_interrupts
 
 _log = logging.getLogger("jupyter_gpushare")
@@ -72,10 +71,9 @@ class _Waiting:
 class Greeting:
     """Connects and says hello, within ``timeout`` seconds, together with the ``first`` call.
 
-    ``result`` is hello's answer. ``first_id`` is the first call's id; ``None`` if the node manager
-    needs the call again, because it reads no call before its answer to hello. A request that is no
-    longer waited for is taken back. Raises :class:`NodeUnavailable`; :class:`NobodyThere` when no
-    process listens at ``path``.
+    ``result`` is hello's answer, and ``first_id`` the first call's id. A request that is no longer
+    waited for is taken back. Raises :class:`NodeUnavailable`; :class:`NobodyThere` when no process
+    listens at ``path``.
     """
 
     def __init__(
@@ -99,7 +97,6 @@ class Greeting:
                 protocol=PROTOCOL,
                 client={"name": "jupyter_gpushare", "version": __version__},
                 token=token,
-                recalls=True,
             )
             if first is not None:
                 self.first_id, more = self.protocol.call(first.method, **first.params)
@@ -116,9 +113,6 @@ class Greeting:
             if isinstance(error, _TRANSIENT):
                 raise NodeUnavailable(_unreachable(path, error), Reason.UNAVAILABLE) from error
             raise
-        if self.first_id is not None and PIPELINED not in self.result.get("features", ()):
-            self.protocol.forget(self.first_id)
-            self.first_id = None
 
     def _answer(self, hello: CallId, deadline: float) -> dict[str, Any]:
         result = None
@@ -249,10 +243,8 @@ class Session:
         self._take(greeting)
         if first is not None:
             first.sent_at = time.monotonic()
-            if greeting.first_id is None:
-                self._unsent.append(first)
-            else:
-                self._calls[greeting.first_id] = first
+            assert greeting.first_id is not None, "it was sent with hello"
+            self._calls[greeting.first_id] = first
         thread = threading.Thread(target=self._run, name="gpushare-session", daemon=True)
         try:
             with deaf_to_interrupts():
@@ -320,10 +312,7 @@ class Session:
 
     def gave(self, give: Give, lease: str, **what: Any) -> None:
         """Tell, as surely, what was given of what the node manager can ask for."""
-        if Method.GAVE.value in self.hello.get("features", ()):
-            self.tell_surely(Method.GAVE, lease=lease, give=give.word, **what)
-        elif give in OLDER_ANSWERS:
-            self.tell_surely(OLDER_ANSWERS[give], lease=lease, **what)
+        self.tell_surely(Method.GAVE, lease=lease, give=give.word, **what)
 
     def request(
         self,

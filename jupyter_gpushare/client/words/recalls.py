@@ -1,4 +1,4 @@
-"""What the node manager asks this process to give, as it says it now and as 0.1.0 said it.
+"""What the node manager asks this process to give.
 
 Small, because every process under a lease loads it.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from ...protocol.messages import GIVES, Method, Notice, Notification
+from ...protocol.messages import GIVES, Notice, Notification
 
 
 class Give(IntEnum):
@@ -52,7 +52,7 @@ class Recall(NamedTuple):
     gate: bool
     needs: tuple[Need, ...]
     message: str
-    number: int | None = None
+    number: int = 0
     why: str = ""
     seconds: float = 60.0
 
@@ -62,36 +62,17 @@ class Recall(NamedTuple):
         return limits_of(self.needs)
 
 
-#: What a node manager of 0.1.0 asks by a notice of its own, and the call that answers it there.
-_OLDER: Final = {
-    Notice.PARK: Give.TENSORS,
-    Notice.YIELD: Give.TURN,
-    Notice.LIMIT: Give.LIFT,
-    Notice.OVER_LIMIT: Give.CACHE,
-}
-OLDER_ANSWERS: Final = {
-    Give.LIFT: Method.LIMITED,
-    Give.TENSORS: Method.PARKED,
-    Give.PROCESS: Method.PARKED,
-}
-
-
 def read_recall(told: Notification) -> Recall | None:
-    """What a notice asks for; ``None``: nothing, or something that this release cannot give."""
+    """What a notice asks for; ``None``: nothing, or something that this release cannot give.
+
+    A limit that rises is told by a notice of its own, and set as one that falls.
+    """
     params = told.params
-    if told.notice is Notice.RECALL:
-        word = params.get("give")
-        give = Give(GIVES.index(word)) if word in GIVES else None
-        gate = params.get("gate") is True
-    else:
-        give = _OLDER.get(told.notice) if told.notice is not None else None
-        gate = told.notice is Notice.YIELD
-        if told.notice is Notice.OVER_LIMIT and params.get("stage") != "trim":
-            give = None
-    if give is None:
+    word = Give.LIFT.word if told.notice is Notice.LIMIT else params.get("give")
+    if told.notice not in (Notice.RECALL, Notice.LIMIT) or word not in GIVES:
         return None
-    said = str(params.get("message", ""))
-    why = str(params.get("why", params.get("reason", "")))
+    give, gate = Give(GIVES.index(word)), params.get("gate") is True
+    said, why = str(params.get("message", "")), str(params.get("why", ""))
     needs = read_needs(params)
     recall = Recall(str(params.get("lease")), give, gate, needs, said, read_number(params), why)
     seconds = params.get("seconds")
@@ -100,9 +81,9 @@ def read_recall(told: Notification) -> Recall | None:
     return recall._replace(seconds=float(seconds))
 
 
-def read_number(params: Mapping[str, Any]) -> int | None:
-    """The number of a task's turn; ``None``: this node manager, an older one, has none."""
-    return _size(params.get("number"))
+def read_number(params: Mapping[str, Any]) -> int:
+    """The number of a task's turn; 0: of none."""
+    return _size(params.get("number")) or 0
 
 
 def read_needs(params: Mapping[str, Any]) -> tuple[Need, ...]:

@@ -63,8 +63,6 @@ class Guest:
     behind: bool = False
     # The Hub's pages ask for the person who opens them, on whatever node that person works.
     only_looks: bool = False
-    # It understands `recall`. A client of 0.1.0 is asked by a notice for each thing.
-    recalls: bool = False
     # The lease that it asked to lock: the lock is over when the connection ends.
     locks: LeaseId | None = None
 

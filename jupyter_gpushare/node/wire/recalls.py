@@ -1,9 +1,8 @@
-"""The notices about recalls, limits and turns: to a task of this release, and to one of 0.1.0."""
+"""The notices about recalls, limits and turns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from ...policy.books import shares
 from ...policy.books.state import Lease, State
@@ -15,9 +14,6 @@ from ...policy.words.model import Allocation, GpuUuid, LeaseId
 from ...policy.words.recalls import AT_WORK, MEMORY, Give, Recall, RecallPhase, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
-from ...protocol.messages import Notice
-
-_OF_MEMORY: Final = tuple(give.value for give in MEMORY)
 
 
 def recall_notice(
@@ -95,38 +91,6 @@ def _asks(
         "gpus": gpus,
         "message": message,
         "number": number,
-    }
-
-
-def older_notice(
-    told: doc.Recall, state: State
-) -> tuple[Notice, doc.Park | doc.Limit | doc.Yield | doc.UsesTooMuch]:
-    """The notice by which a client of 0.1.0 is asked for the same."""
-    lease = told["lease"]
-    sizes = [(GpuUuid(gpu["uuid"]), gpu["may_stay"]) for gpu in told["gpus"]]
-    if told["gate"] and told["give"] not in _OF_MEMORY:
-        known: list[doc.TurnGpu] = [_turn_gpu(state, gpu, size) for gpu, size in sizes]
-        return Notice.YIELD, {"lease": lease, "gpus": known}
-    if told["give"] == Give.LIFT.value:
-        return Notice.LIMIT, {
-            "lease": lease,
-            "gpus": [{"uuid": gpu, "memory": size} for gpu, size in sizes],
-        }
-    if told["give"] == Give.CACHE.value:
-        gpu = state.leases[LeaseId(lease)].allocations[0].gpu
-        return Notice.OVER_LIMIT, {
-            "lease": lease,
-            "stage": "trim",
-            "gpu": gpu,
-            "used": None,
-            "limit": state.gpus[gpu].gpu.memory,
-            "message": told["message"],
-        }
-    return Notice.PARK, {
-        "lease": lease,
-        "reason": told["why"],
-        "message": told["message"],
-        "gpus": told["gpus"],
     }
 
 

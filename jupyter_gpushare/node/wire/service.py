@@ -266,7 +266,7 @@ class Service:
             conn.is_remote,
         )
         looks = call.params.client.name == PAGES
-        self._guests[conn.id] = Guest(conn, who, only_looks=looks, recalls=call.params.recalls)
+        self._guests[conn.id] = Guest(conn, who, only_looks=looks)
         command = cmd.Introduce(self._clock.boot(), who.environment, who.groups)
         tag = call_tag(conn.id, call.id)
         welcome = partial(self._welcome, conn, who, call)
@@ -664,8 +664,7 @@ class Service:
             asked = recalls.recall_notice(give, recall, state, lease, measured)
             if give is Give.STOP:
                 asked = recalls.stop_notice(lease, recall, self._manager.config)
-                guests = [guest for guest in guests if guest.recalls]
-            self._ask_task(guests, asked, state)
+            self._tell_task(guests, Notice.RECALL, asked)
 
     def _tell_limit(self, guests: Sequence[Guest], effect: TellLimit, state: State) -> None:
         """A limit to come back to is a recall; a higher one is not."""
@@ -674,19 +673,10 @@ class Service:
             recall = state.recall(effect.lease, Give.LIFT, part.gpu)
             (lower if recall is not None and recall.is_asked else higher).append(part)
         if lower:
-            self._ask_task(guests, recalls.lower_notice(effect.lease, lower), state)
+            self._tell_task(guests, Notice.RECALL, recalls.lower_notice(effect.lease, lower))
         if higher:
             notice = recalls.limit_notice(effect.lease, higher)
             self._tell_task(guests, Notice.LIMIT, notice)
-
-    def _ask_task(self, guests: Sequence[Guest], told: doc.Recall, state: State) -> None:
-        """Ask a task to give something; one of 0.1.0 by the notice that it knows for it."""
-        for guest in guests:
-            if guest.recalls:
-                guest.conn.notify(Notice.RECALL.value, told)
-            else:
-                kind, notice = recalls.older_notice(told, state)
-                guest.conn.notify(kind.value, notice)
 
     def _tell_task(
         self, guests: Sequence[Guest], kind: Notice, notice: Mapping[str, object]
@@ -771,7 +761,8 @@ class Service:
             notice = recalls.turn_notice(state, lease, self._manager.config)
             self._tell_task(self._in_turns(name, state), Notice.TURN, notice)
         if not has_turn:
-            self._ask_task(self._in_turns(name, state), recalls.gate_notice(state, lease), state)
+            asked = recalls.gate_notice(state, lease)
+            self._tell_task(self._in_turns(name, state), Notice.RECALL, asked)
 
     def _turn_left(self, name: LeaseId, state: State) -> dict[str, float]:
         """What a task that waits for its turn is told: about how long, if anybody can tell."""

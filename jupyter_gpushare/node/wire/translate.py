@@ -207,18 +207,20 @@ def _of_task(kind: type[cmd.OfTask], **parts: Callable[[Any], Any]) -> _Maker:
     return make
 
 
-def _gave(at: float, who: Caller, params: calls.GaveParams, fresh: LeaseId) -> cmd.Command:
-    answer = _ANSWERS.get(Give(params.give))
-    make = _of_task(cmd.EmptyCache) if answer is None else COMMANDS[answer]
-    return make(at, who, params, fresh)
-
-
-#: The calls by which a client of 0.1.0 answers; ``gave`` says the same with the same fields.
-_ANSWERS: Final = {
-    Give.LIFT: msg.Method.LIMITED,
-    Give.TURN: msg.Method.TURN_DONE,
-    Give.TENSORS: msg.Method.PARKED,
-    Give.PROCESS: msg.Method.PARKED,
+_PARKED: Final = _of_task(
+    cmd.Park, rung=lambda p: Rung(p.rung), movable=lambda p: Movable(p.movable)
+)
+_TURN_DONE: Final = _of_task(cmd.EndTurn)
+#: What a task says by ``gave``.
+_GAVE: Final = {
+    Give.CACHE: _of_task(cmd.EmptyCache),
+    Give.LIFT: _of_task(
+        cmd.ConfirmLimit,
+        gpus=lambda p: tuple(Allocation(GpuUuid(x.uuid), Bytes(x.memory)) for x in p.limits),
+    ),
+    Give.TURN: _TURN_DONE,
+    Give.TENSORS: _PARKED,
+    Give.PROCESS: _PARKED,
 }
 
 COMMANDS: Final[dict[msg.Method, _Maker]] = {
@@ -227,9 +229,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.HEARTBEAT: _of_task(cmd.Heartbeat),
     msg.Method.ACTIVITY: _of_task(cmd.SetActivity, activity=lambda p: Activity(p.state)),
     msg.Method.PARKING: _of_task(cmd.PlanParking),
-    msg.Method.PARKED: _of_task(
-        cmd.Park, rung=lambda p: Rung(p.rung), movable=lambda p: Movable(p.movable)
-    ),
+    msg.Method.PARKED: _PARKED,
     msg.Method.RESTORED: _of_task(cmd.Restored),
     msg.Method.PIN: lambda at, who, p, _: cmd.Pin(
         at, LeaseId(p.lease), who.environment, p.seconds, who.all_servers
@@ -240,11 +240,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
         why=lambda p: _within(p.why, _LONGEST_PATH),
     ),
     msg.Method.STOPPABLE: _of_task(cmd.OfferStop),
-    msg.Method.GAVE: _gave,
-    msg.Method.LIMITED: _of_task(
-        cmd.ConfirmLimit,
-        gpus=lambda p: tuple(Allocation(GpuUuid(x.uuid), Bytes(x.memory)) for x in p.limits),
-    ),
+    msg.Method.GAVE: lambda at, who, p, fresh: _GAVE[Give(p.give)](at, who, p, fresh),
     msg.Method.KEPT: _of_task(cmd.Keep, why=lambda p: _within(p.reason, _LONGEST_PATH)),
     msg.Method.RESUME: _of_task(cmd.Resume),
     msg.Method.MEMORY: _of_task(
@@ -253,7 +249,7 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.PROGRESS: _of_task(cmd.ReportProgress),
     msg.Method.PROMISE: _of_task(cmd.MakePromise, promise=_promise),
     msg.Method.TURN_ASK: _of_task(cmd.AskTurn, locked=lambda p: False),
-    msg.Method.TURN_DONE: _of_task(cmd.EndTurn),
+    msg.Method.TURN_DONE: _TURN_DONE,
     msg.Method.TURN_LOCK: _of_task(cmd.LockTurn),
     msg.Method.TURN_LOCKED: _of_task(cmd.AskTurn, number=lambda p: None, locked=lambda p: True),
     msg.Method.RELEASE: lambda at, who, p, _: cmd.Release(
