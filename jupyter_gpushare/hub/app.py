@@ -195,9 +195,17 @@ class GpuShareHub(JupyterApp):
         hub_url = auth.hub_host + auth.hub_prefix
         templates = hub_templates(self.template_paths)
         prefix = auth.base_url
+        own_static = static_address(f"{prefix}static/")
         name = os.environ.get("JUPYTERHUB_SERVICE_NAME", "gpushare")
         templates.globals |= {
-            "own_static": static_address(prefix),
+            "own_static": own_static,
+            "around": "JupyterHub",
+            "styles": [own_static("gpushare.css")],
+            # Of the Hub's scripts only those that its bar needs.
+            "scripts": [
+                f"{hub_url}static/components/bootstrap/dist/js/bootstrap.bundle.min.js",
+                f"{hub_url}static/js/darkmode.js",
+            ],
             "base_url": hub_url,
             "login_url": f"{hub_url}login",
             "logout_url": f"{hub_url}logout",

@@ -97,12 +97,6 @@ class ServiceHandler(HubOAuthenticated, QuietErrors, Asking):
         user = getattr(self, "_current_user", None)
         return {"name": user["name"]} if user else None
 
-    def set_default_headers(self) -> None:
-        self.set_header("Cache-Control", "no-store")
-        self.set_header("X-Content-Type-Options", "nosniff")
-        self.set_header("Referrer-Policy", "same-origin")
-        self.clear_header("Server")
-
     async def prepare(self) -> None:
         """Ask the Hub for the owner of the login or token; refuse all others."""
         try:

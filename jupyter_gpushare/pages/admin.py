@@ -66,7 +66,7 @@ class AdminPage(PageHandler):
             raise Refusal(NodeProblem("unavailable", answers[0].problem))
         message = (
             "Only administrators see everybody's GPUs. The node manager decides who is one: "
-            "administrators of this JupyterHub, and the groups that are configured for it."
+            "administrators of a JupyterHub, and the users and groups that are configured for it."
         )
         raise Refusal(NodeProblem("not_allowed", message))
 

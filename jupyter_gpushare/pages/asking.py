@@ -56,6 +56,13 @@ class Asking(web.RequestHandler):
 
     site: Site
 
+    def set_default_headers(self) -> None:
+        super().set_default_headers()
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Referrer-Policy", "same-origin")
+        self.clear_header("Server")
+
     @property
     def viewer(self) -> Viewer:
         raise NotImplementedError

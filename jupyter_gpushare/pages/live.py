@@ -39,12 +39,12 @@ _LARGEST_INCOMING: Final = 1024  # bytes; listeners need not send anything
 class Audience:
     """The present listeners: at most ``most``, and at most ``most_each`` of one person.
 
-    ``look_again``: seconds between two questions whether a login is still good.
+    ``look_again``: seconds between two questions whether a login is still good, if it is asked.
     """
 
     most: int
     most_each: int
-    look_again: float
+    look_again: float | None = None
     listeners: set[LiveHandler] = field(default_factory=set)
     by_viewer: Counter[str] = field(default_factory=Counter)
 
@@ -103,9 +103,9 @@ class LiveHandler(Asking, WebSocketHandler):
         hearing = [self._hear(node) for node in self._heard()]
         if self.site.hosts is not None:
             hearing.append(self._follow_pool(self.site.hosts))
-        self._tasks = [
-            loop.create_task(one) for one in (*hearing, self._tell(), self._look_again())
-        ]
+        if self.audience.look_again is not None:
+            hearing.append(self._look_again(self.audience.look_again))
+        self._tasks = [loop.create_task(one) for one in (*hearing, self._tell())]
 
     def on_message(self, message: str | bytes) -> None:
         """Listeners only listen."""
@@ -178,9 +178,9 @@ class LiveHandler(Asking, WebSocketHandler):
                     return
                 await asyncio.sleep(_AT_MOST_EVERY)
 
-    async def _look_again(self) -> None:
+    async def _look_again(self, pause: float) -> None:
         while True:
-            await asyncio.sleep(self.audience.look_again)
+            await asyncio.sleep(pause)
             if not await self.is_let_in():
                 self.close(LOGGED_OUT, "Your login has ended.")
                 return

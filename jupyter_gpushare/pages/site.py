@@ -18,7 +18,7 @@ from .viewer import Pool
 
 HERE: Final = Path(__file__).resolve().parent
 STATIC: Final = HERE / "static"
-_TEMPLATES: Final = HERE / "templates"
+TEMPLATES: Final = HERE / "templates"
 _TYPED: Final = re.compile(r"`([^`]+)`")
 
 
@@ -67,7 +67,7 @@ def make_templates(
     """Our templates, and those of the server ``around`` them; what is ``before`` ours wins."""
     templates = jinja2.Environment(
         loader=jinja2.ChoiceLoader(
-            [*before, jinja2.FileSystemLoader([str(_TEMPLATES)]), *around],
+            [*before, jinja2.FileSystemLoader([str(TEMPLATES)]), *around],
         ),
         autoescape=True,
         undefined=jinja2.ChainableUndefined,
@@ -89,14 +89,14 @@ def _utc(unix: float) -> datetime:
     return datetime.fromtimestamp(unix, UTC)
 
 
-def static_address(prefix: str) -> Callable[[str], str]:
-    """The address of a static file below ``prefix``; it changes with the file, for caches."""
+def static_address(folder: str) -> Callable[[str], str]:
+    """The address of a static file in ``folder``; it changes with the file, for caches."""
     marks = {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         for path in STATIC.iterdir()
         if path.is_file()
     }
-    return lambda name: f"{prefix}static/{name}?v={marks[name]}"
+    return lambda name: f"{folder}{name}?v={marks[name]}"
 
 
 def write_page(handler: web.RequestHandler, template: str, site: Site, **view: Any) -> None:

@@ -174,8 +174,7 @@ def budget_when(budget: Json) -> str:
 def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
     if allowed == 0 and used == 0:
         return (
-            "Your quota is 0 GPUs, so your notebooks run on the CPU. Ask the administrator of "
-            "this JupyterHub for one."
+            "Your quota is 0 GPUs, so your notebooks run on the CPU. Ask an administrator for one."
         )
     if used > allowed:
         return (

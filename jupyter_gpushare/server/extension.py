@@ -16,6 +16,8 @@ from traitlets import CaselessStrEnum, Dict, Int, Unicode, default
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.pages.live import Audience
+from jupyter_gpushare.pages.site import STATIC
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.adapters import framework_modules
 from jupyter_gpushare.protocol.address import (
@@ -45,6 +47,7 @@ from .live import LiveFeed, live_routes
 from .metrics import GpuShareCollector, Metrics
 from .notebooks import NotebookDoor
 from .otherpythons import OtherPythons
+from .pages import make_site, page_routes
 
 _TELL_WITHIN = 2.0  # seconds the node manager may take to hear of a kernel's end
 
@@ -60,6 +63,7 @@ class GpuShareExtension(ExtensionApp):
     name = "jupyter_gpushare"
     node: EmbeddedNode | None = None
     load_other_extensions = True
+    static_paths = [str(STATIC)]  # noqa: RUF012 - a trait
 
     socket = Unicode(
         None,
@@ -222,6 +226,7 @@ class GpuShareExtension(ExtensionApp):
             log=self.log,
         )
         self.feed = LiveFeed(self.link, self.live_limit)
+        self.audience = Audience(self.live_limit, self.live_limit)
         bus = server.event_logger
         assert bus is not None
         bus.register_event_schema(SCHEMA_PATH)
@@ -263,6 +268,10 @@ class GpuShareExtension(ExtensionApp):
         self.handlers.extend(rest_routes(self.link))
         self.handlers.extend(kernel_routes(self.pythons, self.elsewhere))
         self.handlers.extend(live_routes(self.feed))
+        assert self.serverapp is not None
+        settings = self.serverapp.web_app.settings
+        site = make_site(self.link, settings, self.static_url_prefix)
+        self.handlers.extend(page_routes(self.link, site, self.audience))
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         await self.start_services()
@@ -298,6 +307,7 @@ class GpuShareExtension(ExtensionApp):
         assert server is not None
         self.metrics.stop()
         self.feed.close()
+        self.audience.close()
         await self.lifecycle.stop()
         await self.events.close()
         await self.link.close()

@@ -75,19 +75,19 @@ def describe(state: LinkState) -> dict[str, Any]:
     return {"type": "unavailable", "reason": "unavailable", "message": state.message}
 
 
-class LiveHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
-    """One listener."""
+class Upgrades(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    """Decides who may listen before the connection is upgraded."""
 
     auth_resource = AUTH_RESOURCE
-
-    def initialize(self, feed: LiveFeed) -> None:
-        self.feed = feed
-        self._changed = asyncio.Event()
-        self._pump_task: asyncio.Task[None] | None = None
 
     @property
     def max_message_size(self) -> int:
         return _LARGEST_INCOMING
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else may listen now."""
+        raise NotImplementedError
 
     @ws_authenticated
     async def get(self, *args: str, **kwargs: str) -> None:
@@ -97,20 +97,33 @@ class LiveHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):
         )
         if not allowed:
             raise web.HTTPError(403, "You may not read gpushare's status on this server.")
-        if self.feed.full:
+        if self.is_full:
             raise web.HTTPError(503, "Too many live connections to this server.")
         upgraded: Awaitable[None] | None = super().get(*args, **kwargs)
         if upgraded is not None:
             await upgraded
+
+    def on_message(self, message: str | bytes) -> None:
+        """Listeners only listen."""
+
+
+class LiveHandler(Upgrades):
+    """One listener."""
+
+    def initialize(self, feed: LiveFeed) -> None:
+        self.feed = feed
+        self._changed = asyncio.Event()
+        self._pump_task: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.feed.full
 
     def open(self, *args: str, **kwargs: str) -> None:
         super().open(*args, **kwargs)
         self.feed.add(self)
         self._changed.set()
         self._pump_task = asyncio.get_running_loop().create_task(self._pump())
-
-    def on_message(self, message: str | bytes) -> None:
-        """Listeners only listen."""
 
     def on_close(self) -> None:
         self.feed.remove(self)

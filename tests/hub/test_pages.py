@@ -25,6 +25,7 @@ from schemathesis import GenerationMode
 from support.hub import RunningHub, Spawning, why_not
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
+from support.pageroutes import Who, visits
 
 from jupyter_gpushare.link import openapi
 from jupyter_gpushare.protocol.errors import RemoteError
@@ -123,59 +124,44 @@ def test_health_needs_no_login_and_says_nothing(hub: RunningHub) -> None:
     assert (answer.status_code, answer.text) == (200, "ok\n")
 
 
-GETS = (
-    *("", "admin", "admin/quota?environment=alice", "admin/revoke?lease=x"),
-    *("admin/drain?gpu=GPU-x", "usage.csv"),
-)
-ADMIN_GETS = (*GETS[1:5], "admin/usage.csv")
-POSTS = ("release", "keep", "admin/quota", "admin/revoke", "admin/drain")
-
-
-@pytest.mark.parametrize("path", [*GETS, "admin/usage.csv", "nowhere"])
-def test_who_is_not_logged_in_is_sent_to_log_in(hub: RunningHub, path: str) -> None:
+@pytest.mark.parametrize("path", ["usage.csv", "nowhere"])
+def test_a_browser_that_is_not_logged_in_is_sent_to_log_in(hub: RunningHub, path: str) -> None:
     answer = ask(hub, "GET", path, headers={"Accept": "text/html,*/*"})
     assert answer.status_code == 302
     assert answer.headers["location"].startswith("/hub/api/oauth2/authorize?")
 
 
-@pytest.mark.parametrize("path", POSTS)
-@pytest.mark.parametrize("token", [None, "0" * 32])
-def test_who_is_not_logged_in_changes_nothing(
-    hub: RunningHub, path: str, token: str | None
+@pytest.mark.parametrize("who", Who)
+def test_every_page_is_for_those_whom_the_node_manager_lets(
+    hub: RunningHub, tokens: dict[str, str], browsers: dict[str, httpx.Client], who: Who
 ) -> None:
-    answer = ask(hub, "POST", path, token, data={"lease": "x"})
-    assert answer.status_code == 403
-    assert "You are not logged in" in answer.text
-
-
-@pytest.mark.parametrize("path", ADMIN_GETS)
-def test_pages_of_administrators_are_theirs(
-    hub: RunningHub, browsers: dict[str, httpx.Client], path: str
-) -> None:
-    answer = browsers["alice"].get(PREFIX + path)
-    assert answer.status_code == 403
-    assert "Only administrators" in answer.text
-    if "revoke" not in path and "drain" not in path:
-        assert browsers["carol"].get(PREFIX + path).status_code == 200
-
-
-@pytest.mark.parametrize("path", [path for path in POSTS if path.startswith("admin/")])
-def test_forms_of_administrators_are_theirs(
-    hub: RunningHub, browsers: dict[str, httpx.Client], path: str
-) -> None:
-    xsrf = field_of(browsers["alice"])
-    answer = post(
-        browsers["alice"],
-        path,
-        _xsrf=xsrf,
-        environment="alice",
-        gpus="8",
-        lease="x",
-        gpu="GPU-x",
-        reason="mine",
-    )
-    assert answer.status_code == 403
-    assert "Only administrators" in answer.text
+    person = {Who.OTHER: "bob", Who.OWNER: "alice", Who.ADMIN: "carol"}.get(who)
+    with held(hub, tokens["alice"], "alices.ipynb", memory=GIB, kernel_id="k") as (client, lease):
+        gpu = client.call(Method.STATUS)["gpus"][0]["uuid"]
+        xsrf = field_of(browsers[person]) if person else "0" * 32
+        pages = {}
+        for visit in visits(lease, gpu):
+            fields = {**visit.fields, "_xsrf": xsrf} if visit.verb == "POST" else None
+            if person:
+                url = PREFIX + visit.path
+                answer = browsers[person].request(visit.verb, url, data=fields)
+            else:
+                html = {"Accept": "text/html,*/*"}
+                answer = ask(hub, visit.verb, visit.path, data=fields, headers=html)
+                unknown = ask(hub, visit.verb, visit.path, "0" * 32, data=fields, headers=html)
+                assert unknown.status_code == 403
+            assert answer.status_code == visit.code(who), (visit, answer.text)
+            pages[visit.path, visit.verb] = answer.text
+            if answer.status_code == 403:
+                wants = "Only administrators" if person else "You are not logged in"
+                assert wants in answer.text
+        shown = "alices.ipynb" in "".join(pages.values())
+        assert shown == (who in (Who.OWNER, Who.ADMIN))
+        assert ("Administration" in pages["", "GET"]) == (who is Who.ADMIN)
+        assert (lease in leases(hub, tokens["alice"])) == (who in (Who.ANONYMOUS, Who.OTHER))
+    if who is Who.ADMIN:
+        put_back = {"_xsrf": xsrf, "gpu": gpu, "action": "resume"}
+        assert post(browsers["carol"], "admin/drain", **put_back).status_code == 303
 
 
 def field_of(browser: httpx.Client) -> str:

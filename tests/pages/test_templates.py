@@ -75,8 +75,8 @@ def test_an_administrators_page_goes_before_the_hubs(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changes_has_a_new_address() -> None:
-    addresses = [static_address("/p/")(path.name) for path in STATIC.iterdir()]
-    assert all(one.startswith("/p/static/gpushare.") for one in addresses)
+    addresses = [static_address("/p/static/")(path.name) for path in STATIC.iterdir()]
+    assert all(one.startswith("/p/static/") for one in addresses)
     assert len({one.partition("?v=")[2] for one in addresses}) == len(addresses) > 1
 
 
