@@ -494,7 +494,7 @@ class _Lease:
 
     # -- on the session's thread -------------------------------------------------------------
 
-    def _ended(self, lease: str, message: str) -> None:
+    def _ended(self, lease: str, message: str, _released: bool) -> None:
         # Of a request that waits, the answer to it says why it ends.
         if self._grant is not None and lease == self._grant.lease:
             _tell(f"the lease has ended: {clean(message)}")

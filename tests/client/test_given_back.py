@@ -29,6 +29,14 @@ CONFIG = (
 )
 VISIBLE = "import os; print('visible:', os.environ.get('CUDA_VISIBLE_DEVICES'))"
 CPU = "visible: "
+#: Tells in a file when the kernel has heard that it lost its lease.
+WATCH = """
+import pathlib
+from jupyter_gpushare.client.acquire import broker
+def watch(session, hears):
+    session._on_lost = lambda *told: (hears(*told), pathlib.Path({path!r}).touch())
+watch(broker()._line.session, broker()._lost)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +107,27 @@ def test_run_all_after_a_release_is_run_all_before_it(
     again = [alice.ok(cell) for cell in cells]
     assert again[1].stream() == first[1].stream()
     assert len(leases(root)) == 1
+
+
+def test_who_releases_it_in_the_panel_is_not_told_so_by_the_next_cell(
+    node: RunningNode, alice: Kernel, root: NodeClient, tmp_path: Path
+) -> None:
+    alice.ok("import cupy")
+    heard = tmp_path / "heard"
+    with node.client("alice") as panel:
+        for revoke in (False, True):
+            alice.ok(WATCH.format(path=str(heard)))
+            (lease,) = leases(root)
+            if revoke:
+                root.call(Method.LEASE_REVOKE, lease=lease["id"], reason="Enough.")
+            else:
+                panel.call(Method.RELEASE, lease=lease["id"])
+            until(heard.exists, "the kernel hears of it")
+            heard.unlink()
+            said = alice.ok("x = cupy.ones()").stream("stderr")
+            assert ("Enough. A cell that uses cupy asks" in said) is revoke
+            assert ("has ended" in said) is revoke
+            assert len(leases(root)) == 1
 
 
 def test_using_it_is_enough(alice: Kernel, root: NodeClient) -> None:

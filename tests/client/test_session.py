@@ -33,7 +33,7 @@ class Recorder:
         self.queued: list[Mapping[str, Any]] = []
         self.on_waiting: Callable[[], None] = lambda: None
 
-    def on_lost(self, lease: str, message: str) -> None:
+    def on_lost(self, lease: str, message: str, _released: bool) -> None:
         self.lost.append((lease, message))
 
 

@@ -218,9 +218,7 @@ def test_a_parked_lease_is_had_back_parked(tmp_path: Path) -> None:
 def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
     with node_with(tmp_path, simulate="1x24GiB") as node:
         lost = threading.Event()
-        session = Session(
-            str(node.socket), lambda: "alice", 5.0, on_lost=lambda lease, message: lost.set()
-        )
+        session = Session(str(node.socket), lambda: "alice", 5.0, on_lost=lambda *_: lost.set())
         session.open()
         try:
             task = {"name": "train.py", "kind": "process"}

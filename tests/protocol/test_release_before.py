@@ -106,9 +106,7 @@ def test_todays_client_gets_along_with_an_old_node_manager() -> None:
 
     lost = threading.Event()
     with ScriptedNode(old) as node:
-        session = Session(
-            str(node.socket), lambda: None, 5.0, on_lost=lambda lease, message: lost.set()
-        )
+        session = Session(str(node.socket), lambda: None, 5.0, on_lost=lambda *_: lost.set())
         session.open()
         asked = next(one["params"] for one in CALLS if one["call"] == "request")
         lease = session.request(asked, lambda notice: None, lambda: None, 5.0)["lease"]

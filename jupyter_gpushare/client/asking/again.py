@@ -42,9 +42,11 @@ class AskingAgain:
             return self._frameworks.names(late_too=False)
         return loaded
 
-    @property
-    def words(self) -> str:
-        """When a kernel asks again, and for what, in a sentence or two."""
+    def words(self, which: str = "The next") -> str:
+        """When a kernel asks again, and for what, in a sentence or two.
+
+        ``which`` cell: ``A`` cell, where the sentence may be read in the next one.
+        """
         from ..words.render import ask_words
 
         frameworks, wishes = self.frameworks, self._broker.wishes
@@ -60,7 +62,7 @@ class AskingAgain:
             when = "Cells run without a GPU until `%gpushare request` or the import of a framework"
             return f"{when}, which asks for {what}.{more}" if more else f"{when}."
         when = f"cell that uses {' or '.join(frameworks)}" if frameworks else "start of CUDA"
-        return f"The next {when} asks for {what} again.{more}"
+        return f"{which} {when} asks for {what} again.{more}"
 
     def granted(self) -> None:
         """There is a lease again."""

@@ -601,17 +601,17 @@ class Broker:
             gpus = [{"uuid": uuid, "memory": size} for uuid, size in limits.items()]
             self._line.session.gave(Give.LIFT, lease, limits=gpus, live=live)
 
-    def _lost(self, lease: str, message: str) -> None:
-        """Called on the session's thread."""
+    def _lost(self, lease: str, message: str, released: bool) -> None:
+        """Called on the session's thread. What is said may be read in a later cell only."""
         was_parked = self._holding.parked == lease
         if not self._holding.lose(lease, message):
             return
+        # A person who released it between two cells knows; the next cell shows what it asks for.
+        say = self._say.now if released and not cuda_started() else self._say
         if was_parked:
             if self._aside.holds:
-                message += (
-                    " Its GPU memory stays in host memory; the next cell asks for a new lease."
-                )
-            self._say(f"The parked GPU lease of this process has ended: {message}")
+                message += " Its GPU memory stays in host memory until this kernel has a new lease."
+            say(f"The parked GPU lease of this process has ended: {message}")
             return
         if cuda_started():
             what = (
@@ -622,8 +622,8 @@ class Broker:
             )
         else:
             again = "Starting it again asks for a new one."
-            what = display.advice(self.again.words, again)
-        self._say(f"The GPU lease of this process has ended: {message} {what}")
+            what = display.advice(self.again.words("A"), again)
+        say(f"The GPU lease of this process has ended: {message} {what}")
         self.again.given_back()
 
     def _noticed(self, message: Notification) -> None:

@@ -9,7 +9,7 @@ from ...protocol import names
 from ...protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ...protocol.messages import Method, Notification
 from ..errors import NodeUnavailable
-from ..session.session import Link, Session
+from ..session.session import Link, OnLost, Session
 from ..words.settings import Settings, read_token
 
 
@@ -21,7 +21,7 @@ class Line:
         environ: Mapping[str, str],
         settings: Callable[[], Settings],
         *,
-        on_lost: Callable[[str, str], None],
+        on_lost: OnLost,
         on_notice: Callable[[Notification], None],
     ) -> None:
         self._environ = environ

@@ -314,7 +314,7 @@ class GpuShareMagics(Magics):
         if told is None:
             told = "This kernel holds no GPU, so there is nothing to give back."
         # Where CUDA runs, the next cell asks for nothing: it says that it has no lease.
-        self._tell(told if cuda_started() else f"{told} {broker().again.words}")
+        self._tell(told if cuda_started() else f"{told} {broker().again.words()}")
 
     def _cpu(self, words: list[str]) -> None:
         _nothing_more("cpu", words)

@@ -157,14 +157,21 @@ def _away(path: str, seconds: float) -> str:
     )
 
 
+#: Hears of a lease that has ended, why, and whether its own person has released it.
+OnLost = Callable[[str, str, bool], None]
+#: The reason of such an end in the notice.
+_RELEASED: Final = "released"
+
+
 class Session:
     """One connection to the node manager. Thread-safe; ``open``, or the first call, starts its
     thread.
 
     ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
     bounds connecting and each answer. A request for GPUs waits ``outage`` seconds for a
-    node manager that was there and is away. ``on_lost(lease, message)``
-    and ``on_notice(notification)`` are called on the session's thread.
+    node manager that was there and is away. ``on_lost(lease, message, released)``
+    and ``on_notice(notification)`` are called on the session's thread. ``released``: the person
+    gave the lease back, in the panel, say.
     """
 
     def __init__(
@@ -174,7 +181,7 @@ class Session:
         timeout: float,
         *,
         outage: float = OUTAGE,
-        on_lost: Callable[[str, str], None] = lambda lease, message: None,
+        on_lost: OnLost = lambda lease, message, released: None,
         on_notice: Callable[[Notification], None] = lambda notice: None,
     ) -> None:
         self.path = path
@@ -783,7 +790,7 @@ class Session:
                 known = lease in self._secrets
             if known and isinstance(lease, str):
                 self.let_go(lease)
-                self._on_lost(lease, error.message)
+                self._on_lost(lease, error.message, False)
 
     def _notified(self, message: Notification) -> None:
         params = message.params
@@ -805,7 +812,8 @@ class Session:
                 known = lease in self._secrets
             if known:
                 self.let_go(lease)
-                self._on_lost(lease, str(params.get("message", "")))
+                released = params.get("reason") == _RELEASED
+                self._on_lost(lease, str(params.get("message", "")), released)
         self._on_notice(message)
 
 

@@ -193,13 +193,13 @@ describe('LeasesView', () => {
       COMMANDS
     );
     const row = container.querySelector('.jp-gpushare-row');
-    expect(row?.textContent).toContain('Parked in 42 s');
+    expect(row?.textContent).toContain('Will be parked in 42 s');
     fireEvent.click(
       screen.getByRole('button', { name: 'Keep the GPU of train.ipynb' })
     );
     expect(ran).toEqual([{ command: CommandIDs.keep, args: { lease: 'a' } }]);
     model.setStatus(aStatus({ leases: [aLease('a')] }));
-    expect(container.textContent).not.toMatch(/Parked in|taken back/);
+    expect(container.textContent).not.toMatch(/parked in|taken back/);
     expect(screen.queryByRole('button', { name: /^Keep the/ })).toBeNull();
   });
 

@@ -30,8 +30,8 @@ export function formatCountdown(
 /** When a lease is parked, in few words: for a countdown. */
 export function warningText(left: number, trans: TranslationBundle): string {
   return left > 0
-    ? trans.__('Parked in %1', formatCountdown(left, trans))
-    : trans.__('Parked now');
+    ? trans.__('Will be parked in %1', formatCountdown(left, trans))
+    : trans.__('Is being parked');
 }
 
 /** The same for those who are told of it only now and then; `step` is at least what is left. */

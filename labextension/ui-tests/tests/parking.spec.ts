@@ -56,18 +56,18 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   const panel = await GpuPanel.open(page);
   const row = panel.lease('lunch.ipynb');
   await expect(row).toContainText(/Idle for .* · GPU 0/);
-  await expect(row).not.toContainText('Parked in');
+  await expect(row).not.toContainText('Will be parked');
 
   const bobs = await labOf(gpushare.bob);
   const his = await openOf(gpushare.bob, bobs, 'eager.ipynb', [TAKE]);
   await his.run(0);
 
   // The warning is in three places, and each of them can be reached.
-  await expect(row).toContainText(/Parked in \d+ s/);
+  await expect(row).toContainText(/Will be parked in \d+ s/);
   const countdown = page.locator(
     '.jp-NotebookPanel:not(.lm-mod-hidden) .jp-gpushare-countdown'
   );
-  await expect(countdown).toHaveText(/^Parked in \d+ s$/);
+  await expect(countdown).toHaveText(/^Will be parked in \d+ s$/);
   await expect(countdown).toBeVisible();
   const left = async (): Promise<number> =>
     Number(/\d+/.exec(await countdown.innerText())?.[0]);

@@ -75,7 +75,7 @@ class Actor:
 
     # On the session's thread.
 
-    def _lost(self, lease: str, message: str) -> None:
+    def _lost(self, lease: str, message: str, _released: bool) -> None:
         self.log.note(Saw.LOST, lease=lease, message=message)
         if lease == self.lease:
             self.lease = None
