@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..protocol import said
 from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from .node import connect
-from .status import health, out_of_service
 from .table import table
 from .verb import Refused, UsageError, Verb, flag, option
 
@@ -21,13 +21,20 @@ class GpuListApp(Verb):
 
     def run(self, arguments: list[str]) -> int:
         with connect() as node:
-            gpus = node.call(Method.STATUS)["gpus"]
+            status = node.call(Method.STATUS)
+        gpus, now = status["gpus"], status["node"]["time"]
         rows = [
-            (gpu_number(gpu), gpu["uuid"], gpu["name"], format_size(gpu["memory"]), health(gpu))
+            (gpu_number(gpu), gpu["uuid"], gpu["name"], format_size(gpu["memory"]), service)
             for gpu in gpus
+            if (service := said.texts(_problems(gpu), now))
         ]
         heads = ("GPU", "UUID", "NAME", "MEMORY", "SERVICE")
         return self.say({"gpus": gpus}, table(heads, rows) if rows else "No GPUs.")
+
+
+def _problems(gpu: Any) -> list[said.Document]:
+    """Why it takes no leases; else its health."""
+    return said.about(gpu, "problem") or said.about(gpu, "health")
 
 
 class ServiceVerb(Verb):
@@ -57,11 +64,16 @@ class ServiceVerb(Verb):
                 done.append(node.call(method, gpu=uuid, **params))
                 if not self.json:
                     out, changed = done[-1]["out_of_service"], done[-1]["changed"]
-                    service = "in service" if out is None else out_of_service(out)
+                    service = "in service" if out is None else _out(out["leases"])
                     print(f"GPU {name}: {'' if changed else 'already '}{service}")
         if self.json:
             self.print_json({"gpus": done})
         return 0
+
+
+def _out(leases: int) -> str:
+    left = {0: "empty", 1: "1 lease there"}.get(leases, f"{leases} leases there")
+    return f"out of service ({left})"
 
 
 class GpuDrainApp(ServiceVerb):

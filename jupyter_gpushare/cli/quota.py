@@ -218,7 +218,7 @@ def _idle(seconds: float | None) -> str:
 
 def _hours(quota: Mapping[str, Any]) -> str:
     """The budget, with what is spent of it where that is told."""
-    from ..client.words.render import format_hours
+    from ..protocol.said import format_hours
 
     budget = quota.get("budget")
     when = (budget or quota).get("when")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from .leases import short
 from .node import connect, whole_status
 from .verb import Refused, UsageError, Verb, option
 
@@ -36,6 +35,7 @@ class ReleaseApp(Verb):
     def run(self, arguments: list[str]) -> int:
         if not arguments:
             raise UsageError("release which lease? `jupyter gpushare leases` lists them.")
+        from ..client.words.render import short
         from ..protocol.messages import Method
 
         done = []

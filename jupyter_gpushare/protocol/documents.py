@@ -129,6 +129,7 @@ SUBJECTS: Final = (
         "more",
     ),
     *("node", "you", "simulated", "host_memory", "problem", "left_out", "quotas_as_of", "waits"),
+    *("preset", "others"),
 )
 TONES: Final = ("plain", "good", "info", "muted", "warn", "bad")
 

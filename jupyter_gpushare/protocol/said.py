@@ -25,8 +25,7 @@ _LONGEST: Final = 2000
 
 def says(document: object) -> list[Document]:
     """The sentences of a document; none where a node manager composes none."""
-    found = document.get("says") if isinstance(document, Mapping) else None
-    return [one for one in found or () if isinstance(one, Mapping)]
+    return _rows(document, "says")
 
 
 def about(document: object, *subjects: str) -> list[Document]:
@@ -37,7 +36,7 @@ def about(document: object, *subjects: str) -> list[Document]:
 def text_of(said: Document, now: float) -> str:
     """One sentence in words; ``now`` is the node's time, Unix seconds."""
     words = _plain(said.get("text", "")).split("{}")
-    figures = [figure(one, now) for one in said.get("figures") or ()]
+    figures = [figure(one, now) for one in _rows(said, "figures")]
     figures += ["?"] * (len(words) - 1 - len(figures))
     return words[0] + "".join(map("".join, zip(figures, words[1:], strict=False)))
 
@@ -99,6 +98,11 @@ def clock(at: float, now: float) -> str:
     within = abs(at - now) < 6 * 86400
     form = "%H:%M" if same_day else "%a %H:%M" if within else "%d %b %H:%M"
     return time.strftime(form, moment)
+
+
+def _rows(document: object, name: str) -> list[Document]:
+    found = document.get(name) if isinstance(document, Mapping) else None
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
 def _number(value: object) -> float | None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from golden.situations import DOCUMENTS, SITUATIONS
+
+from jupyter_gpushare.node.views.compose import leases, quotas
+from jupyter_gpushare.protocol.documents import SUBJECTS, TONES
+from jupyter_gpushare.protocol.said import text_of
 
 
 def test_each_document_is_of_a_situation() -> None:
@@ -19,3 +24,62 @@ def test_the_documents_are_what_the_product_makes(name: str) -> None:
     for viewer, document in SITUATIONS[name]().documents().items():
         assert document == kept.pop(viewer)
     assert not kept
+
+
+def sentences() -> list[dict[str, Any]]:
+    """All that is said in any of the situations."""
+    found: list[dict[str, Any]] = []
+
+    def look(value: Any) -> None:
+        for part in value.values() if isinstance(value, dict) else value:
+            if isinstance(part, dict | list):
+                look(part)
+        if isinstance(value, dict):
+            found.extend(value.get("says") or ())
+
+    for situation in SITUATIONS.values():
+        look(situation().documents())
+    return found
+
+
+#: What stands in a column, a list of facts or a line: words, and no sentence.
+FRAGMENTS = {"who", "what", "where", "state", "memory", "held", "class", "asks", "waited", "place"}
+FRAGMENTS |= {"ahead", "takes", "tasks", "busy", "used", "part", "health", "quota", "source"}
+FRAGMENTS |= {"left", "weight", "budget", "host_memory", "node", "preset", "summary"}
+FRAGMENTS |= {"countdown", "turns"}
+
+
+def test_each_sentence_stands_alone_and_its_figures_are_known() -> None:
+    for one in sentences():
+        assert one["about"] in SUBJECTS, one
+        assert one["tone"] in TONES, one
+        assert one["text"].count("{}") == len(one.get("figures", ())), one
+        words = text_of(one, 1_700_000_000.0)
+        assert "?" not in words, one
+        assert "None" not in words, one
+        if one["about"] not in FRAGMENTS:
+            assert words[0].isupper() or not words[0].isalpha(), words
+            assert words.endswith((".", "!")), words
+
+
+#: Of these subjects each word that there is.
+WORDS = (
+    ("state", {word for _tone, word, _hint in leases.STATES.values()} - {"waiting", "ended"}),
+    ("parked", set(leases._RUNGS.values())),
+    ("interrupted", set(leases._INTERRUPTIONS.values())),
+    ("ability", set(leases._ABILITIES.values())),
+    ("warning", set(leases._WARNINGS.values())),
+    ("over", set(leases._OVER_NEXT.values())),
+    ("promise", {f"The reason: {why}." for why in leases.WHY_LATE.values()}),
+    ("promise", set(leases._PROMISES.values())),
+    ("source", set(quotas._SOURCES.values())),
+)
+
+
+def test_some_situation_has_each_word() -> None:
+    said: dict[str, str] = {}
+    for one in sentences():
+        said[one["about"]] = f"{said.get(one['about'], '')}\n{one['text']}"
+    missing = {word for about, known in WORDS for word in known if word not in said[about]}
+    # A promise that is over leaves its row at once.
+    assert missing <= {"Kept", "It was promised", f"The reason: {leases.WHY_LATE['undone']}."}

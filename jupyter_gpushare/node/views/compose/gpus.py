@@ -82,13 +82,12 @@ def _parts(gpu: doc.Gpu) -> Iterator[doc.Said]:
 
 def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc.Said]:
     if gpu["problem"] is not None:
-        yield said("problem", "It takes no leases: {}", name(gpu["problem"], 500), tone="bad")
+        yield said("problem", f"It takes no leases: {_ended(gpu['problem'])}", tone="bad")
     if (out := gpu.get("out_of_service")) is not None:
         by = f" ({name(out['by'])})" if out["by"] else ""
         still = {0: "It is empty.", 1: "1 lease is still there."}
         words = still.get(out["leases"], f"{out['leases']} leases are still there.")
-        reason = name(out["reason"], 500).removesuffix(".")
-        yield said("problem", f"Out of service: {reason}{by}. {words}", tone="warn")
+        yield said("problem", f"Out of service{by}: {_ended(out['reason'])} {words}", tone="warn")
     for one in gpu["squatters"]:
         who = "A process" if one["pid"] is None else f"Process {one['pid']}"
         used = "memory" if one["memory"] is None else size(one["memory"])
@@ -104,6 +103,12 @@ def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc
     if gpu["lifted"]:
         words = "Limits are lifted by {} for now."
         yield said("lifted", words, size(gpu["lifted"]), tone="muted", hint=LIFTED_HINT)
+
+
+def _ended(sentence: str) -> str:
+    """With a full stop, where it has none."""
+    told = name(sentence, 500)
+    return told if told.endswith((".", "!", "?")) else f"{told}."
 
 
 def _residents(gpu: doc.Gpu, there: Sequence[doc.Lease]) -> Text:

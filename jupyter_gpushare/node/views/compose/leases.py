@@ -396,7 +396,7 @@ def _waits(row: doc.Lease, near: Near, now: float) -> Text:
         told.append(text(", about {} more", about(expected)))
     told.append(Text(": next in line." if place == 1 else f": number {place} in line."))
     if near.computing:
-        told.append(Text(f" {listed(near.computing)} has the turn."))
+        told.append(Text(f" The turn is with {listed(near.computing)}."))
     else:
         told.append(Text(" The memory that the last one left is not free yet."))
     return join(told, "")

@@ -26,11 +26,22 @@ def says(status: doc.StatusHead) -> Iterator[doc.Said]:
     if (told := node.get("quotas_as_of")) is not None:
         words = "JupyterHub does not answer. Quotas of its groups are those of {} ago."
         yield said("quotas_as_of", words, since(told), tone="warn")
-    yield said("node", f"GPUs of {name(node['name'])}{' (simulated)' if node['simulated'] else ''}")
+    simulated = " (simulated)" if node["simulated"] else ""
+    words = "GPUs of {}{}, node manager {}, up {}"
+    yield said("node", words, node["name"], simulated, node["version"], since(node["started"]))
     if node["simulated"]:
         yield said("simulated", _SIMULATED, tone="info")
     role = ", administrator" if status["admin"] else ""
     yield said("you", f"You are {name(status['environment'])}{role}.")
+    if (preset := node.get("preset")) is not None:
+        yield said("preset", name(preset["text"], 500), label="Preset")
+    if (more := status.get("more")) is not None:
+        for number, what in (
+            (more["leases"], "leases of others"),
+            (more["queue"], "waiting requests of others"),
+        ):
+            if number:
+                yield said("others", f"{number} more {what} are not shown.", tone="muted")
     if used := node["parked_memory"]:
         yield _host_memory(used, node["parked_memory_limit"])
     yield from _waits(status["waits"])

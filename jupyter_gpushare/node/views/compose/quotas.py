@@ -12,9 +12,9 @@ from .text import Text, count, hours, join, listed, name, said, size, text
 
 _SOURCES: Final = {
     "default": "the default for everybody",
-    "user": "the configuration",
-    "override": "an administrator",
-    "pool": "the pool, for all its hosts together",
+    "user": "set for you in the configuration",
+    "override": "set for you by an administrator",
+    "pool": "the pool's, for all its hosts together",
 }
 _LOWERED: Final = (
     "The quota was lowered while you held more. Nothing is taken from you, but {} must come back "
@@ -43,17 +43,13 @@ def says(
     if quota["weight"] != 1:
         hint = "When several wait, GPUs are shared in proportion to the weights."
         facts.append(said("weight", f"{quota['weight']:g}", label="Weight", hint=hint))
-    return [*facts, said("source", _source(quota), label="Set by")]
+    return [*facts, said("source", _source(quota), label="Source")]
 
 
 def _source(quota: doc.HeldQuota) -> str:
     groups = [name(group) for group in quota.get("from_groups", ())]
     if quota["source"] == "group":
-        return (
-            f"your group{'s' if len(groups) > 1 else ''} {listed(groups)}"
-            if groups
-            else "your group"
-        )
+        return f"from your group{'s' * (len(groups) > 1)} {listed(groups or [''])}".rstrip()
     return _SOURCES.get(quota["source"], quota["source"])
 
 
