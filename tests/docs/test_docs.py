@@ -102,6 +102,33 @@ def test_contributing_names_all_packages_and_what_to_read_first():
     assert [file for file in files if not (ROOT / "jupyter_gpushare" / file).exists()] == []
 
 
+@pytest.mark.parametrize(
+    ("page", "heading", "quoted"),
+    [
+        ("how-to/promises.md", "How the promise is kept", r"(?s)```text\n(.*?)```"),
+        ("how-to/promises.md", "When it cannot be kept", r"(?m)^\| (?!the reason)([^|-][^|]+) \|"),
+    ],
+)
+def test_what_pages_quote_of_a_status_is_what_the_node_manager_says(page, heading, quoted):
+    texts = set()
+    for file in (ROOT / "tests/golden/documents").glob("*.json"):
+        texts |= set(re.findall(r'"text": "((?:[^"\\]|\\.)*)"', file.read_text("utf-8")))
+    said = {_without_figures(text) for text in texts}
+    text = (ROOT / "docs" / page).read_text("utf-8").partition(f"## {heading}\n")[2]
+    lines = [
+        line
+        for part in re.findall(quoted, text.partition("\n## ")[0])
+        for line in part.splitlines()
+    ]
+    assert lines
+    assert [one for one in lines if not any(_without_figures(one) in other for other in said)] == []
+
+
+def _without_figures(text: str) -> str:
+    """A sentence with ``#`` for each figure, time and size."""
+    return re.sub(r"\{\}|\d(?:[\d.,:]*\d)?(?: (?:s|min|h|d|MiB|GiB)\b)?", "#", text)
+
+
 def test_each_section_that_runs_on_real_gpus_is_told():
     tree = ast.parse((ROOT / "tests/hardware/sections.py").read_text("utf-8"))
     sections = next(
