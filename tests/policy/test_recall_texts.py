@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpushare.policy.say.texts import ask_back_text, park_warning_text
+from jupyter_gpushare.policy.say.texts import ask_back_text, park_warning_text, stop_text
 from jupyter_gpushare.policy.words.recalls import Why
-
-#: Asked while their code runs: nothing may be said of an idle kernel.
-RUNNING = (*(Why.QUANTUM, Why.MOVED, Why.SERVED, Why.PROMISED, Why.BEYOND, Why.RECLAIMED_AT_WORK),)
+from jupyter_gpushare.protocol import documents
+from jupyter_gpushare.protocol.shapes import Words, shapes
 
 
 @pytest.mark.parametrize("why", Why)
-def test_why_a_task_was_asked(why: Why) -> None:
+def test_each_reason_stands_in_every_sentence(why: Why) -> None:
+    because = f"because {why.reason.because}."
     said = ask_back_text(why)
-    assert said.endswith(".")
-    assert said.count(".") == 1, "one sentence"
-    assert "idle" not in said or why not in RUNNING
-    assert ("taken back" in said) is (why not in (*RUNNING, Why.WISHED))
+    assert said.endswith(because)
+    assert ("idle" in said.replace(because, "")) is not bool(why.reason.asks)
+    assert because in park_warning_text(why, 30.0)
+    assert stop_text(why, 60.0).endswith(because)
+    assert len({one.reason.because for one in Why}) == len(Why)
+
+
+def test_the_administrators_words_come_first() -> None:
+    assert ask_back_text(Why.OUT_OF_SERVICE, "A fan is broken.").endswith(": A fan is broken.")
+    said = park_warning_text(Why.OUT_OF_SERVICE, 9.0, "A fan is broken.")
+    assert "because A fan is broken. " in said
 
 
 @pytest.mark.parametrize("why", Why)
-def test_why_an_idle_task_will_be_asked(why: Why) -> None:
-    said = park_warning_text(why, 30.0)
-    assert said.startswith("This kernel is idle: its GPU will be taken back in 30 seconds, ")
-    assert "because " in said or why is Why.IDLE
+def test_the_wire_declares_the_words_of_each_reason(why: Why) -> None:
+    # Its own person's wish is not told.
+    assert why is Why.WISHED or why.word in words_of(documents.Recall, "why")
+    assert why.reason.warned in words_of(documents.Warning, "reason")
+    assert not why.at_work or why.reason.leaves in words_of(documents.Interruption, "what")
 
 
-def test_the_words_differ() -> None:
-    assert len({ask_back_text(why) for why in Why}) == len(Why)
-    assert ask_back_text(Why.OUT_OF_SERVICE, "A fan is broken.").endswith(": A fan is broken.")
+def words_of(kind: type, field: str) -> tuple[str, ...]:
+    (words,) = (one for one in shapes(kind)[field].said if isinstance(one, Words))
+    return words

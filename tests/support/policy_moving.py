@@ -28,7 +28,7 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.words.recalls import AT_WORK, MEMORY, Give, RecallPhase, Why
+from jupyter_gpushare.policy.words.recalls import MEMORY, Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Moving, TurnPhase
 from support.policy_turns import CONFIG, Actor, TakingTurns, TurnWorld
 from support.policy_world import GIB, gpu
@@ -69,7 +69,7 @@ class MovingWorld(TurnWorld):
         decision = super().run(command)
         for event in self.history[before:]:
             if isinstance(event, ev.RecallMoved) and event.give in MEMORY:
-                asked = event.phase is RecallPhase.TOLD and event.why in AT_WORK
+                asked = event.phase is RecallPhase.TOLD and event.why.at_work
                 if asked and event.lease in self.actors:
                     self.wanted.add(event.lease)
             elif isinstance(event, ev.RecallMoved) and event.give is Give.STOP:
@@ -116,7 +116,7 @@ class MovingWorld(TurnWorld):
         if not isinstance(event, ev.RecallMoved) or event.phase is not RecallPhase.TOLD:
             return
         stop, lease = before.recall(event.lease, Give.STOP), before.leases[event.lease]
-        if event.why in AT_WORK:
+        if event.why.at_work:
             assert stop is None or not stop.is_out, "it saves its state, and is to move"
         if event.give is Give.STOP:
             memory = before.memory_recall(event.lease)

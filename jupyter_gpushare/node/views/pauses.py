@@ -23,7 +23,7 @@ from ...policy.words.events import (
     TurnMoved,
 )
 from ...policy.words.model import Activity, GpuUuid, LeaseId
-from ...policy.words.recalls import AT_WORK, MEMORY, RecallPhase, Why
+from ...policy.words.recalls import MEMORY, RecallPhase, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ..host.outcome import Outcome
@@ -103,7 +103,7 @@ class Pauses:
         is_told = isinstance(event, RecallMoved) and event.phase is RecallPhase.TOLD
         if isinstance(event, RecallMoved) and event.give not in MEMORY:
             return
-        if is_told and isinstance(event, RecallMoved) and event.why in AT_WORK:
+        if is_told and isinstance(event, RecallMoved) and event.why.at_work:
             self._leaves[event.lease] = _Leaves(event.why)
         else:
             self._leaves.pop(event.lease, None)

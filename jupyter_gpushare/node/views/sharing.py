@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from ...policy.books import compute, shares
 from ...policy.books.state import Lease, State
 from ...policy.turns import expected, order
@@ -73,10 +71,6 @@ def of_lease(
     }
 
 
-#: The word for a task that is asked for its memory while it computes.
-_LEAVES: Final = {Why.MOVED: "moves", Why.SERVED: "makes_way", Why.RECLAIMED_AT_WORK: "makes_way"}
-
-
 def _interruption(
     state: State,
     lease: Lease,
@@ -90,8 +84,8 @@ def _interruption(
         return {"what": "stops", "until": stop.since + config.stop_grace + offset}
     recall = state.memory_recall(lease.id)
     why = recall.why if recall is not None and (recall.is_out or recall.moving) else away
-    if why in _LEAVES:
-        return {"what": _LEAVES[why], "until": None}
+    if why is not None and why.at_work:
+        return {"what": why.reason.leaves, "until": None}
     turn = state.turns.get(lease.id)
     lock = turn.lock if turn is not None and turn.phase is TurnPhase.WAITS else None
     if lock is not None and lock.since <= at < lock.until:

@@ -359,7 +359,7 @@ class Sheet:
         return {**row, "mine": True} if view is View.OWN else row
 
     def _near(self, lease: Lease, view: View) -> of_leases.Near:
-        """Whom a task shares its GPUs with."""
+        """What there is to know around a task."""
         state = self._state
         there = {
             other.id: other
@@ -377,6 +377,7 @@ class Sheet:
                 if other.environment == lease.environment and other.phase is LeasePhase.HELD
             ]
         )
+        recall = state.memory_recall(lease.id)
         return of_leases.Near(
             sharers=tuple(sorted({_task_name(other) for other in own})),
             computing=tuple(
@@ -386,6 +387,7 @@ class Sheet:
             ),
             behind=sum(turn.phase is TurnPhase.WAITS for turn in turns.values()),
             quantum=self._config.quantum,
+            because="" if recall is None else recall.why.reason.because,
         )
 
     @staticmethod
@@ -834,14 +836,6 @@ def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfi
     return None if at is None else at + offset
 
 
-#: Older panels know no other words; `gpus` say that one is out of service.
-_WARNED_OF: Final = {
-    Why.OUT_OF_SERVICE: Why.IDLE,
-    Why.GROWS: Why.CONTENDED,
-    Why.RECLAIMED: Why.CONTENDED,
-}
-
-
 def _parking(
     lease: Lease, recall: Recall | None, offset: float, config: PolicyConfig
 ) -> doc.LeaseParking:
@@ -850,7 +844,7 @@ def _parking(
     warning: doc.Warning | None = None
     if recall is not None and recall.warned_at is not None:
         at = recall.warned_at + config.notify_before + offset
-        warning = {"reason": _WARNED_OF.get(recall.why, recall.why).value, "at": at}
+        warning = {"reason": recall.why.reason.warned, "at": at}
     ability: doc.Ability | None = None
     if lease.ability is not None:
         ability = {"rung": lease.ability[0].value, "why": lease.ability[1]}

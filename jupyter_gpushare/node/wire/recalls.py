@@ -11,7 +11,7 @@ from ...policy.say.effects import TellOverLimit, WarnOfRecall
 from ...policy.say.texts import ask_back_text, over_limit_text, park_warning_text, stop_text
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import Allocation, GpuUuid, LeaseId
-from ...policy.words.recalls import AT_WORK, MEMORY, Give, Recall, RecallPhase, Why
+from ...policy.words.recalls import MEMORY, Give, Recall, RecallPhase, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 
@@ -42,7 +42,7 @@ def recall_notice(
         for part in (lease.allocations if is_memory else ())
     ]
     said = ask_back_text(recall.why, _why_out(state, lease, recall.why)) if is_memory else ""
-    return _asks(lease.id, give, recall.why, gpus, said, gate=is_memory and recall.why in AT_WORK)
+    return _asks(lease.id, give, recall.why, gpus, said, gate=is_memory and recall.why.at_work)
 
 
 def stop_notice(lease: Lease, recall: Recall, config: PolicyConfig) -> doc.Recall:
@@ -86,22 +86,12 @@ def _asks(
     return {
         "lease": lease,
         "give": give.value,
-        "why": _word(why),
+        "why": why.word,
         "gate": gate,
         "gpus": gpus,
         "message": message,
         "number": number,
     }
-
-
-def _word(why: Why) -> str:
-    """The word for programs: who needs more than is left there waits for it, as others do.
-
-    So does a task to which something was promised.
-    """
-    if why in (Why.GROWS, Why.PROMISED):
-        return Why.CONTENDED.value
-    return Why.QUANTUM.value if why is Why.BEYOND else why.value
 
 
 def _why_out(state: State, lease: Lease, why: Why) -> str:
@@ -138,7 +128,7 @@ def park_warning(
     """The notice to an idle task's people, ``seconds`` before it is asked."""
     return {
         "lease": effect.lease,
-        "reason": _word(recall.why),
+        "reason": recall.why.word,
         "seconds": effect.seconds,
         "message": park_warning_text(
             recall.why, effect.seconds, _why_out(state, lease, recall.why)

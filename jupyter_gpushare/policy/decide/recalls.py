@@ -18,7 +18,7 @@ from ..words.model import (
     RefusalReason,
     Rung,
 )
-from ..words.recalls import AT_WORK, NOTHING_STAYS, Give, Recall, RecallPhase, Why
+from ..words.recalls import Give, Recall, RecallPhase, Why
 from ..words.turns import TurnEnd, TurnPhase
 from .draft import Decision, Done, Draft, Refuse
 from .own import of_task, unknown_lease
@@ -82,7 +82,7 @@ def _is_at_work(state: State, lease: Lease) -> bool:
     recall = state.memory_recall(lease.id)
     if recall is None or recall.why is Why.RECLAIMED_AT_WORK:
         return False  # what the pool asked back it does not have again by itself
-    asked = recall.why in AT_WORK and (recall.is_out or recall.moving > 0)
+    asked = recall.why.at_work and (recall.is_out or recall.moving > 0)
     return asked and computes(lease)
 
 
@@ -147,9 +147,9 @@ def _gives_at_gate(state: State, lease: Lease, recall: Recall | None) -> bool:
     return (
         recall is not None
         and recall.is_asked
-        and recall.why in AT_WORK
+        and recall.why.at_work
         and lease.phase is LeasePhase.HELD
-        and (recall.why in NOTHING_STAYS or recall.moving > 0 or state.has_line)
+        and (recall.why.reason.nothing_stays or recall.moving > 0 or state.has_line)
     )
 
 

@@ -25,7 +25,7 @@ from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId
-from ..words.recalls import AT_WORK, FREES, NOTHING_STAYS, Give, RecallPhase, Why
+from ..words.recalls import FREES, Give, RecallPhase, Why
 from . import ending, growing, moving, offers, patience, sources, stopping
 from .choosing import fewest
 from .offers import Offer
@@ -145,7 +145,7 @@ def _for_memory(
     for offer in ripe:
         if not offer.if_needed:
             going.add(offer.lease)
-            keep = () if offer.why in NOTHING_STAYS else _residue(state, offer.lease, config)
+            keep = () if offer.why.reason.nothing_stays else _residue(state, offer.lease, config)
             yield first_step(state, config, at, offer, keep)
     if state.problem is not None:
         return
@@ -185,10 +185,6 @@ def _for_memory(
             yield first_step(state, config, at, offer, _may_stay(state, name, asked, slack))
 
 
-#: Nobody could keep anything: a task over its limit, and one that goes on in a moment.
-_UNWARNED: Final = (Why.OVER_LIMIT, *AT_WORK)
-
-
 def first_step(
     state: State, config: PolicyConfig, at: float, offer: Offer, keep: tuple[Allocation, ...]
 ) -> ev.RecallMoved:
@@ -196,7 +192,7 @@ def first_step(
     recall = state.memory_recall(offer.lease)
     warned = None if recall is None else recall.warned_at
     holds = config.notify_before + patience.WARNING_HOLDS
-    warns = config.notify_before and offer.why not in _UNWARNED and offer.give is not Give.STOP
+    warns = config.notify_before and offer.why.reason.is_warned_of and offer.give is not Give.STOP
     if (
         warns
         and not state.leases[offer.lease].has_residue

@@ -10,7 +10,7 @@ from ..books.state import State
 from ..words.model import BudgetLevel, ClaimPhase, LeasePhase, PriorityClass
 from ..words.moves import InvariantBroken
 from ..words.promises import MOST_FLOORS, WHOLE
-from ..words.recalls import AT_WORK, MEMORY, Give, RecallKey, RecallPhase
+from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
 from ..words.turns import TurnPhase
 
 
@@ -149,7 +149,7 @@ def _recalls(state: State) -> None:
             can = lease.request.stops or not recall.is_out
             _require(can, f"{key.lease} is asked to stop and cannot")
         if key.give in MEMORY:
-            runs = recall.why in AT_WORK and lease.phase is LeasePhase.HELD
+            runs = recall.why.at_work and lease.phase is LeasePhase.HELD
             idle = lease.can_give or runs or recall.phase is RecallPhase.KEPT
             _require(idle, f"{key.lease} is asked for GPUs that it uses or has not")
             _require(not recall.moving or lease.can_give or runs, f"{key.lease} moves nothing")

@@ -414,10 +414,10 @@ def delays_text() -> str:
 
 def stop_text(why: Why, seconds: float) -> str:
     """What a batch program is told that is to save its state and end."""
-    needed = "An interactive request waits for this batch program's GPUs."
-    if why is Why.PROMISED:
-        needed = "A task was promised to be ready in time, and needs this batch program's GPU."
-    return f"{needed} It is to save its state and end within {seconds:g} s."
+    because = why.reason.because
+    return (
+        f"This batch program is to save its state and end within {seconds:g} s, because {because}."
+    )
 
 
 def stopping_text(count: int) -> str:
@@ -500,76 +500,24 @@ def lacks_loan_text(
     )
 
 
-_ASKED_BACK: Final[dict[Why, str]] = {
-    Why.CONTENDED: "This kernel was idle and others wait for its GPU, so its GPU was taken back.",
-    Why.IDLE: "This kernel reached its idle time-out, so its GPU was taken back.",
-    Why.BUDGET_SPENT: (
-        "This kernel was idle and your GPU-hours are spent, so its GPU was taken back."
-    ),
-    Why.OVER_LIMIT: (
-        "This kernel was idle and used more of its GPU than it may, so its GPU was taken back."
-    ),
-    Why.OUT_OF_SERVICE: (
-        "This kernel was idle and its GPU is taken out of service, so its GPU was taken back."
-    ),
-    Why.GROWS: (
-        "This kernel was idle and a running task on its GPU needs more memory than is left, so its "
-        "GPU was taken back."
-    ),
-    Why.WISHED: "This kernel was parked by its person, so its GPU was given back.",
-    Why.QUANTUM: "Another task waits for its turn on this GPU, so this task was asked to pause.",
-    Why.PROMISED: "A deadline or rate was promised to another task on this GPU, so this task was "
-    "asked to make way.",
-    Why.BEYOND: "This task used more than its share of the GPU while another waits, so it was "
-    "asked to pause.",
-    Why.RECLAIMED: (
-        "This kernel was idle and its GPU was borrowed from others who want it now, so its GPU was "
-        "taken back."
-    ),
-    Why.RECLAIMED_AT_WORK: (
-        "This task has a GPU that was borrowed from others who want it now, so it was asked to "
-        "make room."
-    ),
-    Why.MOVED: ("This task can compute sooner on another GPU, so it was asked to move there."),
-    Why.SERVED: (
-        "This task had much more GPU time than one that waits for its memory, so it was asked to "
-        "make room."
-    ),
-}
-_WILL_BE_ASKED: Final[dict[Why, str]] = {
-    Why.CONTENDED: "because others wait for it",
-    Why.IDLE: "when it reaches its idle time-out",
-    Why.BUDGET_SPENT: "because your GPU-hours are spent",
-    Why.OVER_LIMIT: "because it uses more of it than it may",
-    Why.OUT_OF_SERVICE: "because that GPU is taken out of service",
-    Why.GROWS: "because a running task on that GPU needs more memory than is left there",
-    Why.WISHED: "because its person parks it",
-    Why.QUANTUM: "because another task waits for its turn on it",
-    Why.PROMISED: "because a deadline or rate was promised to another task there",
-    Why.BEYOND: "because it used more than its share while another waits",
-    Why.RECLAIMED: "because it was borrowed from others who want it now",
-    Why.RECLAIMED_AT_WORK: "because it was borrowed from others who want it at once",
-    Why.MOVED: "because another GPU is free, where this kernel computes sooner",
-    Why.SERVED: "because others wait for memory there that have had less GPU time",
-}
-
-
-def ask_back_text(reason: Why, detail: str = "") -> str:
+def ask_back_text(why: Why, detail: str = "") -> str:
     """Why a task was asked for what it has on its GPUs, as a sentence that stands alone.
 
     ``detail`` is more precise, where there is one: of an idle task.
     """
     if detail:
         return f"This kernel was idle, so its GPU was taken back: {detail.removesuffix('.')}."
-    return _ASKED_BACK[reason]
+    if asks := why.reason.asks:
+        return f"This task was asked to {asks} because {why.reason.because}."
+    return f"This kernel was idle, and its GPU was taken back because {why.reason.because}."
 
 
-def park_warning_text(reason: Why, seconds: float, detail: str = "") -> str:
+def park_warning_text(why: Why, seconds: float, detail: str = "") -> str:
     """The warning to the people of an idle task before it is asked for its GPUs."""
-    why = f"because {detail.removesuffix('.')}" if detail else _WILL_BE_ASKED[reason]
-    keep = "" if reason is Why.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
+    because = detail.removesuffix(".") or why.reason.because
+    keep = "" if why is Why.OUT_OF_SERVICE else " Run a cell or `%gpushare pin` to keep it."
     return (
-        f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, {why}. "
+        f"This kernel is idle: its GPU will be taken back in {_about(seconds)}, because {because}. "
         f"Your variables are kept.{keep}"
     )
 

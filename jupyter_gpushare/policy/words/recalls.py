@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from .model import Allocation, GpuUuid, LeaseId
 from .moves import InvariantBroken, move
@@ -32,37 +32,119 @@ MEMORY: Final = (Give.TENSORS, Give.PROCESS)
 FREES: Final = (*MEMORY, Give.STOP)
 
 
-class Why(Enum):
-    """Why a task is asked. ``QUANTUM``: its turn is over, and another task waits for the next.
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What is said of one reason to ask a task for something.
 
-    ``WISHED``: its own person parks it. ``MOVED``: it computes sooner on another GPU.
-    ``SERVED``: it had more GPU time than a task that waits for its memory. ``GROWS``: a task that
-    computes on its GPU needs more than is left there. ``PROMISED``: a promise to another task on
-    its GPU needs it. ``BEYOND``: it keeps its promise, and used more than its share.
-    ``RECLAIMED``: the pool asks back what its environment borrowed; ``RECLAIMED_AT_WORK``: while it
-    computes.
+    ``because`` goes on after "because". Idle tasks are asked for their GPUs; what computes is asked
+    to do what ``asks`` says. ``leaves``: a task is asked for its memory while it computes, and a
+    status says this word for it until the memory is back. ``nothing_stays`` of what is asked back.
+    ``is_warned_of``: its people are told before.
+
+    ``word`` is that of the wire, if not the reason's own: programs need not tell all apart.
+    ``warned`` is that of a status's warning, where older panels know three.
     """
 
-    CONTENDED = "contended"
-    IDLE = "idle"
-    BUDGET_SPENT = "budget_spent"
-    OVER_LIMIT = "over_limit"
-    OUT_OF_SERVICE = "out_of_service"
-    QUANTUM = "quantum"
-    WISHED = "wished"
-    MOVED = "moved"
-    SERVED = "served"
-    GROWS = "grows"
-    PROMISED = "promised"
-    BEYOND = "beyond"
-    RECLAIMED = "reclaimed"
-    RECLAIMED_AT_WORK = "reclaimed_at_work"
+    because: str
+    asks: str = ""
+    leaves: str = ""
+    nothing_stays: bool = False
+    is_warned_of: bool = True
+    word: str = ""
+    warned: str = "contended"
 
 
-#: Why a task is asked for its memory while it computes.
-AT_WORK: Final = (Why.MOVED, Why.SERVED, Why.RECLAIMED_AT_WORK)
-#: Nothing stays behind of what is asked back for these.
-NOTHING_STAYS: Final = (Why.MOVED, Why.RECLAIMED, Why.RECLAIMED_AT_WORK)
+class Why(Enum):
+    """Why a task is asked. All that depends on it in the rest of the program is its ``reason``."""
+
+    _value_: str
+    reason: Reason
+
+    def __new__(cls, word: str, reason: Reason) -> Self:
+        """The member ``word``, with its reason."""
+        why = object.__new__(cls)
+        why._value_, why.reason = word, reason
+        return why
+
+    CONTENDED = "contended", Reason("others wait for the GPU")
+    IDLE = "idle", Reason("an idle kernel keeps its GPU only until its time-out", warned="idle")
+    BUDGET_SPENT = "budget_spent", Reason("the GPU-hours are spent", warned="budget_spent")
+    OVER_LIMIT = (
+        "over_limit",
+        Reason("it uses more of the GPU than it may", is_warned_of=False),
+    )
+    OUT_OF_SERVICE = "out_of_service", Reason("the GPU is taken out of service", warned="idle")
+    #: Its turn is over, and another task waits for the next.
+    QUANTUM = "quantum", Reason("another task waits for its turn on the GPU", asks="pause")
+    WISHED = "wished", Reason("its person parks it", asks="give its GPU back")
+    MOVED = (
+        "moved",
+        Reason(
+            "it can compute sooner on another GPU",
+            asks="move",
+            leaves="moves",
+            nothing_stays=True,
+            is_warned_of=False,
+        ),
+    )
+    SERVED = (
+        "served",
+        Reason(
+            "it had much more GPU time than a task that waits for its memory",
+            asks="make room",
+            leaves="makes_way",
+            is_warned_of=False,
+        ),
+    )
+    GROWS = (
+        "grows",
+        Reason(
+            "a task that computes on the GPU needs more memory than is left there",
+            word="contended",
+        ),
+    )
+    PROMISED = (
+        "promised",
+        Reason(
+            "another task was promised to be ready in time and needs the GPU",
+            asks="make way",
+            word="contended",
+        ),
+    )
+    #: It keeps its promise, and used more than its share.
+    BEYOND = (
+        "beyond",
+        Reason(
+            "it used more than its share of the GPU while another task waits",
+            asks="pause",
+            word="quantum",
+        ),
+    )
+    #: The pool asks back what its environment borrowed.
+    RECLAIMED = (
+        "reclaimed",
+        Reason("the GPU was borrowed from others who want it now", nothing_stays=True),
+    )
+    RECLAIMED_AT_WORK = (
+        "reclaimed_at_work",
+        Reason(
+            "the GPU was borrowed from others who want it at once",
+            asks="make room",
+            leaves="makes_way",
+            nothing_stays=True,
+            is_warned_of=False,
+        ),
+    )
+
+    @property
+    def word(self) -> str:
+        """The word of the wire."""
+        return self.reason.word or self.value
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a task is asked for its memory while it computes."""
+        return bool(self.reason.leaves)
 
 
 class RecallPhase(Enum):

@@ -75,11 +75,6 @@ _ABILITIES: Final = {
     "driver": "The driver could park it, with all that is on the GPU",
     "none": "It cannot be parked",
 }
-_WARNINGS: Final = {
-    "contended": "others wait for it",
-    "idle": "it reaches its idle time-out",
-    "budget_spent": "the GPU-hours are spent",
-}
 _PROGRAM: Final = (
     "A program keeps its GPU until it ends or you release it here. The GPU is not taken back while "
     "the program is idle, so there is nothing to keep."
@@ -134,16 +129,18 @@ WHY_LATE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """Whom a task shares its GPUs with, in names that the viewer may know.
+    """What there is to know around a task, in names that the viewer may know.
 
-    ``sharers`` are the same person's other tasks, ``computing`` those that have the turn there,
-    ``behind`` is how many wait for a turn there, ``quantum`` seconds of a turn.
+    ``because``: why its memory is asked back, if it is. ``sharers`` are the same person's other
+    tasks, ``computing`` those that have the turn on its GPUs, ``behind`` is how many wait for a
+    turn there, ``quantum`` seconds of a turn.
     """
 
     sharers: tuple[str, ...] = ()
     computing: tuple[str, ...] = ()
     behind: int = 0
     quantum: float = 0.0
+    because: str = ""
 
 
 def says(row: doc.Lease, near: Near, now: float) -> list[doc.Said]:
@@ -294,7 +291,7 @@ def _notes(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
         yield said("survivor", words, since(inherited), str(row["pid"]), tone="info")
     yield from _turn(row, near, now)
     yield from _promise(row, now)
-    yield from _parking(row, now)
+    yield from _parking(row, near, now)
 
 
 def _reserve(row: doc.Lease) -> Iterator[doc.Said]:
@@ -459,12 +456,11 @@ def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
     return join(told, " ")
 
 
-def _parking(row: doc.Lease, now: float) -> Iterator[doc.Said]:
+def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
     if (warning := row["warning"]) is not None:
         words = "Its GPU is taken back in {}, because {}. Its variables are kept."
-        why = _WARNINGS.get(warning["reason"], "it is asked back")
         hint = "The next cell takes a GPU again."
-        yield said("warning", words, left(warning["at"]), why, tone="warn", hint=hint)
+        yield said("warning", words, left(warning["at"]), near.because, tone="warn", hint=hint)
     if row["kept"]:
         yield said("keeps", "It was asked for its GPU and keeps it: {}", name(row["kept"], 500))
     if (until := row["pinned_until"]) is not None and until > now:
