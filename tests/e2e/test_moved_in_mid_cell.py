@@ -184,7 +184,7 @@ def test_a_long_cell_goes_on_on_the_gpu_that_idles(stage: Stage, tmp_path: Path)
         assert set(stage.world.held_by(now.alice.pid)) == {now.second}
         assert now.turn("root") in ("holds", "yields", None), "the short cell goes on"
         said = now.cell.stream("stderr") + now.cell.plain()
-        assert "This task can compute sooner on another GPU" in said
+        assert "it can compute sooner on another GPU" in said
         assert "waits in host memory until a GPU is free" in said
         now.is_whole(now.ends())
         moved = [e for e in stage.root.call(Method.HISTORY)["events"] if "parked" in e["text"]]
@@ -202,7 +202,7 @@ def test_a_long_cell_makes_room_for_a_request_that_fits_nowhere(
         now.until(lambda: root.answered(asked), "she made room")
         granted = root.wait(asked)
         assert granted["gpus"][0]["uuid"] == now.first
-        shows(now.alice, now.cell, "had much more GPU time than one that waits for its memory")
+        shows(now.alice, now.cell, "had much more GPU time than a task that waits for its memory")
         now.until(lambda: now.gpu() == now.second, "beside Bob there is room for her")
         now.until(lambda: stage.lease("alice")["state"] == "active", "and she computes")
         assert set(stage.world.held_by(now.alice.pid)) == {now.second}
