@@ -39,7 +39,6 @@ from ..protocol import documents as doc
 from ..protocol import names
 from ..protocol.address import (
     JOB_PREFIX,
-    OLD_EMBEDDED_NAME,
     SYSTEM_SOCKET,
     configured_socket,
     embedded_socket,
@@ -596,7 +595,7 @@ class NodeManagerApp(JupyterApp):
         return f"{host}:{bound}"
 
     def _own_ledger(self, clock: Clock) -> Path:
-        """The default place of the ledger; a ledger of an earlier release is moved there.
+        """The default place of the ledger; one of this host's former name is moved there.
 
         A job's ledger begins empty: another job's GPUs are not its own.
         """
@@ -605,8 +604,7 @@ class NodeManagerApp(JupyterApp):
         if host.startswith(JOB_PREFIX):
             moved = ledgerplace.remove_jobs(path.parent, clock.wall() - _JOBS_KEPT)
         else:
-            old = Path(embedded_socket(jupyter_runtime_dir(), host)).with_name(OLD_EMBEDDED_NAME)
-            moved = ledgerplace.adopt(home / "gpushare" / "ledger.sqlite", path, old)
+            moved = ledgerplace.adopt(path)
         for sentence in filter(None, (told, moved)):
             self.log.warning(sentence)
         return path

@@ -21,8 +21,6 @@ from .batchjob import job_of
 
 SYSTEM_SOCKET: Final = "/run/jupyter-gpushare/node.sock"
 EMBEDDED_STEM: Final = "gpushare-node"
-#: As it was named first, on every host alike.
-OLD_EMBEDDED_NAME: Final = f"{EMBEDDED_STEM}.sock"
 #: Before the digits of what belongs to a batch system's job, which ends soon.
 JOB_PREFIX: Final = "job"
 _MACHINE_ID: Final = "/etc/machine-id"
@@ -104,8 +102,7 @@ def is_another_hosts(path: str, environ: Mapping[str, str]) -> bool:
     A batch job inherits the environment of the terminal in which it was submitted.
     """
     ours = embedded_socket(jupyter_runtime_dir(environ), host_id(environ))
-    old = os.path.join(os.path.dirname(ours), OLD_EMBEDDED_NAME)
-    return _is_embedded(path, environ) and path not in (ours, old)
+    return _is_embedded(path, environ) and path != ours
 
 
 def _is_embedded(path: str, environ: Mapping[str, str]) -> bool:

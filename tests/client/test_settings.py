@@ -154,7 +154,7 @@ def test_token_of_a_file(tmp_path: Any) -> None:
         (Found("/srv/node.sock", configured=True), "hub's"),
         (Found(SYSTEM_SOCKET, configured=False), "hub's"),
         # A server tells its kernels where its own node manager is: that is no administrator's.
-        (Found("/me/runtime/gpushare-node.sock", configured=True), None),
+        (Found("/me/runtime/gpushare-node-0a1b2c3d.sock", configured=True), None),
         (Found("/me/runtime/gpushare-node-0a1b2c3d.sock", configured=False), None),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -301,19 +300,3 @@ def test_the_file_gives_back_what_is_forgotten(path: Path) -> None:
     assert used <= size < large / 10
     ledger.close()
     assert path.stat().st_size < large / 10
-
-
-def test_a_file_of_an_earlier_release_can_shrink_too(path: Path) -> None:
-    open_ledger(path).close()
-    shell = sqlite3.connect(path, isolation_level=None)
-    shell.execute("PRAGMA journal_mode = DELETE")
-    shell.execute("PRAGMA auto_vacuum = NONE")
-    shell.execute("VACUUM")
-    assert shell.execute("PRAGMA auto_vacuum").fetchone() == (0,)
-    shell.close()
-    ledger = open_ledger(path)
-    ledger.append([granted(0.0, "L")])
-    ledger.close()
-    shell = sqlite3.connect(path)
-    assert shell.execute("PRAGMA auto_vacuum").fetchone() == (2,)
-    shell.close()

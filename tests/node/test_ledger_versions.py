@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.node import GIB, RunningNode, token_file
 
 from jupyter_gpushare.node.ledger import ledger as ledger_module
 from jupyter_gpushare.node.ledger.codec import from_record, to_record
@@ -18,8 +19,10 @@ from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.policy.words.versions import RELEASES
+from jupyter_gpushare.protocol.messages import Method
 
-BEYOND = len(RELEASES) + 1
+BEYOND = max(RELEASES) + 1
+LATER = {**RELEASES, BEYOND: "9.9"}
 
 
 def open_ledger(path: Path) -> Ledger:
@@ -34,7 +37,7 @@ def record(version: int | None = None) -> Record:
 def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ledger in which a release after this one has written."""
     path = tmp_path / "ledger.sqlite"
-    monkeypatch.setattr(ledger_module, "RELEASES", (*RELEASES, "9.9"))
+    monkeypatch.setattr(ledger_module, "RELEASES", LATER)
     ledger = open_ledger(path)
     ledger.append([record(), record(BEYOND)])
     ledger.close()
@@ -55,14 +58,14 @@ def test_what_is_only_history_keeps_no_older_release_out(
     newer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(ledger_module, "RELEASES", (*RELEASES, "9.9"))
+        later.setattr(ledger_module, "RELEASES", LATER)
         ledger = open_ledger(newer)
         ledger.write_snapshot([record(BEYOND)])
         ledger.close()
     with pytest.raises(LedgerFailed, match="or later"):
         open_ledger(newer)
     with monkeypatch.context() as later:
-        later.setattr(ledger_module, "RELEASES", (*RELEASES, "9.9"))
+        later.setattr(ledger_module, "RELEASES", LATER)
         ledger = open_ledger(newer)
         ledger.write_snapshot([record()])
         ledger.close()
@@ -71,28 +74,79 @@ def test_what_is_only_history_keeps_no_older_release_out(
     ledger.close()
 
 
-def test_a_ledger_of_an_earlier_release_is_read_and_written_on(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript(Path(__file__).with_name("ledger_before.sql").read_text())
-    connection.close()
+#: A ledger of commit 23a31f90, and the snapshot that it made of it.
+BEFORE, SNAPSHOT = Path(__file__).with_name("ledger_before.sql").read_text().split("-- snapshot\n")
+ALICE, BOB, CAROL = map(EnvironmentName, ("alice", "bob", "carol"))
 
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.sqlite"
+    run(path, BEFORE)
+    return path
+
+
+def run(path: Path, script: str) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(script)
+
+
+def events(path: Path) -> list[ev.Event]:
     ledger = open_ledger(path)
     assert ledger.notice is None
     snapshot, after = ledger.load()
+    ledger.close()
+    return [from_record(one) for one in (*snapshot, *after)]
+
+
+def state_of(told: Iterable[ev.Event]) -> State:
     state = State()
-    for one in (*snapshot, *after):
-        state = core.evolve(state, from_record(one))
+    for event in told:
+        state = core.evolve(state, event)
     core.check(state)
-    assert dict(state.quotas.overrides) == {EnvironmentName("bob"): Quota(1)}
-    assert len(state.gpus) == 1
-    assert not state.leases
-    assert {one.kind for one in after} > {"LeaseParked", "ResumeQueued", "LeaseEnded"}
+    return state
+
+
+def test_a_ledger_of_the_release_before_is_read_and_written_on(before: Path) -> None:
+    told = events(before)
+    assert len({type(event) for event in told}) > 30
+    assert all(event.DURABLE for event in told), "what is only asked of a task is not on disk"
+    state = state_of(told)
+    mine = state.quotas.overrides[ALICE]
+    assert (mine.gpus, mine.memory, mine.gpu_hours, mine.per) == (2, 20 * GIB, 0.5, "month")
+    assert (mine.burst_memory, mine.interactive, mine.share) == (0.5, 5, 50)
+    assert state.quotas.pool == "lab"
+    phases = sorted((lease.environment, lease.phase.value) for lease in state.leases.values())
+    assert phases == [(BOB, "held"), (BOB, "queued"), (CAROL, "held"), (CAROL, "parked")]
+    ledger = open_ledger(before)
     ledger.write_snapshot([to_record(event, 1.8e9) for event in core.summarise(state)])
     ledger.close()
-    again = open_ledger(path)
-    assert len(again.load()[0]) > 3
-    again.close()
+    assert state_of(events(before)) == state_of(core.summarise(state))
+
+
+def test_its_snapshot_says_the_same_as_its_records(before: Path, tmp_path: Path) -> None:
+    summed = tmp_path / "summed.sqlite"
+    open_ledger(summed).close()
+    run(summed, SNAPSHOT)
+    told = events(summed)
+    assert list(core.summarise(state_of(events(before)))) == told
+
+
+def test_a_node_manager_serves_with_it(before: Path) -> None:
+    """The boot is another one: all leases are over. Quotas, history and usage stay."""
+    tokens = token_file(before.parent, "alice", "bob", "carol", "root", group="class")
+    with RunningNode(before.parent, simulate="3x24GiB", arguments=[tokens]) as node:
+        with node.client("root") as root:
+            quotas = root.call(Method.QUOTA_LIST)
+            texts = [one["text"] for one in root.call(Method.HISTORY, limit=200)["events"]]
+            rows = root.call(Method.USAGE, since=100 * 365 * 86400.0)["rows"]
+        with node.client("alice") as alice:
+            granted = alice.request(memory=8 * GIB)
+            assert alice.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"
+    assert {row["environment"]: row["gpus"] for row in quotas["quotas"]}["bob"] == 2
+    assert any("after 10 s its promise was kept" in text for text in texts)
+    assert {row["environment"] for row in rows} == {"alice", "bob", "carol"}
+    assert "Traceback" not in node.story()
 
 
 def stored(**changes: Any) -> Record:
@@ -115,55 +169,3 @@ def test_an_unknown_field_is_refused_and_not_dropped() -> None:
         from_record(stored(v=BEYOND))
     del quota["per"]
     assert from_record(stored(quota=quota)) == from_record(stored()), "as older ledgers have it"
-
-
-RECALLS = Path(__file__).with_name("ledger_recalls.sql").read_text().split("-- ledger ")[1:]
-
-
-def durable(path: Path, script: str) -> list[ev.Event]:
-    open_ledger(path).close()
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript(script)
-    connection.close()
-    ledger = open_ledger(path)
-    snapshot, after = ledger.load()
-    ledger.close()
-    events = [from_record(one) for one in (*snapshot, *after)]
-    assert all(event.DURABLE for event in events), "what is only asked of a task is not on disk"
-    return events
-
-
-@pytest.mark.parametrize("recorded", RECALLS, ids=lambda text: text.split()[0])
-def test_what_was_asked_of_tasks_is_read_from_an_earlier_ledger(
-    tmp_path: Path, recorded: str
-) -> None:
-    script, snapshot = recorded.split("\n", 1)[1].split("-- snapshot")
-    state = State()
-    for event in durable(tmp_path / "ledger.sqlite", script):
-        state = core.evolve(state, event)
-    core.check(state)
-    told = durable(tmp_path / "snapshot.sqlite", snapshot.split("\n", 1)[1])
-    assert apart_from_use(core.summarise(state)) == apart_from_use(told)
-    again = State()
-    for event in told:
-        again = core.evolve(again, event)
-    assert apart_from_use(core.summarise(again)) == apart_from_use(told)
-
-
-def apart_from_use(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """``events`` without what each environment has used, and without the head-room in turns.
-
-    An earlier release counted all tasks of a GPU by turns; now the one that has the turn counts.
-    And it had one head-room for each GPU; now there is one before each later task. How long a GiB
-    takes was not in its snapshots.
-    """
-    plain: list[ev.Event] = []
-    for event in events:
-        if isinstance(event, ev.BooksRestored):
-            accounts = tuple((name, 0.0, 0, 0.0) for name, *_ in event.accounts)
-            plain.append(replace(event, accounts=accounts, pace=None))
-        elif isinstance(event, ev.GpuShared):
-            plain.append(replace(event, offset=0))
-        else:
-            plain.append(event)
-    return plain

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.node import needs_root, open_directory
 
 from jupyter_gpushare.node.ledger import place as ledgerplace
-from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerInUse
+from jupyter_gpushare.node.ledger.ledger import Ledger
 
 HOST = "0a1b2c3d"
 STRANGER = 54321
@@ -139,13 +136,13 @@ def test_where_a_ledger_is_is_told_beside_a_folder_that_nobody_may_look_into() -
         ], done.stderr
 
 
-# -- what an earlier release left --------------------------------------------------------------
+# -- what a host of another name left ------------------------------------------------------------
 
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    """A ledger as an earlier release named it, closed, with its key."""
-    path = tmp_path / "data" / "gpushare" / "ledger.sqlite"
+    """The ledger of a container that is gone, closed, with its key."""
+    path = tmp_path / "data" / "gpushare" / "ledger-00000000.sqlite"
     ledger = Ledger.open(path, history=1e6, wall=1.0)
     ledger.remember("found", "again")
     ledger.close()
@@ -153,32 +150,15 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-NOWHERE = Path("/nowhere/node.sock")
-
-
-def test_an_earlier_releases_ledger_is_found_again(old: Path) -> None:
-    new = old.with_name(f"ledger-{HOST}.sqlite")
-    told = ledgerplace.adopt(old, new, NOWHERE)
-    assert told is not None
-    assert str(new) in told
-    assert not old.exists()
-    assert new.with_suffix(".key").read_bytes() == b"k" * 32, "leases' secrets hold"
-    ledger = Ledger.open(new, history=1e6, wall=2.0)
-    assert ledger.recollect("found") == "again"
-    ledger.close()
-    assert ledgerplace.adopt(old, new, NOWHERE) is None
-
-
 def test_a_container_with_a_new_name_finds_its_ledger(old: Path) -> None:
     """Without a machine id a host is known by its name: DockerSpawner gives another each time."""
     folder = old.parent
-    names = [folder / f"ledger-{n:08x}.sqlite" for n in range(4)]
-    assert ledgerplace.adopt(old, names[0], NOWHERE) is not None
+    names = [old, *(folder / f"ledger-{n:08x}.sqlite" for n in range(1, 4))]
     Ledger.open(names[1], history=1e6, wall=1.0).close()  # an older one
     os.utime(names[1], (1.0, 1.0))
     in_use = Ledger.open(names[2], history=1e6, wall=1.0)
     try:
-        told = ledgerplace.adopt(old, names[3], NOWHERE)
+        told = ledgerplace.adopt(names[3])
     finally:
         in_use.close()
     assert told == f"The ledger {names[0]} is this host's now: {names[3]}."
@@ -187,15 +167,14 @@ def test_a_container_with_a_new_name_finds_its_ledger(old: Path) -> None:
     ledger = Ledger.open(names[3], history=1e6, wall=2.0)
     assert ledger.recollect("found") == "again"
     ledger.close()
-    assert ledgerplace.adopt(old, names[3], NOWHERE) is None
+    assert ledgerplace.adopt(names[3]) is None
     # One that is somebody else's is not touched.
     link = folder / "elsewhere" / "ledger-11111111.sqlite"
     link.parent.mkdir()
     link.symlink_to(names[3])
     if os.getuid() == 0:
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-        mine = link.with_name("ledger-22222222.sqlite")
-        assert ledgerplace.adopt(old, mine, NOWHERE) is None
+        assert ledgerplace.adopt(link.with_name("ledger-22222222.sqlite")) is None
 
 
 def test_a_jobs_ledger_is_no_hosts_and_does_not_stay(old: Path) -> None:
@@ -212,7 +191,7 @@ def test_a_jobs_ledger_is_no_hosts_and_does_not_stay(old: Path) -> None:
                 os.utime(part, (last, last))
     try:
         old.rename(old.with_name("elsewhere"))
-        assert ledgerplace.adopt(old, hosts, NOWHERE) is None, "it is not this host's"
+        assert ledgerplace.adopt(hosts) is None, "it is not this host's"
         told = ledgerplace.remove_jobs(old.parent, before=2.0)
         assert told == "Ledgers of jobs that ended, removed: 1."
         assert [job.exists() for job in jobs] == [False, True, True]
@@ -228,56 +207,11 @@ def test_it_takes_what_a_killed_node_manager_had_not_folded_in(tmp_path: Path) -
         "ledger = Ledger.open(sys.argv[1], history=1e6, wall=1.0)\n"
         "ledger.remember('found', 'again')\nos._exit(9)\n"
     )
-    old = tmp_path / "ledger.sqlite"
+    old = tmp_path / "ledger-00000000.sqlite"
     subprocess.run([sys.executable, "-c", write, old], check=False)
     assert old.with_suffix(".sqlite-wal").stat().st_size > 0
-    new = tmp_path / "local" / f"ledger-{HOST}.sqlite"
-    assert ledgerplace.adopt(old, new, NOWHERE) is not None
+    new = tmp_path / f"ledger-{HOST}.sqlite"
+    assert ledgerplace.adopt(new) is not None
     ledger = Ledger.open(new, history=1e6, wall=2.0)
     assert ledger.recollect("found") == "again"
     ledger.close()
-
-
-@pytest.mark.skipif(
-    not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat("/tmp").st_dev,
-    reason="there is no second file system",
-)
-def test_it_goes_to_another_disk(old: Path) -> None:
-    local = Path("/dev/shm") / f"gpushare-test-{os.getpid()}"
-    new = local / f"ledger-{HOST}.sqlite"
-    try:
-        assert ledgerplace.adopt(old, new, NOWHERE) is not None
-        assert not old.exists()
-        assert sorted(path.name for path in local.iterdir()) == [
-            f"ledger-{HOST}.key",
-            f"ledger-{HOST}.sqlite",
-        ]
-        assert new.stat().st_mode & 0o777 == 0o600
-        ledger = Ledger.open(new, history=1e6, wall=2.0)
-        assert ledger.recollect("found") == "again"
-        ledger.close()
-    finally:
-        shutil.rmtree(local)
-
-
-def test_one_in_use_on_another_host_is_left_alone(old: Path) -> None:
-    in_use = Ledger.open(old, history=1e6, wall=1.0)
-    try:
-        assert ledgerplace.adopt(old, old.with_name(f"ledger-{HOST}.sqlite"), NOWHERE) is None
-    finally:
-        in_use.close()
-    assert old.exists()
-
-
-def test_one_in_use_here_has_the_gpus(old: Path, listening: Path) -> None:
-    with pytest.raises(LedgerInUse, match="Restart the Jupyter server that hosts it"):
-        ledgerplace.adopt(old, old.with_name(f"ledger-{HOST}.sqlite"), listening)
-    assert old.exists()
-
-
-@pytest.fixture
-def listening() -> Iterator[Path]:
-    with open_directory() as folder, socket.socket(socket.AF_UNIX) as there:
-        there.bind(str(folder / "gpushare-node.sock"))
-        there.listen()
-        yield folder / "gpushare-node.sock"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -237,35 +235,3 @@ def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
             assert session.call(Method.HEARTBEAT, lease=granted["lease"])["state"] == "held"
         finally:
             session.close()
-
-
-#: The release before had no version 2 of the durable events.
-OLDER = (
-    "from jupyter_gpushare.policy.words import versions\n"
-    "versions.RELEASES = versions.RELEASES[:1]\n"
-    "from jupyter_gpushare.node.app import main\n"
-    "main()\n"
-)
-
-
-def test_an_older_release_refuses_what_it_cannot_read_and_a_newer_one_goes_on(
-    tmp_path: Path,
-) -> None:
-    with node_with(tmp_path, simulate="1x24GiB") as node, Puppet() as a:
-        granted = a.client(node.socket, "alice").request()
-        damage(node)
-        present(a.client(node.socket, "alice"), granted)
-        node.terminate()
-        command = node.command()
-        older = [
-            sys.executable,
-            "-c",
-            OLDER,
-            *command[command.index("jupyter_gpushare.node") + 1 :],
-        ]
-        done = subprocess.run(older, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 1
-        assert "only jupyter_gpushare 0.1.0 or later can read it" in done.stderr
-        assert "Traceback" not in done.stderr
-        node.start()
-        assert [one["id"] for one in status_of(node)["leases"]] == [granted["lease"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,35 +141,6 @@ def test_a_budget_is_free_again_when_turns_have_left_the_window(ledger: Ledger) 
     assert ledger.usage_leaves(since, until, "bob", 600.0) == pytest.approx(600.0)
     assert ledger.usage_leaves(since, until, "bob", 700.0) == pytest.approx(2500.0)
     assert ledger.usage_leaves(since, until, "bob", 1201.0) is None
-
-
-def test_a_ledger_of_the_release_before_is_charged_as_held(tmp_path: Path) -> None:
-    """And that release can go on with the file: to it nobody rests."""
-    path = tmp_path / "ledger"
-    connection = sqlite3.connect(path)
-    connection.executescript((Path(__file__).parent / "ledger_before.sql").read_text())
-    connection.execute(
-        "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy, start_wall, last)"
-        " VALUES (?, 1, 'A', 'alice', 2, 1, ?, 1)",
-        (MIDNIGHT + 100.0, MIDNIGHT),
-    )
-    connection.commit()
-    connection.close()
-    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
-    row = rows(ledger, 0.0, 100.0)["alice"]
-    assert (row.gpu_seconds_charged, row.resident_bytes) == (200.0, 0.0)
-    ledger.close()
-    connection = sqlite3.connect(path)
-    connection.execute(
-        "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy, start_wall, last)"
-        " VALUES (?, 2, 'B', 'alice', 1, 1, ?, 1)",
-        (MIDNIGHT + 200.0, MIDNIGHT + 100.0),
-    )
-    connection.commit()
-    connection.close()
-    ledger = Ledger.open(path, history=30 * DAY, wall=MIDNIGHT)
-    assert rows(ledger, 0.0, 200.0)["alice"].gpu_seconds_charged == 300.0
-    ledger.close()
 
 
 # -- from the state ----------------------------------------------------------------------------

@@ -286,7 +286,7 @@ def test_an_offset_that_does_not_fit_bars_the_turns() -> None:
 
 
 def test_an_arrangement_of_an_older_ledger_is_read_and_then_renewed() -> None:
-    """Version 0.1.0 had one offset for a GPU, whether one task or three took turns there."""
+    """An earlier version had one offset for a GPU, whether one task or three took turns there."""
     at, _actors = three_by_turns()
     old = CONFIG.turn_offset
     current = shares.current(at.state, UUID)

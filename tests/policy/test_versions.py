@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from jupyter_gpushare.policy.words.events import EVENTS
-from jupyter_gpushare.policy.words.versions import RELEASES, declared, settle, since
+from jupyter_gpushare.policy.words.versions import FIRST, RELEASES, declared, settle, since
 
 #: What each version brought, by path. Only append: it stands for ledgers on people's disks.
 SHAPES = Path(__file__).with_name("event_shapes.json")
@@ -29,7 +29,7 @@ def parts(at: str, kind: Any, version: int) -> Iterator[tuple[str, int]]:
         yield at, version
         hints = get_type_hints(kind)
         for field in fields(kind):
-            came = max(version, field.metadata.get("since", 1))
+            came = max(version, field.metadata.get("since", FIRST))
             yield from parts(f"{at}.{field.name}", hints[field.name], came)
     elif isinstance(kind, type) and issubclass(kind, Enum):
         for word in kind:
@@ -45,17 +45,17 @@ def parts(at: str, kind: Any, version: int) -> Iterator[tuple[str, int]]:
 
 def shapes() -> dict[str, int]:
     durable = {name: kind for name, kind in EVENTS.items() if kind.DURABLE}
-    return dict(sorted(part for name, kind in durable.items() for part in parts(name, kind, 1)))
+    return dict(sorted(part for name, kind in durable.items() for part in parts(name, kind, FIRST)))
 
 
 def test_what_is_added_to_durable_events_has_a_version() -> None:
     recorded = json.loads(SHAPES.read_text())
     assert shapes() == recorded, HOW
-    assert max(recorded.values()) == len(RELEASES), "a version that nothing came with"
+    assert max(recorded.values()) == max(RELEASES), "a version that nothing came with"
 
 
 class Word(Enum):
-    SINCE = nonmember({"NEW": 2})
+    SINCE = nonmember({"NEW": 4})
     OLD = "old"
     NEW = "new"
 
@@ -63,7 +63,8 @@ class Word(Enum):
 @dataclass(frozen=True)
 class Part:
     word: Word = Word.OLD
-    added: int = since(3, 0)
+    spared: int = since(3, 0)
+    added: int = since(5, 0)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class NewThing:
-    SINCE = 4
+    SINCE = 6
     name: str
 
 
@@ -84,8 +85,9 @@ def settled(value: Any) -> tuple[int, Any]:
 
 
 def test_a_record_needs_no_newer_reader_than_what_it_says() -> None:
-    assert settled(Thing("a", (Part(),))) == (1, {"name": "a", "parts": ({"word": Word.OLD},)})
-    assert settled(Thing("a", (Part(), Part(Word.NEW))))[0] == 2
-    version, plain = settled(Thing("a", (Part(), Part(added=7))))
-    assert (version, plain["parts"][1]) == (3, {"word": Word.OLD, "added": 7})
-    assert settled(NewThing("a"))[0] == 4
+    assert settled(Thing("a", (Part(),))) == (3, {"name": "a", "parts": ({"word": Word.OLD},)})
+    assert settled(Thing("a", (Part(), Part(Word.NEW))))[0] == 4
+    version, plain = settled(Thing("a", (Part(spared=1), Part(added=7))))
+    assert version == 5
+    assert plain["parts"] == ({"word": Word.OLD, "spared": 1}, {"word": Word.OLD, "added": 7})
+    assert settled(NewThing("a"))[0] == 6

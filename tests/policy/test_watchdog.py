@@ -74,7 +74,7 @@ def test_the_stages_come_in_their_time_and_do_no_harm_by_default() -> None:
 
 @pytest.mark.parametrize("says", [True, False])
 def test_the_trim_is_a_recall_that_ends_with_a_measurement(says: bool) -> None:
-    """A client of 0.1.0 gives no answer: its recall ends when it is within its limit."""
+    """A client may give no answer: its recall ends when it is within its limit."""
     world = over()
     watch(world, 12)
     recall = world.state.recall(LeaseId("L1"), Give.CACHE)

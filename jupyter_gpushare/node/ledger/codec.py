@@ -34,7 +34,7 @@ def from_record(record: Record) -> Event:
     """
     kind = EVENTS.get(record.kind)
     version = record.data.get(VERSION_KEY)
-    if kind is None or not isinstance(version, int) or not 1 <= version <= len(versions.RELEASES):
+    if kind is None or not isinstance(version, int) or not 1 <= version <= max(versions.RELEASES):
         raise _unknown(f"a record {record.kind!r} of version {version!r}")
     told = {name: value for name, value in record.data.items() if name != VERSION_KEY}
     try:

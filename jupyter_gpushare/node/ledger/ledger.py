@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 from ..._version import __version__
 from ...policy.words.events import EVENTS, ActivityChanged
-from ...policy.words.versions import RELEASES
+from ...policy.words.versions import FIRST, RELEASES
 from ..host.privatefile import settle
 from . import runs, usage
 from .usage import UsageDay, UsageRow, Use
@@ -167,52 +167,33 @@ def _toggled(before: _Toggle | None, record: Record, seq: int) -> _Toggle | None
 Migration = Callable[[sqlite3.Connection], None]
 
 
-def _version_1(connection: sqlite3.Connection) -> None:
-    """Records, and the snapshot that stands for the oldest of them."""
+def _create(connection: sqlite3.Connection) -> None:
+    """Records, the snapshot that stands for the oldest of them, usage, and what runs needed.
+
+    Usage is added up as records come in, so that it outlives their pruning.
+    """
     columns = (
         "kind TEXT NOT NULL, at REAL NOT NULL, wall REAL NOT NULL,"
         " environment TEXT, lease TEXT, data TEXT NOT NULL"
     )
-    connection.execute(f"CREATE TABLE records (seq INTEGER PRIMARY KEY AUTOINCREMENT, {columns})")
-    connection.execute("CREATE INDEX records_by_environment ON records (environment, seq)")
-    connection.execute(f"CREATE TABLE snapshot (position INTEGER PRIMARY KEY, {columns})")
-    connection.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
-
-
-def _version_2(connection: sqlite3.Connection) -> None:
-    """Usage is added up as records come in, so that it outlives their pruning."""
-    for statement in usage.SCHEMA:
-        connection.execute(statement)
-    usage.widen(connection)
-    usage.rebuild(connection)
-
-
-def _version_3(connection: sqlite3.Connection) -> None:
-    """What runs of the same code needed."""
-    for statement in runs.SCHEMA:
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    for statement in (
+        "CREATE TABLE schema_version (version INTEGER PRIMARY KEY, wall REAL NOT NULL)",
+        f"CREATE TABLE records (seq INTEGER PRIMARY KEY AUTOINCREMENT, {columns})",
+        "CREATE INDEX records_by_environment ON records (environment, seq)",
+        f"CREATE TABLE snapshot (position INTEGER PRIMARY KEY, {columns})",
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+        *usage.SCHEMA,
+        *runs.SCHEMA,
+    ):
         connection.execute(statement)
 
 
-def _version_4(connection: sqlite3.Connection) -> None:
-    """Of what the parts of these runs' memory were."""
-    for statement in runs.PARTS:
-        connection.execute(statement)
-
-
-def _version_5(connection: sqlite3.Connection) -> None:
-    """What these runs computed, and how fast."""
-    for statement in runs.STEPS:
-        connection.execute(statement)
-
-
-#: The steps from version n to n + 1. Append only: a released step never changes.
-MIGRATIONS: tuple[Migration, ...] = (
-    _version_1,
-    _version_2,
-    _version_3,
-    _version_4,
-    _version_5,
-)
+#: The version of the first release's schema.
+FIRST_SCHEMA = 5
+#: The steps to that version, and from each one to the next. Append only: a released step never
+#: changes.
+MIGRATIONS: tuple[Migration, ...] = (_create,)
 
 
 #: The tables of a file of the newest version.
@@ -226,22 +207,22 @@ def _check_floor(connection: sqlite3.Connection) -> None:
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         return
     floor = _meta_int(connection, _FLOOR)
-    if floor > len(RELEASES):
+    if floor > max(RELEASES):
         row = connection.execute(
             "SELECT value FROM meta WHERE key = ?", (_FLOOR_RELEASE,)
         ).fetchone()
         raise LedgerFailed(
             f"only jupyter_gpushare {row[0] if row else '(a newer one)'} or later can read it, and"
             f" this is {__version__} (its records have version {floor}, known are those up to"
-            f" {len(RELEASES)}). Upgrade jupyter_gpushare or use another ledger path. The file was"
+            f" {max(RELEASES)}). Upgrade jupyter_gpushare or use another ledger path. The file was"
             " not changed."
         )
 
 
 def _raise_floor(connection: sqlite3.Connection, version: int) -> None:
-    if version > 1 and version > _meta_int(connection, _FLOOR):
+    if version > max(FIRST, _meta_int(connection, _FLOOR)):
         connection.execute(_SET_META, (_FLOOR, str(version)))
-        connection.execute(_SET_META, (_FLOOR_RELEASE, RELEASES[version - 1]))
+        connection.execute(_SET_META, (_FLOOR_RELEASE, RELEASES[version]))
 
 
 def _version(record: Record) -> int:
@@ -262,29 +243,25 @@ def _version_of(connection: sqlite3.Connection) -> int:
         version = connection.execute("SELECT MAX(version) FROM schema_version").fetchone()[0]
         if not isinstance(version, int) or version < 1:
             raise _Corrupt(f"its version is {version!r}")
-    if version > len(MIGRATIONS):
+    if version and not FIRST_SCHEMA <= version <= _newest():
         raise LedgerFailed(
-            f"it was written by a newer jupyter_gpushare (ledger version {version}, this one"
-            f" knows {len(MIGRATIONS)}). Upgrade jupyter_gpushare or use another ledger path."
+            f"it was written by another jupyter_gpushare (ledger version {version}, this one knows"
+            f" {_newest()}). Upgrade jupyter_gpushare or use another ledger path."
         )
     return version
 
 
+def _newest() -> int:
+    return FIRST_SCHEMA + len(MIGRATIONS) - 1
+
+
 def _migrate(connection: sqlite3.Connection, wall: float) -> None:
     """Bring the open file to the newest version, each step in its own transaction."""
-    for number in range(_version_of(connection) + 1, len(MIGRATIONS) + 1):
+    have = _version_of(connection) or FIRST_SCHEMA - 1
+    for number, step in enumerate(MIGRATIONS[have + 1 - FIRST_SCHEMA :], have + 1):
         with _transaction(connection):
-            if number == 1:
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                connection.execute(
-                    "CREATE TABLE schema_version (version INTEGER PRIMARY KEY, wall REAL NOT NULL)"
-                )
-            MIGRATIONS[number - 1](connection)
+            step(connection)
             connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, wall))
-    if usage.lacks(connection):
-        # An older release can still use the file: to it these columns have their defaults.
-        with _transaction(connection):
-            usage.widen(connection)
 
 
 @contextlib.contextmanager
@@ -423,7 +400,7 @@ class Reads(ABC):
             try:
                 found = [row[0] for row in connection.execute("PRAGMA integrity_check(20)")]
                 problems = [] if found == ["ok"] else found
-                if _version_of(connection) == len(MIGRATIONS):
+                if _version_of(connection) == _newest():
                     _check_content(connection)
                 size, free = _sizes(connection)
                 records, since = connection.execute(
@@ -770,7 +747,6 @@ class Ledger(Reads):
             _check_floor(self._connection)
             _migrate(self._connection, wall)
             _check_content(self._connection)
-            _make_shrinkable(self._connection, self.path)
         self._inode = self.path.stat().st_ino
         self._only_reads = False
 
@@ -1008,15 +984,6 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         problem = connection.execute(f"PRAGMA quick_check{part}").fetchone()[0]
         if problem != "ok":
             raise _Corrupt(str(problem).splitlines()[0])
-
-
-def _make_shrinkable(connection: sqlite3.Connection, path: Path) -> None:
-    """A file of an earlier release never shrinks: make it anew, where that takes a moment."""
-    mode = connection.execute("PRAGMA auto_vacuum").fetchone()[0]
-    if mode == 0 and path.stat().st_size <= WHOLE_CHECK:
-        with contextlib.suppress(sqlite3.OperationalError):  # no room: the next start tries
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("VACUUM")
 
 
 def _check_content(connection: sqlite3.Connection) -> None:

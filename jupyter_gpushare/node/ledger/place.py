@@ -10,11 +10,9 @@ job): it is nobody else's, and is removed some time after the job.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +20,6 @@ from typing import Final
 
 from ...protocol.address import JOB_PREFIX
 from ...protocol.privateplace import UnsafePlace, make_private
-from ...protocol.sockets import answers
 from ..host import privatefile
 from .ledger import LedgerError, LedgerInUse, locked
 
@@ -178,26 +175,18 @@ def _remembered(data: Path, host: str, spare: Sequence[Path]) -> Iterator[Path]:
         yield folder
 
 
-def adopt(old: Path, new: Path, its_socket: Path) -> str | None:
-    """Move the ledger that an earlier release kept at ``old``, for any host, to ``new``; say so.
+def adopt(new: Path) -> str | None:
+    """Move the newest ledger of another name in ``new``'s folder to ``new``, and say so.
 
-    Else the newest of another name in ``new``'s folder: on a disk that is not shared it is of this
-    host, whose name changed, as a container's does each time that it is made anew. One in use is
-    left alone: it is another host's, unless somebody listens at ``its_socket`` here. Raises
-    :class:`LedgerInUse` then, as this host's GPUs have an owner.
+    On a disk that is not shared it is of this host, whose name changed, as a container's does each
+    time that it is made anew. One in use is left alone: it is another host's.
     """
-    if answers(its_socket):
-        raise LedgerInUse(
-            f"A node manager of an earlier release serves you at {its_socket}. Restart the Jupyter "
-            "server that hosts it, and its kernels; then this one takes over."
-        )
     if new.exists():
         return None
     hosts = [found for found in new.parent.glob(_file_name("*")) if found not in _jobs(new.parent)]
-    for found in (old, *sorted(hosts, key=_changed, reverse=True)):
+    for found in sorted(hosts, key=_changed, reverse=True):
         if os.path.exists(found) and found.lstat().st_uid == os.getuid() and _take(found, new):
-            told = f"The ledger {found} is this host's now: {new}."
-            return f"{told} Other hosts of this home start their own." if found == old else told
+            return f"The ledger {found} is this host's now: {new}."
     return None
 
 
@@ -231,31 +220,14 @@ def _changed(ledger: Path) -> float:
 
 
 def _take(old: Path, new: Path) -> bool:
-    """Move a ledger with all that belongs to it; not one in use."""
+    """Rename a ledger with all that belongs to it; not one in use."""
     try:
         with locked(old):
-            new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # The ledger itself last: should we die in between, we begin again.
             for suffix in _PARTS:
                 if (part := old.with_suffix(suffix)).exists():
-                    _move(part, new.with_suffix(suffix))
+                    part.rename(new.with_suffix(suffix))
             old.with_suffix(".sqlite-shm").unlink(missing_ok=True)
     except LedgerInUse:
         return False
     return True
-
-
-def _move(old: Path, new: Path) -> None:
-    try:
-        old.rename(new)
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-        draft = new.with_name(f"{new.name}.moving")
-        draft.touch(mode=0o600)
-        with old.open("rb") as source, draft.open("wb") as copy:
-            shutil.copyfileobj(source, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
-        draft.replace(new)
-        old.unlink()

@@ -24,23 +24,16 @@ SCHEMA: Final = (
         environment TEXT NOT NULL,
         code TEXT NOT NULL,
         gpus INTEGER NOT NULL,
-        memory INTEGER NOT NULL
+        memory INTEGER NOT NULL,
+        persistent INTEGER,
+        temporary INTEGER,
+        shapes TEXT,
+        kind TEXT,
+        seconds REAL,
+        utilisation INTEGER
     )
     """,
     "CREATE INDEX runs_by_environment ON runs (environment, code, seq)",
-)
-#: NULL: the run told of no parts, or of a first step only.
-PARTS: Final = (
-    "ALTER TABLE runs ADD COLUMN persistent INTEGER",
-    "ALTER TABLE runs ADD COLUMN temporary INTEGER",
-)
-
-#: NULL: nobody told what the run computes, or how fast.
-STEPS: Final = (
-    "ALTER TABLE runs ADD COLUMN shapes TEXT",
-    "ALTER TABLE runs ADD COLUMN kind TEXT",
-    "ALTER TABLE runs ADD COLUMN seconds REAL",
-    "ALTER TABLE runs ADD COLUMN utilisation INTEGER",
 )
 
 _COLUMNS: Final = (

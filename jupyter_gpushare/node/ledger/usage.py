@@ -18,7 +18,6 @@ durable together.
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,9 @@ SCHEMA = (
         gpus INTEGER NOT NULL,
         busy INTEGER NOT NULL,
         since_wall REAL NOT NULL,
-        since_at REAL NOT NULL
+        since_at REAL NOT NULL,
+        rests INTEGER NOT NULL DEFAULT 0,
+        memory REAL NOT NULL DEFAULT 0
     ) WITHOUT ROWID
     """,
     """
@@ -54,6 +55,8 @@ SCHEMA = (
         busy INTEGER NOT NULL,
         start_wall REAL NOT NULL,
         last INTEGER NOT NULL,
+        rests INTEGER NOT NULL DEFAULT 0,
+        memory REAL NOT NULL DEFAULT 0,
         PRIMARY KEY (end_wall, seq)
     ) WITHOUT ROWID
     """,
@@ -65,37 +68,12 @@ SCHEMA = (
         held REAL NOT NULL,
         busy REAL NOT NULL,
         leases INTEGER NOT NULL,
+        rested REAL NOT NULL DEFAULT 0,
+        resident REAL NOT NULL DEFAULT 0,
         PRIMARY KEY (start_wall, length, environment)
     ) WITHOUT ROWID
     """,
 )
-
-#: Columns that came after 0.1.0, which may write to these tables too: to it nobody rests.
-_WIDER = (
-    ("usage_open", "rests INTEGER NOT NULL DEFAULT 0"),
-    ("usage_open", "memory REAL NOT NULL DEFAULT 0"),
-    ("usage_spans", "rests INTEGER NOT NULL DEFAULT 0"),
-    ("usage_spans", "memory REAL NOT NULL DEFAULT 0"),
-    ("usage_buckets", "rested REAL NOT NULL DEFAULT 0"),
-    ("usage_buckets", "resident REAL NOT NULL DEFAULT 0"),
-)
-
-
-def lacks(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-    """The columns that the file lacks, each with its table."""
-    known = {
-        (table, row[1])
-        for table in {table for table, _column in _WIDER}
-        for row in connection.execute(f"PRAGMA table_info({table})")
-    }
-    return [(table, column) for table, column in _WIDER if (table, column.split()[0]) not in known]
-
-
-def widen(connection: sqlite3.Connection) -> None:
-    """Add the columns that an older release's file lacks."""
-    for table, column in lacks(connection):
-        connection.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
-
 
 #: The kinds of record that change usage; the ledger passes on no others.
 KINDS = frozenset(name for name, kind in EVENTS.items() if issubclass(kind, ChangesUse))
@@ -569,13 +547,3 @@ def _spread(
             rested = held if then.rests else 0.0
             sums = (held, held if busy else 0.0, counted, rested, resident)
             connection.execute(_ADD_TO_BUCKET, (hour, HOUR, environment, *sums))
-
-
-def rebuild(connection: sqlite3.Connection) -> None:
-    """Fill empty usage tables from the records that are still there (a migration's work)."""
-    rows = connection.execute(
-        "SELECT seq, kind, at, wall, environment, lease, data FROM records ORDER BY seq"
-    ).fetchall()
-    for seq, kind, at, wall, environment, lease, data in rows:
-        if kind in KINDS:
-            apply(connection, seq, kind, at, wall, environment, lease, json.loads(data))

@@ -13,6 +13,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform
 
+from .versions import FIRST
+
 T = TypeVar("T")
 
 
@@ -107,7 +109,7 @@ class Happening:
     KINDS: ClassVar[dict[str, Any]]
     ABOUT: ClassVar[About]
     DURABLE: ClassVar[bool]
-    SINCE: ClassVar[int] = 1
+    SINCE: ClassVar[int] = FIRST
     at: float
 
 
@@ -129,7 +131,7 @@ def recorded(
     unlisted: str = "",
     log: Line | None = None,
     moves_queue: bool = False,
-    since: int = 1,
+    since: int = FIRST,
 ) -> Callable[[type[H]], type[H]]:
     """Declares an event that is in the ledger before anybody is answered; see :class:`About`.
 
@@ -145,4 +147,4 @@ def measured(
 ) -> Callable[[type[H]], type[H]]:
     """Declares an event that is measured, or told, again after a restart; see :class:`About`."""
     about = About(log=log, is_quiet=is_quiet, moves_queue=moves_queue)
-    return lambda kind: _declare(kind, about, False, 1)
+    return lambda kind: _declare(kind, about, False, FIRST)

@@ -125,7 +125,7 @@ class BootSeen(Event):
 
     boot_id: str
     usage_half_life: float
-    quantum: float = since(2, 10.0)
+    quantum: float = since(3, 10.0)
     owed_most: float = since(3, 600.0)
 
 
@@ -207,7 +207,6 @@ class GpuPutBack(Event):
     "node taken out of service",
     "{by} took the whole node out of service: {reason}",
     log=info("node.out_of_service", "by", why="reason"),
-    since=3,
 )
 class NodeTakenOut(Event):
     """All GPUs of the node are out of service, and those that come later."""
@@ -220,7 +219,6 @@ class NodeTakenOut(Event):
     "node serves again",
     "{by} put the node back into service",
     log=info("node.in_service", "by"),
-    since=3,
 )
 class NodePutBack(Event):
     """The node serves again."""
@@ -233,7 +231,6 @@ class NodePutBack(Event):
     "this host belongs to the pool {pool} now",
     log=info("pool.joined", "pool"),
     moves_queue=True,
-    since=3,
 )
 class PoolJoined(ChangesQuotas):
     """The host belongs to a pool: nobody has anything here but what the pool lends."""
@@ -246,7 +243,6 @@ class PoolJoined(ChangesQuotas):
     "this host belongs to no pool any more",
     log=info("pool.left"),
     moves_queue=True,
-    since=3,
 )
 class PoolLeft(ChangesQuotas):
     """The host belongs to no pool any more: its own quotas hold again."""
@@ -256,7 +252,6 @@ class PoolLeft(ChangesQuotas):
     unlisted="The pool lends every minute: that would hide all the rest.",
     log=debug("pool.lent", "until", changed="loans.len", ended="ended.len"),
     moves_queue=True,
-    since=3,
 )
 class QuotasLent(ChangesQuotas):
     """The pool lent, as of a report of this host ``as_of`` then, until boot time ``until``.
@@ -419,7 +414,7 @@ class LeaseGranted(ChangesUse):
     gpus: tuple[Allocation, ...]
     activity: Activity
     parked: Parked | None = None
-    reserved: tuple[Allocation, ...] = since(2, ())
+    reserved: tuple[Allocation, ...] = since(3, ())
 
     @property
     def memory(self) -> Bytes | None:
@@ -457,7 +452,6 @@ class MemberLeft(AboutLease):
     "lease inherited",
     "the process that asked has ended, and process {process.pid} goes on",
     log=info("lease.inherited", *WHO, pid="process.pid"),
-    since=3,
 )
 class LeaseInherited(OfLease):
     """The process that asked for a lease has ended. ``process``, which joined it, goes on with it.
@@ -472,7 +466,6 @@ class LeaseInherited(OfLease):
     "ledger lost",
     "the ledger is new, or an older copy: programs may present the leases that it lacks",
     log=error("ledger.lost_leases"),
-    since=2,
 )
 class RebuildBegun(Event):
     """The ledger may lack leases that are held; their processes may present them ``until`` then.
@@ -487,13 +480,12 @@ class RebuildBegun(Event):
     "lease presented again",
     "presented a lease that the ledger lacked, and has it again",
     log=info("lease.presented", *WHO),
-    since=2,
 )
 class LeaseRebuilt(OfLease):
     """A process presented a lease that the ledger did not know; the lease's history begins anew."""
 
 
-@recorded("lease presented in vain", "{why}", log=warning("lease.presented_in_vain", *WHO), since=2)
+@recorded("lease presented in vain", "{why}", log=warning("lease.presented_in_vain", *WHO))
 class RebuildRefused(OfLease):
     """A lease that was really its presenter's cannot be had back; it is told ``why``.
 
@@ -508,7 +500,6 @@ class RebuildRefused(OfLease):
     "leases were presented again",
     "programs presented so many leases again: {leases}",
     log=warning("ledger.leases_presented", "leases"),
-    since=2,
 )
 class RebuildEnded(Event):
     """The time for presenting leases has ended; ``leases`` were presented."""
@@ -559,7 +550,6 @@ class Rested(AboutLease):
     "acted against a stalled task",
     "was {action}: it gave no sign of life and made no progress while others waited for its memory",
     log=warning("lease.stall_acted", *WHO, "action"),
-    since=2,
 )
 class StallActed(OfLease):
     """A stalled task that did not move, and whose memory others wait for, got a signal."""
@@ -674,7 +664,6 @@ class AbilityReported(AboutLease):
         "can no longer save its state and be stopped",
     ),
     log=debug("lease.stoppable", *WHO, "can"),
-    since=3,
 )
 class StopOffered(OfLease):
     """A task can save its state, end, and go on later from there; not ``can``: no more."""
@@ -692,7 +681,6 @@ class StopOffered(OfLease):
     log=info(
         "promise.made", *WHO, "named", "share", deadline="promise.deadline", rate="promise.rate"
     ),
-    since=3,
 )
 class PromiseMade(OfLease):
     """A promise begins; ``named`` by its people, it makes the task's ``share`` a floor.
@@ -706,7 +694,7 @@ class PromiseMade(OfLease):
     total: int | None = None
 
 
-@recorded("promise not possible", "{message}", log=info("promise.refused", *WHO, "best"), since=3)
+@recorded("promise not possible", "{message}", log=info("promise.refused", *WHO, "best"))
 class PromiseRefused(OfLease):
     """A promise that a granted request named cannot be kept; ``best`` seconds would be possible."""
 
@@ -716,9 +704,7 @@ class PromiseRefused(OfLease):
     why: Cause
 
 
-@recorded(
-    "promise changed", "{state}{why:: }", log=info("promise.moved", *WHO, "state", "why"), since=3
-)
+@recorded("promise changed", "{state}{why:: }", log=info("promise.moved", *WHO, "state", "why"))
 class PromiseMoved(OfLease):
     """It stands otherwise with a promise: it is expected to end at ``ends`` (boot time)."""
 
@@ -731,7 +717,6 @@ class PromiseMoved(OfLease):
     "promise over",
     "after {seconds:time} {state}{why:: }",
     log=info("promise.ended", *WHO, "state", "named", "seconds", "why"),
-    since=3,
 )
 class PromiseEnded(OfLease):
     """A promise is over: it was kept, was missed, or nobody can tell; it took ``seconds``."""
@@ -746,7 +731,6 @@ class PromiseEnded(OfLease):
     "share of a GPU",
     "has {share} % of its GPU: {why}",
     log=debug("share", *WHO, "share", reason="why"),
-    since=3,
 )
 class ShareSet(OfLease):
     """A task has another share of its GPUs' compute than before, in hundredths of each."""
@@ -759,7 +743,6 @@ class ShareSet(OfLease):
     "what it needs was predicted",
     "is predicted to use {expected:predicted}",
     log=debug("foreseen", *WHO, kinds="expected"),
-    since=3,
 )
 class TaskForeseen(OfLease):
     """What a task computes is predicted to need so much on each kind of GPU, from now on."""
@@ -834,7 +817,6 @@ class ResidueFound(OfLease):
     "ended and left memory",
     "has ended, and its process still has memory on the GPUs",
     log=info("lease.outlived", *WHO),
-    since=3,
 )
 class LeaseOutlived(OfLease):
     """A lease has ended and its process goes on: what that left on its GPUs is measured."""
@@ -884,7 +866,6 @@ class PeakSeen(AboutLease):
     "reservation follows what is measured",
     "it needs {memory:size} of the {reserved:size} that are reserved on {gpu:gpu}",
     log=debug("reservation.follows", "environment", "gpu", "memory", "reserved"),
-    since=3,
 )
 class ReservationFollowed(Event):
     """What an environment is entitled to on a GPU follows what its tasks were measured to use.
@@ -1056,7 +1037,6 @@ class TurnGiven(AboutLease):
 @recorded(
     unlisted="The driver locks a task at each turn that it waits for, as often as turns come.",
     log=debug("turn.locked", "lease"),
-    since=3,
 )
 class TurnLocked(AboutLease):
     """The driver is about to lock a task that has no turn; it gives no sign of life ``until`` then.

@@ -8,8 +8,8 @@ wall clock. Memory is in bytes, always.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum, nonmember
-from typing import ClassVar, Final, NewType
+from enum import Enum
+from typing import Final, NewType
 
 from .promises import Expected, Promise
 from .versions import since
@@ -79,7 +79,6 @@ class TaskKind(Enum):
 class EndReason(Enum):
     """Why a lease ended."""
 
-    SINCE = nonmember({"UNUSED": 3})
     RELEASED = "released"
     CANCELLED = "cancelled"
     REVOKED = "revoked"
@@ -139,7 +138,6 @@ class Movable(Enum):
 class RefusalReason(Enum):
     """Why a command is refused or a request waits; the same words travel on the wire."""
 
-    SINCE = nonmember({"INFEASIBLE": 3})
     OVER_QUOTA = "over_quota"
     ZERO_QUOTA = "zero_quota"
     NO_RESOURCES = "no_resources"
@@ -194,7 +192,6 @@ class HolderAction(Enum):
     is for programs whose lease was revoked.
     """
 
-    SINCE = nonmember({"END": 3})
     WAIT = "wait"
     INTERRUPT = "interrupt"
     KILL = "kill"
@@ -336,7 +333,6 @@ class Loan:
     ``borrowed``: so many of its GPUs belong to others, who use them not.
     """
 
-    SINCE: ClassVar[int] = 3
     environment: EnvironmentName
     quota: Quota
     whole: int
@@ -522,4 +518,4 @@ class Voucher:
     allocations: tuple[Allocation, ...]
     parked: Parked | None
     quota: int
-    turns: tuple[tuple[GpuUuid, Bytes, Bytes], ...] = since(2, ())
+    turns: tuple[tuple[GpuUuid, Bytes, Bytes], ...] = since(3, ())
