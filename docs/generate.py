@@ -614,6 +614,8 @@ FIGURE = re.compile(r"(<!-- ([\w-]+\.md): ([^>]+) -->)[^<]*(<!-- / -->)")
 
 def figures(text: str) -> str:
     """A page's text with its marked figures as the pages of figures have them now."""
+    if begins := re.search(r"^\W*<!-- [\w-]+\.md: .*", text, re.MULTILINE):
+        raise SystemExit(f"A line that begins with a mark is taken for HTML: {begins[0]}")
     return FIGURE.sub(lambda mark: f"{mark[1]}{_figure(mark[2], mark[3])}{mark[4]}", text)
 
 
