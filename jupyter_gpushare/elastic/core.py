@@ -75,23 +75,6 @@ def after(cut: Cut, done: int, world: int) -> int:
     return cut.samples if over else done + count
 
 
-def steps_left(cut: Cut, done: int, world: int) -> int:
-    """Steps that are left of the epoch."""
-    left = cut.samples - done
-    full = cut.batch // world * world
-    steps, rest = divmod(left, full)
-    return steps + (rest > 0 if cut.tail is Tail.PAD else rest >= world)
-
-
-def shard(cut: Cut, done: int, world: int, rank: int) -> tuple[int, ...]:
-    """All that a rank takes of the rest of the epoch, if the number of ranks stays."""
-    taken: list[int] = []
-    while done < cut.samples:
-        taken += share(cut, done, world, rank)
-        done = after(cut, done, world)
-    return tuple(taken)
-
-
 # -- how a job stands ---------------------------------------------------------------------------
 
 
@@ -109,7 +92,6 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
-_LIVE: Final = {Phase.WAITING, Phase.CHANGING, Phase.TRAINING}
 _OVER: Final = {Phase.DONE, Phase.FAILED, Phase.STOPPED}
 MOVES: Final = {
     Phase.WAITING: {Phase.CHANGING, *_OVER},

@@ -117,11 +117,6 @@ class Predictor:
         except (KeyError, TypeError, IndexError) as error:
             raise ValueError(repr(error)) from error
 
-    @property
-    def measured_kinds(self) -> tuple[str, ...]:
-        """The kinds of GPU that the training data are of."""
-        return tuple(self._rates)
-
     def predict(self, features: Features, kinds: Sequence[Hardware]) -> tuple[Estimates, ...]:
         """The estimates for each kind, in the order given.
 

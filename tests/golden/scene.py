@@ -12,11 +12,12 @@ from typing import Any, Final
 from unittest import mock
 
 from support.policy_world import GIB, World, gpu, plain_config, process
+from support.sheets import status_document
 
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.views.pauses import Pauses
 from jupyter_gpushare.node.views.promises import Promises
-from jupyter_gpushare.node.views.status import NodeFacts, Sheet, status_document
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.node.views.waits import Waits
 from jupyter_gpushare.policy import core

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.disk import fill, tiny_disk
 from support.node import (
@@ -28,9 +29,10 @@ from support.node import (
 from support.nvml import NvmlWorld
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node.ledger.codec import command_from_json, event_to_json
+from jupyter_gpushare.node.ledger.codec import event_to_json
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.words import commands
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -480,9 +482,11 @@ def test_a_live_nodes_commands_replayed_give_the_same_events(tmp_path):
     state, steps, kinds = State(), 0, set()
     for line in record.read_text().splitlines():
         entry = json.loads(line)
-        step = core.step(state, command_from_json(entry["command"]), config)
+        told = entry["command"]
+        command = msgspec.convert(told, type=getattr(commands, told["kind"]))
+        step = core.step(state, command, config)
         events = json.loads(json.dumps([event_to_json(event) for event in step.events]))
-        assert events == entry["events"], entry["command"]
+        assert events == entry["events"], told
         core.check(step.state)
         state, steps = step.state, steps + 1
         kinds |= {event["kind"] for event in entry["events"]}

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.policy_world import World, gpu, plain_config, task
+from support.sheets import status_document
 
 from jupyter_gpushare.cli.node import whole_status
 from jupyter_gpushare.cli.status import as_text
 from jupyter_gpushare.node.views import board, status
-from jupyter_gpushare.node.views.status import NodeFacts, Sheet, status_document
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.node.views.waits import Waits
 from jupyter_gpushare.policy.words import commands as cmd

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.node import NodeClient, RunningNode, until
 from support.policy_world import GIB, World, gpu, plain_config, task
+from support.sheets import status_document
 
 from jupyter_gpushare.node.host.outcome import Outcome
 from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record
-from jupyter_gpushare.node.views.status import NodeFacts, Sheet, status_document
+from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.node.views.waits import MOST, WINDOW, Waits
 from jupyter_gpushare.policy import core

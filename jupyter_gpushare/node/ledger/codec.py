@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ...policy.words import commands, versions
+from ...policy.words import versions
 from ...policy.words.commands import Command
 from ...policy.words.events import EVENTS, Event
 from .ledger import ROW_BYTES, VERSION_KEY, LedgerFailed, Record
@@ -96,11 +96,5 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def command_to_json(command: Command) -> dict[str, Any]:
-    """A command as JSON data, named by ``kind``; :func:`command_from_json` reads it back."""
+    """A command as JSON data, named by ``kind``."""
     return {"kind": type(command).__name__, **msgspec.to_builtins(command)}
-
-
-def command_from_json(data: dict[str, Any]) -> Command:
-    """The command that :func:`command_to_json` wrote."""
-    command: Command = msgspec.convert(data, type=getattr(commands, data["kind"]))
-    return command

@@ -594,15 +594,6 @@ class Sheet:
         return None
 
 
-def status_document(sheet: Sheet, viewer: Viewer, page: int = 0) -> doc.Status:
-    """Everything ``viewer`` may know, as JSON data. Sizes in bytes, times in Unix seconds."""
-    return {
-        **sheet.head(viewer, page),
-        "leases": [sheet.lease_row(x, viewer.view(x)) for x in sheet.leases(viewer, page)[0]],
-        "queue": [sheet.queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
-    }
-
-
 def _task_name(lease: Lease) -> str:
     """The name by which a person knows a lease's task."""
     task = lease.task

@@ -108,15 +108,13 @@ class ParkWhen(Enum):
 class Rung(Enum):
     """How a task gave its GPUs back; the lower the rung, the less it costs.
 
-    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``TEMPORARY``: no client uses it any
-    more, but an old ledger may have the word. ``STORAGE``: the framework's tensors moved to host
-    memory. ``DRIVER``: the driver moved everything of the process there, its context as well.
-    ``NONE``: it cannot.
+    ``RELEASE``: CUDA never started. ``TRIM``: caches emptied. ``STORAGE``: the framework's tensors
+    moved to host memory. ``DRIVER``: the driver moved everything of the process there, its context
+    as well. ``NONE``: it cannot.
     """
 
     RELEASE = "release"
     TRIM = "trim"
-    TEMPORARY = "temporary"
     STORAGE = "storage"
     DRIVER = "driver"
     NONE = "none"
@@ -124,7 +122,7 @@ class Rung(Enum):
     @property
     def stays(self) -> bool:
         """Whether the process keeps a little memory, its CUDA context at least, on its GPUs."""
-        return self in (Rung.TRIM, Rung.TEMPORARY, Rung.STORAGE)
+        return self in (Rung.TRIM, Rung.STORAGE)
 
 
 class Movable(Enum):

@@ -33,7 +33,6 @@ class TurnEnd(Enum):
     DONE = "done"
     IDLE = "idle"
     STALLED = "stalled"
-    OVERRUN = "overrun"
     NEWCOMER = "newcomer"
     ALONE = "alone"
 
