@@ -62,6 +62,7 @@ OwnShare = Annotated[
     Range(0),
     "hundredths of one GPU that its promises may claim at once; null: the node's own",
 ]
+IsInstance = Annotated[int | None, "the number of a MIG instance on its board; null: it is none"]
 OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
 OwnReserve = Annotated[
     str | None,
@@ -129,7 +130,7 @@ SUBJECTS: Final = (
         "more",
     ),
     *("node", "you", "simulated", "host_memory", "problem", "left_out", "quotas_as_of", "waits"),
-    *("preset", "others"),
+    *("preset", "others", "queue"),
 )
 TONES: Final = ("plain", "good", "info", "muted", "warn", "bad")
 
@@ -173,6 +174,7 @@ class RemainingMemory(TypedDict):
     uuid: str
     index: Count
     bytes: Bytes
+    instance: NotRequired[IsInstance]
 
 
 class Remaining(TypedDict):
@@ -348,9 +350,6 @@ class OutOfService(TypedDict):
 IsOut = Annotated[
     OutOfService | None, "An administrator took the GPU out of service; null: it serves"
 ]
-
-
-IsInstance = Annotated[int | None, "the number of a MIG instance on its board; null: it is none"]
 
 
 class Squatter(TypedDict):

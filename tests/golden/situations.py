@@ -44,6 +44,7 @@ from jupyter_gpushare.policy.words.model import (
     EnvironmentName,
     Estimate,
     GpuReading,
+    HolderAction,
     LeaseId,
     Movable,
     ParkWhen,
@@ -127,6 +128,8 @@ def nobody_waits() -> Situation:
         uses(world, ask(world, name), 20, work=0.0)
     world.vitals[2] = Vitals(700.0, is_held=False)
     idle(world, "L1")
+    tell(world, cmd.ReportAbility, "L1", Rung.RELEASE, "")
+    tell(world, cmd.ReportAbility, "L2", Rung.TRIM, "The driver is older than 570.")
     beats(world, 700, "L1")
     return Situation(world, (ALICE, BOB))
 
@@ -142,7 +145,11 @@ def beats(world: World, seconds: float, *leases: str) -> None:
 @situation
 def over_its_limit() -> Situation:
     """Four tasks use 12 GiB of 8, and each has come further than the next."""
-    config = {"over_limit_tolerance": GIB, "audit_grace": 5.0}
+    config = {
+        "over_limit_tolerance": GIB,
+        "audit_grace": 5.0,
+        "audit_action": HolderAction.INTERRUPT,
+    }
     world = node(4, Quota(1, Bytes(8 * GIB)), **config)
     names = ("alice", "bob", "carol", "dave")
     for name in names:
@@ -244,6 +251,7 @@ def warned_because_others_wait() -> Situation:
         idle(world, f"L{world.serial}")
     tell(world, cmd.ReportAbility, "L1", Rung.STORAGE, "The driver is older than 570.")
     tell(world, cmd.ReportAbility, "L2", Rung.DRIVER, "")
+    tell(world, cmd.ReportAbility, "L3", Rung.NONE, "It shares memory with another process.")
     pin(world, "L3", 5400.0)
     ask(world, "dave", gpus=1)
     later(world, 605, 5)

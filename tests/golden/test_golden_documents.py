@@ -68,7 +68,6 @@ WORDS = (
     ("parked", set(leases._RUNGS.values())),
     ("interrupted", set(leases._INTERRUPTIONS.values())),
     ("ability", set(leases._ABILITIES.values())),
-    ("warning", set(leases._WARNINGS.values())),
     ("over", set(leases._OVER_NEXT.values())),
     ("promise", {f"The reason: {why}." for why in leases.WHY_LATE.values()}),
     ("promise", set(leases._PROMISES.values())),

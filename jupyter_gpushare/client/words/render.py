@@ -350,15 +350,16 @@ def _lease(one: Document, name: str, now: float, is_here: bool) -> tuple[Cell, .
 
 
 def _queue(status: Document) -> Section:
-    now, rows, notes = _now(status), [], []
+    now, rows = _now(status), []
+    whole, notes = said.first(status, "queue", now), []
     for one in status.get("queue") or ():
         rows.append(tuple(_cell(one, about, now) for _title, about in _QUEUE))
         if one.get("mine"):
             notes.append(f"Your request, {', '.join(_line(one))}: {said.texts(_told(one), now)}")
     notes += [said.text_of(fact, now) for fact in said.about(status, "others")]
-    return Section(
-        "In the queue", tuple(title for title, _about in _QUEUE), tuple(rows), tuple(notes)
-    )
+    titles = tuple(title for title, _about in _QUEUE)
+    notes = [whole, *notes] if rows and whole else notes
+    return Section("In the queue", titles, tuple(rows), tuple(notes), whole)
 
 
 def _told(one: Document) -> list[Document]:
@@ -412,11 +413,10 @@ def _text(cell: Cell) -> str:
 
 def section_html(one: Section) -> str:
     """The same for a notebook."""
-    if not one.rows and not one.empty:
-        return "".join(f"<div>{escape(note)}</div>" for note in one.notes)
     rows = [[_html(cell) for cell in row] for row in one.rows]
-    notes = "".join(f"<div>{escape(note)}</div>" for note in one.notes)
-    return _table(one.title, one.columns, rows) + notes
+    table = _table(one.title, one.columns, rows) if rows else ""
+    lines = one.notes if rows else (one.empty, *one.notes)
+    return table + "".join(f"<div>{escape(line)}</div>" for line in lines if line)
 
 
 def _html(cell: Cell) -> str:

@@ -35,8 +35,10 @@ from ...policy.words.model import (
     FlagKind,
     GpuReading,
     GpuUuid,
+    HolderAction,
     LeaseId,
     LeasePhase,
+    OverLimitStage,
     PriorityClass,
     Quota,
     TaskKind,
@@ -248,6 +250,8 @@ class Sheet:
         ]
         in_order = sorted(state.leases.values(), key=lambda lease: lease.order)
         self._leases = _Listing(in_order)
+        classes = Counter(state.leases[name].request.priority_class for name in self._places)
+        self._queue_says = of_waiting.line_says({one.value: classes[one] for one in PriorityClass})
         self._rows: dict[LeaseId, doc.Lease] = {}
         self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
         for lease in in_order:
@@ -308,7 +312,7 @@ class Sheet:
             "waits": self._waits,
             "promises": self._promises,
         }
-        head["says"] = list(of_node.says(head))
+        head["says"] = [*of_node.says(head), self._queue_says]
         head["jobs"] = self._jobs(viewer, page)
         return head
 
@@ -316,9 +320,10 @@ class Sheet:
         """The jobs of which the viewer may know, on this page."""
         found: dict[tuple[str, str], list[Lease]] = {}
         for lease in self.leases(viewer, page)[0]:
-            known = viewer.view(lease) is not View.OTHER
-            if known and lease.task.job is not None and lease.phase is not LeasePhase.ENDED:
-                found.setdefault((lease.environment, lease.task.job), []).append(lease)
+            job, known = lease.task.job, viewer.view(lease) is not View.OTHER
+            ended = display_state(self._state, lease) is DisplayState.ENDED
+            if job is not None and known and not ended:
+                found.setdefault((lease.environment, job), []).append(lease)
         jobs: list[doc.Job] = []
         for (environment, job), leases in found.items():
             rows = [self._seen(lease, viewer.view(lease)) for lease in leases]
@@ -490,7 +495,12 @@ class Sheet:
             if gpu["free"] >= min(quota["memory"] or gpu["memory"], whole_memory(gpu))
         ]
         now = 0 if self._places else len(free)
-        quota["says"] = of_quotas.says(quota, gpus, mine, now)
+        bursts = self._state.bursts
+        own = [
+            reserved - bursts.get((environment, GpuUuid(gpu["uuid"])), 0)
+            for gpu, reserved in zip(gpus, mine, strict=True)
+        ]
+        quota["says"] = of_quotas.says(quota, gpus, own, now)
         return quota
 
     def _servers(self, viewer: Viewer, gpus: list[doc.Gpu]) -> list[doc.ServerQuota]:
@@ -581,6 +591,8 @@ class Sheet:
             if kind is not FlagKind.OVER_LIMIT or flag.lease != lease.id or flag.stage is None:
                 continue
             coming = watchdog.following(flag.stage)
+            if coming is OverLimitStage.LAST and config.audit_action is HolderAction.WAIT:
+                coming = None
             held = self._state.reservations.get((lease.environment, gpu))
             return {
                 "gpu": gpu,
@@ -622,7 +634,9 @@ def quota_document(
             most = wanted(quota, None, books.whole)
             reserved = (own.full or own.memory) - state.bursts.get(key, 0)
             left = max(0, most - reserved)
-            held.append({"uuid": uuid, "index": books.gpu.index, "bytes": left})
+            gpu = books.gpu
+            part: doc.RemainingMemory = {"uuid": uuid, "index": gpu.index, "bytes": left}
+            held.append({**part, "instance": gpu.instance})
     document: doc.HeldQuota = {
         "gpus": quota.gpus,
         "memory": quota.memory,

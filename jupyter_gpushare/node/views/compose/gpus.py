@@ -67,13 +67,15 @@ def _parts(gpu: doc.Gpu) -> Iterator[doc.Said]:
     turns = min(gpu["shared"], total - mine - others)
     unleased = min(gpu["unleased"], total - mine - others - turns)
     system = min(gpu.get("system", 0), unleased)
+    out = gpu["problem"] is not None or gpu.get("out_of_service") is not None
+    free = "not given to anybody" if out else "free"
     parts = (
         ("mine", "yours", mine),
         ("others", "reserved by others", others),
         ("turns", "used by turns", turns),
         ("system", "used by the system (a screen, monitoring)", system),
-        ("unleased", "used without a lease", unleased - system),
-        ("free", "free", total - mine - others - turns - unleased),
+        ("unleased", "used beyond any lease", unleased - system),
+        ("free", free, total - mine - others - turns - unleased),
     )
     for kind, word, part in parts:
         if part > 0:
@@ -91,8 +93,10 @@ def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc
     for one in gpu["squatters"]:
         who = "A process" if one["pid"] is None else f"Process {one['pid']}"
         used = "memory" if one["memory"] is None else size(one["memory"])
-        how = "more than its lease allows" if one["kind"] == "over_limit" else "without a lease"
-        yield said("squatter", "{} uses {}, {}.", who, used, how, tone="warn")
+        words = "{} uses {} without a lease."
+        if one["kind"] == "over_limit":
+            words = "{} uses {}, more than its lease allows."
+        yield said("squatter", words, who, used, tone="warn")
     if there:
         yield said("residents", _residents(gpu, there))
         yield said("time", _time(there, now))

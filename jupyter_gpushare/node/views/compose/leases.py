@@ -40,7 +40,7 @@ STATES: Final[dict[str, tuple[str, str, str]]] = {
     "parked": (
         "muted",
         "parked",
-        "Its GPU was given to others and its variables are kept. The next cell takes a GPU again.",
+        "Its GPU was given back and its variables are kept. The next cell takes a GPU again.",
     ),
     "resuming": (
         "info",
@@ -56,8 +56,8 @@ STATES: Final[dict[str, tuple[str, str, str]]] = {
     "draining": (
         "warn",
         "draining",
-        "The lease has ended, but its process still holds GPU memory. Restart the kernel to free "
-        "it.",
+        "The lease has ended, but its process still holds GPU memory. It is free when that process "
+        "ends: restart the kernel, or end the program.",
     ),
     "ended": ("muted", "ended", "It is over."),
 }
@@ -76,8 +76,8 @@ _ABILITIES: Final = {
     "none": "It cannot be parked",
 }
 _PROGRAM: Final = (
-    "A program keeps its GPU until it ends or you release it here. The GPU is not taken back while "
-    "the program is idle, so there is nothing to keep."
+    "No idle time-out ends for a program: it keeps its GPU until it ends or you release it, so "
+    "there is nothing to keep."
 )
 _RANGE_HINT: Final = (
     "It asked for a range of memory. The smaller size is certain. What is more falls when others "
@@ -96,7 +96,7 @@ _OVER_HINT: Final = (
 _OVER_NEXT: Final = {
     "trim": "Its caches are emptied in {}.",
     "park": "Its GPU is taken back in {}, if it is idle then.",
-    "last": "The configured action (interrupt or kill) follows in {}.",
+    "last": "It is stopped in {}.",
 }
 _STALLS: Final = {"interrupt": "interrupted", "kill": "ended"}
 _INTERRUPTIONS: Final = {
@@ -221,9 +221,10 @@ def _columns(row: doc.Lease) -> Iterator[doc.Said]:
     if row["gpus"]:
         yield said("where", ", ".join(f"GPU {gpu_number(gpu)}" for gpu in row["gpus"]))
     tone, word, hint = STATES.get(row["state"], ("plain", row["state"], ""))
-    begun = row["requested"] if row["state"] == "queued" else row["since"]
+    begun = row["since"]
     if row["position"] is not None:
-        word = f"number {row['position']} in line"
+        tone, word, hint = STATES["queued"]
+        begun, word = row["requested"], f"number {row['position']} in line"
     yield said("state", "{} for {}", word, since(begun), tone=tone, hint=hint)
     yield from _memory(row)
     yield said("class", row["priority_class"])
@@ -317,12 +318,16 @@ def _reserve(row: doc.Lease) -> Iterator[doc.Said]:
 
 
 def _limits(row: doc.Lease) -> Iterator[doc.Said]:
-    most = row.get("memory_most")
+    most, reserve = row.get("memory_most"), row.get("reserve")
+    follows = reserve is not None and reserve["follows"]
     for part in row["gpus"]:
         may, limit, number = size(part["memory"]), part["limit"], gpu_number(part)
         if most is not None:
             words = "It may use {} of {} to {} on GPU {}."
             yield said("limit", words, size(limit), may, size(most), number, hint=_RANGE_HINT)
+        elif limit > part["memory"] and follows:
+            words = "It may use up to {} on GPU {}, of which {} are reserved for it."
+            yield said("limit", words, size(limit), number, may, tone="muted")
         elif limit > part["memory"]:
             words = "Its limit on GPU {} is lifted from {} to {} for now."
             yield said("limit", words, number, may, size(limit), hint=LIFTED_HINT)
@@ -333,10 +338,10 @@ def _limits(row: doc.Lease) -> Iterator[doc.Said]:
     kept = [part["persistent"] for part in row["gpus"] if part["persistent"] is not None]
     step = [part["temporary"] for part in row["gpus"] if part["temporary"] is not None]
     if row["gpus"] and len(kept) == len(step) == len(row["gpus"]):
-        cache = sum(part["cache"] or 0 for part in row["gpus"])
-        cached = text("; {} are cached", size(cache)) if cache else NOTHING
+        cache = [part["cache"] or 0 for part in row["gpus"]]
+        cached = text(". Its cache has {}", each(cache)) if any(cache) else NOTHING
         words = "It keeps {}, and a step needs {} more{}."
-        yield said("figures", words, size(sum(kept)), size(sum(step)), cached, tone="muted")
+        yield said("figures", words, each(kept), each(step), cached, tone="muted")
 
 
 def _over(row: doc.Lease) -> Iterator[doc.Said]:
@@ -412,7 +417,8 @@ def _pauses(row: doc.Lease, waits: bool) -> Iterator[doc.Said]:
     pauses = row.get("pauses")
     if pauses is None:
         return
-    where = "since it began" if row["kind"] == "process" else "in this cell"
+    cell = "in this cell" if row["activity"] == "busy" else "in its last cell"
+    where = "since it began" if row["kind"] == "process" else cell
     if pauses["times"] > (1 if waits else 0):
         words = "It was paused {} {}, {} in all."
         yield said("pauses", words, _often(pauses["times"]), where, span(pauses["seconds"]))
@@ -448,8 +454,9 @@ def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
     told = [text("{}: {}.", stands, join(goals, " and "))]
     if late and promise["why"] in WHY_LATE:
         told.append(Text(f"The reason: {WHY_LATE[promise['why']]}."))
-    ends = promise["expected_end"]
-    if ends is not None and ends > now and promise["state"] != "kept":
+    ends, until = promise["expected_end"], promise["deadline"]
+    told_so = not promise["named"] and until is not None and ends is not None and ends - until < 1
+    if until is not None and ends is not None and ends > now and not told_so:
         told.append(text("It will be ready at about {}.", clock(ends)))
     if promise["named"] and promise["share"]:
         told.append(Text(f"{promise['share']} % of its GPU's time is its own."))
@@ -461,6 +468,11 @@ def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
         words = "Its GPU is taken back in {}, because {}. Its variables are kept."
         hint = "The next cell takes a GPU again."
         yield said("warning", words, left(warning["at"]), near.because, tone="warn", hint=hint)
+    elif (taken := row.get("may_be_taken_at")) is not None:
+        words = "Its GPU may be asked back, because it is idle."
+        if taken > now:
+            words = "Its GPU may be asked back in {}, if it stays idle."
+        yield said("kept", words, *([left(taken)] if taken > now else []), tone="muted")
     if row["kept"]:
         yield said("keeps", "It was asked for its GPU and keeps it: {}", name(row["kept"], 500))
     if (until := row["pinned_until"]) is not None and until > now:

@@ -55,12 +55,16 @@ def _source(quota: doc.HeldQuota) -> str:
 
 def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu]) -> Iterator[doc.Said]:
     used, allowed, pool = quota["used_gpus"], quota["gpus"], quota.get("pool")
+    if pool is not None:
+        lent = pool["lent"]
+        words = f"{used} of {lent} lent here"
+        yield said("held", words, label="GPUs", share=used / max(1, lent))
+        yield said("pool", _pool(pool))
+        return
     share = used / allowed if allowed else float(used > 0)
     tone = "bad" if used > allowed else "muted" if not allowed else "plain"
     yield said("held", f"{used} of {allowed}", tone=tone, label="GPUs", share=share)
-    if pool is not None:
-        yield said("pool", _pool(pool))
-    elif not gpus:
+    if not gpus:
         yield said("advice", "This node has no GPU to share now, so code runs on the CPU.")
     elif not allowed and not used:
         words = "Your quota has no GPU, so code runs on the CPU. Ask the administrator for one."
@@ -178,4 +182,5 @@ def _left(quota: doc.HeldQuota) -> Iterator[doc.Said]:
         for part in remaining["memory"]
         if part["bytes"] > 0
     ]
-    yield said("left", join(parts) if parts else Text("nothing"), label="Left")
+    label = "Left here" if "pool" in quota else "Left"
+    yield said("left", join(parts) if parts else Text("nothing"), label=label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ....protocol import documents as doc
 from .leases import asks
@@ -33,6 +33,15 @@ def notice_says(notice: doc.Queued, now: float) -> list[doc.Said]:
     ahead = None if spent else notice["ahead"]
     outlook = None if spent else notice.get("outlook")
     return [*place, *_told(ahead, notice["message"], outlook, now)]
+
+
+def line_says(waiting: Mapping[str, int]) -> doc.Said:
+    """The queue as a whole; ``waiting`` are the requests of each class."""
+    number = sum(waiting.values())
+    if not number:
+        return said("queue", "Nobody waits.")
+    classes = ", ".join(f"{count} {kind}" for kind, count in waiting.items() if count)
+    return said("queue", f"{number} waiting: {classes}.")
 
 
 def _place(
@@ -73,9 +82,7 @@ def _ahead(ahead: doc.Ahead) -> str:
 
 def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Said]:
     estimate = outlook["estimate"]
-    if estimate is None:
-        yield said("why", "There is no estimate yet of how long it takes.")
-    else:
+    if estimate is not None:
         span_ = between(estimate["low"], estimate["high"])
         how = "as it did for others in the last hour"
         if estimate["basis"] == "idle":
