@@ -487,6 +487,8 @@ export interface components {
                     /** @description bytes */
                     bytes: number;
                     index: number;
+                    /** @description the number of a MIG instance on its board; null: it is none */
+                    instance?: number | null;
                     uuid: string;
                 }[];
             };
@@ -852,6 +854,8 @@ export interface components {
                     /** @description bytes */
                     bytes: number;
                     index: number;
+                    /** @description the number of a MIG instance on its board; null: it is none */
+                    instance?: number | null;
                     uuid: string;
                 }[];
             };
@@ -950,7 +954,7 @@ export interface components {
              * @description its subject; there may be more words later
              * @enum {unknown}
              */
-            about: "who" | "what" | "where" | "state" | "memory" | "held" | "class" | "asks" | "waited" | "place" | "ahead" | "takes" | "why" | "shared" | "reserve" | "limit" | "figures" | "over" | "stall" | "survivor" | "turn" | "interrupted" | "pauses" | "promise" | "compute" | "progress" | "warning" | "kept" | "keeps" | "parked" | "ability" | "tasks" | "busy" | "part" | "used" | "residents" | "time" | "lifted" | "turns" | "summary" | "countdown" | "health" | "squatter" | "quota" | "source" | "left" | "weight" | "pool" | "budget" | "advice" | "more" | "node" | "you" | "simulated" | "host_memory" | "problem" | "left_out" | "quotas_as_of" | "waits" | "preset" | "others";
+            about: "who" | "what" | "where" | "state" | "memory" | "held" | "class" | "asks" | "waited" | "place" | "ahead" | "takes" | "why" | "shared" | "reserve" | "limit" | "figures" | "over" | "stall" | "survivor" | "turn" | "interrupted" | "pauses" | "promise" | "compute" | "progress" | "warning" | "kept" | "keeps" | "parked" | "ability" | "tasks" | "busy" | "part" | "used" | "residents" | "time" | "lifted" | "turns" | "summary" | "countdown" | "health" | "squatter" | "quota" | "source" | "left" | "weight" | "pool" | "budget" | "advice" | "more" | "node" | "you" | "simulated" | "host_memory" | "problem" | "left_out" | "quotas_as_of" | "waits" | "preset" | "others" | "queue";
             figures?: components["schemas"]["Figure"][];
             /** @description what it means and what to do about it */
             hint?: string;
@@ -1140,6 +1144,8 @@ export interface components {
                         /** @description bytes */
                         bytes: number;
                         index: number;
+                        /** @description the number of a MIG instance on its board; null: it is none */
+                        instance?: number | null;
                         uuid: string;
                     }[];
                 };
