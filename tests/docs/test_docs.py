@@ -58,6 +58,19 @@ def test_tables_render():
             assert len(set(cells)) == 1, f"{page.name}: {head}"
 
 
+def test_nothing_is_said_twice():
+    """A merge that went wrong, or a paragraph that was copied; programs write some pages."""
+    seen = {}
+    for page in PAGES:
+        if MADE.search(text := page.read_text("utf-8")):
+            continue
+        for part in re.split(r"\n\n|\n(?=[|*-] |\d+\. )", text):
+            words = " ".join(part.split())
+            if len(words) > 150:
+                assert words not in seen, f"{page.name} and {seen[words]}: {words}"
+                seen[words] = page.name
+
+
 def test_what_was_measured_is_not_copied_by_hand():
     """Where a text leads to a page of figures, docs/generate.py writes its own figures."""
     figures = re.compile(r"<!-- [\w-]+\.md: [^>]+ -->[^<]*<!-- / -->")
