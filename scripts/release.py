@@ -1,4 +1,4 @@
-"""Prepare a release: ``scripts/release.py 0.2.0`` sets the version and writes the changelog.
+"""Prepare a release: ``scripts/release.py 0.1.0`` sets the version and writes the changelog.
 
 The version's one source is ``jupyter_gpushare/_version.py``. Some tools can only read their own
 files, so those repeat it, and nobody writes them by hand. ``--check v0.2.0`` looks whether all is
@@ -49,7 +49,10 @@ SOURCE = Place("jupyter_gpushare/_version.py", re.compile(r'^__version__ = "(.+)
 CLIENT = Place("pyproject.toml", re.compile(r'^  "jupyter-gpushare-client==(.+)",$', re.M))
 NPM = Place("labextension/package.json", re.compile(r'^  "version": "(.+)",$', re.M))
 CITATION = Place("CITATION.cff", re.compile(r"^version: (.+)$", re.M))
-CITATION_DATE = Place("CITATION.cff", re.compile(r'^date-released: "(.+)"$', re.M))
+#: The version, with the day of its release where there was one.
+CITED = Place("CITATION.cff", re.compile(r'^(version: .+\n(?:date-released: ".+"\n)?)', re.M))
+#: The first release has a section of its own, above the mark below which releases come.
+FIRST = re.compile(r"## Unreleased\n(.*?)(<!-- towncrier: releases -->\n\s*## [^\n]+\n)", re.S)
 
 
 def npm_version(version: str) -> str:
@@ -63,10 +66,11 @@ def prepare(version: str, day: datetime.date, root: Path = ROOT) -> None:
     SOURCE.write(root, version)
     CLIENT.write(root, version)
     NPM.write(root, npm_version(version))
-    CITATION.write(root, version)
-    CITATION_DATE.write(root, day.isoformat())
+    CITED.write(root, f'version: {version}\ndate-released: "{day}"\n')
     towncrier = [sys.executable, "-m", "towncrier", "build", "--yes"]
     subprocess.run([*towncrier, f"--version={version}", f"--date={day}"], cwd=root, check=True)
+    log = root / "CHANGELOG.md"
+    log.write_text(FIRST.sub(r"\2\1", log.read_text("utf-8")).rstrip() + "\n", "utf-8")
 
 
 def problems(root: Path = ROOT) -> list[str]:
@@ -79,9 +83,10 @@ def problems(root: Path = ROOT) -> list[str]:
         if place.read(root) != value
     ]
     newest = HEADING.search((root / "CHANGELOG.md").read_text("utf-8"))
-    released = f"## {version} ({CITATION_DATE.read(root)})"
-    if newest is None or newest[0] != released:
-        said = newest[0] if newest else "nothing"
+    said = newest[0] if newest else "nothing"
+    day = CITED.read(root).partition('date-released: "')[2].partition('"')[0]
+    released = f"## {version} ({day})" if day else "## Unreleased"
+    if said != released:
         found.append(f"CHANGELOG.md begins with {said} instead of {released}.")
     return found
 
@@ -90,6 +95,8 @@ def unready(tag: str, root: Path = ROOT) -> list[str]:
     """Why this must not be published under ``tag``."""
     version = SOURCE.read(root)
     found = problems(root)
+    if "date-released" not in CITED.read(root):
+        found.append("It is not released yet: run scripts/release.py.")
     if tag != f"v{version}":
         found.append(
             f"The tag is {tag}, and the version is {version}: run scripts/release.py first, or tag "
@@ -104,7 +111,7 @@ def unready(tag: str, root: Path = ROOT) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("version", nargs="?", help="what to release, such as 0.2.0 or 0.2.0rc1")
+    parser.add_argument("version", nargs="?", help="what to release, such as 0.1.0 or 0.1.0rc1")
     parser.add_argument("--date", type=datetime.date.fromisoformat, default=datetime.date.today())
     parser.add_argument("--check", metavar="TAG", help="change nothing; is TAG ready?")
     chosen = parser.parse_args(arguments)
@@ -113,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(found) or "Ready.")
         return 1 if found else 0
     if not VERSION.fullmatch(chosen.version or ""):
-        parser.error("name a version such as 0.2.0, 0.2.0rc1 or 0.3.0.dev0")
+        parser.error("name a version such as 0.1.0, 0.1.0rc1 or 0.2.0.dev0")
     prepare(chosen.version, chosen.date)
     print("Look at `git diff`, then commit: RELEASE.md says what comes next.")
     return 0

@@ -210,7 +210,8 @@ def test_a_release_is_prepared_by_one_command(tmp_path: Path) -> None:
     assert package == PACKAGE | {"version": "9.0.0-rc.1"}
     text = (tmp_path / "CHANGELOG.md").read_text("utf-8")
     newest = text[text.index("## ") :].partition("\n## ")[0]
-    assert newest.startswith("## 9.0.0rc1 (2099-12-31)\n\n### ")
+    assert newest.startswith("## 9.0.0rc1 (2099-12-31)\n\n")
+    assert "## Unreleased" not in text
     assert "- It works." in newest.partition("### Fixed\n\n")[2].partition("\n###")[0]
 
 
@@ -219,7 +220,6 @@ def test_lines_for_the_changelog_are_of_kinds_that_there_are() -> None:
     name = re.compile(rf"(\d+|\+[\w-]+)\.({kinds})\.md")
     names = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
     assert [found for found in names if not name.fullmatch(found)] == []
-    assert "## Unreleased" not in (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
 def test_python_npm_and_citation_lead_to_one_place() -> None:
