@@ -201,6 +201,8 @@ def of_jax() -> None:
     work = work_of(cell, {"trains": trains, "weights": straight[1], "batch": jnp.zeros((8, 64))})
     here("cell", work.model, work.batch, iterations=work.iterations)
     here("training", straight, jnp.zeros((8, 64)), optimizer="adam")
+    noisy = jax.jit(lambda own, x, key: line(own, x) + jax.random.normal(key, (8, 32)))
+    here("noisy", noisy, (straight[1], jnp.zeros((8, 64)), jax.random.key(0)))
 
 
 def of_keras() -> None:
@@ -236,7 +238,20 @@ def of_keras() -> None:
     sums = keras.Sequential([keras.Input((20, 8)), Sums()])
     here("sums", sums, numpy.zeros((4, 20, 8), "float32"))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    here("training", cnn, (image, numpy.zeros(1, "int64")), loss=loss, optimizer="adam")
+    labelled = (image, numpy.zeros(1, "int64"))
+    here("training", cnn, labelled, loss=loss, optimizer="adam")
+
+    class Own(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = layers.Dense(3)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+    here("own", Own(), numpy.zeros((4, 8), "float32"), loss="mse", training=False)
+    here("wrong", cnn, labelled, loss=lambda out, target: out.nothing, optimizer="adam")
+    here("named", cnn, labelled, loss="sparse_categorical_crossentropy", optimizer="adam")
 
 
 if __name__ == "__main__":

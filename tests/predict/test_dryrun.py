@@ -10,9 +10,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from jupyter_gpushare.predict.dryrun import DryRunFailed
+from jupyter_gpushare.predict.dryrun.run import framework_of, functional
 
 pytestmark = [pytest.mark.story]
 PROGRAMS = Path(__file__).with_name("programs.py")
@@ -159,4 +163,57 @@ def test_a_sum_over_indices_of_tensorflow_counts_as_the_product_that_it_is(
 
 def test_a_cell_that_calls_a_compiled_function_of_jax_is_understood(of_jax: dict[str, Any]) -> None:
     assert of_jax["cell"]["iterations"] == 30
+    assert (of_jax["cell"]["batch"], of_jax["cell"]["inputs"]) == (8, 512), "without the weights"
     assert of_jax["cell"]["flops"] == 2 * 2 * 8 * 64 * 32  # there, and back to the weights
+
+
+def test_a_key_of_random_numbers_is_no_batch(of_jax: dict[str, Any]) -> None:
+    assert (of_jax["noisy"]["batch"], of_jax["noisy"]["inputs"]) == (8, 512)
+
+
+def test_a_model_of_keras_needs_no_configuration_of_its_own(of_keras: dict[str, Any]) -> None:
+    assert of_keras["own"]["nodes"]["MatMul"][2] == 2 * 4 * 8 * 3
+    assert of_keras["named"]["training"] is True
+
+
+def test_an_error_in_keras_is_told_by_its_own_line(
+    of_keras: dict[str, Any],
+) -> None:
+    assert "in user code" not in of_keras["wrong"]["says"]
+    assert "has no attribute 'nothing'" in of_keras["wrong"]["says"]
+
+
+def test_a_layer_of_keras_is_no_function_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Layer:
+        def __call__(self) -> None: ...
+
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "keras", SimpleNamespace(Layer=Layer))
+    assert framework_of(print) == "jax"
+    with pytest.raises(DryRunFailed, match="No torch module, Keras model or function of JAX"):
+        framework_of(Layer())
+
+
+def test_a_module_of_flax_is_a_function_and_its_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Linen:
+        def apply(self, variables: Any, x: Any) -> Any:
+            return variables, x
+
+    class Nnx:
+        state = "weights"
+
+    nnx = SimpleNamespace(
+        Module=Nnx,
+        split=lambda model: ("structure", model.state),
+        merge=lambda structure, state: lambda x: (structure, state, x),
+    )
+    monkeypatch.setitem(sys.modules, "flax.linen", SimpleNamespace(Module=Linen))
+    monkeypatch.setitem(sys.modules, "flax.nnx", nnx)
+    function, parameters = functional((Linen(), "variables"))
+    assert function(parameters, 7) == ("variables", 7)
+    function, parameters = functional(Nnx())
+    assert function(parameters, 7) == ("structure", "weights", 7)
+    with pytest.raises(DryRunFailed, match=r"Pass \(model, variables\)"):
+        functional(Linen())

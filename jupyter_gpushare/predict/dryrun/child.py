@@ -67,7 +67,9 @@ DATA_DEPENDENT = (
 def explain(error: BaseException) -> list[str]:
     """The reason, what happened and what to do, for an error of the model's own code."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    first = str(error).strip().partition("\n")[0]
+    lines = str(error).strip().splitlines() or [""]
+    # TensorFlow puts the user's code before what was wrong there.
+    first = lines[-1].strip() if lines[0].startswith("in user code") else lines[0]
     what = f"{type(error).__name__}: {first}" if first else type(error).__name__
     if kinds & set(DATA_DEPENDENT):
         return [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,11 +29,39 @@ def trace(packed: bytes, training: bool) -> dict[str, Any]:
     arguments = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     guess = Guess()
     step, given = _step(function, parameters, arguments, target, loss, guess, optimizer, training)
-    program = jax.make_jaxpr(step)(*given)
+    program, made = jax.make_jaxpr(step, return_shape=True)(*given)
     walk = Walk()
     most = walk.follow(program, times=1)
-    leaves = [x for x in jax.tree.leaves(arguments) if hasattr(x, "shape")]
+    data = arguments if parameters is not None else data_of(arguments, made)
+    leaves = [x for x in jax.tree.leaves(data) if hasattr(x, "shape")]
     return told(walk.tally, [tuple(leaf.shape) for leaf in leaves], most, guess.bytes)
+
+
+def data_of(arguments: Sequence[Any], made: Any) -> Sequence[Any]:
+    """What of a function's arguments is data, where nobody said which are the parameters.
+
+    A step gives its state back, in the same shape. Else parameters come first, as JAX has it, and
+    are many; keys of random numbers are no data.
+    """
+    parts = made if isinstance(made, (tuple, list)) else (made,)
+    states = [_form(made), *map(_form, parts)]
+    data = [one for one in arguments if jax.tree.leaves(one) and not _is_key(one)]
+    rest = [one for one in data if _form(one) not in states]
+    if len(rest) == len(data) > 1 and not hasattr(data[0], "shape"):
+        rest = data[1:]
+    return rest or data
+
+
+def _form(tree: Any) -> tuple[Any, ...]:
+    """A tree without its numbers."""
+    leaves, form = jax.tree.flatten(tree)
+    return form, *((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
+def _is_key(thing: Any) -> bool:
+    dtype, shape = getattr(thing, "dtype", None), getattr(thing, "shape", None)
+    is_new = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return is_new or (dtype == jnp.uint32 and shape == (2,))
 
 
 class Guess:
@@ -50,6 +78,9 @@ class Guess:
 
 def stand_in(described: Described) -> Any:
     """Zeros that take one element's memory; a trace looks at shapes only."""
+    if described.dtype.startswith("key<"):
+        keys = jax.random.split(jax.random.key(0), max(1, math.prod(described.shape)))
+        return keys.reshape(described.shape)
     dtype = jnp.dtype(described.dtype)
     return numpy.broadcast_to(numpy.zeros((), dtype), described.shape)
 

@@ -37,22 +37,24 @@ def dry_run(
     *,
     iterations: int = 1,
     training: bool | None = None,
-    loss: Callable[..., Any] | None = None,
+    loss: Callable[..., Any] | str | None = None,
     optimizer: Any = None,
     step: Step | None = None,
     timeout: float = 60.0,
 ) -> Features:
     """What ``model`` needs for ``iterations`` over ``batch``, without running it on a GPU.
 
-    ``model`` is a torch module, a Keras model, or a function of JAX, or a pair of such a function
-    and its parameters. ``batch`` is what the model is called with: a tensor, or a tuple or a dict
-    of them. Training is meant where a ``loss`` or an ``optimizer`` is given. ``loss(output)`` or
-    ``loss(output, target)`` gives a scalar; for the latter the batch's last part is the target;
-    without a loss the scalars that the model gives are it, else the cross entropy of all outputs,
-    and `Features.guessed` says how much of the peak that is. ``optimizer`` is an optimizer of the
+    ``model`` is a torch module, a Keras model, a function of JAX, a module of Flax's NNX, or a pair
+    of such a function, or of a module of Flax's Linen, and its parameters. ``batch`` is what the
+    model is called with: a tensor, or a tuple or a dict of them. Training is meant where a ``loss``
+    or an ``optimizer`` is given. ``loss(output)`` or ``loss(output, target)`` gives a scalar; for
+    the latter the batch's last part is the target; Keras knows losses by name, too. Without a loss
+    the scalars that the model gives are it, else the cross entropy of all outputs, and
+    `Features.guessed` says how much of the peak that is. ``optimizer`` is an optimizer of the
     model, or "sgd", "adam" or "adamw". A ``step`` of torch takes the place of all these. No weights
     leave this process. Raises `DryRunFailed`.
     """
+    model = functional(model)
     framework = framework_of(model)
     if training is None:
         training = loss is not None or optimizer is not None
@@ -80,6 +82,24 @@ def dry_run(
     return _answer(done, iterations)
 
 
+def functional(model: Any) -> Any:
+    """A module of Flax as a function of JAX and its parameters. Raises `DryRunFailed`."""
+    linen, nnx = sys.modules.get("flax.linen"), sys.modules.get("flax.nnx")
+    if linen is not None and isinstance(model, linen.Module):
+        raise DryRunFailed(
+            "unknown",
+            "A module of Flax has no parameters of its own.",
+            "Pass (model, variables) as the model, with what model.init() gave.",
+        )
+    if isinstance(model, tuple) and linen is not None and isinstance(model[0], linen.Module):
+        return (model[0].apply, *model[1:])
+    if nnx is not None and isinstance(model, nnx.Module):
+        structure, state = nnx.split(model)
+        merge = nnx.merge
+        return (lambda state, *given: merge(structure, state)(*given)), state
+    return model
+
+
 def framework_of(model: Any) -> str:
     """The framework of a model. Raises `DryRunFailed`."""
     for name, of in (("torch", _is_torch), ("keras", _is_keras), ("jax", _is_jax)):
@@ -101,6 +121,9 @@ def _is_keras(keras: Any, model: Any) -> bool:
 
 
 def _is_jax(_jax: Any, model: Any) -> bool:
+    keras = sys.modules.get("keras")
+    if keras is not None and isinstance(model, getattr(keras, "Layer", ())):
+        return False
     return callable(model) or (isinstance(model, tuple) and len(model) == 2 and callable(model[0]))
 
 

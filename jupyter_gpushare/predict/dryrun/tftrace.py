@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from ..table import OTHER, TENSORFLOW
@@ -25,6 +26,8 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall", "While", "StatelessWhile"
 def trace(packed: bytes, training: bool) -> dict[str, Any]:
     """The features, without the number of iterations."""
     model, batch, loss, optimizer, _step_of_torch = unpack(packed, stand_in)
+    if isinstance(loss, str):
+        loss = keras.losses.get(loss)
     inputs, target = split(batch, loss if training else None)
     if isinstance(inputs, tuple) and len(inputs) == 1:
         inputs = inputs[0]
@@ -65,8 +68,6 @@ def _spec(thing: Any) -> Any:
 
 
 def _optimizer(optimizer: Any) -> Any:
-    import keras
-
     if optimizer is None or isinstance(optimizer, str):
         return keras.optimizers.get(optimizer or "sgd")
     return optimizer

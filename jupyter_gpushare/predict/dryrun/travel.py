@@ -6,6 +6,7 @@ go by value, which is cloudpickle's work; those of installed packages by name.
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import sys
@@ -80,8 +81,6 @@ def _torch(torch: Any, thing: Any) -> dict[str, Any] | None:
 def _jax(jax: Any, thing: Any) -> dict[str, Any] | None:
     if not isinstance(thing, jax.Array) or isinstance(thing, jax.core.Tracer):
         return None
-    if jax.numpy.issubdtype(thing.dtype, jax.dtypes.prng_key):
-        return None
     return {"shape": tuple(thing.shape), "dtype": str(thing.dtype)}
 
 
@@ -149,7 +148,19 @@ def _keras(keras: Any, model: Any) -> tuple[Any, ...]:
 
 
 def _keras_again(kind: Any, config: Any) -> Any:
-    return kind.from_config(config)
+    """Raises `DryRunFailed`."""
+    try:
+        return kind.from_config(config)
+    except TypeError:  # Keras' own, for a class that takes less than the configuration of a layer
+        takes = inspect.signature(kind).parameters
+    try:
+        return kind(**{name: value for name, value in config.items() if name in takes})
+    except Exception as error:  # a user's own __init__ may raise anything
+        raise DryRunFailed(
+            "cannot-travel",
+            f"Keras cannot make {kind.__name__} anew from its configuration: {error}",
+            "Give the model a get_config() and a from_config(), as Keras' guide says.",
+        ) from error
 
 
 def unpack(packed: bytes, make: Callable[[Described], Any]) -> Any:
