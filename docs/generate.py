@@ -433,6 +433,23 @@ def command_line() -> str:
     return text
 
 
+def quota_fields() -> str:
+    """Every field of a quota, as each place reads it."""
+    from jupyter_gpushare.protocol.quota import about
+    from jupyter_gpushare.quota import FIELDS
+
+    rows = [
+        (f"`{name}`", field.label, about(name), f"`{field.null}`" if field.null else "")
+        for name, field in FIELDS.items()
+    ]
+    return (
+        "# The fields of a quota\n\nThe configuration, REST and the command line call them so (an "
+        "option has `-` for `_`), and the pages by their label. The word for none is for the "
+        "command line; REST and the configuration write `null` or `None`.\n\n"
+        f"{table(('field', 'label', 'meaning', 'word for none'), rows)}"
+    )
+
+
 _OPTION = ("option", "default", "meaning")
 #: What argparse and traitlets add by themselves.
 _OF_ALL = [
@@ -709,6 +726,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration,
     "metrics.md": metrics,
     "cli.md": command_line,
+    "quotas.md": quota_fields,
     "magics.md": magics,
     "rest.md": rest,
     "openapi.json": openapi,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from ..protocol.quota import QUOTA, read_field
-from ..protocol.sizes import format_burst, format_size, parse_share
-from ..protocol.times import format_duration
+from ..protocol.quota import about, fields_of, read_text, source_text, value_text
+from ..protocol.sizes import parse_share
+from ..quota import FIELDS, Unit
 from .node import Node, connect
 from .table import clean, table
 from .verb import Option, UsageError, Verb, flag, option
@@ -16,7 +16,7 @@ from .verb import Option, UsageError, Verb, flag, option
 
 def quota_field(field: str) -> Option:
     """The option of a quota's field: its value, or the word for its null; ``None`` is not said."""
-    null = QUOTA[field].null
+    null = FIELDS[field].null
 
     def read(text: str) -> Any:
         if text == null:
@@ -24,21 +24,11 @@ def quota_field(field: str) -> Option:
         if field == "memory" and (share := parse_share(text)) is not None:
             return share
         try:
-            return read_field(field, text if QUOTA[field].is_size else plain_number(text))
+            return read_text(field, text)
         except ValueError as error:
             raise ValueError(f"{error} Or write {null}." if null else str(error)) from error
 
-    return Option(None, f"{QUOTA[field].about} Left out: as now.", read=read)
-
-
-def plain_number(text: str) -> Any:
-    """The number that the text is; another text as it is."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return Option(None, f"{about(field)} Left out: as now.", read=read)
 
 
 class AtNode(Verb):
@@ -116,19 +106,19 @@ class QuotaSetApp(Whose):
     jupyter gpushare quota set dave --gpus 1 --idle-timeout default --burst-memory default
     """
 
-    locals().update({name: quota_field(name) for name in QUOTA})
+    locals().update({name: quota_field(name) for name in FIELDS})
     no_budget = flag("Do not limit its GPU-hours.")
 
     def run(self, arguments: list[str]) -> int:
         said, whose = self.whose(arguments)
         from ..protocol.messages import Method
 
-        given = {name: getattr(self, name) for name in QUOTA}
+        given = {name: getattr(self, name) for name in FIELDS}
         if self.no_budget and given["gpu_hours"] is not None:
             raise UsageError("either --gpu-hours or --no-budget, not both")
         # Null is sent for its word; what was not said is left out, and stays.
         named: dict[str, Any] = {
-            name: None if value == QUOTA[name].null else value
+            name: None if value == FIELDS[name].null else value
             for name, value in given.items()
             if value is not None
         }
@@ -181,39 +171,32 @@ def warn(answer: Mapping[str, Any]) -> None:
         print(f"Warning: {clean(warning)}", file=sys.stderr)
 
 
+#: The columns that are there even if they say little; others where a quota has such a field.
+_ALWAYS: Final = ("gpus", "memory", "weight", "gpu_hours")
+
+
 def quota_table(rows: list[tuple[str, dict[str, Any]]]) -> str:
-    """Quotas by environment."""
+    """Quotas by environment; a column has the name of its option."""
+    told = [(name, quota, fields_of(quota)) for name, quota in rows]
+    shown = [
+        name
+        for name in FIELDS
+        if name in _ALWAYS or (name != "per" and any(own[name] is not None for _, _, own in told))
+    ]
     return table(
-        (
-            *("ENVIRONMENT", "GPUS", "MEMORY ON EACH", "WEIGHT", "GPU-HOURS"),
-            *("IDLE TIME-OUT", "LIFTED TO", "RESERVES", "FROM"),
-        ),
+        ("ENVIRONMENT", *(name.replace("_", "-").upper() for name in shown), "FROM"),
         [
-            (
-                name,
-                quota["gpus"],
-                "whole GPU" if quota.get("memory") is None else format_size(quota["memory"]),
-                float(quota.get("weight", 1.0)),
-                _hours(quota),
-                _idle(quota.get("idle_timeout")),
-                None if (to := quota.get("burst_memory")) is None else format_burst(to),
-                quota.get("reserve") or "the node's",
-                _source(quota),
-            )
-            for name, quota in rows
+            (name, *(_cell(field, own, quota) for field in shown), source_text(quota) or None)
+            for name, quota, own in told
         ],
     )
 
 
-def _source(quota: Mapping[str, Any]) -> str | None:
-    """``group students``: which one, where the node manager says it."""
-    return " ".join([*filter(None, [quota.get("source")]), *quota.get("from_groups", ())]) or None
-
-
-def _idle(seconds: float | None) -> str:
-    if seconds is None:
-        return "the node's"
-    return format_duration(seconds) if seconds else "never"
+def _cell(name: str, own: Mapping[str, Any], quota: Mapping[str, Any]) -> Any:
+    if name == "gpu_hours":
+        return _hours(quota)
+    number = FIELDS[name].unit in (Unit.COUNT, Unit.NUMBER) and own[name] is not None
+    return own[name] if number else value_text(name, own[name])
 
 
 def _hours(quota: Mapping[str, Any]) -> str:
@@ -227,4 +210,4 @@ def _hours(quota: Mapping[str, Any]) -> str:
         said = f"{format_hours(budget['spent'])} of {budget['hours']:g}{more}"
         return f"{said}, all spent" if budget["level"] == "spent" else said
     hours = quota.get("gpu_hours")
-    return "not limited" if hours is None else f"{hours:g}{more}"
+    return FIELDS["gpu_hours"].empty if hours is None else f"{hours:g}{more}"

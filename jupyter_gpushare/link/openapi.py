@@ -104,7 +104,7 @@ def _bodies() -> Json:
                     "anyOf": [{"type": "integer", "enum": [0]}, sizes, {"type": "null"}],
                 },
             },
-            ("gpus",),
+            (),
         ),
     }
 

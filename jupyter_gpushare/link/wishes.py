@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from jupyter_gpushare.protocol.calls import PARAMS, PinParams
 from jupyter_gpushare.protocol.messages import LINE_PATTERN, NAME, TEXT, Method
-from jupyter_gpushare.protocol.quota import QUOTA, read_field
+from jupyter_gpushare.protocol.quota import read_field
 from jupyter_gpushare.protocol.shapes import Range, shapes
+from jupyter_gpushare.quota import FIELDS, Unit
 
 from .errors import NodeProblem
 
@@ -179,16 +180,15 @@ def checked_pin(body: Mapping[str, Any]) -> float | None:
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a quota's JSON body into the protocol's parameters. Fields left out stay as they are."""
     named = {}
-    for name in QUOTA:
-        if name not in body and name != "gpus":
-            continue
-        given = body.get(name)
+    for name, given in body.items():
         try:
-            if name == "idle_timeout" and isinstance(given, str):
+            if FIELDS[name].unit is Unit.SECONDS and isinstance(given, str):
                 raise ValueError("it must be seconds, not text.")
             named[name] = read_field(name, given)
         except ValueError as error:
             raise bad_request(f"'{name}': {error}") from error
+    if not named:
+        raise bad_request(f"say what to set, by one of {', '.join(FIELDS)}.")
     return named
 
 
@@ -205,7 +205,7 @@ def _drain(body: bytes) -> dict[str, Any]:
 
 
 def _quota(body: bytes) -> dict[str, Any]:
-    return quota_wish(json_object(body, *QUOTA))
+    return quota_wish(json_object(body, *FIELDS))
 
 
 #: The readers of the bodies, by OpenAPI's names; each returns a call's parameters.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.quota import fields_of, quota_text, said_of
 
 from . import forms
 from .admin import AdminPage
@@ -83,7 +84,7 @@ class QuotaFormHandler(AdminPage):
         if not names and kind is not Kind.DEFAULT:
             raise Refusal(wishes.bad_request("Nobody is named."))
         whose = Whose(kind, tuple(names), is_new=self.typed("new") == "yes")
-        rows = await self._rows(node, whose)
+        rows = await self._rows(node, replace(whose, names=()) if whose.is_new else whose)
         if self.typed("action") == "unset" and not wrong:
             await self._unset(node, whose, rows)
             return
@@ -92,7 +93,8 @@ class QuotaFormHandler(AdminPage):
         form, wish = forms.read_quota(
             {name: text for name, text in fields.items() if text is not None},
             self.get_body_arguments("change") if many else None,
-            None if many or whose.is_new else forms.filled(rows[0]),
+            None if many else forms.filled(rows[0]),
+            ("gpus",) if whose.is_new else (),  # what is all as the default is there, too
         )
         if wrong:
             form = form.marked(kind.names, wrong)
@@ -109,7 +111,7 @@ class QuotaFormHandler(AdminPage):
             self._form(node, whose, rows, form, refusal=told.problem)
             return
         # One user's note tells the whole quota; several users' what they now have in common.
-        said = forms.wish_text(wish if many else forms.as_wish(told.answers[0]))
+        said = quota_text(wish if many else said_of(fields_of(told.answers[0])))
         warnings = dict.fromkeys(w for one in told.answers for w in one.get("warnings") or ())
         text = f"{whose.text()} is now {said}.{self._here(node)}"
         self._done(node, text, [*warnings], told)
@@ -153,15 +155,14 @@ class QuotaFormHandler(AdminPage):
         """The present quota of each; the default quota for an unknown name."""
         with refusals():
             quotas = await self.ask(node, Method.QUOTA_LIST)
-        default = {**quotas["default"], "own_burst_memory": None}
+        default = {**quotas["default"], "own": [], "source": "default"}
         if whose.kind is Kind.DEFAULT:
             return [quotas["default"]]
         if whose.kind is Kind.GROUP:
             known = {row["group"]: row for row in quotas.get("groups", ())}
         else:
             known = {row["environment"]: row for row in quotas["quotas"]}
-        none = {**default, "source": "default"}
-        return [known.get(name, none) for name in whose.names] or [none]
+        return [known.get(name, default) for name in whose.names] or [default]
 
     @staticmethod
     def _kind(text: str | None) -> Kind:
@@ -194,6 +195,8 @@ class QuotaFormHandler(AdminPage):
             many=len(whose.names) > 1,
             form=form,
             parts=forms.PARTS,
+            own=rows[0].get("own", ()) if len(whose.names) == 1 else (),
+            rest=rows[0].get("rest", ""),
             overridden=any(row.get("source") == "override" for row in rows),
             refusal=refusal,
         )

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 from jupyter_gpushare.protocol import expecting, holding
-from jupyter_gpushare.protocol.periods import MONTH, WEEK
+from jupyter_gpushare.protocol.quota import period_text, source_text
 
 from . import forms, words
 from .listing import Member
@@ -151,7 +151,7 @@ def _quota_view(
         *([("Left", left)] if left else []),
         ("Memory on each GPU", words.memory_each(quota["memory"])),
         ("Weight", f"{quota['weight']:g}"),
-        ("Set by", words.source_word(quota["source"], quota.get("from_groups") or ())),
+        ("Set by", source_text(quota)),
     )
     return QuotaView(tuple(bars), facts, _quota_advice(used, allowed, budget), server)
 
@@ -167,8 +167,7 @@ def budget_when(budget: Json) -> str:
         return str(budget["when"])
     if "window" in budget:
         return f"in the last {words.duration(budget['window'])}"
-    per = budget.get("per")  # a pool's: each host has its window
-    return f"this {per}" if per in (WEEK, MONTH) else f"since {per}" if per else "lately"
+    return period_text(budget.get("per")) or "lately"  # a pool's: each host has its window
 
 
 def _quota_advice(used: int, allowed: int, budget: Json | None) -> str:
@@ -720,7 +719,7 @@ def environment_view(one: Member) -> EnvironmentView:
         else None,
         # The table of groups has this of groups and of the default.
         own="" if quota["source"] in ("group", "default") else forms.own_text(quota),
-        source=words.source_word(quota["source"], quota.get("from_groups") or ()),
+        source=source_text(quota),
         leases=f"{one.held}, {one.waiting} waiting" if one.waiting else str(one.held),
         held=words.gpu_hours(one.usage["gpu_seconds_held"]) if one.usage else "0",
         busy=_busy_text(one.usage) if one.usage else "0 busy",
@@ -768,7 +767,7 @@ def _group_view(one: Json) -> GroupView:
         weight=f"{one['weight']:g}",
         budget="" if hours is None else f"{hours:g} {one.get('when') or ''}".rstrip(),
         own=forms.own_text(one),
-        source=words.source_word(one.get("source", "configuration")),
+        source=source_text(one),
     )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from jupyter_gpushare.protocol.periods import MONTH, WEEK
-from jupyter_gpushare.protocol.sizes import format_burst, format_size
+from jupyter_gpushare.protocol.sizes import format_size
 from jupyter_gpushare.protocol.times import format_duration
 
 #: The name of each state, and its meaning for the owner of the lease.
@@ -74,14 +72,6 @@ WARNINGS: Final = {
     "idle": "it reaches its idle time-out",
     "budget_spent": "it is idle and the GPU-hours are spent",
 }
-SOURCES: Final = {
-    "default": "default",
-    "group": "group",
-    "user": "configuration",
-    "override": "administrator",
-    "pool": "pool",
-    "configuration": "configuration",
-}
 
 
 def state_word(state: str) -> str:
@@ -96,67 +86,6 @@ def state_hint(state: str) -> str:
 def rung_text(rung: str | None, memory: int | None) -> str:
     """How a task was parked; empty for one that was not."""
     return RUNGS.get(rung or "", "").format(size(memory or 0))
-
-
-def source_word(source: str, groups: Sequence[str] = ()) -> str:
-    """The source of a quota, with its groups."""
-    word = SOURCES.get(source, source)
-    return f"{word}{'s' if len(groups) > 1 else ''} {', '.join(groups)}" if groups else word
-
-
-def per_text(per: str | None) -> str:
-    """The period of a budget, after its hours: `` a month``; empty for the rolling window."""
-    if per is None:
-        return ""
-    return f" a {per}" if per in (WEEK, MONTH) else f" since {per}"
-
-
-def idle_text(seconds: float | None) -> str:
-    """When an idle kernel's GPU may be taken."""
-    if seconds is None:
-        return "idle GPUs as on the node"
-    return f"idle GPUs taken after {duration(seconds)}" if seconds else "idle GPUs never taken"
-
-
-def burst_text(burst: float | None) -> str:
-    """The bound up to which memory limits are lifted."""
-    if burst is None:
-        return "limits lifted as on the node"
-    return f"limits lifted to {format_burst(burst)}" if burst else "limits not lifted"
-
-
-def offset_text(offset: int | None) -> str:
-    """The head-room before a task's part of a GPU that is used by turns."""
-    return "head-room as on the node" if offset is None else f"{format_size(offset)} head-room"
-
-
-def pin_text(seconds: float | None) -> str:
-    """For how long a pin keeps a turn."""
-    if seconds is None:
-        return "pins keep turns as on the node"
-    return f"pins keep turns for {duration(seconds)}" if seconds else "pins keep no turns"
-
-
-def interactive_text(most: int | None) -> str:
-    """The bound beyond which requests are batch."""
-    return "all may be interactive" if most is None else f"{gpus(most)} for interactive requests"
-
-
-def share_text(share: int | None) -> str:
-    """What promises may claim."""
-    if share is None:
-        return "promises may claim what the node allows"
-    return f"promises may claim {share} % of a GPU" if share else "no promises"
-
-
-def reserve_text(reserve: str | None) -> str:
-    """How much a request reserves that names no memory."""
-    return {
-        None: "reserves as the node does",
-        "whole": "reserves all that the quota gives",
-        "quota": "reserves what is measured",
-        "estimate": "reserves what earlier runs needed",
-    }.get(reserve, str(reserve))
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -11,12 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from .._version import __version__
-from ..policy.books.quotas import QuotaSource
-from ..policy.words.model import EnvironmentName, Quota, Reserve
-from ..protocol.calls import Call, LeftOut, QuotaName, QuotaParams
+from ..policy.say.quotas import environment_row, group_row
+from ..policy.words.model import EnvironmentName, Reserve
+from ..protocol.calls import Call, QuotaName, QuotaParams, named_of
 from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
 from ..protocol.poolcalls import PoolMethod
+from ..quota import made_of
 from . import core
 from .draft import Refuse
 from .groups import unlikely
@@ -186,19 +187,15 @@ class PoolAnswers:
         book = state.quotas
         names = {*state.places, *book.users, *book.overrides, *book.groups_of}
         return {
-            "default": _group_quota(state, None),
-            "groups": [_group_quota(state, name) for name in sorted(book.of_groups)],
+            "default": group_row(state.quotas, None),
+            "groups": [group_row(book, name) for name in sorted(book.of_groups)],
             "quotas": [quota_row(state, name) for name in sorted(names)],
             "warnings": [],
         }
 
     async def _set_quota(self, params: QuotaParams, by: str) -> Any:
-        told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
-        parts = {part: value for part, value in told.items() if value is not LeftOut.KEEP}
-        if parts.get("reserve") is not None:
-            parts["reserve"] = Reserve(parts["reserve"])
-        quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
-        whose = params.whose
+        parts, whose = named_of(params), params.whose
+        quota, named = made_of(parts), frozenset(parts)
         if whose.environment is None:
             await self._submit(lambda at: cmd.SetGroupQuota(at, whose.group, quota, by, named))
         else:
@@ -217,7 +214,7 @@ class PoolAnswers:
     def _now(self, whose: QuotaName) -> dict[str, Any]:
         state = self._manager.state
         if whose.environment is None:
-            return {**_group_quota(state, whose.group), "warnings": []}
+            return {**group_row(state.quotas, whose.group), "warnings": []}
         return {**quota_row(state, EnvironmentName(whose.environment)), "warnings": []}
 
     async def _groups(self, _params: Any, _by: str) -> Any:
@@ -266,46 +263,25 @@ def _is_empty(host: Host) -> bool:
     return report.empty and report.draining is not None
 
 
-def _plain(quota: Quota) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(quota)
-    return plain | {"own_burst_memory": plain["burst_memory"]}
-
-
 def quota_row(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
     """A row of the list of quotas, as a node manager has it; what is held is held on all hosts."""
-    book = state.quotas
-    quota, source = book.resolve(environment)
+    row = environment_row(state.quotas, environment)
     hosts = state.at(environment)
     here = [host.here[environment] for host in hosts if environment in host.here]
-    hours = _plain(quota).pop("gpu_hours")
+    hours = row["gpu_hours"]
     spent = sum(one.spent for one in here)
     return {
-        **_plain(quota),
-        "environment": environment,
-        "groups": list(book.groups_of.get(environment, ())),
-        "source": source.value,
-        **({"from_groups": list(book.giving(environment))} if source is QuotaSource.GROUP else {}),
+        **row,
         "used_gpus": sum(one.held for one in here),
         "budget": None
         if hours is None
         else {
             "hours": hours,
             "spent": spent,
-            "per": quota.per,
+            "per": row["per"],
             "level": "spent" if spent >= hours else "ok",
         },
         "seen": bool(here),
-    }
-
-
-def _group_quota(state: core.State, group: str | None) -> dict[str, Any]:
-    book = state.quotas
-    members = sum(group in groups for groups in book.groups_of.values())
-    return {
-        **_plain(book.of_group(group) or book.of_default),
-        "group": group,
-        "members": None if group is None else members,
-        "source": "override" if group in book.group_overrides else "configuration",
     }
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..policy.books.quotas import edited
 from ..policy.words.registry import registering
+from ..quota import Own
 from . import texts
 from .draft import Decision, Done, Draft, Refuse
 from .effects import drain, effects
@@ -346,9 +346,8 @@ def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
 
 @_decides(cmd.SetQuota)
 def _set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
-    now, _source = draft.state.quotas.resolve(command.environment)
-    quota = edited(now, command.quota, command.named)
-    draft.emit(ev.QuotaSet(command.at, command.environment, quota, command.by))
+    own = draft.state.quotas.edited(command.environment, Own(command.quota, command.named))
+    draft.emit(ev.QuotaSet(command.at, command.environment, own.quota, command.by, own.record))
     draft.plan.add(command.environment)
     draft.resend.add(command.environment)
     return _DONE
@@ -365,10 +364,8 @@ def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
 
 @_decides(cmd.SetGroupQuota)
 def _set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
-    book = draft.state.quotas
-    now = book.of_group(command.group) or book.of_default
-    quota = edited(now, command.quota, command.named)
-    draft.emit(ev.GroupQuotaSet(command.at, command.group, quota, command.by))
+    own = draft.state.quotas.group_edited(command.group, Own(command.quota, command.named))
+    draft.emit(ev.GroupQuotaSet(command.at, command.group, own.quota, command.by, own.record))
     _all(draft)
     return _DONE
 

@@ -8,6 +8,7 @@ from dataclasses import replace as remake
 from typing import Any, Final
 
 from ..policy.books.copies import replace
+from ..policy.books.quotas import QuotaBook
 from ..policy.books.table import Map
 from ..policy.words.registry import registering
 from .state import NOT_LENT, NOT_USED, NOTHING, Drained, Here, Host, Out, State, Used
@@ -286,9 +287,9 @@ def _gpus_returned(state: State, event: ev.GpusReturned) -> State:
 # -- quotas and groups -------------------------------------------------------------------------
 
 
-def _requoted(state: State, whose: Environment | None, **parts: Any) -> State:
-    """The state after these parts of the quotas changed, for one environment or for many."""
-    after = replace(state, quotas=replace(state.quotas, **parts))
+def _requoted(state: State, whose: Environment | None, book: QuotaBook) -> State:
+    """The state after the quotas changed, for one environment or for many."""
+    after = replace(state, quotas=book)
     if not state.groups:
         return after
     if whose is None:
@@ -300,43 +301,34 @@ def _requoted(state: State, whose: Environment | None, **parts: Any) -> State:
 
 @_evolves(ev.QuotasConfigured)
 def _configured(state: State, event: ev.QuotasConfigured) -> State:
-    return _requoted(
-        state,
-        None,
-        default=event.default,
-        groups=Map(dict(event.groups)),
-        users=Map(dict(event.users)),
-        is_configured=True,
-    )
+    book = state.quotas.configured(event.default, event.groups, event.users)
+    return _requoted(state, None, book)
 
 
 @_evolves(ev.QuotaSet)
 def _set(state: State, event: ev.QuotaSet) -> State:
-    overrides = state.quotas.overrides.set(event.environment, event.quota)
-    return _requoted(state, event.environment, overrides=overrides)
+    return _requoted(state, event.environment, state.quotas.with_own(event.environment, event.own))
 
 
 @_evolves(ev.QuotaUnset)
 def _unset(state: State, event: ev.QuotaUnset) -> State:
-    overrides = _drop(state.quotas.overrides, event.environment)
-    return _requoted(state, event.environment, overrides=overrides)
+    return _requoted(state, event.environment, state.quotas.with_own(event.environment, None))
 
 
 @_evolves(ev.GroupQuotaSet)
 def _group_quota_set(state: State, event: ev.GroupQuotaSet) -> State:
-    overrides = state.quotas.group_overrides.set(event.group, event.quota)
-    return _requoted(state, None, group_overrides=overrides)
+    return _requoted(state, None, state.quotas.with_group(event.group, event.own))
 
 
 @_evolves(ev.GroupQuotaUnset)
 def _group_quota_unset(state: State, event: ev.GroupQuotaUnset) -> State:
-    return _requoted(state, None, group_overrides=_drop(state.quotas.group_overrides, event.group))
+    return _requoted(state, None, state.quotas.with_group(event.group, None))
 
 
 @_evolves(ev.Introduced)
 def _introduced(state: State, event: ev.Introduced) -> State:
-    groups_of = state.quotas.groups_of.set(event.environment, event.groups)
-    return _requoted(state, event.environment, groups_of=groups_of)
+    book = state.quotas.with_groups_of(event.environment, event.groups)
+    return _requoted(state, event.environment, book)
 
 
 @_evolves(ev.GroupsTold)

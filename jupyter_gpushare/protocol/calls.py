@@ -8,10 +8,11 @@ are refused with a sentence. A parameter whose type has ``None`` may be left out
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from enum import Enum
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+from ..quota import FIELDS
 from .errors import INVALID_PARAMS, METHOD_NOT_FOUND, RemoteProtocolError
 from .framing import decode
 from .messages import (
@@ -19,9 +20,6 @@ from .messages import (
     IDENTIFIER,
     LINE_PATTERN,
     LONGEST_SINCE,
-    MOST_GPU_HOURS,
-    MOST_IDLE,
-    MOST_MEMORY,
     MOVABLE,
     NAME,
     PATH,
@@ -30,15 +28,15 @@ from .messages import (
     TEXT,
     TOKEN,
     VOUCHER,
-    WEIGHTS,
     CallId,
     Method,
     is_id,
 )
 from .names import RESERVES
+from .quota import bounds, hint_of
 from .reading import BadParameter, reader
-from .shapes import GpuCount, Inside, NullIsLeftOut, Period, Range, Text, words
-from .sizes import LEAST_MEMORY, MOST_GPUS, MOST_SHARE
+from .shapes import GpuCount, Inside, NullIsLeftOut, Range, Text, words
+from .sizes import LEAST_MEMORY, MOST_GPUS
 
 Id = Annotated[str, Text(IDENTIFIER)]
 Name = Annotated[str, Text(NAME)]
@@ -474,98 +472,30 @@ class Whose:
     whose: Annotated[QuotaName, Inside()]
 
 
-@dataclass(frozen=True)
-class QuotaFields:
-    """What a quota may say."""
+if TYPE_CHECKING:
 
-    gpus: Annotated[int, Range(0, MOST_GPUS)] | LeftOut = LeftOut.KEEP
-    memory: (
-        Annotated[int | None, Range(1, MOST_MEMORY), "bytes on each GPU; null: whole GPUs"]
-        | LeftOut
-    ) = LeftOut.KEEP
-    weight: Annotated[float, Range(*WEIGHTS)] | LeftOut = LeftOut.KEEP
-    gpu_hours: (
-        Annotated[
-            float | None, Range(0.0, MOST_GPU_HOURS), "for the period 'per'; null is no budget"
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    idle_timeout: (
-        Annotated[
-            float | None,
-            Range(0.0, MOST_IDLE),
-            "seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's "
-            "own time-out",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    burst_memory: (
-        Annotated[
-            float | None,
-            Range(0.0, float(MOST_MEMORY)),
-            "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else "
-            "bytes; 0 is not at all; null is the node's own",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    per: (
-        Annotated[
-            str | None,
-            Period(),
-            "'week', 'month', or the first day of a term; null: the rolling window",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    turn_offset: (
-        Annotated[
-            int | None,
-            Range(0, MOST_MEMORY),
-            "bytes of head-room before the part of each later task where tasks take turns; null is "
-            "the node's own",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    reserve: (
-        Annotated[
-            str | None,
-            words(*RESERVES),
-            "how much a request reserves that names no memory: what the quota gives, the same "
-            "until the task is measured, or what earlier runs needed; null is the node's own",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    pin_turn_limit: (
-        Annotated[
-            float | None,
-            Range(0.0, MOST_IDLE),
-            "seconds for which a pin keeps a task's turn from being asked back; 0 is not at all; "
-            "null is the node's own",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    interactive: (
-        Annotated[
-            int | None,
-            Range(0, MOST_GPUS),
-            "GPUs that its interactive requests may have or wait for at once; what it asks beyond "
-            "is batch; null is no bound",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
-    share: (
-        Annotated[
-            int | None,
-            Range(0, MOST_SHARE),
-            "hundredths of one GPU that its promises may claim at once; 0 is none; null is the "
-            "node's own",
-        ]
-        | LeftOut
-    ) = LeftOut.KEEP
+    @dataclass(frozen=True)
+    class QuotaFields:
+        """What a quota may say, made from the descriptions of its fields."""
+
+else:
+    QuotaFields = make_dataclass(
+        "QuotaFields",
+        [(name, hint_of(name) | LeftOut, LeftOut.KEEP) for name in FIELDS],
+        namespace={"__doc__": "What a quota may say.", "__module__": __name__},
+        frozen=True,
+    )
+
+
+def named_of(params: QuotaFields) -> dict[str, Any]:
+    """The fields that were named, as JSON has them."""
+    told = {name: getattr(params, name) for name in FIELDS}
+    return {name: value for name, value in told.items() if value is not LeftOut.KEEP}
 
 
 @dataclass(frozen=True)
 class QuotaParams(QuotaFields, Whose):
-    """An admin's override. Fields left out stay as they are."""
+    """What an admin sets. Fields that are left out stay as they are, or follow the group's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -626,7 +556,7 @@ class LentParams:
     ]
     gpu_hours: Annotated[
         float | None,
-        Range(0.0, MOST_GPU_HOURS),
+        bounds("gpu_hours"),
         "GPU-hours that may still be spent here, from `as_of` on; null: they are not limited",
     ] = None
     reclaim: Annotated[

@@ -31,10 +31,10 @@ class ClientConnection:
     def call(self, method: Enum, **params: Any) -> tuple[CallId, bytes]:
         """The id and the bytes of a call.
 
-        ``None`` parameters are left out, except those for which null has a meaning.
+        ``None`` parameters are left out, except where null has a meaning of its own.
         """
-        told = NULL_SAYS.get(method, frozenset())
-        given = {name: value for name, value in params.items() if value is not None or name in told}
+        says = method in NULL_SAYS
+        given = {name: value for name, value in params.items() if says or value is not None}
         self._last += 1
         line = encode(call(self._last, method, given), MAX_LINE)
         self._open.add(self._last)

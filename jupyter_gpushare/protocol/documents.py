@@ -7,10 +7,12 @@ the text in ``Annotated`` describes the field in all of them. Some answers, or o
 leave a ``NotRequired`` field out.
 """
 
-from typing import Annotated, Any, Final, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
+from ..quota import FIELDS
 from .messages import GIVES, RUNGS, Method, Notice
 from .names import RESERVES
+from .quota import bounds, hint_of, meaning
 from .shapes import Names, Period, Private, Range, words
 
 Count = Annotated[int, Range(0)]
@@ -20,11 +22,7 @@ Seconds = Annotated[float, "seconds"]
 Unix = Annotated[float, "Unix time, seconds"]
 Class = Annotated[str, words("interactive", "batch")]
 MemoryLimit = Annotated[int | None, Range(0), "bytes on each GPU; null: whole GPUs"]
-Per = Annotated[
-    str | None,
-    Period(),
-    "'week', 'month', or the first day of a term; null: the rolling window",
-]
+Per = Annotated[str | None, Period(), meaning("per")]
 WhyEnded = Annotated[
     str | None,
     "Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), "
@@ -32,42 +30,16 @@ WhyEnded = Annotated[
     "unused (the process that asked had ended, and no other one was on its GPUs) or rebooted; "
     "there may be more words later. null: it has not ended.",
 ]
-IdleTimeout = Annotated[
-    float | None,
-    Range(0),
-    "seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own "
-    "time-out",
-]
 Burst = Annotated[
     float,
-    "up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; "
-    "0: not at all",
-]
-OwnOffset = Annotated[
-    int | None, Range(0), "the quota's own turn_offset, bytes; null: the node's holds"
-]
-OwnPin = Annotated[
-    float | None,
-    Range(0),
-    "the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's",
-]
-OwnInteractive = Annotated[
-    int | None,
-    Range(0),
-    "GPUs that its interactive requests may have or wait for at once; what it asks beyond is "
-    "batch; null: no bound",
-]
-OwnShare = Annotated[
-    int | None,
-    Range(0),
-    "hundredths of one GPU that its promises may claim at once; null: the node's own",
+    "up to what limits are lifted on a nearly empty GPU, by the node if not by the quota: up to 1 "
+    "a share of it, else bytes; 0: not at all",
 ]
 IsInstance = Annotated[int | None, "the number of a MIG instance on its board; null: it is none"]
-OwnBurst = Annotated[float | None, "the quota's own burst_memory; null: it has none"]
-OwnReserve = Annotated[
-    str | None,
-    words(*RESERVES),
-    "the quota's own word for how much a request reserves that names no memory; null: the node's",
+OwnNames = Annotated[
+    list[str],
+    "the fields that an administrator set for it while the node ran; the others follow what holds "
+    "without them",
 ]
 Warnings = Annotated[
     list[str],
@@ -192,6 +164,20 @@ class QuotaNumbers(TypedDict):
     weight: float
 
 
+if TYPE_CHECKING:
+
+    class OwnFields(TypedDict):
+        """What a quota says itself, made from the descriptions of its fields."""
+
+else:
+    _OTHER = {"gpus", "memory", "weight", "burst_memory"}
+    OwnFields = TypedDict(
+        "OwnFields",
+        {name: NotRequired[hint_of(name)] for name in FIELDS if name not in _OTHER}
+        | {"own_burst_memory": NotRequired[hint_of("burst_memory")]},
+    )
+
+
 class PoolQuota(TypedDict):
     """What the pool lends on this host, of a quota that holds for all its hosts."""
 
@@ -223,9 +209,11 @@ class HeldQuota(QuotaNumbers):
             "that is not reserved yet",
         ]
     ]
-    idle_timeout: NotRequired[IdleTimeout]
+    idle_timeout: NotRequired[
+        Annotated[float | None, bounds("idle_timeout"), meaning("idle_timeout")]
+    ]
     burst_memory: NotRequired[Burst]
-    reserve: NotRequired[OwnReserve]
+    reserve: NotRequired[Annotated[str | None, words(*RESERVES), meaning("reserve")]]
     budget: GpuHours
     says: NotRequired[Says]
     pool: NotRequired[
@@ -240,16 +228,13 @@ class ServerQuota(HeldQuota):
     mine: Annotated[list[Bytes], "bytes reserved for it, by GPU"]
 
 
-class ListedQuota(HeldQuota):
+class ListedQuota(HeldQuota, OwnFields):
     """A row of an administrator's list."""
 
     environment: str
     groups: Annotated[list[str], "as identity told them"]
-    own_burst_memory: NotRequired[OwnBurst]
-    turn_offset: NotRequired[OwnOffset]
-    pin_turn_limit: NotRequired[OwnPin]
-    interactive: NotRequired[OwnInteractive]
-    share: NotRequired[OwnShare]
+    own: NotRequired[OwnNames]
+    rest: NotRequired[Annotated[str, "what the fields follow that are not its own, in words"]]
     seen: NotRequired[Annotated[bool, "whether it was ever here"]]
 
 
@@ -259,23 +244,15 @@ class Quota(ListedQuota):
     warnings: NotRequired[Warnings]
 
 
-class GroupQuota(QuotaNumbers):
+class GroupQuota(QuotaNumbers, OwnFields):
     """The quota of a group, or the default one, and who set it."""
 
     group: NotRequired[Annotated[str | None, "null: the default quota"]]
     members: NotRequired[Annotated[int | None, "that are known; null: not asked"]]
     source: NotRequired[Annotated[str, words("configuration", "override")]]
-    gpu_hours: Annotated[float | None, Range(0), "GPU-hours; null: they are not limited"]
-    per: NotRequired[Per]
-    when: NotRequired[Annotated[str | None, "the same in words, as 'this month'"]]
-    idle_timeout: NotRequired[IdleTimeout]
+    own: NotRequired[OwnNames]
+    when: NotRequired[Annotated[str | None, "the period in words, as 'this month'"]]
     burst_memory: NotRequired[Burst]
-    own_burst_memory: NotRequired[OwnBurst]
-    turn_offset: NotRequired[OwnOffset]
-    pin_turn_limit: NotRequired[OwnPin]
-    interactive: NotRequired[OwnInteractive]
-    share: NotRequired[OwnShare]
-    reserve: NotRequired[OwnReserve]
     warnings: NotRequired[Warnings]
 
 

@@ -16,11 +16,8 @@ from .framing import Encoded, decode
 PROTOCOL: Final = 1
 #: By this name of a client the pages of JupyterHub's service are known.
 PAGES: Final = "jupyterhub-service"
-#: The bounds of a quota; its GPUs are at most ``MOST_GPUS``.
-MOST_MEMORY: Final = 2**53  # bytes: what JavaScript can still count
-WEIGHTS: Final = (1e-6, 1e6)
-MOST_GPU_HOURS: Final = 1e9
-MOST_IDLE: Final = 1e9  # seconds
+#: The most bytes that anybody may name: what JavaScript can still count.
+MOST_MEMORY: Final = 2**53
 #: The longest period of usage that may be asked for, in seconds.
 LONGEST_SINCE: Final = 100 * 366 * 86400.0
 NAME, PATH, IDENTIFIER, TEXT, TOKEN, VOUCHER = 256, 4096, 128, 1024, 8192, 32768
@@ -150,15 +147,8 @@ class Notification(NamedTuple):
 Incoming = Answer | ErrorAnswer | Notification
 
 
-#: Parameters of which null is not the same as leaving them out.
-NULL_SAYS: Final[dict[Enum, frozenset[str]]] = {
-    Method.QUOTA_SET: frozenset(
-        {
-            *("memory", "gpu_hours", "per", "idle_timeout", "burst_memory", "turn_offset"),
-            *("reserve", "pin_turn_limit", "interactive", "share"),
-        }
-    )
-}
+#: Calls in which a null parameter is not the same as one that is left out.
+NULL_SAYS: Final[frozenset[Enum]] = frozenset({Method.QUOTA_SET})
 
 _NOTICES: Final = {notice.value: notice for notice in Notice}
 _REASONS: Final = {reason.value: reason for reason in Reason}

@@ -30,8 +30,6 @@ GPUS_OF_QUOTA: Final = "quota"
 MOST_GPUS: Final = 4096
 #: The least memory that anybody may name, in bytes: CUDA maps no smaller piece. Less is a slip.
 LEAST_MEMORY: Final = 2 * 2**20
-#: The most hundredths of one GPU that a quota may let promises claim: a hundred GPUs.
-MOST_SHARE: Final = 10_000
 
 
 def parse_gpus(text: object) -> int | str:

@@ -362,7 +362,7 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
     for option, budget in ((["--gpu-hours", "20"], 20.0), ([], 20.0), (["--no-budget"], None)):
         quota = node.json("quota", "set", "alice", "--gpus", "1", *option)
         assert (quota["budget"] and quota["budget"]["hours"]) == budget
-        words = "  0 of 20" if budget else "not limited"
+        words = "  0 of 20" if budget else "no budget"
         lines = node.here("quota", "list").stdout.splitlines()
         assert words in next(line for line in lines if line.startswith("alice"))
     assert node.cli("quota", "unset", "alice").returncode == 0
@@ -384,6 +384,10 @@ def test_what_a_quota_set_leaves_out_stays_as_it_is(node: LiveNode) -> None:
         (line,) = (x for x in node.here("quota", "list").stdout.splitlines() if "dora" in x)
         assert "10 min" in line
         assert "0.9 of a GPU" in line
+        assert "SHARE" not in node.here("quota", "list").stdout, "of nobody"
+        (head, line) = node.here("quota", "set", "dora", "--share=20").stdout.splitlines()
+        assert ("SHARE" in head, "20 % of a GPU" in line) == (True, True)
+        assert "administrator (GPUs, memory on each GPU, weight, idle time-out" in line
         assert now("2", "--weight", "3", "--burst-memory", "60GiB")[2:] == (3.0, 600.0, 60.0 * GIB)
         assert now("2", "--idle-timeout", "0", "--burst-memory", "0")[3:] == (0.0, 0.0)
         assert now("2", "--idle-timeout", "default", "--burst-memory", "default")[3:] == (None, 0.0)

@@ -157,10 +157,17 @@ def test_several_are_edited_at_once_and_only_what_is_ticked(
     nothing = save(carol, page, gpus="3")
     assert nothing.status_code == 400
     assert "Tick what is to be changed." in nothing.text
-    done = save(carol, page, gpus="2", idle="10", memory="nonsense", change=["gpus", "idle"])
+    done = save(
+        carol,
+        page,
+        gpus="2",
+        idle_timeout="10",
+        memory="nonsense",
+        change=["gpus", "idle_timeout"],
+    )
     assert note(done) == (
         "success",
-        "The quota of s01, s02, alice is now 2 GPUs, idle GPUs taken after 10 min.",
+        "The quota of s01, s02, alice is now GPUs: 2, idle time-out: 10 min.",
     )
     for name, memory in (("s01", 4), ("s02", 4), ("alice", 8)):
         now = row(root, name)
@@ -170,9 +177,16 @@ def test_several_are_edited_at_once_and_only_what_is_ticked(
     assert users(carol.get(f"{ADMIN}?only=set")) == ["alice", "s01", "s02"]
     many = "&".join(f"environment=s{n:02}" for n in range(1, 52))
     page = carol.get(f"{FORM}?node={node_name(carol)}&{many}")
-    done = save(carol, page, hours="5", per="week", change=["hours"])
-    assert note(done) == ("success", "The quota of 51 users is now 5 GPU-hours a week.")
-    assert row(root, "s51")["budget"]["when"] == "this week"
+    done = save(carol, page, gpu_hours="5", per="", change=["gpu_hours"])
+    assert note(done) == ("success", "The quota of 51 users is now GPU-hours: 5.")
+    now = row(root, "s51")
+    assert (now["budget"]["when"], now["own"]) == ("this month", ["gpu_hours"])
+    root.call(Method.QUOTA_SET, group="class", memory=6 * GIB)
+    assert row(root, "s51")["memory"] == 6 * GIB, "the rest goes on following the group"
+    one = carol.get(f"{FORM}?node={node_name(carol)}&environment=s51").text
+    assert "the others follow the group class." in one
+    assert one.count(">own</span>") == 1
+    root.call(Method.QUOTA_UNSET, group="class")
     back = carol.get(f"{FORM}?node={node_name(carol)}&{many}")
     assert note(save(carol, back, action="unset"))[0] == "success"
     assert users(carol.get(f"{ADMIN}?only=set")) == ["alice"]
@@ -191,11 +205,12 @@ def test_a_groups_and_the_default_quota_on_the_page(carol: httpx.Client, root: N
     for name in ("Everybody else", "class", "students", "staff", "51 members", "20 this month"):
         assert name in groups
     form = carol.get(f"{FORM}?node={node_name(carol)}&of=group&group=class")
-    term = save(carol, form, hours="60", per="term", first="2026-10-01", burst="0.9")
+    fields = {"gpu_hours": "60", "per": "term", "first": "2026-10-01", "burst_memory": "0.9"}
+    term = save(carol, form, **fields)
     assert note(term) == (
         "success",
-        "The quota of group class is now 1 GPU, 4 GiB on each, weight 1, 60 GPU-hours since "
-        "2026-10-01, limits lifted to 0.9 of a GPU.",
+        "The quota of group class is now GPUs: 1, memory on each GPU: 4 GiB, weight: 1, GPU-hours: "
+        "60 since 2026-10-01, limits lifted up to: 0.9 of a GPU.",
     )
     now = row(root, "s09")
     assert (now["budget"]["hours"], now["budget"]["per"]) == (60.0, "2026-10-01")
@@ -207,10 +222,10 @@ def test_a_groups_and_the_default_quota_on_the_page(carol: httpx.Client, root: N
     )
     assert row(root, "s09")["budget"]["hours"] == 20.0
     default = carol.get(f"{FORM}?node={node_name(carol)}&of=default")
-    assert note(save(carol, default, gpus="1"))[1].startswith("The default quota is now 1 GPU")
+    assert note(save(carol, default, gpus="1"))[1].startswith("The default quota is now GPUs: 1")
     new = carol.get(f"{FORM}?node={node_name(carol)}&of=group")
     added = save(carol, new, group="guests", gpus="2")
-    assert note(added)[1].startswith("The quota of group guests is now 2 GPUs")
+    assert note(added)[1].startswith("The quota of group guests is now GPUs: 2")
     assert "guests" in {one["group"] for one in root.call(Method.QUOTA_LIST)["groups"]}
 
 

@@ -368,16 +368,16 @@ def test_a_quota_is_edited_and_given_back(
 ) -> None:
     carol = browsers["carol"]
     page = carol.get(f"{PREFIX}admin/quota?environment=bob")
-    assert (field(page, "gpus"), field(page, "memory")) == ("1", "8")
+    assert (field(page, "gpus"), field(page, "memory")) == ("1", "8GiB")
     wish = {name: field(page, name) for name in ("_xsrf", "node", "environment", "of", "new")}
-    wrong = post(carol, "admin/quota", **wish, gpus="many", memory="much", unit="GiB", weight="0")
+    wrong = post(carol, "admin/quota", **wish, gpus="many", memory="much", weight="0")
     assert wrong.status_code == 400
     assert wrong.text.count("invalid-feedback") == 3
     assert (field(wrong, "gpus"), field(wrong, "memory")) == ("many", "much")
-    done = post(carol, "admin/quota", **wish, gpus="2", memory="0.5", unit="GiB", weight="3")
+    done = post(carol, "admin/quota", **wish, gpus="2", memory="0.5", weight="3")
     assert done.headers["location"] == f"{PREFIX}admin"
     told = carol.get(f"{PREFIX}admin").text
-    assert "The quota of bob is now 2 GPUs, 512 MiB on each, weight 3." in told
+    assert "The quota of bob is now GPUs: 2, memory on each GPU: 512 MiB, weight: 3." in told
     mine = get(hub, "api/quota", tokens["bob"]).json()["quota"]
     assert (mine["gpus"], mine["memory"], mine["source"]) == (2, GIB // 2, "override")
     back = carol.get(f"{PREFIX}admin/quota?environment=bob")

@@ -14,11 +14,11 @@ from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 from jupyter_gpushare.node.host.clock import bounds
 from jupyter_gpushare.node.ledger.ledger import Ledger, Record
 from jupyter_gpushare.node.quotas.hub import members_of
-from jupyter_gpushare.policy.books.quotas import best
 from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Period, Quota
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.periods import first_day, next_first_day, parse_period
+from jupyter_gpushare.quota import best
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True
@@ -68,13 +68,18 @@ def test_a_groups_and_the_default_quota_are_set_and_taken_back(tmp_path: Path) -
             assert own(guest) == (2, 4 * GIB, "default", [])
             root.call(Method.QUOTA_SET, environment="member", gpus=0)
             assert own(member) == (0, 16 * GIB, "override", []), "set for oneself, before all"
+            root.call(Method.QUOTA_SET, group="club", memory=20 * GIB)
+            assert own(member) == (0, 20 * GIB, "override", []), "the rest follows the groups"
+            told = root.call(Method.QUOTA_SET, environment="member", weight=2.0)
+            assert (told["own"], told["rest"]) == (["gpus", "weight"], "the groups team, club")
+            root.call(Method.QUOTA_SET, group="club", memory=16 * GIB)
             root.call(Method.QUOTA_UNSET, environment="member")
             with pytest.raises(RemoteError) as refused:
                 member.call(Method.QUOTA_SET, group="team", gpus=9)
             assert refused.value.reason is Reason.NOT_ALLOWED
             texts = [event["text"] for event in root.call(Method.HISTORY)["events"]]
-            assert any(t.startswith("quota of group team set to 3 GPUs") for t in texts)
-            assert any(t.startswith("default quota set to 2 GPUs, 4 GiB on each") for t in texts)
+            assert any(t.startswith("quota of group team set to GPUs: 3, by") for t in texts)
+            assert any(t.startswith("default quota set to GPUs: 2, by") for t in texts)
         for again in (node.restart, lambda: (node.kill9(), node.start())):
             again()
             with node.client("member") as member, node.client("guest") as guest:

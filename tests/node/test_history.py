@@ -63,8 +63,8 @@ TELLING = telling({GPU: 0})
             ev.QuotaOverridden(
                 1.0, ALICE, Quota(2, idle_timeout=600.0, burst_memory=0.9), EnvironmentName("root")
             ),
-            "quota set to 2 GPUs, whole GPUs, weight 1, idle time-out 10 min, limits lifted to 0.9 "
-            "of a GPU, by root",
+            "quota set to GPUs: 2, memory on each GPU: the whole GPU, weight: 1, idle time-out: "
+            "10 min, limits lifted up to: 0.9 of a GPU, by root",
         ),
     ],
 )

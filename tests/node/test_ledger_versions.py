@@ -112,7 +112,9 @@ def test_a_ledger_of_the_release_before_is_read_and_written_on(before: Path) -> 
     assert len({type(event) for event in told}) > 30
     assert all(event.DURABLE for event in told), "what is only asked of a task is not on disk"
     state = state_of(told)
-    mine = state.quotas.overrides[ALICE]
+    own = state.quotas.overrides[ALICE]
+    assert len(own.names) == 12, "a whole quota was set"
+    mine = own.quota
     assert (mine.gpus, mine.memory, mine.gpu_hours, mine.per) == (2, 20 * GIB, 0.5, "month")
     assert (mine.burst_memory, mine.interactive, mine.share) == (0.5, 5, 50)
     assert state.quotas.pool == "lab"

@@ -344,7 +344,7 @@ def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(
                 state, granted = await manager.in_ledger(lambda: durable(manager))
                 assert told <= granted, "a grant was told that a crash would undo"
                 if isinstance(asked, cmd.SetQuota) and isinstance(decision, core.Done):
-                    assert state.quotas.overrides[asked.environment] == asked.quota
+                    assert state.quotas.overrides[asked.environment].quota == asked.quota
             for _ in range(len(full) + 3):  # the disk is well again; each command tries it
                 await manager.submit(cmd.Tick(CLOCK.boot(), CLOCK.boot()))
             assert manager.state.problem is None, "it never grants again"

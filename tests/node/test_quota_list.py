@@ -9,6 +9,7 @@ from typing import Any
 from support.node import GIB, NodeClient, RunningNode, until
 
 from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.quota import FIELDS
 
 CONFIG = """
 c.Quotas.default = {"gpus": 1, "memory": "4GiB"}
@@ -29,17 +30,14 @@ def left(quota: dict[str, Any]) -> tuple[int, list[int]]:
 
 def listed(root: NodeClient) -> dict[str, Any]:
     answer = root.call(Method.QUOTA_LIST)
-    more = {"gpu_hours": None, "per": None, "when": None}
-    more |= {"idle_timeout": None, "burst_memory": 0.0, "own_burst_memory": None}
-    more |= {"source": "configuration", "turn_offset": None, "reserve": None}
-    more |= {"pin_turn_limit": None, "interactive": None, "share": None}
-    assert answer["default"] == {**DEFAULT, **more, "group": None, "members": None}
+    unset = dict.fromkeys([*FIELDS, "own_burst_memory", "when"])
+    more = unset | {"burst_memory": 0.0, "source": "configuration", "own": []}
+    assert answer["default"] == {**more, **DEFAULT, "group": None, "members": None}
     (team,) = answer["groups"]
-    assert team == {**TEAM, **more, "group": "team", "members": 1}
+    assert team == {**more, **TEAM, "group": "team", "members": 1}
     names = [row["environment"] for row in answer["quotas"]]
     assert names == sorted(set(names))
-    own_parts = ("own_burst_memory", "turn_offset", "reserve", "pin_turn_limit")
-    for own in (*own_parts, "interactive", "share"):
+    for own in {*FIELDS, "own_burst_memory"} - {*DEFAULT, "burst_memory", "idle_timeout"}:
         assert {row.pop(own) for row in answer["quotas"]} == {None}
     for row in answer["quotas"]:
         row["remaining"] = left(row)
@@ -77,6 +75,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
+                "own": [],
             }
             assert rows["configured"] == whole
             assert rows["member"] == {
@@ -89,6 +88,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
+                "own": [],
             }
             assert "ghost" not in rows
             root.call(Method.QUOTA_SET, environment="ghost", **OVERRIDE)
@@ -107,6 +107,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
+                "own": [],
             }
             assert rows["member"] == {
                 **TEAM_OF_ONE,
@@ -118,6 +119,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
+                "own": [],
             }
             assert rows["ghost"] == {
                 **OVERRIDE,
@@ -130,14 +132,22 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 "budget": None,
                 "idle_timeout": None,
                 "burst_memory": 0.0,
+                "own": ["gpus", "memory", "weight"],
+                "rest": "the default",
             }
             # As each of them is told.
             status = holder.call(Method.STATUS)["quota"]
-            assert status.pop("reserve") is None
-            told = {"groups": [], "seen": True, "remaining": left(status)}
+            assert (status.pop("reserve"), bool(status.pop("says"))) == (None, True)
+            told = {"groups": [], "own": [], "seen": True, "remaining": left(status)}
             assert {**status, **told} == rows["holder"]
             of_member = member.call(Method.STATUS)["quota"]
-            told = {"groups": TEAM_OF_ONE["groups"], "seen": True, "remaining": left(of_member)}
+            assert of_member.pop("says")
+            told = {
+                "groups": TEAM_OF_ONE["groups"],
+                "own": [],
+                "seen": True,
+                "remaining": left(of_member),
+            }
             assert {**of_member, **told} == {**rows["member"], "reserve": None}
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.

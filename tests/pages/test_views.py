@@ -19,8 +19,9 @@ from jupyter_gpushare.pages.admin import RevokeFormHandler
 from jupyter_gpushare.pages.csvfile import to_csv
 from jupyter_gpushare.pages.listing import Member
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.quota import QUOTA
+from jupyter_gpushare.protocol.quota import quota_text
 from jupyter_gpushare.protocol.sizes import parse_size
+from jupyter_gpushare.quota import FIELDS
 
 GIB = 2**30
 
@@ -501,7 +502,7 @@ def test_a_row_says_which_groups_and_what_the_quota_has_besides() -> None:
     row = views.environment_view(Member("a", quota(**more, **own), 0, 0, None))
     assert (row.source, row.about, row.own) == ("group staff", "staff, all, was never here", "")
     mine = views.environment_view(Member("a", quota(source="override", **own), 0, 0, None))
-    assert mine.own == "idle GPUs taken after 10 min, limits lifted to 0.9 of a GPU"
+    assert mine.own == "idle time-out: 10 min, limits lifted up to: 0.9 of a GPU"
     assert row.budget is not None
     assert row.budget.text == "21.0 of 20 this month"
     assert row.budget.level is views.Level.OVER
@@ -602,7 +603,7 @@ def test_lengths_of_time(seconds: float, text: str) -> None:
 
 
 def typed(**fields: str) -> dict[str, str]:
-    usual = {"gpus": "1", "memory": "8", "unit": "GiB", "weight": "2"}
+    usual = {"gpus": "1", "memory": "8", "weight": "2"}
     return {**usual, **fields}
 
 
@@ -610,7 +611,7 @@ def test_a_form_becomes_a_wish() -> None:
     form, wish = forms.read_quota(typed())
     assert not form.mistakes
     assert wish == {"gpus": 1, "memory": 8 * GIB, "weight": 2.0}
-    assert forms.wish_text(wish) == "1 GPU, 8 GiB on each, weight 2"
+    assert quota_text(wish) == "GPUs: 1, memory on each GPU: 8 GiB, weight: 2"
 
 
 @pytest.mark.parametrize(
@@ -619,9 +620,8 @@ def test_a_form_becomes_a_wish() -> None:
         ({"memory": ""}, None),
         ({"memory": "0.5"}, GIB // 2),
         ({"memory": "0,5"}, GIB // 2),
-        ({"memory": "512", "unit": "MiB"}, 512 * 2**20),
-        ({"memory": "16", "unit": "GB"}, 16 * 10**9),
-        ({"memory": "512MiB", "unit": "GiB"}, 512 * 2**20),
+        ({"memory": "16 GB"}, 16 * 10**9),
+        ({"memory": "512MiB"}, 512 * 2**20),
     ],
 )
 def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> None:
@@ -635,22 +635,20 @@ def test_memory_with_its_unit(fields: dict[str, str], memory: int | None) -> Non
     [
         *(("gpus", text) for text in ("", "-1", "1.5", "4097", "٣", "1e3", "all", "9" * 5000)),
         *(("memory", text) for text in ("0", "-1", "much", "8XB", "1e9", "nan", "9" * 30, "8B")),
-        *(("weight", text) for text in ("0", "-1", "x", "inf", "1e3", "99999999")),
-        *(("idle", text) for text in ("soon", "-1", "10x")),
-        *(("burst", text) for text in ("much", "-0.5", "1.5", "60")),
-        *(("offset", text) for text in ("much", "-1GiB", "0.5", "1")),
-        ("unit", "bytes"),
+        *(("weight", text) for text in ("", "0", "-1", "x", "inf", "1e3", "99999999")),
+        *(("idle_timeout", text) for text in ("soon", "-1", "10x")),
+        *(("burst_memory", text) for text in ("much", "-0.5", "1.5", "60")),
+        *(("turn_offset", text) for text in ("much", "-1GiB")),
     ],
 )
 def test_a_mistake_stands_beside_its_field_and_the_text_stays(field: str, text: str) -> None:
     form, _wish = forms.read_quota(typed(**{field: text}))
-    where = "memory" if field == "unit" else field
-    assert list(form.mistakes) == [where]
+    assert list(form.mistakes) == [field]
     assert form.texts[field] == text
 
 
 def test_the_form_has_every_field_of_a_quota() -> None:
-    assert {part.wishes for part in forms.PARTS} | {"per"} == set(QUOTA)
+    assert {part.name for part in forms.PARTS} == set(FIELDS)
 
 
 @given(
@@ -668,7 +666,7 @@ def test_a_quota_survives_being_shown_and_saved(gpus: int, memory: int | None) -
 
 def test_sizes_in_gb_are_shown_in_gb() -> None:
     shown = forms.filled({"gpus": 1, "memory": parse_size("16GB"), "weight": 1})
-    assert (shown.texts["memory"], shown.texts["unit"]) == ("16", "GB")
+    assert shown.texts["memory"] == "16GB"
 
 
 # -- CSV -------------------------------------------------------------------------------------------
@@ -688,50 +686,47 @@ def test_names_come_out_of_a_csv_as_they_are_or_with_an_apostrophe(names: list[s
 
 @pytest.mark.parametrize(("typed", "hours"), [("20", 20.0), ("2,5", 2.5), ("0", 0.0), ("", None)])
 def test_a_budget_is_set_or_lifted(typed: str, hours: float | None) -> None:
-    form, wish = forms.read_quota({"gpus": "1", "hours": typed})
+    form, wish = forms.read_quota({"gpus": "1", "gpu_hours": typed})
     assert not form.mistakes
     assert wish["gpu_hours"] == hours
-    assert (
-        forms.wish_text(wish)
-        == f"1 GPU, {f'{hours:g} GPU-hours' if typed else 'no GPU-hour budget'}"
-    )
+    assert quota_text(wish) == f"GPUs: 1, GPU-hours: {f'{hours:g}' if typed else 'no budget'}"
 
 
 def test_a_form_without_the_field_leaves_the_budget_as_it_is() -> None:
     _, wish = forms.read_quota({"gpus": "1"})
     assert "gpu_hours" not in wish
     assert wish == {"gpus": 1}, "nor anything else that it lacks"
-    _, wish = forms.read_quota({"gpus": "1", "weight": "", "memory": ""})
+    _, wish = forms.read_quota({"gpus": "1", "memory": ""})
     assert wish == {"gpus": 1, "memory": None}, "no memory is the whole GPU"
 
 
 @pytest.mark.parametrize("typed", ["many", "-1", "1e3", "99999999999"])
 def test_a_budget_that_makes_no_sense_stays_in_its_field(typed: str) -> None:
-    form, _ = forms.read_quota({"gpus": "1", "hours": typed})
-    assert form.mistakes.keys() == {"hours"}
-    assert form.texts["hours"] == typed
+    form, _ = forms.read_quota({"gpus": "1", "gpu_hours": typed})
+    assert form.mistakes.keys() == {"gpu_hours"}
+    assert form.texts["gpu_hours"] == typed
 
 
 def test_a_budget_that_is_there_is_shown() -> None:
     quota = {"gpus": 1, "memory": None, "weight": 1, "budget": {"hours": 20.0}}
-    assert forms.filled(quota).texts["hours"] == "20"
+    assert forms.filled(quota).texts["gpu_hours"] == "20"
     default = {"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 1234567.5}
-    assert forms.filled(default).texts["hours"] == "1234567.5"
-    assert forms.filled({**default, "gpu_hours": None}).texts["hours"] == ""
+    assert forms.filled(default).texts["gpu_hours"] == "1234567.5"
+    assert forms.filled({**default, "gpu_hours": None}).texts["gpu_hours"] == ""
 
 
 @pytest.mark.parametrize(
     ("fields", "wish", "said"),
     [
         ({"per": ""}, None, ""),
-        ({"per": "month"}, "month", " a month"),
+        ({"per": "month"}, "month", " this month"),
         ({"per": "term", "first": "2026-10-01"}, "2026-10-01", " since 2026-10-01"),
     ],
 )
 def test_what_a_budget_is_for(fields: dict[str, str], wish: str | None, said: str) -> None:
-    form, told = forms.read_quota({"hours": "20", **fields})
+    form, told = forms.read_quota({"gpu_hours": "20", **fields})
     assert told == {"gpu_hours": 20.0, "per": wish}
-    assert forms.wish_text(told) == f"20 GPU-hours{said}"
+    assert quota_text(told) == f"GPU-hours: 20{said}"
     shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, "gpu_hours": 20.0, "per": wish})
     assert (shown.texts["per"], shown.texts["first"]) == (form.texts["per"], form.texts["first"])
 
@@ -740,31 +735,29 @@ def test_what_a_budget_is_for(fields: dict[str, str], wish: str | None, said: st
     ("fields", "where"), [({"per": "year"}, "per"), ({"per": "term", "first": "soon"}, "first")]
 )
 def test_a_period_that_makes_no_sense(fields: dict[str, str], where: str) -> None:
-    assert forms.read_quota({"hours": "20", **fields})[0].mistakes.keys() == {where}
+    assert forms.read_quota({"gpu_hours": "20", **fields})[0].mistakes.keys() == {where}
 
 
 def test_idle_time_lifted_limits_and_what_is_reserved() -> None:
-    fields = {"idle": "7,5", "burst": "60GiB", "reserve": "Estimate"}
+    fields = {"idle_timeout": "7,5", "burst_memory": "60GiB", "reserve": "Estimate"}
     _form, wish = forms.read_quota(fields)
     assert wish == {"idle_timeout": 450.0, "burst_memory": 60.0 * GIB, "reserve": "estimate"}
-    assert forms.wish_text(wish) == (
-        "idle GPUs taken after 8 min, limits lifted to 60 GiB, reserves what earlier runs needed"
-    )
+    said = "idle time-out: 8 min, limits lifted up to: 60 GiB, reserves: estimate"
+    assert quota_text(wish) == said
     own = {"idle_timeout": 450.0, "own_burst_memory": 60.0 * GIB, "reserve": "estimate"}
     shown = forms.filled({"gpus": 1, "memory": None, "weight": 1, **own})
-    texts = (shown.texts["idle"], shown.texts["burst"], shown.texts["reserve"])
+    texts = tuple(shown.texts[name] for name in fields)
     assert texts == ("7.5", "60GiB", "estimate")
-    empty = forms.read_quota({"idle": "", "burst": "", "reserve": ""})[1]
-    assert empty == {"idle_timeout": None, "burst_memory": None, "reserve": None}
+    assert forms.read_quota(dict.fromkeys(fields, ""))[1] == dict.fromkeys(fields)
     assert forms.read_quota({"reserve": "most"})[0].mistakes.keys() == {"reserve"}
 
 
 def test_of_several_only_what_is_ticked_is_changed() -> None:
-    fields = {"gpus": "2", "memory": "", "hours": "20", "per": "month", "idle": "nonsense"}
-    form, wish = forms.read_quota(fields, ["hours"])
-    assert wish == {"gpu_hours": 20.0, "per": "month"}
+    fields = {"gpus": "2", "memory": "", "gpu_hours": "20", "per": "", "idle_timeout": "nonsense"}
+    form, wish = forms.read_quota(fields, ["gpu_hours"])
+    assert wish == {"gpu_hours": 20.0}, "what the hours are for stays as each has it"
     assert not form.mistakes
-    assert form.ticked == {"hours"}
+    assert forms.read_quota(fields, ["gpu_hours", "per"])[1] == {"gpu_hours": 20.0, "per": None}
     assert forms.read_quota(fields, [])[0].mistakes.keys() == {"ticked"}
 
 

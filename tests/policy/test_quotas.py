@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from jupyter_gpushare.policy.books.quotas import QuotaBook, QuotaSource, best
+from jupyter_gpushare.policy.books.quotas import QuotaBook, QuotaSource
 from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Quota
+from jupyter_gpushare.policy.say.quotas import environment_row
+from jupyter_gpushare.policy.words.model import MONTH, WEEK, Bytes, EnvironmentName, Quota
+from jupyter_gpushare.quota import WHOLE, Own, best
 
 ALICE = EnvironmentName("alice")
 
@@ -20,7 +22,9 @@ def test_the_strongest_source_wins():
     assert book.resolve(ALICE) == (Quota(2), QuotaSource.GROUP)
     book = QuotaBook(book.default, book.groups, Map({ALICE: Quota(4)}), Map(), book.groups_of)
     assert book.resolve(ALICE) == (Quota(4), QuotaSource.USER)
-    book = QuotaBook(book.default, book.groups, book.users, Map({ALICE: Quota(0)}), book.groups_of)
+    book = QuotaBook(
+        book.default, book.groups, book.users, Map({ALICE: Own(Quota(0))}), book.groups_of
+    )
     assert book.resolve(ALICE) == (Quota(0), QuotaSource.OVERRIDE)
 
 
@@ -48,3 +52,57 @@ def test_a_group_that_says_nothing_of_lifted_limits_neither_allows_nor_forbids_t
     assert of(None, 0.0) == 0.0
     assert of(None, 0.0, 0.5) == 0.5
     assert of(0.9, 40.0 * 2**30) == 40 * 2**30
+
+
+STUDENTS = Quota(1, Bytes(6), gpu_hours=10.0, per=MONTH)
+
+
+def member(own: Own, group: Quota = STUDENTS) -> QuotaBook:
+    return QuotaBook(
+        default=Quota(1, Bytes(2)),
+        groups=Map({"students": group}),
+        groups_of=Map({ALICE: ("students",)}),
+        overrides=Map({ALICE: own}),
+    )
+
+
+def test_what_was_not_set_for_a_person_follows_the_group():
+    own = member(Own(Quota(0))).edited(
+        ALICE, Own(Quota(0, gpu_hours=50.0), frozenset({"gpu_hours"}))
+    )
+    assert own.named == WHOLE, "a whole one stays whole"
+    own = QuotaBook().edited(ALICE, Own(Quota(0, gpu_hours=50.0), frozenset({"gpu_hours"})))
+    assert member(own).resolve(ALICE)[0] == Quota(1, Bytes(6), gpu_hours=50.0, per=MONTH)
+    later = member(own, Quota(2, Bytes(24), gpu_hours=20.0, per=WEEK))
+    assert later.resolve(ALICE)[0] == Quota(2, Bytes(24), gpu_hours=50.0, per=WEEK)
+    row = environment_row(later, ALICE)
+    assert (row["own"], row["rest"]) == (["gpu_hours"], "the group students")
+    assert "rest" not in environment_row(member(Own(Quota(0))), ALICE)
+
+
+def test_a_period_without_hours_is_none_until_there_are_hours():
+    own = Own(Quota(0, per=WEEK), frozenset({"per"}))
+    assert member(own, Quota(1)).resolve(ALICE)[0] == Quota(1)
+    book = member(own)
+    assert book.resolve(ALICE)[0].per == WEEK
+    assert WEEK in book.periods
+
+
+def test_what_was_not_set_for_a_group_follows_its_configuration():
+    own = Own(Quota(3), frozenset({"gpus"}))
+    book = QuotaBook(
+        default=Quota(1, Bytes(2)),
+        groups=Map({"students": STUDENTS}),
+        group_overrides=Map(
+            {"students": own, "club": own, None: Own(Quota(4), frozenset({"gpus"}))}
+        ),
+    )
+    assert book.of_group("students") == Quota(3, Bytes(6), gpu_hours=10.0, per=MONTH)
+    assert book.of_group("club") == Quota(3, Bytes(2))
+    assert book.of_default == Quota(4, Bytes(2))
+    assert book.of_groups == {name: book.of_group(name) for name in ("students", "club")}
+
+
+def test_a_record_of_before_set_all_fields_that_there_were():
+    assert Own.recorded(Quota(1), None).named == WHOLE
+    assert Own.recorded(Quota(1), ("memory",)).named == {"memory"}

@@ -19,7 +19,6 @@ from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import lifts as book
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
-from jupyter_gpushare.policy.books.quotas import best
 from jupyter_gpushare.policy.measure import following
 from jupyter_gpushare.policy.recall import growing, lifts
 from jupyter_gpushare.policy.words import commands as cmd
@@ -40,6 +39,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Figures
+from jupyter_gpushare.quota import best
 
 ZERO = gpu(0).uuid
 LIVE = Request(live=True)

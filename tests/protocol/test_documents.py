@@ -12,12 +12,10 @@ from jupyter_gpushare.link.schema import components, fields
 from jupyter_gpushare.node.views.status import DisplayState
 from jupyter_gpushare.policy.recall.outlook import Basis
 from jupyter_gpushare.policy.words import model
-from jupyter_gpushare.policy.words.commands import WHOLE_QUOTA
 from jupyter_gpushare.protocol import documents as doc
 from jupyter_gpushare.protocol.calls import PARAMS
 from jupyter_gpushare.protocol.documents import NOTICES
-from jupyter_gpushare.protocol.messages import NULL_SAYS, Method, Notice
-from jupyter_gpushare.protocol.quota import QUOTA
+from jupyter_gpushare.protocol.messages import Method, Notice
 from jupyter_gpushare.protocol.shapes import Words, private, shapes
 
 
@@ -43,15 +41,6 @@ def test_the_words_of_a_field_are_the_policys(kind: Any, field: str, words: Any)
     said = shapes(kind)[field].mark(Words)
     assert said is not None
     assert set(said) == {word.value for word in words}
-
-
-def test_a_quotas_fields_are_the_same_wherever_one_is_taken() -> None:
-    """On the wire, in texts, in what clients send as null, and in the policy."""
-    wire = {name: one for name, one in shapes(PARAMS[Method.QUOTA_SET]).items() if name != "whose"}
-    assert set(wire) == set(QUOTA) == set(WHOLE_QUOTA)
-    nullable = {name for name, one in wire.items() if one.null}
-    assert nullable == {name for name, one in QUOTA.items() if one.null is not None}
-    assert nullable == NULL_SAYS[Method.QUOTA_SET]
 
 
 def test_what_is_private_is_said_where_it_is_declared_and_can_be_null() -> None:

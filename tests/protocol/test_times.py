@@ -57,9 +57,9 @@ def test_each_place_reads_the_same_times() -> None:
     assert usage.since == 5400
     assert read_settings({"JUPYTER_GPUSHARE_WAIT_TIMEOUT": "1d12h"}).wait_timeout == 129600
     assert GpuShareExtension(wait_timeout="1h30m").wait_timeout == 5400
-    _form, wish = read_quota({"idle": "1h30m"})
+    _form, wish = read_quota({"idle_timeout": "1h30m"})
     assert wish == {"idle_timeout": 5400}
-    _form, wish = read_quota({"idle": "2,5"})
+    _form, wish = read_quota({"idle_timeout": "2,5"})
     assert wish == {"idle_timeout": 150}, "a bare number in the form is minutes"
 
 

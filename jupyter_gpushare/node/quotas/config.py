@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...policy.words import commands as cmd
-from ...policy.words.model import Bytes, EnvironmentName, Gpu, Quota, Reserve
-from ...protocol.quota import QUOTA, read_field
+from ...policy.words.model import Bytes, EnvironmentName, Gpu, Quota
+from ...protocol.quota import read_field
 from ...protocol.sizes import LEAST_MEMORY, parse_share
+from ...quota import FIELDS, WHOLE, made_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
     """
     if not isinstance(given, Mapping):
         raise ValueError(f'{where}: a quota is a dict like {{"gpus": 1, "memory": "16GiB"}}.')
-    unknown = sorted(set(given) - set(QUOTA))
+    unknown = sorted(set(given) - WHOLE)
     if unknown:
-        raise ValueError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(QUOTA)}.")
+        raise ValueError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(FIELDS)}.")
     named = {"gpus": "all", **given}
     if named["gpus"] == "all":
         named["gpus"] = node.gpus
@@ -52,9 +53,7 @@ def parse_quota(where: str, given: Any, node: NodeSize) -> Quota:
             raise ValueError(f"{where}: {name}: {error}") from error
     if read.get("per") is not None and read.get("gpu_hours") is None:
         raise ValueError(f"{where}: per says what gpu_hours are for, and there are none.")
-    if read.get("reserve") is not None:
-        read["reserve"] = Reserve(read["reserve"])
-    return Quota(**read)
+    return made_of(read)
 
 
 def configure(

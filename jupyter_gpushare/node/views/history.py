@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...policy.say.telling import Telling
-from ...policy.say.texts import gpus, hours, size
 from ...policy.words.events import EVENTS, LeaseEnded
-from ...policy.words.model import MONTH, WEEK, GpuUuid, Quota
+from ...policy.words.model import GpuUuid
 from ...policy.words.promises import Promise
 from ...protocol import documents as doc
-from ...protocol.sizes import format_burst
+from ...protocol.quota import quota_text, said_of
 from ...protocol.times import format_duration
+from ...quota import Own, plain
 from ..ledger.codec import understood
 from ..ledger.ledger import Record
 
@@ -52,25 +52,6 @@ def _promise(promise: Promise) -> str:
     return " and ".join(parts)
 
 
-def _quota(quota: Quota) -> str:
-    memory = "whole GPUs" if quota.memory is None else f"{size(quota.memory)} on each"
-    parts = [gpus(quota.gpus), memory, f"weight {quota.weight:g}"]
-    if quota.gpu_hours is not None:
-        per = quota.per
-        when = "" if per is None else f" per {per}" if per in (WEEK, MONTH) else f" since {per}"
-        parts.append(f"{hours(quota.gpu_hours)} GPU-hours{when}")
-    if (idle := quota.idle_timeout) is not None:
-        parts.append(f"idle time-out {format_duration(idle)}" if idle else "no idle time-out")
-    if (burst := quota.burst_memory) is not None:
-        parts.append(f"limits lifted to {format_burst(burst)}" if burst else "no lifted limits")
-    if (offset := quota.turn_offset) is not None:
-        parts.append(f"{size(offset)} before its parts in turns")
-    if quota.reserve is not None:
-        parts.append(f"reserve {quota.reserve.value}")
-    if (pin := quota.pin_turn_limit) is not None:
-        parts.append(f"pins keep turns for {format_duration(pin)}" if pin else "pins keep no turns")
-    if (most := quota.interactive) is not None:
-        parts.append(f"{gpus(most)} for interactive requests")
-    if (share := quota.share) is not None:
-        parts.append(f"promises may claim {share} % of a GPU")
-    return ", ".join(parts)
+def _quota(own: Own) -> str:
+    told = {name: plain(own.quota)[name] for name in own.names}
+    return quota_text(said_of(told) or told)

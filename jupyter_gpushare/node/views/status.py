@@ -22,6 +22,7 @@ from ...policy.measure.observe import owner
 from ...policy.recall import lifts
 from ...policy.recall.offers import idle_until
 from ...policy.recall.outlook import Outlook
+from ...policy.say.quotas import environment_row, group_row
 from ...policy.say.texts import budget_when, rebuilding_text
 from ...policy.turns.expected import Cells
 from ...policy.words.config import PolicyConfig
@@ -680,44 +681,18 @@ def environment_quota(
     state: State, environment: EnvironmentName, config: PolicyConfig, *, seen: bool
 ) -> doc.ListedQuota:
     """A row of an administrator's list."""
-    return {
-        "environment": environment,
-        "groups": list(state.quotas.groups_of.get(environment, ())),
-        **quota_document(state, environment, config),
-        "own_burst_memory": state.quotas.resolve(environment)[0].burst_memory,
-        "turn_offset": state.quotas.resolve(environment)[0].turn_offset,
-        "pin_turn_limit": state.quotas.resolve(environment)[0].pin_turn_limit,
-        "interactive": state.quotas.resolve(environment)[0].interactive,
-        "share": state.quotas.resolve(environment)[0].share,
-        "seen": seen,
-    }
+    row = environment_row(state.quotas, environment)
+    held = quota_document(state, environment, config)
+    return cast("doc.ListedQuota", {**row, **held, "seen": seen})
 
 
 def group_quota(state: State, group: str | None, config: PolicyConfig) -> doc.GroupQuota:
     """The quota of a group, or the default one (``group`` is ``None``), and who set it."""
-    book = state.quotas
-    quota = book.of_group(group) or book.of_default
-    members = sum(group in groups for groups in book.groups_of.values())
-    burst = config.burst_memory if quota.burst_memory is None else quota.burst_memory
-    return {
-        "group": group,
-        "members": None if group is None else members,
-        "source": "override" if group in book.group_overrides else "configuration",
-        "gpus": quota.gpus,
-        "memory": quota.memory,
-        "weight": quota.weight,
-        "gpu_hours": quota.gpu_hours,
-        "per": quota.per,
-        "when": None if quota.gpu_hours is None else budget_when(config.budget_window, quota.per),
-        "idle_timeout": quota.idle_timeout,
-        "burst_memory": burst,
-        "own_burst_memory": quota.burst_memory,
-        "turn_offset": quota.turn_offset,
-        "pin_turn_limit": quota.pin_turn_limit,
-        "interactive": quota.interactive,
-        "share": quota.share,
-        "reserve": quota.reserve and quota.reserve.value,
-    }
+    row = group_row(state.quotas, group)
+    hours, per, burst = row["gpu_hours"], row["per"], row["burst_memory"]
+    row["when"] = None if hours is None else budget_when(config.budget_window, per)
+    row["burst_memory"] = config.burst_memory if burst is None else burst
+    return cast("doc.GroupQuota", row)
 
 
 def _budget(

@@ -18,16 +18,16 @@ from ...policy.recall.outlook import Recent
 from ...policy.words import commands as cmd
 from ...policy.words.model import EnvironmentName, Loan
 from ...protocol import documents as doc
-from ...protocol.calls import Call, LentParams
+from ...protocol.calls import Call, LentParams, named_of
 from ...protocol.errors import Reason
 from ...protocol.messages import Method, Notice
 from ...protocol.sizes import MOST_GPUS
+from ...quota import made_of
 from ..host.clock import Clock
 from ..host.outcome import Outcome
 from ..manager import Manager
 from ..views.hints import Hints
 from ..views.report import report
-from . import translate
 from .guests import Guest, fail
 
 #: Seconds between two reports, at least; and at most, because a loan counts from the newest.
@@ -178,8 +178,8 @@ class PoolCalls:
 
 
 def _loan(params: LentParams) -> Loan:
-    quota = translate.quota_of(params.quota)
-    whole = quota.gpus if isinstance(params.quota.gpus, int) else MOST_GPUS
+    named = named_of(params.quota)
+    quota, whole = made_of(named), named.get("gpus", MOST_GPUS)
     return Loan(
         EnvironmentName(params.environment),
         replace(quota, gpus=params.gpus, gpu_hours=None),

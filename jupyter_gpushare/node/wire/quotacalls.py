@@ -90,7 +90,7 @@ class QuotaCalls:
         everybody = [
             (_NOBODYS, book.of_default),
             *((_MEMBER.format(name), quota) for name, quota in sorted(book.of_groups.items())),
-            *sorted({**book.users, **book.overrides}.items()),
+            *((name, book.resolve(name)[0]) for name in sorted({*book.users, *book.overrides})),
         ]
         sizes, config = _capacities(state), self._manager.config
         return [

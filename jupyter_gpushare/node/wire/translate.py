@@ -28,7 +28,6 @@ from ...policy.words.model import (
     Movable,
     PriorityClass,
     ProcessId,
-    Quota,
     RefusalReason,
     Request,
     Reserve,
@@ -43,6 +42,7 @@ from ...protocol import calls
 from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
+from ...quota import made_of
 from ..views.compose.waiting import notice_says
 from ..views.hints import Hints, with_hints
 from ..views.outlook import outlook_document
@@ -147,25 +147,12 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
     )
 
 
-def _named(params: calls.QuotaFields) -> dict[str, Any]:
-    told = {part: getattr(params, part) for part in cmd.WHOLE_QUOTA}
-    return {part: value for part, value in told.items() if value is not calls.LeftOut.KEEP}
-
-
-def quota_of(params: calls.QuotaFields) -> Quota:
-    """The quota that these fields say."""
-    parts = _named(params)
-    if parts.get("reserve") is not None:
-        parts["reserve"] = Reserve(parts["reserve"])
-    return Quota(**{"gpus": 0, **parts})
-
-
 def quota_set(
     at: float, who: Caller, params: calls.QuotaParams, groups: tuple[str, ...]
 ) -> cmd.Command:
     """An edit of a quota. ``groups`` are given for an environment that has never connected."""
-    parts = _named(params)
-    quota, named = quota_of(params), frozenset(parts)
+    parts = calls.named_of(params)
+    quota, named = made_of(parts), frozenset(parts)
     if params.whose.environment is None:
         return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
     environment = EnvironmentName(params.whose.environment)

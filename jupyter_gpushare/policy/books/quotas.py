@@ -1,18 +1,22 @@
 """Finds a quota: default < best of the groups < user < an admin's override for the user.
 
-A quota that an admin set for a group, or as the default, replaces the configured one.
+An admin's override is only the fields that were set. The rest is what holds without it: for a user
+their configured quota or that of their groups, for a group its configured quota or the default.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
-from ..words.model import EnvironmentName, Loan, Period, Quota, Reserve
+from ...quota import Own, best
+from ..words.model import EnvironmentName, Loan, Period, Quota
 from .table import Map
+
+K = TypeVar("K")
 
 
 class QuotaSource(Enum):
@@ -40,9 +44,9 @@ class QuotaBook:
     default: Quota = Quota(gpus=0)
     groups: Map[str, Quota] = Map()
     users: Map[EnvironmentName, Quota] = Map()
-    overrides: Map[EnvironmentName, Quota] = Map()
+    overrides: Map[EnvironmentName, Own] = Map()
     groups_of: Map[EnvironmentName, tuple[str, ...]] = Map()
-    group_overrides: Map[str | None, Quota] = Map()
+    group_overrides: Map[str | None, Own] = Map()
     # Before the configuration is read no request can be granted or refused.
     is_configured: bool = False
     pool: str | None = None
@@ -86,32 +90,42 @@ class QuotaBook:
         return any(quota.burst_memory for quota in self._every())
 
     def _every(self) -> tuple[Quota, ...]:
+        """All that says something; of an override perhaps more than was set for somebody."""
         if self.pool is not None:
             return tuple(loan.quota for loan in self.lent.values())
-        own = (*self.users.values(), *self.overrides.values())
-        return (self.of_default, *self.of_groups.values(), *own)
+        own = (one.quota for one in self.overrides.values())
+        return (self.of_default, *self.of_groups.values(), *self.users.values(), *own)
 
     @property
     def periods(self) -> set[Period | None]:
         """The periods that budgets are for; ``None`` is the rolling window."""
         every = self._every()
-        return {quota.per for quota in every if self.pool is not None or quota.gpu_hours}
+        return {q.per for q in every if self.pool is not None or q.gpu_hours or q.per is not None}
 
     @property
     def of_default(self) -> Quota:
         """The quota of environments that have no other."""
-        return self.group_overrides.get(None, self.default)
+        own = self.group_overrides.get(None)
+        return self.default if own is None else own.over(self.default)
 
     @property
     def of_groups(self) -> dict[str, Quota]:
         """The quotas of all groups that have one."""
-        set_now = {g: quota for g, quota in self.group_overrides.items() if g is not None}
+        set_now = {group: own.over(self._configured(group)) for group, own in self._of_named()}
         return {**self.groups, **set_now}
+
+    def _of_named(self) -> Iterator[tuple[str, Own]]:
+        return ((g, own) for g, own in self.group_overrides.items() if g is not None)
+
+    def _configured(self, group: str) -> Quota:
+        return self.groups.get(group) or self.of_default
 
     def of_group(self, group: str | None) -> Quota | None:
         """A group's quota, if it has one; the default quota is that of the group ``None``."""
-        configured = self.default if group is None else self.groups.get(group)
-        return self.group_overrides.get(group, configured)
+        if group is None:
+            return self.of_default
+        own = self.group_overrides.get(group)
+        return self.groups.get(group) if own is None else own.over(self._configured(group))
 
     def giving(self, environment: EnvironmentName) -> tuple[str, ...]:
         """The groups of the environment that have a quota."""
@@ -124,8 +138,15 @@ class QuotaBook:
         if self.pool is not None:
             loan = self.lent.get(environment)
             return NOTHING if loan is None else loan.quota, QuotaSource.POOL
-        if environment in self.overrides:
-            return self.overrides[environment], QuotaSource.OVERRIDE
+        own = self.overrides.get(environment)
+        if own is not None:
+            return own.over(self.without_own(environment, told)[0]), QuotaSource.OVERRIDE
+        return self.without_own(environment, told)
+
+    def without_own(
+        self, environment: EnvironmentName, told: tuple[str, ...] = ()
+    ) -> tuple[Quota, QuotaSource]:
+        """The same without what an admin set for the environment itself."""
         if environment in self.users:
             return self.users[environment], QuotaSource.USER
         groups = self.groups_of.get(environment, told)
@@ -134,52 +155,48 @@ class QuotaBook:
             return best(quotas), QuotaSource.GROUP
         return self.of_default, QuotaSource.DEFAULT
 
+    # What an admin set, as the events of a node and of a pool record it.
+
+    def edited(self, environment: EnvironmentName, edit: Own, told: tuple[str, ...] = ()) -> Own:
+        """What is an environment's own after an edit."""
+        now = self.overrides.get(environment, Own(self.resolve(environment, told)[0], frozenset()))
+        return now.then(edit)
+
+    def group_edited(self, group: str | None, edit: Own) -> Own:
+        """What is set for a group after an edit."""
+        now = Own(self.of_group(group) or self.of_default, frozenset())
+        return self.group_overrides.get(group, now).then(edit)
+
+    def configured(
+        self,
+        default: Quota,
+        groups: tuple[tuple[str, Quota], ...],
+        users: tuple[tuple[EnvironmentName, Quota], ...],
+    ) -> QuotaBook:
+        """The book after the configuration was read."""
+        maps = Map(dict(groups)), Map(dict(users))
+        return replace(self, default=default, groups=maps[0], users=maps[1], is_configured=True)
+
+    def with_own(self, environment: EnvironmentName, own: Own | None) -> QuotaBook:
+        """The book with what is set for an environment; ``None``: nothing is."""
+        return replace(self, overrides=_with(self.overrides, environment, own))
+
+    def with_group(self, group: str | None, own: Own | None) -> QuotaBook:
+        """The book with what is set for a group; ``None``: nothing is."""
+        return replace(self, group_overrides=_with(self.group_overrides, group, own))
+
+    def with_groups_of(self, environment: EnvironmentName, groups: tuple[str, ...]) -> QuotaBook:
+        """The book with an environment's groups."""
+        return replace(self, groups_of=self.groups_of.set(environment, groups))
+
+
+def _with(known: Map[K, Own], key: K, own: Own | None) -> Map[K, Own]:
+    if own is not None:
+        return known.set(key, own)
+    return known.delete(key) if key in known else known
+
 
 #: More GPUs than anybody can ask for.
 _ANY: Final = 2**31
 #: Of whom the pool has not spoken yet.
 NOTHING: Final = Quota(gpus=0)
-
-
-def edited(now: Quota, edit: Quota, named: Iterable[str]) -> Quota:
-    """A quota with the parts ``named`` of an edit; without a budget it has no period for one."""
-    quota = replace(now, **{part: getattr(edit, part) for part in named})
-    return quota if quota.gpu_hours is not None else replace(quota, per=None)
-
-
-def best(quotas: Iterable[Quota]) -> Quota:
-    """The most generous of several: each part on its own; ``None`` memory is a whole GPU."""
-    several = tuple(quotas)
-    if not several:
-        raise ValueError("best() needs at least one quota")
-    sizes = [quota.memory for quota in several]
-    budgets = [(q.gpu_hours, q.per or "", q.per) for q in several if q.gpu_hours is not None]
-    # One without a budget is not limited. Else the most hours, and the period they are for.
-    hours, _, per = max(budgets) if len(budgets) == len(several) else (None, "", None)
-    idle = [quota.idle_timeout for quota in several]
-    bursts = [quota.burst_memory for quota in several if quota.burst_memory is not None]
-    reserves = [quota.reserve for quota in several if quota.reserve is not None]
-    return Quota(
-        gpus=max(quota.gpus for quota in several),
-        memory=None if None in sizes else max(size for size in sizes if size is not None),
-        weight=max(quota.weight for quota in several),
-        gpu_hours=hours,
-        # 0 is never, the most generous.
-        idle_timeout=None if None in idle else 0.0 if 0.0 in idle else max(i for i in idle if i),
-        # A group that does not set it neither allows nor forbids it; a size is preferred to a
-        # share.
-        burst_memory=max(bursts, default=None),
-        per=per,
-        # The most head-room: whose part grows harms nobody.
-        turn_offset=max(
-            (q.turn_offset for q in several if q.turn_offset is not None), default=None
-        ),
-        reserve=min(reserves, key=tuple(Reserve).index, default=None),
-        interactive=None
-        if any(quota.interactive is None for quota in several)
-        else max(quota.interactive or 0 for quota in several),
-        share=max((q.share for q in several if q.share is not None), default=None),
-        pin_turn_limit=max(
-            (q.pin_turn_limit for q in several if q.pin_turn_limit is not None), default=None
-        ),
-    )

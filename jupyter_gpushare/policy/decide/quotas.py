@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..books.quotas import edited
+from ...quota import Own
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
@@ -90,9 +90,9 @@ def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
     """Override an environment's quota."""
     if (refuse := _of_pool(draft)) is not None:
         return refuse
-    now, _source = draft.state.quotas.resolve(command.environment, command.groups)
-    quota = edited(now, command.quota, command.named)
-    draft.emit(ev.QuotaOverridden(draft.at, command.environment, quota, command.by))
+    edit, name = Own(command.quota, command.named), command.environment
+    own = draft.state.quotas.edited(name, edit, command.groups)
+    draft.emit(ev.QuotaOverridden(draft.at, name, own.quota, command.by, own.record))
     weigh(draft, (command.environment,))
     serve(draft)
     return Done()
@@ -103,10 +103,9 @@ def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
     """Override a group's quota, or the default one."""
     if (refuse := _of_pool(draft)) is not None:
         return refuse
-    book = draft.state.quotas
-    now = book.of_group(command.group) or book.of_default
-    quota = edited(now, command.quota, command.named)
-    draft.emit(ev.GroupQuotaOverridden(draft.at, command.group, quota, command.by))
+    edit, group = Own(command.quota, command.named), command.group
+    own = draft.state.quotas.group_edited(group, edit)
+    draft.emit(ev.GroupQuotaOverridden(draft.at, group, own.quota, command.by, own.record))
     weigh_all(draft)
     serve(draft)
     return Done()

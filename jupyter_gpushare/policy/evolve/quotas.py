@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..books.copies import replace
-from ..books.index import drop
+from ..books.quotas import QuotaBook
 from ..books.state import (
     Budget,
     State,
@@ -28,51 +28,41 @@ def _rekey(state: State, at: float) -> State:
     return state
 
 
-def _requoted(state: State, at: float, **parts: Any) -> State:
-    """The state after these parts of the quotas changed."""
-    return _rekey(replace(state, quotas=replace(state.quotas, **parts)), at)
+def _requoted(state: State, at: float, book: QuotaBook) -> State:
+    """The state after the quotas changed."""
+    return _rekey(replace(state, quotas=book), at)
 
 
 @evolves(ev.QuotasConfigured)
 def _quotas_configured(state: State, event: ev.QuotasConfigured) -> State:
-    return _requoted(
-        state,
-        event.at,
-        default=event.default,
-        groups=Map(dict(event.groups)),
-        users=Map(dict(event.users)),
-        is_configured=True,
-    )
+    book = state.quotas.configured(event.default, event.groups, event.users)
+    return _requoted(state, event.at, book)
 
 
 @evolves(ev.QuotaOverridden)
 def _quota_overridden(state: State, event: ev.QuotaOverridden) -> State:
-    overrides = state.quotas.overrides.set(event.environment, event.quota)
-    return _requoted(state, event.at, overrides=overrides)
+    return _requoted(state, event.at, state.quotas.with_own(event.environment, event.own))
 
 
 @evolves(ev.QuotaOverrideRemoved)
 def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
-    overrides = drop(state.quotas.overrides, event.environment)
-    return _requoted(state, event.at, overrides=overrides)
+    return _requoted(state, event.at, state.quotas.with_own(event.environment, None))
 
 
 @evolves(ev.GroupQuotaOverridden)
 def _group_overridden(state: State, event: ev.GroupQuotaOverridden) -> State:
-    overrides = state.quotas.group_overrides.set(event.group, event.quota)
-    return _requoted(state, event.at, group_overrides=overrides)
+    return _requoted(state, event.at, state.quotas.with_group(event.group, event.own))
 
 
 @evolves(ev.GroupQuotaOverrideRemoved)
 def _group_override_removed(state: State, event: ev.GroupQuotaOverrideRemoved) -> State:
-    overrides = drop(state.quotas.group_overrides, event.group)
-    return _requoted(state, event.at, group_overrides=overrides)
+    return _requoted(state, event.at, state.quotas.with_group(event.group, None))
 
 
 @evolves(ev.GroupsChanged)
 def _groups_changed(state: State, event: ev.GroupsChanged) -> State:
-    groups_of = state.quotas.groups_of.set(event.environment, event.groups)
-    return _requoted(state, event.at, groups_of=groups_of)
+    book = state.quotas.with_groups_of(event.environment, event.groups)
+    return _requoted(state, event.at, book)
 
 
 @evolves(ev.PoolJoined)
@@ -88,8 +78,8 @@ def _pool_left(state: State, event: ev.PoolLeft) -> State:
 def _in_pool(state: State, at: float, pool: str | None) -> State:
     """The state in this pool, of which nothing is heard yet."""
     none: dict[str, Any] = dict.fromkeys(("lent", "until", "stale", "answered"), Map())
-    state = _requoted(state, at, pool=pool, heard_at=at, as_of=0.0, **none)
-    return all_in_line(state)
+    book = replace(state.quotas, pool=pool, heard_at=at, as_of=0.0, **none)
+    return all_in_line(_requoted(state, at, book))
 
 
 @evolves(ev.QuotasLent)
@@ -109,8 +99,8 @@ def _quotas_lent(state: State, event: ev.QuotasLent) -> State:
         stale.pop(name, None)
     parts: dict[str, Any] = {"lent": lent, "until": until, "stale": stale, "answered": answered}
     maps: dict[str, Any] = {name: Map(part) for name, part in parts.items()}
-    state = _requoted(state, event.at, heard_at=event.at, as_of=event.as_of, **maps)
-    return all_in_line(state)
+    book = replace(book, heard_at=event.at, as_of=event.as_of, **maps)
+    return all_in_line(_requoted(state, event.at, book))
 
 
 @evolves(ev.LoansExpired)

@@ -8,7 +8,6 @@ how a field is said: a word of :data:`WORDS`, or what comes before it unless it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from enum import Enum
 from string import Formatter
 from typing import Any, Final
@@ -79,8 +78,11 @@ class Telling(Formatter):
 
     def of(self, event: Happening) -> str:
         """The sentence about an event."""
-        told = {field.name: getattr(event, field.name) for field in fields(event)}
-        return self.vformat(chosen(event, event.ABOUT.text), (), told)
+        return self.vformat(chosen(event, event.ABOUT.text), (event,), {})
+
+    def get_value(self, key: int | str, args: Any, _kwargs: Any) -> Any:
+        """What an event has by that name: a field, or what it makes of them."""
+        return getattr(args[0], str(key))
 
     def format_field(self, value: Any, spec: str) -> str:
         """A field as people read it."""

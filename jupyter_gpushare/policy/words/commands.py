@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass
 
+from ...quota import WHOLE
 from .model import (
     Activity,
     Allocation,
@@ -25,9 +25,6 @@ from .model import (
 )
 from .promises import Expected, Promise
 from .turns import Figures
-
-#: The parts of a quota that an edit may name.
-WHOLE_QUOTA: Final = frozenset(part.name for part in fields(Quota))
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +381,7 @@ class EndKernel(Command):
 
 @dataclass(frozen=True, slots=True)
 class SetQuota(Command):
-    """An admin's override. What the parts ``named`` of the quota leave out stays as it is.
+    """An admin sets the parts ``named`` of a quota; the others stay as they are.
 
     ``groups`` are the environment's groups, as identity tells them; they are needed for an
     environment that has never connected.
@@ -393,7 +390,7 @@ class SetQuota(Command):
     environment: EnvironmentName
     quota: Quota
     by: EnvironmentName
-    named: frozenset[str] = WHOLE_QUOTA
+    named: frozenset[str] = WHOLE
     groups: tuple[str, ...] = ()
 
 
@@ -415,7 +412,7 @@ class SetGroupQuota(Command):
     group: str | None
     quota: Quota
     by: EnvironmentName
-    named: frozenset[str] = WHOLE_QUOTA
+    named: frozenset[str] = WHOLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from ...quota import Own
 from .described import (
     Happening,
     Level,
@@ -298,16 +299,25 @@ class QuotasConfigured(ChangesQuotas):
 
 @recorded(
     "quota set",
-    "quota set to {quota:quota}, by {by}",
+    "quota set to {own:quota}, by {by}",
     log=info("quota.set", "environment", "quota", "by"),
     moves_queue=True,
 )
 class QuotaOverridden(ChangesQuotas):
-    """An admin set a quota."""
+    """An admin set the parts ``named`` of a quota; ``None``: all that there were then.
+
+    ``quota`` is the one in force then.
+    """
 
     environment: EnvironmentName
     quota: Quota
     by: EnvironmentName
+    named: tuple[str, ...] | None = since(3, None)
+
+    @property
+    def own(self) -> Own:
+        """What is set now."""
+        return Own.recorded(self.quota, self.named)
 
 
 @recorded(
@@ -327,17 +337,23 @@ class QuotaOverrideRemoved(ChangesQuotas):
     "quota of a group set",
     OneOf(
         "group",
-        {None: "default quota set to {quota:quota}, by {by}"},
-        "quota of group {group} set to {quota:quota}, by {by}",
+        {None: "default quota set to {own:quota}, by {by}"},
+        "quota of group {group} set to {own:quota}, by {by}",
     ),
     log=info("quota.set", "quota", "by", group="whose"),
     moves_queue=True,
 )
 class GroupQuotaOverridden(OfGroup):
-    """An admin set the quota of a group, or (``group`` is ``None``) the default one."""
+    """The same for the quota of a group, or (``group`` is ``None``) for the default one."""
 
     quota: Quota
     by: EnvironmentName
+    named: tuple[str, ...] | None = since(3, None)
+
+    @property
+    def own(self) -> Own:
+        """What is set now."""
+        return Own.recorded(self.quota, self.named)
 
 
 @recorded(

@@ -11,17 +11,19 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NewType
 
+# A quota's words are described below the policy, since the protocol has them, too.
+from ...quota import MONTH as MONTH
+from ...quota import WEEK as WEEK
+from ...quota import Bytes as Bytes
+from ...quota import Period as Period
+from ...quota import Quota as Quota
+from ...quota import Reserve as Reserve
 from .promises import Expected, Promise
 from .versions import since
 
 GpuUuid = NewType("GpuUuid", str)
 LeaseId = NewType("LeaseId", str)
 EnvironmentName = NewType("EnvironmentName", str)
-Bytes = NewType("Bytes", int)
-#: What a budget is for: a calendar ``week`` or ``month``, or a term's first day: ``2026-10-01``.
-Period = NewType("Period", str)
-WEEK: Final = Period("week")
-MONTH: Final = Period("month")
 
 
 def is_own(environment: str, who: str, *, servers: bool) -> bool:
@@ -150,19 +152,6 @@ class RefusalReason(Enum):
     INFEASIBLE = "infeasible"
 
 
-class Reserve(Enum):
-    """How much of a GPU is reserved for a request that names no memory.
-
-    ``WHOLE``: what the quota gives, all the time. ``QUOTA``: the same, until the task is measured;
-    from then on the reservation follows the measurement. ``ESTIMATE``: what earlier runs of the
-    same code needed, where they are known, else as ``QUOTA``.
-    """
-
-    WHOLE = "whole"
-    QUOTA = "quota"
-    ESTIMATE = "estimate"
-
-
 class FlagKind(Enum):
     """The reason for which the audit flags a process."""
 
@@ -285,35 +274,6 @@ class GpuReading:
     used: Bytes | None
     processes: tuple[ProcessReading, ...] = ()
     utilisation: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The most an environment may hold.
-
-    ``gpus`` is a count; ``memory`` is bytes on *each* GPU (``None``: the whole GPU); ``weight`` is
-    the fair share. ``gpu_hours`` is the budget of GPU-hours held in the period ``per`` (``None``:
-    in the rolling window). ``idle_timeout`` (seconds; 0 = never) replaces the node's own; ``None``:
-    the node's holds. ``burst_memory`` replaces the node's in the same way: a limit is lifted up to
-    it on a nearly empty GPU. A value up to 1 is a share of the GPU, a larger one bytes; 0: no limit
-    is lifted. ``turn_offset`` (bytes), ``reserve`` and ``pin_turn_limit`` (seconds) replace the
-    node's in the same way. ``interactive`` is how many GPUs its interactive requests may have or
-    wait for at once; what it asks beyond is batch. ``None``: no bound. ``share`` is what its
-    promises may claim at once, in hundredths of one GPU; ``None``: the node's own holds.
-    """
-
-    gpus: int
-    memory: Bytes | None = None
-    weight: float = 1.0
-    gpu_hours: float | None = None
-    idle_timeout: float | None = None
-    burst_memory: float | None = None
-    per: Period | None = None
-    turn_offset: Bytes | None = since(3, None)
-    reserve: Reserve | None = since(3, None)
-    pin_turn_limit: float | None = since(3, None)
-    interactive: int | None = since(3, None)
-    share: int | None = since(3, None)
 
 
 #: By what share two boot clocks may differ in speed: a host ends a loan by so much sooner.

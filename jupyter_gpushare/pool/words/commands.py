@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import dataclass
 
 from ...policy.words.model import Quota
+from ...quota import WHOLE
 from .hosts import Accepted, Environment, Group, GroupName, Host, HostReport
-
-#: The parts of a quota that an edit may name.
-WHOLE_QUOTA: Final = frozenset(part.name for part in fields(Quota))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ class SetQuota(Command):
     environment: Environment
     quota: Quota
     by: str
-    named: frozenset[str] = WHOLE_QUOTA
+    named: frozenset[str] = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ class SetGroupQuota(Command):
     group: GroupName | None
     quota: Quota
     by: str
-    named: frozenset[str] = WHOLE_QUOTA
+    named: frozenset[str] = WHOLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from typing import ClassVar, Final
 
 from ...policy.words.described import Happening, OneOf, measured, recorded
 from ...policy.words.model import Quota
+from ...policy.words.versions import since
+from ...quota import Own
 from .hosts import Environment, Group, GroupName, Host, HostReport, Loan
 
 #: All events by their names, which the ledger keeps.
@@ -181,9 +183,17 @@ class Introduced(ChangesQuotas):
 
 @recorded(text="set the quota of {environment}")
 class QuotaSet(ChangesQuotas):
+    """An admin set the parts ``named`` of a quota; ``None``: all that there were then."""
+
     environment: Environment
     quota: Quota
     by: str
+    named: tuple[str, ...] | None = since(3, None)
+
+    @property
+    def own(self) -> Own:
+        """What is set now."""
+        return Own.recorded(self.quota, self.named)
 
 
 @recorded(text="gave {environment} the configured quota again")
@@ -196,9 +206,17 @@ class QuotaUnset(ChangesQuotas):
     text=OneOf("group", {None: "set the default quota"}, "set the quota of the group {group}")
 )
 class GroupQuotaSet(ChangesQuotas):
+    """The same for a group, or (``group`` is ``None``) as the default."""
+
     group: GroupName | None
     quota: Quota
     by: str
+    named: tuple[str, ...] | None = since(3, None)
+
+    @property
+    def own(self) -> Own:
+        """What is set now."""
+        return Own.recorded(self.quota, self.named)
 
 
 @recorded(

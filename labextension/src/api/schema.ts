@@ -304,7 +304,7 @@ export interface components {
             hours: number;
             /** @enum {unknown} */
             level: "ok" | "warned" | "spent";
-            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            /** @description what the GPU-hours are for: week, month, or the first day of a term, which goes on until the next one is set; days begin at midnight in the node's time zone; null: the node's rolling window */
             per?: ("week" | "month" | null) | string;
             /** @description GPU-hours held, as measured last */
             spent: number;
@@ -411,53 +411,55 @@ export interface components {
             out_of_service: components["schemas"]["OutOfService"] | null;
         };
         GroupQuota: {
-            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+            /** @description up to what limits are lifted on a nearly empty GPU, by the node if not by the quota: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
-            /** @description GPU-hours; null: they are not limited */
-            gpu_hours: number | null;
+            /** @description a budget of GPU-hours in each period; when it is spent, new requests wait; null: no budget */
+            gpu_hours?: number | null;
             gpus: number;
             /** @description null: the default quota */
             group?: string | null;
-            /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+            /** @description for how long a kernel may be idle before its GPUs are asked back; seconds; 0: never; null: the node's own */
             idle_timeout?: number | null;
-            /** @description GPUs that its interactive requests may have or wait for at once; what it asks beyond is batch; null: no bound */
+            /** @description GPUs that interactive requests may have or wait for at once; what is asked beyond them is batch; null: no bound */
             interactive?: number | null;
             /** @description that are known; null: not asked */
             members?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
-            /** @description the quota's own burst_memory; null: it has none */
+            /** @description the fields that an administrator set for it while the node ran; the others follow what holds without them */
+            own?: string[];
+            /** @description up to what memory limits are lifted on a nearly empty GPU; up to 1 a share of a GPU, else bytes; 0: not at all; null: the node's own */
             own_burst_memory?: number | null;
-            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            /** @description what the GPU-hours are for: week, month, or the first day of a term, which goes on until the next one is set; days begin at midnight in the node's time zone; null: the node's rolling window */
             per?: ("week" | "month" | null) | string;
-            /** @description the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's */
+            /** @description for how long a pin keeps a task's turn from being asked back where tasks take turns; seconds; 0: not at all; null: the node's own */
             pin_turn_limit?: number | null;
             /**
-             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @description what a request reserves that names no memory; null: the node's own
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
-            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            /** @description hundredths of one GPU that promises (deadlines and rates that people name) may claim at once; 0: no promises; null: the node's own */
             share?: number | null;
             /** @enum {unknown} */
             source?: "configuration" | "override";
-            /** @description the quota's own turn_offset, bytes; null: the node's holds */
+            /** @description head-room before the part of each later task on a GPU that is used by turns; bytes; 0: none; null: the node's own */
             turn_offset?: number | null;
             /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
             warnings?: string[];
             weight: number;
-            /** @description the same in words, as 'this month' */
+            /** @description the period in words, as 'this month' */
             when?: string | null;
         };
         HeldQuota: {
             /** @description GPU-hours held in a period; null: they are not limited */
             budget: components["schemas"]["Budget"] | null;
-            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+            /** @description up to what limits are lifted on a nearly empty GPU, by the node if not by the quota: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             /** @description the groups whose quotas make it up, where its source is 'group' */
             from_groups?: string[];
             gpus: number;
-            /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+            /** @description for how long a kernel may be idle before its GPUs are asked back; seconds; 0: never; null: the node's own */
             idle_timeout?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
@@ -493,7 +495,7 @@ export interface components {
                 }[];
             };
             /**
-             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @description what a request reserves that names no memory; null: the node's own
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
@@ -810,23 +812,29 @@ export interface components {
         Quota: {
             /** @description GPU-hours held in a period; null: they are not limited */
             budget: components["schemas"]["Budget"] | null;
-            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+            /** @description up to what limits are lifted on a nearly empty GPU, by the node if not by the quota: up to 1 a share of it, else bytes; 0: not at all */
             burst_memory?: number;
             environment: string;
             /** @description the groups whose quotas make it up, where its source is 'group' */
             from_groups?: string[];
+            /** @description a budget of GPU-hours in each period; when it is spent, new requests wait; null: no budget */
+            gpu_hours?: number | null;
             gpus: number;
             /** @description as identity told them */
             groups: string[];
-            /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+            /** @description for how long a kernel may be idle before its GPUs are asked back; seconds; 0: never; null: the node's own */
             idle_timeout?: number | null;
-            /** @description GPUs that its interactive requests may have or wait for at once; what it asks beyond is batch; null: no bound */
+            /** @description GPUs that interactive requests may have or wait for at once; what is asked beyond them is batch; null: no bound */
             interactive?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
-            /** @description the quota's own burst_memory; null: it has none */
+            /** @description the fields that an administrator set for it while the node ran; the others follow what holds without them */
+            own?: string[];
+            /** @description up to what memory limits are lifted on a nearly empty GPU; up to 1 a share of a GPU, else bytes; 0: not at all; null: the node's own */
             own_burst_memory?: number | null;
-            /** @description the quota's own pin_turn_limit, seconds for which a pin keeps a task's turn; null: the node's */
+            /** @description what the GPU-hours are for: week, month, or the first day of a term, which goes on until the next one is set; days begin at midnight in the node's time zone; null: the node's rolling window */
+            per?: ("week" | "month" | null) | string;
+            /** @description for how long a pin keeps a task's turn from being asked back where tasks take turns; seconds; 0: not at all; null: the node's own */
             pin_turn_limit?: number | null;
             /** @description where its source is 'pool'; then `gpus` are on all hosts together */
             pool?: {
@@ -860,19 +868,21 @@ export interface components {
                 }[];
             };
             /**
-             * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+             * @description what a request reserves that names no memory; null: the node's own
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
+            /** @description what the fields follow that are not its own, in words */
+            rest?: string;
             /** @description what there is to say of it, the most important first */
             says?: components["schemas"]["Said"][];
             /** @description whether it was ever here */
             seen?: boolean;
-            /** @description hundredths of one GPU that its promises may claim at once; null: the node's own */
+            /** @description hundredths of one GPU that promises (deadlines and rates that people name) may claim at once; 0: no promises; null: the node's own */
             share?: number | null;
             /** @enum {unknown} */
             source: "default" | "group" | "user" | "override" | "pool";
-            /** @description the quota's own turn_offset, bytes; null: the node's holds */
+            /** @description head-room before the part of each later task on a GPU that is used by turns; bytes; 0: none; null: the node's own */
             turn_offset?: number | null;
             used_gpus: number;
             /** @description what an administrator may not have meant by a quota that was set (more than any GPU or this node has; a user whom nobody knows), as sentences; it holds all the same */
@@ -880,30 +890,32 @@ export interface components {
             weight: number;
         };
         QuotaWish: {
-            /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0 is not at all; null is the node's own; or text as '60GiB' */
+            /** @description up to what memory limits are lifted on a nearly empty GPU; up to 1 a share of a GPU, else bytes; 0: not at all; null: the node's own; or text as '60GiB' */
             burst_memory?: number | ("60GiB" | "40 GB" | "0.9") | null;
-            /** @description for the period 'per'; null is no budget */
+            /** @description a budget of GPU-hours in each period; when it is spent, new requests wait; null: no budget */
             gpu_hours?: number | null;
-            gpus: number;
-            /** @description seconds until an idle kernel's GPUs are asked back; 0 is never; null is the node's own time-out */
+            /** @description GPUs that may be held at once; 0: none */
+            gpus?: number;
+            /** @description for how long a kernel may be idle before its GPUs are asked back; seconds; 0: never; null: the node's own */
             idle_timeout?: number | null;
-            /** @description GPUs that its interactive requests may have or wait for at once; what it asks beyond is batch; null is no bound */
+            /** @description GPUs that interactive requests may have or wait for at once; what is asked beyond them is batch; null: no bound */
             interactive?: number | null;
-            /** @description bytes on each GPU; null: whole GPUs; or text as '8GiB'. What a wish leaves out, this or another, stays as it is. */
+            /** @description memory on each GPU; bytes; null: the whole GPU; or text as '8GiB'. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
-            /** @description 'week', 'month', or the first day of a term; null: the rolling window */
+            /** @description what the GPU-hours are for: week, month, or the first day of a term, which goes on until the next one is set; days begin at midnight in the node's time zone; null: the node's rolling window */
             per?: ("week" | "month" | null) | string;
-            /** @description seconds for which a pin keeps a task's turn from being asked back; 0 is not at all; null is the node's own */
+            /** @description for how long a pin keeps a task's turn from being asked back where tasks take turns; seconds; 0: not at all; null: the node's own */
             pin_turn_limit?: number | null;
             /**
-             * @description how much a request reserves that names no memory: what the quota gives, the same until the task is measured, or what earlier runs needed; null is the node's own
+             * @description what a request reserves that names no memory; null: the node's own
              * @enum {unknown}
              */
             reserve?: "whole" | "quota" | "estimate" | null;
-            /** @description hundredths of one GPU that its promises may claim at once; 0 is none; null is the node's own */
+            /** @description hundredths of one GPU that promises (deadlines and rates that people name) may claim at once; 0: no promises; null: the node's own */
             share?: number | null;
-            /** @description bytes of head-room before the part of each later task where tasks take turns; null is the node's own */
+            /** @description head-room before the part of each later task on a GPU that is used by turns; bytes; 0: none; null: the node's own */
             turn_offset?: 0 | number | null;
+            /** @description fair share among those who wait: with weight 2 one gets twice as much as with weight 1 */
             weight?: number;
         };
         Quotas: {
@@ -1106,13 +1118,13 @@ export interface components {
             servers?: {
                 /** @description GPU-hours held in a period; null: they are not limited */
                 budget: components["schemas"]["Budget"] | null;
-                /** @description up to what limits are lifted on a nearly empty GPU: up to 1 a share of it, else bytes; 0: not at all */
+                /** @description up to what limits are lifted on a nearly empty GPU, by the node if not by the quota: up to 1 a share of it, else bytes; 0: not at all */
                 burst_memory?: number;
                 environment: string;
                 /** @description the groups whose quotas make it up, where its source is 'group' */
                 from_groups?: string[];
                 gpus: number;
-                /** @description seconds after which an idle kernel's GPUs are asked back; 0: never; null: the node's own time-out */
+                /** @description for how long a kernel may be idle before its GPUs are asked back; seconds; 0: never; null: the node's own */
                 idle_timeout?: number | null;
                 /** @description bytes on each GPU; null: whole GPUs */
                 memory: number | null;
@@ -1150,7 +1162,7 @@ export interface components {
                     }[];
                 };
                 /**
-                 * @description the quota's own word for how much a request reserves that names no memory; null: the node's
+                 * @description what a request reserves that names no memory; null: the node's own
                  * @enum {unknown}
                  */
                 reserve?: "whole" | "quota" | "estimate" | null;

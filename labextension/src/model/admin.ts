@@ -75,7 +75,9 @@ export function environmentRows(
       gpus: quota?.gpus ?? quotas.default.gpus,
       memory: quota ? quota.memory : quotas.default.memory,
       weight: quota?.weight ?? quotas.default.weight,
-      hours: quota ? (quota.budget?.hours ?? null) : quotas.default.gpu_hours,
+      hours: quota
+        ? (quota.budget?.hours ?? null)
+        : (quotas.default.gpu_hours ?? null),
       per: (quota ? quota.budget?.per : quotas.default.per) ?? null,
       rules: rulesOf(quota ?? quotas.default),
       spent: quota?.budget?.spent ?? null,

@@ -315,7 +315,7 @@ export function AdminQuotas(props: { status: Status }): JSX.Element {
             setDone(null);
             setRefusal(null);
             setEditing(null);
-            const { gpu_hours: hours, ...quota } = data.quotas.default;
+            const { gpu_hours: hours = null, ...quota } = data.quotas.default;
             const rules = rulesOf(data.quotas.default);
             setDraft(draftOf({ environment: '', hours, ...quota, rules }));
           }}
@@ -518,13 +518,13 @@ function wishText(
     typeof wish.memory === 'number'
       ? trans.__(
           '%1, %2 on each, weight %3',
-          formatGpus(wish.gpus, trans),
+          formatGpus(wish.gpus ?? 0, trans),
           formatBytes(wish.memory, units),
           wish.weight ?? 1
         )
       : trans.__(
           '%1, whole GPUs, weight %2',
-          formatGpus(wish.gpus, trans),
+          formatGpus(wish.gpus ?? 0, trans),
           wish.weight ?? 1
         );
   const budget =
