@@ -31,7 +31,7 @@ from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.settings import Ask, Settings
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
 GIB = 2**30
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -253,6 +253,14 @@ def test_an_interrupt_just_after_the_grant_leaves_no_lease_behind(
     assert [lease["id"] for lease in held(node)] == [broker.lease]
     assert broker.release() == "ended"
     assert not held(node)
+
+
+def test_what_a_newer_node_manager_tells_people_is_said() -> None:
+    said: list[str] = []
+    broker = Broker({}, make_display=Screen, say=said.append)
+    broker._noticed(Notification(None, "tidings", {"message": "A fan is broken."}))
+    broker._noticed(Notification(None, "tidings", {"message": "It is bob's.", "lease": "another"}))
+    assert said == ["A fan is broken."]
 
 
 def test_a_lease_that_ends_before_its_grant_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,10 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.draft import Refuse
 from jupyter_gpushare.policy.measure import resting
-from jupyter_gpushare.policy.say.effects import Signal, TellGranted
+from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.events import LeaseGranted
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
@@ -333,7 +334,7 @@ def test_whatever_the_disk_does_nothing_is_told_that_is_not_on_it(
             told: set[str] = set()
 
             def heard(outcome: Outcome, state: State) -> None:
-                told.update(e.lease for e in outcome.effects if isinstance(e, TellGranted))
+                told.update(e.lease for e in outcome.events if isinstance(e, LeaseGranted))
                 if isinstance(outcome.decision, core.Grant):
                     told.add(outcome.decision.lease)
 
@@ -429,7 +430,7 @@ def test_a_disk_that_is_full_again_at_once_grants_nobody_in_between(
             told = []
             manager.listeners.append(
                 lambda outcome, _: told.extend(
-                    e.lease for e in outcome.effects if isinstance(e, TellGranted)
+                    e.lease for e in outcome.events if isinstance(e, LeaseGranted)
                 )
             )
             for number, who in enumerate(("alice", "bob", "carol")):

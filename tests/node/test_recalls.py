@@ -11,7 +11,7 @@ from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
 from support.nvml import NvmlWorld
 from support.policy_moving import Slow, asked_to_move
 
-from jupyter_gpushare.node.wire.recalls import recall_notice
+from jupyter_gpushare.node.wire.notices import recall_notice
 from jupyter_gpushare.policy.words.recalls import Give
 from jupyter_gpushare.protocol.messages import Method, Notice
 

@@ -13,7 +13,7 @@ from support.examples import examples
 from support.policy_turns import CONFIG, Actor
 from support.policy_world import GIB, World, gpu, process
 
-from jupyter_gpushare.node.wire import recalls
+from jupyter_gpushare.node.wire import notices
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.say.effects import TellTurn
 from jupyter_gpushare.policy.words import commands as cmd
@@ -27,6 +27,7 @@ from jupyter_gpushare.policy.words.model import (
 )
 from jupyter_gpushare.policy.words.recalls import Give
 from jupyter_gpushare.policy.words.turns import Figures, TurnPhase
+from jupyter_gpushare.protocol.messages import Notice
 
 #: Nobody loses a turn here because it overran, or because it was not heard of.
 PATIENT = dataclasses.replace(CONFIG, turn_bound=1e9, heartbeat_timeout=1e9, max_tasks_per_gpu=8)
@@ -83,19 +84,12 @@ class Wires:
         for event in self.world.history[before:]:
             for effect in core.effects(event, self.world.state, PATIENT):
                 if isinstance(effect, TellTurn):
-                    self.tell(effect.lease, is_given=effect.is_given)
+                    self.tell(effect)
 
-    def tell(self, name: LeaseId, *, is_given: bool = False) -> None:
-        """As `node.wire.service` does."""
-        state = self.world.state
-        if recalls.has_asked(state, name):
-            return
-        lease, has_turn = state.leases[name], recalls.has_turn(state, name)
-        notices = self.tasks[name].notices
-        if has_turn or (is_given and recalls.computes(state, name)):
-            notices.append((True, recalls.turn_notice(state, lease, PATIENT)["number"]))
-        if not has_turn:
-            notices.append((False, recalls.gate_notice(state, lease)["number"]))
+    def tell(self, effect: TellTurn) -> None:
+        scene = notices.Scene(self.world.state, PATIENT, 0.0, {}, {}, {}, b"")
+        for _guests, notice, says in notices.turn(effect, scene):
+            self.tasks[effect.lease].notices.append((notice is Notice.TURN, says["number"]))
 
     # -- what may happen next -----------------------------------------------------------
 
@@ -130,7 +124,7 @@ class Wires:
         says = number if self.numbers else None
         self.run(call(self.world.at, *self.who(task.actor), says))
         if call is cmd.AskTurn:
-            self.tell(task.actor.lease)  # the answer
+            self.tell(TellTurn(task.actor.lease))  # the answer
 
     def slow(self, task: Task) -> None:
         """All is carried and heard, but not what this one says."""

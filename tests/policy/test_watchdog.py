@@ -9,7 +9,7 @@ from support.policy_moves import idle
 from support.policy_world import GIB, World, gpu, is_asked_back, plain_config, process
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.say.effects import Signal, TellOverLimit, TellRecall
+from jupyter_gpushare.policy.say.effects import Signal, TellRecall
 from jupyter_gpushare.policy.say.texts import over_limit_text
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -65,8 +65,8 @@ def test_the_stages_come_in_their_time_and_do_no_harm_by_default() -> None:
     """Told once and asked to trim once; a task that computes is not parked, nor touched."""
     world = over()
     assert watch(world, 200) == [(2, "warned"), (11, "trim"), (31, "park"), (121, "last")]
-    told = effects(world, TellOverLimit)
-    assert [(each.used, each.limit) for each in told] == [(12 * GIB, 8 * GIB)]
+    staged = [event for event in world.history if isinstance(event, ev.OverLimitStaged)]
+    assert {(each.used, each.limit) for each in staged} == {(12 * GIB, 8 * GIB)}
     assert [each.give for each in effects(world, TellRecall)] == [Give.CACHE]
     assert not parks(world), "it computes"
     assert not effects(world, Signal)

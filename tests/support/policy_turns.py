@@ -23,7 +23,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand, shares
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import lifts
-from jupyter_gpushare.policy.say.effects import TellLimit, TellTurn
+from jupyter_gpushare.policy.say.effects import TellTurn
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -103,11 +103,11 @@ class TurnWorld(World):
         before = len(self.history)
         decision = super().run(command)
         for event in self.history[before:]:
+            if isinstance(event, ev.LimitTold) and event.lease in self.actors:
+                self.actors[event.lease].limited = True
             for effect in core.effects(event, self.state, self.config):
                 if isinstance(effect, TellTurn):
                     self.tell(effect.lease)
-                if isinstance(effect, TellLimit) and effect.lease in self.actors:
-                    self.actors[effect.lease].limited = True
         return decision
 
     def before_event(self, before: State, event: ev.Event) -> None:

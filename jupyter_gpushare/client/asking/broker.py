@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from ..memory.lasterror import LastError
 
 _QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
+#: Whoever waits says why, and the end of a lease is said once it has ended here, too.
+_SAID_ELSEWHERE: Final = (Notice.QUEUED, Notice.REVOKED)
 
 
 class Broker:
@@ -629,11 +631,9 @@ class Broker:
     def _noticed(self, message: Notification) -> None:
         """Called on the session's thread."""
         recall, params, grant = read_recall(message), message.params, self.grant
-        if message.notice is Notice.BUDGET:
-            self._say(str(params.get("message", "Your GPU-hours are nearly spent.")))
-        elif recall is not None and recall.give in MEMORY and not recall.gate:
+        if recall is not None and recall.give in MEMORY and not recall.gate:
             self._giving.asked_back(recall)
-        elif params.get("lease") != self.lease:
+        elif params.get("lease") not in (None, self.lease):
             return
         elif message.notice is Notice.GRANTED:
             stopping = self._stopping
@@ -647,10 +647,10 @@ class Broker:
             self.turns.given(limits, is_shared=shared, number=read_number(params))
         elif message.notice is Notice.PROMISE:
             self.promises.heard(params)
-        elif message.notice is Notice.OVER_LIMIT:
-            self._say(str(params.get("message", "This task uses too much memory.")))
         elif message.notice is Notice.PARK_WARNING:
             self._say.now(str(params.get("message", "This kernel is idle.")))
+        elif message.notice not in _SAID_ELSEWHERE and (said := params.get("message")):
+            self._say(str(said))  # also what a newer node manager tells people
 
     def _recalled(self, recall: Recall, grant: Grant) -> None:
         """Give what a task that may compute can give, or stop. Called on the session's thread."""

@@ -6,35 +6,21 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...policy import core
-from ...policy.books.state import Lease, State
+from ...policy.books.state import State
 from ...policy.recall.outlook import Outlook, outlooks
-from ...policy.say.effects import (
-    Effect,
-    TellBudget,
-    TellEnded,
-    TellGranted,
-    TellInherited,
-    TellLimit,
-    TellOverLimit,
-    TellPromise,
-    TellRecall,
-    TellStopped,
-    TellTurn,
-    WarnOfRecall,
-)
+from ...policy.say.effects import Effect, TellTurn
 from ...policy.turns import expected
 from ...policy.words import commands as cmd
+from ...policy.words import events as ev
 from ...policy.words.described import chosen
-from ...policy.words.events import ProcessFlagged
 from ...policy.words.model import (
-    Allocation,
     EndReason,
     EnvironmentName,
     FlagKind,
@@ -43,7 +29,6 @@ from ...policy.words.model import (
     LeasePhase,
     ProcessId,
 )
-from ...policy.words.recalls import Give
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol import names
@@ -63,13 +48,12 @@ from ..views.promises import Promises
 from ..views.sharing import own_share
 from ..views.status import (
     Place,
-    measured_by_lease,
     out_of_service,
     places,
     quota_document,
 )
 from ..views.waits import Waits
-from . import recalls, translate, vouchers
+from . import notices, translate, vouchers
 from .certifying import Certifying
 from .guests import Conn, Guest, Principal, fail
 from .ledgercalls import LedgerCalls
@@ -199,6 +183,13 @@ class Service:
             **Certifying(membership, self._spawn, self._log).calls,
             **self.quotas.calls,
             **self._pool.calls,
+        }
+        #: What tells clients of each kind of event or effect; of some a call is answered, too.
+        self._tells: dict[type, Callable[[Any, State], None]] = {
+            **dict.fromkeys(notices.TELLS, self._tell),
+            ev.LeaseGranted: self._granted,
+            ev.LeaseEnded: self._ended,
+            ev.ResumeCancelled: self._stopped,
         }
         manager.listeners.append(self._heard)
 
@@ -505,14 +496,15 @@ class Service:
                     result["share"] = own_share(state, lease)
                 if call.method is Method.MEMORY and lease is not None:
                     self._runs.stepped(lease, call.params.steps)
-                    result["gate"] = not recalls.has_turn(state, lease.id)
+                    result["gate"] = not notices.has_turn(state, lease.id)
                     if call.params.alone:
                         leader = state.leaders.get(lease.id)
                         leads = leader == guest.who.process and not state.takers[lease.id]
                         result["leads"] = leads
                 conn.reply(call.id, result)
             if call.method is Method.TURN_ASK and decision.lease is not None:
-                self._tell_turn(decision.lease, state)  # it may have had its turn, or need none
+                # It may have had its turn, or need none.
+                self._tell(TellTurn(decision.lease), state)
         else:
             self._lease_answer(guest, call, decision.lease)
 
@@ -527,9 +519,10 @@ class Service:
         if not waits or (lease.phase is LeasePhase.PARKED and call.method is Method.ATTACH):
             result = translate.lease_result(self._manager.state, lease, self._key)
             guest.conn.reply(call.id, result)
-            self._tell_turn(name, self._manager.state)  # a client that came back has missed it
+            state = self._manager.state
+            self._tell(TellTurn(name), state)  # a client that came back has missed it
             if call.method is Method.ATTACH:
-                self._tell_again(guest, lease, self._manager.state)
+                self._send(notices.again(lease, guest, self._scene(state)))
             return
         attached = call.method is Method.ATTACH
         if attached:
@@ -552,12 +545,13 @@ class Service:
         observers.call(self._waits.heard, outcome, state, self._clock.wall())
         observers.call(self._pauses.heard, outcome)
         observers.call(self._promises.heard, outcome, self._clock.wall())
-        for effect in outcome.effects:
+        for happened in (*outcome.events, *outcome.effects):
             # One by one: what cannot be told to one client is told to the others.
-            if not observers.call(self._tell, effect, state):
-                self._hang_up(getattr(effect, "lease", None))
+            tell = self._tells.get(type(happened))
+            if tell is not None and not observers.call(tell, happened, state):
+                self._hang_up(getattr(happened, "lease", None))
         for event in outcome.events:
-            if isinstance(event, ProcessFlagged) and event.kind is FlagKind.SQUATTER:
+            if isinstance(event, ev.ProcessFlagged) and event.kind is FlagKind.SQUATTER:
                 observers.call(self._may_be_member, event.process, state)
         for name in tuple(self._locked):
             observers.call(self._unlock, name, state)
@@ -579,32 +573,21 @@ class Service:
             at, who = self._clock.boot(), known.environment
             self._manager.ask(cmd.Attach(at, known.id, who, process), owner=who)
 
-    def _tell(self, effect: Effect, state: State) -> None:
-        if isinstance(effect, TellGranted):
-            self._granted(effect.lease, state)
-        elif isinstance(effect, TellEnded):
-            self._ended(effect)
-        elif isinstance(effect, TellInherited):
-            self._inherited(self._own(effect.lease, state), effect.lease, state)
-        elif isinstance(effect, TellBudget):
-            self._budget(effect)
-        elif isinstance(effect, TellRecall):
-            guests = self._own(effect.lease, state)
-            self._tell_recall(guests, effect.lease, effect.give, state)
-        elif isinstance(effect, TellLimit):
-            self._tell_limit(self._limited(effect.lease, state), effect, state)
-        elif isinstance(effect, TellOverLimit):
-            notice = recalls.over_limit_notice(effect, state, self._manager.config)
-            self._tell_task(self._own(effect.lease, state), Notice.OVER_LIMIT, notice)
-        elif isinstance(effect, WarnOfRecall):
-            self._warn(effect, state)
-        elif isinstance(effect, TellTurn):
-            self._tell_turn(effect.lease, state, is_given=effect.is_given)
-        elif isinstance(effect, TellPromise):
-            told = translate.promise_notice(effect, state, self._clock.boot())
-            self._tell_task(self._held_by(effect.lease), Notice.PROMISE, told)
-        elif isinstance(effect, TellStopped):
-            self._stopped(effect.lease)
+    def _tell(self, happened: ev.Event | Effect, state: State) -> None:
+        self._send(notices.about(happened, self._scene(state)))
+
+    def _scene(self, state: State) -> notices.Scene:
+        manager, at = self._manager, self._clock.boot()
+        readings = manager.readings.by_gpu
+        return notices.Scene(
+            state, manager.config, at, readings, self._guests, self._holders, self._key
+        )
+
+    @staticmethod
+    def _send(told: Iterable[notices.Told]) -> None:
+        for guests, notice, says in told:
+            for guest in guests:
+                guest.conn.notify(notice.value, says)
 
     def _hang_up(self, lease: LeaseId | None) -> None:
         """Disconnect the clients of ``lease`` that missed a message, so that they attach again."""
@@ -615,154 +598,38 @@ class Service:
         for conn in {guest.conn for guest in holders if guest is not None}.union(waiters):
             conn.close()
 
-    def _granted(self, name: LeaseId, state: State) -> None:
+    def _granted(self, event: ev.LeaseGranted, state: State) -> None:
+        name = event.lease
         lease = state.leases.get(name)
         if lease is None or lease.phase is not LeasePhase.HELD:
             return
         waiters = self._waiters.pop(name, ())
         if not waiters:
             return  # granted at once: the answer says it
-        result = translate.lease_result(state, lease, self._key)
         for waiter in waiters:
             if waiter.call_id is None:
-                told = {part: value for part, value in result.items() if part != "secret"}
+                told = notices.granted(lease, state, self._key)
                 waiter.conn.notify(Notice.GRANTED.value, told)
             else:
-                waiter.conn.reply(waiter.call_id, result)
+                waiter.conn.reply(waiter.call_id, translate.lease_result(state, lease, self._key))
 
-    def _ended(self, effect: TellEnded) -> None:
-        reason, message = translate.ended_message(effect.reason, effect.detail)
-        for waiter in self._waiters.pop(effect.lease, ()):
+    def _ended(self, event: ev.LeaseEnded, _state: State) -> None:
+        reason, message = translate.ended_message(event.reason, event.detail)
+        for waiter in self._waiters.pop(event.lease, ()):
             if waiter.call_id is not None:
                 fail(waiter.conn, waiter.call_id, reason, message)
-        for conn_id in self._holders.pop(effect.lease, ()):
+        for conn_id in self._holders.pop(event.lease, ()):
             guest = self._guests.get(conn_id)
             if guest is None:
                 continue
-            guest.leases.discard(effect.lease)
-            if effect.reason is not EndReason.CANCELLED:
+            guest.leases.discard(event.lease)
+            if event.reason is not EndReason.CANCELLED:
                 told = {
-                    "lease": effect.lease,
-                    "reason": effect.reason.value,
+                    "lease": event.lease,
+                    "reason": event.reason.value,
                     "message": message,
                 }
                 guest.conn.notify(Notice.REVOKED.value, told)
-
-    def _inherited(self, guests: Sequence[Guest], name: LeaseId, state: State) -> None:
-        """The task has its GPUs, and is told so as it would be of a grant."""
-        result = translate.lease_result(state, state.leases[name], self._key)
-        told = {part: value for part, value in result.items() if part != "secret"}
-        self._tell_task(guests, Notice.GRANTED, told)
-
-    def _tell_recall(
-        self, guests: Sequence[Guest], name: LeaseId, give: Give, state: State
-    ) -> None:
-        """Ask for its own memory, or, where it has no gate, for what only its cache keeps."""
-        lease, recall = state.leases.get(name), state.recall(name, give)
-        if lease is not None and recall is not None:
-            measured = measured_by_lease(state, self._manager.readings.by_gpu)
-            asked = recalls.recall_notice(give, recall, state, lease, measured)
-            if give is Give.STOP:
-                asked = recalls.stop_notice(lease, recall, self._manager.config)
-            self._tell_task(guests, Notice.RECALL, asked)
-
-    def _tell_limit(self, guests: Sequence[Guest], effect: TellLimit, state: State) -> None:
-        """A limit to come back to is a recall; a higher one is not."""
-        lower, higher = list[Allocation](), list[Allocation]()
-        for part in effect.gpus:
-            recall = state.recall(effect.lease, Give.LIFT, part.gpu)
-            (lower if recall is not None and recall.is_asked else higher).append(part)
-        if lower:
-            self._tell_task(guests, Notice.RECALL, recalls.lower_notice(effect.lease, lower))
-        if higher:
-            notice = recalls.limit_notice(effect.lease, higher)
-            self._tell_task(guests, Notice.LIMIT, notice)
-
-    def _tell_task(
-        self, guests: Sequence[Guest], kind: Notice, notice: Mapping[str, object]
-    ) -> None:
-        for guest in guests:
-            guest.conn.notify(kind.value, notice)
-
-    def _own(self, name: LeaseId, state: State) -> list[Guest]:
-        """The task's own process; not a child that shares the lease, nor a page.
-
-        Only the task itself can hide its GPUs, and computes between two gates.
-        """
-        lease = state.leases.get(name)
-        known = (self._guests.get(conn_id) for conn_id in self._holders.get(name, ()))
-        return [
-            guest
-            for guest in known
-            if guest is not None and lease is not None and guest.who.process == lease.task.process
-        ]
-
-    def _limited(self, name: LeaseId, state: State) -> list[Guest]:
-        """The processes that get a lease's limit: its own; all, if the lease asked for a range."""
-        lease = state.leases.get(name)
-        ranged = lease is not None and lease.request.memory_most is not None
-        return self._held_by(name) if ranged else self._own(name, state)
-
-    def _in_turns(self, name: LeaseId, state: State) -> list[Guest]:
-        """The task's own process, and those that have joined it if they may take turns for it."""
-        lease = state.leases.get(name)
-        is_alone = lease is None or len(lease.members) < 2
-        if is_alone or any(whose == name for whose, _gpu in state.shares):
-            return self._own(name, state)
-        return self._held_by(name)
-
-    def _held_by(self, name: LeaseId) -> list[Guest]:
-        """The task's own process, and those that have joined it."""
-        known = (self._guests.get(conn_id) for conn_id in self._holders.get(name, ()))
-        return [guest for guest in known if guest is not None]
-
-    def _tell_again(self, guest: Guest, lease: Lease, state: State) -> None:
-        """A task that was away may have missed what it may use now, and what it was asked."""
-        guests = [own for own in self._own(lease.id, state) if own is guest]
-        if lease.inherited_at is not None and lease.phase is LeasePhase.HELD:
-            self._inherited(guests, lease.id, state)
-        limited = [one for one in self._limited(lease.id, state) if one is guest]
-        lifted = tuple(
-            Allocation(gpu, lift.memory)
-            for (name, gpu), lift in state.lifts.items()
-            if name == lease.id
-        )
-        again = state.rebuild is not None and lease.id in state.rebuild.done
-        if again and lease.id not in state.takers and lease.phase is LeasePhase.HELD:
-            lifted = lifted or lease.allocations  # it may have been lifted before
-        if lifted:
-            self._tell_limit(limited, TellLimit(lease.id, lifted), state)
-        for key, recall in state.recalls.items():
-            gated = key.give is Give.CACHE and lease.id in state.takers
-            gated = gated and lease.id not in state.by_lock
-            if key.lease == lease.id and recall.is_asked and key.gpu is None and not gated:
-                self._tell_recall(guests, lease.id, key.give, state)
-
-    def _warn(self, effect: WarnOfRecall, state: State) -> None:
-        """The task says it on its terminal; watching panels show a countdown."""
-        lease, recall = state.leases.get(effect.lease), state.memory_recall(effect.lease)
-        if lease is None or recall is None:
-            return
-        notice = recalls.park_warning(effect, recall, state, lease)
-        for guest in tuple(self._guests.values()):
-            concerned = effect.lease in guest.leases or guest.watching
-            if concerned and guest.who.viewer.is_mine(lease.environment):
-                guest.conn.notify(Notice.PARK_WARNING.value, notice)
-
-    def _tell_turn(self, name: LeaseId, state: State, *, is_given: bool = False) -> None:
-        """``is_given``: it waited, and does so until it hears of its turn; see `TellTurn`."""
-        lease = state.leases.get(name)
-        if lease is None or lease.phase is not LeasePhase.HELD or name not in state.takers:
-            return
-        if recalls.has_asked(state, name):
-            return
-        has_turn = recalls.has_turn(state, name)
-        if has_turn or (is_given and recalls.computes(state, name)):
-            notice = recalls.turn_notice(state, lease, self._manager.config)
-            self._tell_task(self._in_turns(name, state), Notice.TURN, notice)
-        if not has_turn:
-            asked = recalls.gate_notice(state, lease)
-            self._tell_task(self._in_turns(name, state), Notice.RECALL, asked)
 
     def _turn_left(self, name: LeaseId, state: State) -> dict[str, float]:
         """What a task that waits for its turn is told: about how long, if anybody can tell."""
@@ -773,18 +640,11 @@ class Service:
         left = expected.seconds_left(state, self._manager.config, name, at, cells)
         return {} if left is None else {"seconds": left}
 
-    def _stopped(self, name: LeaseId) -> None:
-        for waiter in self._waiters.pop(name, ()):
+    def _stopped(self, event: ev.ResumeCancelled, _state: State) -> None:
+        for waiter in self._waiters.pop(event.lease, ()):
             if waiter.call_id is not None:
                 text = "The task waits no more; its lease stays parked."
                 fail(waiter.conn, waiter.call_id, Reason.NO_RESOURCES, text)
-
-    def _budget(self, effect: TellBudget) -> None:
-        notice = translate.budget_notice(effect, self._manager.config)
-        for guest in tuple(self._guests.values()):
-            concerned = guest.leases or guest.watching
-            if concerned and guest.who.environment == effect.environment:
-                guest.conn.notify(Notice.BUDGET.value, notice)
 
     def _hints_changed(self) -> None:
         """The pool said where else people would get a GPU."""

@@ -13,8 +13,6 @@ from ...policy import core
 from ...policy.books.state import Lease, State
 from ...policy.decide.rebuild import voucher_of
 from ...policy.recall.outlook import Outlook
-from ...policy.say.effects import TellBudget, TellPromise
-from ...policy.say.texts import CAUSES, budget_notice_text
 from ...policy.words import commands as cmd
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import (
@@ -374,35 +372,6 @@ def queued_notice(
         notice["host"] = host
     notice["says"] = notice_says(notice, now)
     return notice
-
-
-def budget_notice(effect: TellBudget, config: PolicyConfig) -> doc.BudgetNews:
-    """The notice to the people of an environment whose budget is nearly, or all, spent."""
-    window = config.budget_window
-    return {
-        "level": effect.level.value,
-        "hours": effect.budget,
-        "spent": effect.spent,
-        "window": window,
-        "message": budget_notice_text(
-            effect.level, effect.spent, effect.budget, window, effect.per
-        ),
-    }
-
-
-def promise_notice(effect: TellPromise, state: State, at: float) -> doc.PromiseNews:
-    """The notice to a task, at boot time ``at``, of how it stands with its promise."""
-    promised = state.promises.get(effect.lease)
-    until = None if promised is None else promised.until
-    return {
-        "lease": effect.lease,
-        "state": effect.state.value,
-        "why": None if effect.why is None else effect.why.value,
-        "named": effect.named,
-        "left": None if until is None else until - at,
-        "expected": effect.seconds,
-        "message": "" if effect.why is None else CAUSES[effect.why],
-    }
 
 
 _ENDED: Final[dict[EndReason, tuple[Reason, str]]] = {

@@ -948,6 +948,7 @@ class ResumeQueued(OfLease):
     "stopped waiting, stays parked",
     "stopped waiting and stays parked",
     log=info("lease.resume_cancelled", *WHO),
+    moves_queue=True,
 )
 class ResumeCancelled(OfLease):
     """A parked task waits no more and stays parked."""
@@ -963,6 +964,7 @@ class ResumeCancelled(OfLease):
         "reason",
         "by",
     ),
+    moves_queue=True,
 )
 class LeaseEnded(ChangesUse):
     """A task has lost its entitlement; its claims drain.
