@@ -52,11 +52,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The node manager granted an attempt these GPUs."""
+    """The node manager granted an attempt these GPUs; ``numbers`` are theirs for people."""
 
     number: int
     attempt: int
     gpus: tuple[str, ...]
+    numbers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +234,10 @@ class Attempt:
         except ValueError:
             return None  # the worker was killed while it wrote
         if "granted" in said:
-            self._tell(Granted(*self._id, tuple(said["granted"])))
+            gpus = tuple(said["granted"])
+            # A host of an earlier release tells no numbers.
+            numbers = tuple(said.get("numbers") or ("",) * len(gpus))
+            self._tell(Granted(*self._id, gpus, numbers))
         elif "report" in said:
             self._tell(Reported(*self._id, said["report"]))
         elif "lost" in said:

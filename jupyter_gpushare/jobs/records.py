@@ -53,7 +53,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as it is recorded. ``said``: its reports, of its last attempt."""
+    """A model as it is recorded. ``last``: its newest report, of its last attempt.
+
+    ``gpus`` are the UUIDs of what it was granted, and ``where`` is how people name these.
+    """
 
     number: int
     candidate: Any
@@ -61,6 +64,7 @@ class Model:
     attempt: int
     host: str
     gpus: tuple[str, ...]
+    where: str
     started: float | None
     ended: float | None
     result: Any
@@ -87,7 +91,7 @@ class Model:
         own = {
             "phase": self.phase.value,
             "host": self.host,
-            "gpus": ",".join(self.gpus),
+            "gpus": self.where,
             "attempts": self.attempt,
             "seconds": seconds,
             "error": self.error,
@@ -96,6 +100,13 @@ class Model:
         for kind, values in (("given", given), ("result", self.came or self.last)):
             row |= {f"{kind}.{k}" if k in row or k in own else k: v for k, v in values.items()}
         return row | own
+
+
+def _named(granted: str) -> tuple[tuple[str, ...], str]:
+    """UUIDs and names of the GPUs in a record; older ones have no numbers."""
+    known = [one.partition("=") for one in granted.split()]
+    names = (f"GPU {number}" if number else uuid for uuid, _, number in known)
+    return tuple(uuid for uuid, _, _ in known), ", ".join(names)
 
 
 def by_name(result: Any) -> Mapping[str, Any]:
@@ -282,9 +293,10 @@ class Records:
             (attempt, host, time.time(), number),
         )
 
-    def granted(self, number: int, gpus: Iterable[str]) -> None:
-        """The node manager granted these."""
-        self._db.execute("UPDATE models SET gpus=? WHERE number=?", (" ".join(gpus), number))
+    def granted(self, number: int, gpus: Iterable[str], numbers: Iterable[str]) -> None:
+        """The node manager granted these, with their numbers for people."""
+        known = " ".join(map("=".join, zip(gpus, numbers, strict=True)))
+        self._db.execute("UPDATE models SET gpus=? WHERE number=?", (known, number))
 
     def reported(self, number: int, attempt: int, values: Mapping[str, Any]) -> None:
         """A model said how it does."""
@@ -322,7 +334,7 @@ class Records:
                 Phase(phase),
                 attempt,
                 host,
-                tuple(gpus.split()),
+                *_named(gpus),
                 started,
                 ended,
                 None if result is None else json.loads(result),

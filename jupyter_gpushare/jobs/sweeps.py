@@ -228,10 +228,10 @@ class Sweep(Look):
                     self._why[host] = "No GPU is idle there, or your quota allows no more."
             case Silent(host, why):
                 self._skip(host, why)
-            case Granted(number, attempt, gpus):
+            case Granted(number, attempt, gpus, numbers):
                 self._pace = replace(self._pace, granted=True)
                 self._state = core.granted(self._state, number, attempt, gpus)
-                records.granted(number, gpus)
+                records.granted(number, gpus, numbers)
             case Reported(number, attempt, values):
                 records.reported(number, attempt, values)
             case Lost(_, _, why):

@@ -152,7 +152,8 @@ def leased(
         channel.say(end=End.NO_ROOM.value, error="Another task of yours is on the card by now.")
         return False
     broker().wishes.set_ask(ask)
-    channel.say(granted=[gpu.uuid for gpu in grant.gpus])
+    numbers = [gpu.number for gpu in grant.gpus]
+    channel.say(granted=[gpu.uuid for gpu in grant.gpus], numbers=numbers)
     return True
 
 

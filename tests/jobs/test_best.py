@@ -40,7 +40,7 @@ def test_the_best_is_the_least_or_the_most_of_a_number(
 
 
 def model(candidate: Any, result: Any) -> Model:
-    ran = (1, "a", ("GPU-0",), 10.0, 12.5)
+    ran = (1, "a", ("GPU-5c1a",), "GPU 0", 10.0, 12.5)
     return Model(7, candidate, Phase.DONE, *ran, result, "", "", {})
 
 
@@ -48,7 +48,7 @@ def test_nothing_of_a_result_takes_the_place_of_what_the_row_says() -> None:
     row = model({"lr": 0.1, "host": "x"}, {"lr": 0.2, "model": "m", "error": 3.0, "loss": 1}).row
     assert row == {
         **{"model": 7, "lr": 0.1, "given.host": "x", "result.lr": 0.2, "result.model": "m"},
-        **{"result.error": 3.0, "loss": 1, "phase": "done", "host": "a", "gpus": "GPU-0"},
+        **{"result.error": 3.0, "loss": 1, "phase": "done", "host": "a", "gpus": "GPU 0"},
         **{"attempts": 1, "seconds": 2.5, "error": ""},
     }
     assert model(3, 4).row["x"] == 3

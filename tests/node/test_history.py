@@ -27,7 +27,7 @@ from jupyter_gpushare.policy.words.model import (
 ALICE, CAROL = EnvironmentName("alice"), EnvironmentName("carol")
 LEASE, GPU = LeaseId("l-1"), GpuUuid("GPU-1")
 GIB = 2**30
-TELLING = telling({GPU: 0})
+TELLING = telling({GPU: "0"})
 
 
 @pytest.mark.parametrize(

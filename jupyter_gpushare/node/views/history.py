@@ -16,12 +16,12 @@ from ..ledger.codec import understood
 from ..ledger.ledger import Record
 
 
-def telling(indices: Mapping[GpuUuid, int]) -> Telling:
-    """Tells events in sentences. ``indices`` are those of the node's GPUs; others have a UUID."""
+def telling(numbers: Mapping[GpuUuid, str]) -> Telling:
+    """Tells events in sentences. ``numbers`` are those of the node's GPUs; others have a UUID."""
 
     def gpu(uuid: str) -> str:
-        index = indices.get(GpuUuid(uuid))
-        return uuid if index is None else f"GPU {index}"
+        number = numbers.get(GpuUuid(uuid))
+        return uuid if number is None else f"GPU {number}"
 
     return Telling(gpu, {"promise": _promise, "quota": _quota, "time": format_duration})
 

@@ -146,7 +146,7 @@ class LedgerCalls:
         params: HistoryParams = call.params
         mine = self._visible(guest, params.environment)
         gpus = self._manager.state.gpus
-        words = telling({uuid: books.gpu.index for uuid, books in gpus.items()})
+        words = telling({uuid: books.gpu.number for uuid, books in gpus.items()})
 
         def work(ledger: Reads) -> Encoded:
             records = ledger.history(mine, params.limit)

@@ -215,6 +215,11 @@ class Gpu:
     exclusive: bool = since(3, False)
 
     @property
+    def number(self) -> str:
+        """For people: ``0``, or ``0:1`` of a MIG instance."""
+        return str(self.index) if self.instance is None else f"{self.index}:{self.instance}"
+
+    @property
     def order(self) -> tuple[int, int]:
         """The order in which people count GPUs, and frameworks those that they are given."""
         return self.index, -1 if self.instance is None else self.instance
