@@ -73,17 +73,17 @@ def script(*words: str) -> Facts:
         (script("train.py", "--", "--help"), Caller.PROGRAM),
         (script("-m", "torch.distributed.run", "train.py"), Caller.PROGRAM),
         (script("-m", "pytest", "tests"), Caller.PROGRAM),
-        (script("-c", "import torch; train()"), Caller.COMMAND),
+        (script("-c", "import torch; train()"), Caller.LOOKER),
         (script("-c", "from multiprocessing.spawn import spawn_main; …"), Caller.PROGRAM),
         (script("-c", "import sys;exec(eval(sys.stdin.readline()))"), Caller.PROGRAM),
-        (script("train.py", "--help"), Caller.HELP),
-        (script("train.py", "-h"), Caller.HELP),
-        (script("-m", "train", "--version"), Caller.HELP),
-        (script("setup.py", "bdist_wheel"), Caller.BUILD),
-        (script("/tmp/x/pyproject_hooks/_in_process/_in_process.py", "build_wheel"), Caller.BUILD),
-        (script("-m", "sphinx", "docs", "html"), Caller.BUILD),
-        (script("/venv/bin/pytest", "--collect-only"), Caller.COLLECTION),
-        (script("-m", "pytest", "--co", "-q"), Caller.COLLECTION),
+        (script("train.py", "--help"), Caller.LOOKER),
+        (script("train.py", "-h"), Caller.LOOKER),
+        (script("-m", "train", "--version"), Caller.LOOKER),
+        (script("setup.py", "bdist_wheel"), Caller.LOOKER),
+        (script("/tmp/x/pyproject_hooks/_in_process/_in_process.py", "build_wheel"), Caller.LOOKER),
+        (script("-m", "sphinx", "docs", "html"), Caller.LOOKER),
+        (script("/venv/bin/pytest", "--collect-only"), Caller.LOOKER),
+        (script("-m", "pytest", "--co", "-q"), Caller.LOOKER),
         (script("train.py", "--co"), Caller.PROGRAM),
         (script("-m", "torch.utils.collect_env"), Caller.LOOKER),
         (script("collect_env.py"), Caller.LOOKER),
@@ -91,9 +91,9 @@ def script(*words: str) -> Facts:
         (script("/venv/bin/pylint", "train"), Caller.LOOKER),
         (
             script("/ext/python_files/unittestadapter/discovery.py", "--udiscovery"),
-            Caller.COLLECTION,
+            Caller.LOOKER,
         ),
-        (script("/ext/vscode_pytest/run_pytest_script.py", "--collect-only"), Caller.COLLECTION),
+        (script("/ext/vscode_pytest/run_pytest_script.py", "--collect-only"), Caller.LOOKER),
         (script("/venv/bin/accelerate", "env"), Caller.LOOKER),
         (script("/venv/bin/accelerate", "launch", "train.py"), Caller.PROGRAM),
     ],
@@ -245,7 +245,7 @@ def refuses(visitor: Visitor) -> None:
             visitor.answer(call, {"state": "held"})
 
 
-@pytest.mark.parametrize("caller", [Caller.COMMAND, Caller.EVENT_LOOP])
+@pytest.mark.parametrize("caller", [Caller.LOOKER, Caller.EVENT_LOOP])
 def test_it_goes_on_as_a_refused_one(caller: Caller) -> None:
     said = list[str]()
     with ScriptedNode(refuses) as node:

@@ -27,11 +27,7 @@ class Caller(Enum):
     FRONT_END = "Code outside of cells"
     EVENT_LOOP = "A server's event loop"
     SERVER = "A server"
-    COMMAND = "A command of `python -c`"
-    BUILD = "A build"
-    HELP = "A call for help"
-    COLLECTION = "The collection of tests"
-    LOOKER = "A tool that only looks"
+    LOOKER = "A command of `python -c`, a build, `--help`, or what only looks"
 
 
 class When(Enum):
@@ -57,10 +53,6 @@ TABLE: Final = {
     Caller.EVENT_LOOP: Row(When.FIRST_USE, 0.0),
     Caller.FRONT_END: Row(When.FIRST_USE, BOUND),
     Caller.SERVER: Row(When.FIRST_USE, BOUND),
-    Caller.COMMAND: Row(When.FIRST_USE, BOUND),
-    Caller.BUILD: Row(When.FIRST_USE, BOUND),
-    Caller.HELP: Row(When.FIRST_USE, BOUND),
-    Caller.COLLECTION: Row(When.FIRST_USE, BOUND),
     Caller.LOOKER: Row(When.FIRST_USE, BOUND),
 }
 """The whole rule; docs/allocation.md has it in words."""
@@ -119,7 +111,7 @@ def caller_of(facts: Facts) -> Caller:
         return Caller.CELL
     if facts.serves:
         return Caller.EVENT_LOOP if facts.in_loop else Caller.SERVER
-    return _of_command(facts.words)
+    return Caller.LOOKER if _only_looks(facts.words) else Caller.PROGRAM
 
 
 #: The beginnings of ``-c`` by which libraries start the workers of a program.
@@ -138,28 +130,25 @@ _LOOKERS: Final = frozenset({"collect_env", "pdoc", "pydoc", "pylint", "stubgen"
 _REPORTERS: Final = frozenset({"accelerate", "diffusers-cli", "transformers", "transformers-cli"})
 
 
-def _of_command(words: Sequence[str]) -> Caller:
-    if not words:
-        return Caller.PROGRAM  # a person types it
-    first, *rest = words
+def _only_looks(words: Sequence[str]) -> bool:
+    """Whether what Python was told to run imports a framework without a wish for a GPU."""
+    first, *rest = words or ("-",)  # nothing: a person types it
     if first == "-c":
-        is_worker = bool(rest) and rest[0].startswith(_WORKERS)
-        return Caller.PROGRAM if is_worker else Caller.COMMAND
+        return not (rest and rest[0].startswith(_WORKERS))
     name = os.path.basename(first)
     if first == "-m" and rest:
         name, *rest = rest
     if "--" in rest:
         rest = rest[: rest.index("--")]
-    if not _HELPS.isdisjoint(rest) or rest[-1:] == ["-h"]:  # elsewhere ``-h`` may have a value
-        return Caller.HELP
-    if name in _BUILDS:
-        return Caller.BUILD
-    collects = "pytest" in name and not _COLLECTS.isdisjoint(rest)
-    if collects or first.endswith(_DISCOVERY):
-        return Caller.COLLECTION
-    looks = name.removesuffix(".py").rpartition(".")[2] in _LOOKERS
-    looks = looks or (name in _REPORTERS and rest[:1] == ["env"])
-    return Caller.LOOKER if looks else Caller.PROGRAM
+    return (
+        not _HELPS.isdisjoint(rest)
+        or rest[-1:] == ["-h"]  # elsewhere ``-h`` may have a value
+        or name in _BUILDS
+        or ("pytest" in name and not _COLLECTS.isdisjoint(rest))
+        or first.endswith(_DISCOVERY)
+        or name.removesuffix(".py").rpartition(".")[2] in _LOOKERS
+        or (name in _REPORTERS and rest[:1] == ["env"])
+    )
 
 
 def command_words(arguments: Sequence[str]) -> Sequence[str]:

@@ -43,6 +43,7 @@ from ...protocol.messages import CallId, Method, Notice
 from ...protocol.nodeside import Phase, ServerConnection
 from ..host.processes import container_of
 from ..host.troubles import Trouble
+from ..manager import DEAR
 from ..people.fairness import Purses
 from ..people.identity import Identity, IdentityRefused, Peer, Principal, elsewhere
 from ..people.osusers import SubordinateIds
@@ -60,8 +61,6 @@ _KERNEL_BUFFER: Final = 32 * 1024
 #: The same over TCP: with so few bytes the other kernel waits for more before it acknowledges, and
 #: a long answer took fifteen times as long (measured on the loopback).
 _TCP_BUFFER: Final = 128 * 1024
-#: Seconds from which on making an answer is charged.
-_DEAR: Final = 0.0001
 #: Bytes that are read of a connection at once.
 _READ: Final = 16 * 1024
 #: Seconds between two looks whether the socket's name still leads to it.
@@ -380,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         self._send(messages.answer(call_id, result))
         # A long answer takes long to encode; the time counts for the environment that asked.
         took = self._home.now() - begun
-        if took > _DEAR:
+        if took > DEAR:
             self._home.turnstile.took(self.owner, took)
 
     def took(self, seconds: float) -> None:
