@@ -77,7 +77,7 @@ def test_each_model_has_one_result_though_a_worker_is_killed(
     assert models[0].gpus == (models[0].result["gpu"],)
     uuids = {gpu["uuid"] for gpu in node.status()["gpus"]}
     assert {m.gpus[0] for m in models} <= uuids
-    assert {m.row["gpus"] for m in models} <= {"GPU 0", "GPU 1"}
+    assert {m.row["gpus"] for m in models} <= {"GPU 0", "GPU 1", "GPU 2"}
     with pytest.raises(SweepError, match="already"):
         begin(train, 1, name="squares")
     again = sweep.load("squares")
