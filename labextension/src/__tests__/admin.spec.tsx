@@ -413,7 +413,7 @@ describe('AdminView', () => {
     });
     fireEvent.click(screen.getByRole('button', { name: 'Save' }));
     await screen.findByText(/weight 1, 20 GPU-hours\./);
-    await screen.findByText('3.50 of 20');
+    await screen.findByText('3.5 of 20');
     edit();
     expect(input(name).value).toBe('20');
     type(name, '');
@@ -500,7 +500,7 @@ describe('AdminView', () => {
     expect(
       screen.queryByRole('button', { name: /Edit the quota of alice/ })
     ).toBeNull();
-    expect(screen.getByText('2.00 (1.00 busy)')).toBeTruthy();
+    expect(screen.getByText('2 (1 busy)')).toBeTruthy();
     fireEvent.change(screen.getByRole('combobox', { name: 'Kind of event' }), {
       target: { value: 'LeaseEnded' }
     });

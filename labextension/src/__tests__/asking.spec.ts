@@ -1,10 +1,9 @@
 import { nullTranslator } from '@jupyterlab/translation';
 
 import { KernelRefused } from '../api/kernel';
-import type { Gpu } from '../api/types';
 import { canPark, canRequest, canResume, requestLine } from '../model/asking';
-import { freeText, notDoneText, quotaText } from '../text/asking';
-import { aGpu, aLease, aQueuedLease, aQuota, GIB } from './support/builders';
+import { notDoneText } from '../text/asking';
+import { aLease, aQueuedLease } from './support/builders';
 
 const trans = nullTranslator.load('');
 
@@ -18,24 +17,6 @@ it.each([
   expect(requestLine({ gpus, memory, priorityClass })).toBe(
     `%gpushare request ${words}`
   );
-});
-
-it('what is free on a GPU counts only where something can be placed', () => {
-  const text = (given: Partial<Gpu>): string =>
-    freeText(aGpu(0, given), 'binary', trans);
-  const out = { reason: 'its fan is replaced', by: null, leases: 0 };
-  expect(text({})).toBe('GPU 0: all of its 24 GiB free');
-  expect(text({ free: 4 * GIB })).toBe('GPU 0: 4 GiB of 24 GiB free');
-  expect(text({ mine: GIB })).toContain('you hold it already');
-  expect(text({ health: 'lost' })).toBe('GPU 0: lost');
-  expect(text({ out_of_service: out })).toBe('GPU 0: out of service');
-});
-
-it('a quota is told with what is held of it', () => {
-  const text = (memory: number | null): string =>
-    quotaText(aQuota({ memory, used_gpus: 1 }), 'binary', trans);
-  expect(text(8 * GIB)).toBe('Your quota: 2 GPUs, 8 GiB on each; you hold 1.');
-  expect(text(null)).toBe('Your quota: 2 GPUs; you hold 1.');
 });
 
 describe('what may be asked of a kernel', () => {

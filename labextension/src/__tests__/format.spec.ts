@@ -1,8 +1,8 @@
 import { nullTranslator } from '@jupyterlab/translation';
 
 import {
-  eachText,
   formatBytes,
+  formatCountdown,
   formatDuration,
   formatGpuHours,
   formatRange,
@@ -87,6 +87,15 @@ describe('formatDuration', () => {
 });
 
 it.each([
+  [59, '59 s'],
+  [60, '1 min 00 s'],
+  [125, '2 min 05 s'],
+  [7200, '2 h']
+])('counts %d s down as %s', (seconds, text) => {
+  expect(formatCountdown(seconds, trans)).toBe(text);
+});
+
+it.each([
   [605, 1790, '10 to 30 min'],
   [1075, 1075, '20 min'],
   [0, 12, '10 s'],
@@ -97,16 +106,9 @@ it.each([
   expect(formatRange(low, high, trans)).toBe(text);
 });
 
-it('tells memory for each GPU', () => {
-  expect(eachText([], 'binary', trans)).toBe('');
-  expect(eachText([8 * 2 ** 30], 'binary', trans)).toBe('8 GiB');
-  expect(eachText([2 ** 30, 2 ** 30], 'binary', trans)).toBe('1 GiB each');
-  expect(eachText([2 ** 30, 2 ** 31], 'binary', trans)).toBe('1 GiB, 2 GiB');
-});
-
 it('writes GPU-hours with the figures that say something', () => {
   expect([0, 10, 3600, 36000 * 1.234, 3600 * 1234].map(formatGpuHours)).toEqual(
-    ['0', '< 0.01', '1.00', '12.3', '1234']
+    ['0', '< 0.01', '1', '12.3', '1234']
   );
 });
 

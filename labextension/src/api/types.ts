@@ -7,12 +7,16 @@ export type Status = Schemas['Status'];
 export type Quota = NonNullable<Status['quota']>;
 export type Gpu = Schemas['Gpu'];
 export type Lease = Schemas['Lease'];
+/** One fact as a person reads it: the node manager words it. */
+export type Said = Schemas['Said'];
+/** A number in it; a moment counts on. */
+export type Figure = NonNullable<Said['figures']>[number];
+export type Job = Schemas['Job'];
 export type LeaseState = Lease['state'];
 /** A waiting request. */
 export type Waiting = Schemas['Waiting'];
 /** What a dry run told of a notebook's model, by kind of GPU. */
 export type Prediction = NonNullable<Status['predictions']>[number];
-export type PredictedKind = Prediction['kinds'][number];
 /** The messages of the WebSocket. */
 export type Live = Schemas['Live'];
 export type Readings = Schemas['Readings'];

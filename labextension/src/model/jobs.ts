@@ -1,5 +1,5 @@
 /** The leases of one job, such as an elastic training or a sweep, are one row. Pure. */
-import type { Lease, LeaseState } from '../api/types';
+import type { Job, Lease, LeaseState, Status } from '../api/types';
 import { canRelease } from './derive';
 
 /** Leases that people see as one. */
@@ -29,6 +29,14 @@ export function rowsOf(leases: readonly Lease[]): IRow[] {
     }
   });
   return [...found].map(([key, row]) => ({ key, ...row }));
+}
+
+/** What the node manager says of a row's job; `null`: its leases have ended, and drain. */
+export function jobOf(row: IRow, status: Status): Job | null {
+  const [{ environment }] = row.leases;
+  const isIt = (job: Job): boolean =>
+    job.job === row.job && job.environment === environment;
+  return status.jobs?.find(isIt) ?? null;
 }
 
 /** What a row can give back: the leases that hold a GPU, and of a job also those that wait. */

@@ -74,17 +74,15 @@ const EXPIRED = new Set(['heartbeat_lost', 'refused', 'rebooted']);
 
 /** Tells when a budget of GPU-hours is nearly spent, and when it is: each once while it lasts. */
 export class BudgetNews {
-  /** The level to tell; `null`: no news. */
-  observe(status: Status | null): 'warned' | 'spent' | null {
+  /** Whether there is something to tell. */
+  observe(status: Status | null): boolean {
     if (status === null) {
-      return null;
+      return false;
     }
     const level = status.quota?.budget?.level ?? 'ok';
     const before = this._level;
     this._level = level;
-    return level === before || level === 'ok' || before === 'spent'
-      ? null
-      : level;
+    return level !== before && level !== 'ok' && before !== 'spent';
   }
 
   private _level: 'ok' | 'warned' | 'spent' = 'ok';

@@ -1,6 +1,5 @@
 /** How idle GPUs are given back or kept, for the views. Pure. */
 import type { Lease, Status } from '../api/types';
-import { type IUse, use } from './derive';
 
 type Node = Status['node'];
 
@@ -57,9 +56,4 @@ export function keepChoices(node: Node): number[] {
   const round = CHOICES.filter(seconds => seconds < limit);
   const shown = round.slice(0, MOST_CHOICES - 1);
   return limit > 0 ? [...shown, Math.min(limit, CHOICES[5])] : [];
-}
-
-/** The host's memory that parked tasks take. */
-export function hostMemoryUse(node: Node): IUse {
-  return use(node.parked_memory, node.parked_memory_limit);
 }

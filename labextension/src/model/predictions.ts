@@ -1,5 +1,5 @@
 /** What a dry run told of the model of an open notebook. Pure. */
-import type { PredictedKind, Prediction, Status } from '../api/types';
+import type { Prediction, Status } from '../api/types';
 
 /** The newest prediction of a kernel; `null` where it has none, or its node has no GPU any more. */
 export function predictionOfKernel(
@@ -10,22 +10,10 @@ export function predictionOfKernel(
     return null;
   }
   const own = (status.predictions ?? []).filter(
-    one => one.kernel_id === kernelId && one.kinds.length > 0
+    one => one.kernel_id === kernelId && one.says?.length
   );
   return own.reduce<Prediction | null>(
     (newest, one) => (newest && newest.at >= one.at ? newest : one),
     null
   );
-}
-
-/** How good it is that it starts so, the best first. */
-const STARTS = ['now', 'waits', 'unavailable', 'over_quota', 'too_large'];
-
-/** The kind of GPU to name: where it would start first, and of those the fastest. */
-export function bestKind(prediction: Prediction): PredictedKind {
-  return [...prediction.kinds].sort(
-    (a, b) =>
-      STARTS.indexOf(a.starts) - STARTS.indexOf(b.starts) ||
-      a.seconds - b.seconds
-  )[0];
 }

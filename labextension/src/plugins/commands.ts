@@ -20,12 +20,11 @@ import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon } from '../icons';
 import { canRelease, leaseOfKernel, myLeases } from '../model/derive';
 import { canKeep } from '../model/parking';
-import { type IRow, releasable, rowsOf } from '../model/jobs';
+import { type IRow, jobOf, releasable, rowsOf } from '../model/jobs';
 import { underRoot } from '../model/paths';
-import { formatDuration } from '../text/format';
-import { releaseEffect, releaseTitle, rowGpus, rowName } from '../text/jobs';
-import { keptUntilText } from '../text/parking';
-import { gpuNumber, taskName } from '../text/words';
+import { formatDuration, gpuNumber } from '../text/format';
+import { releaseTitle, rowGpus, rowName } from '../text/jobs';
+import { about, nameOf, wordsOf } from '../text/said';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
 
@@ -94,8 +93,8 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         return rows[0] ?? null;
       }
       const names = rows.map((row, place) => {
-        const where = rowGpus(row, trans);
-        const name = trans.__('%1. %2', place + 1, rowName(row, trans));
+        const where = rowGpus(row);
+        const name = trans.__('%1. %2', place + 1, rowName(row));
         return where ? trans.__('%1 · %2', name, where) : name;
       });
       const answer = await InputDialog.getItem({
@@ -155,12 +154,13 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       rowsOf(fitting({ job }, () => true))[0];
     const releaseJob = async (job: string): Promise<void> => {
       const row = jobNow(job);
-      if (!row) {
+      const { status } = model.snapshot;
+      if (!row || !status) {
         return;
       }
       const answer = await showDialog({
         title: releaseTitle(row, trans),
-        body: releaseEffect(row, trans),
+        body: about(jobOf(row, status), 'what')[0]?.hint ?? '',
         buttons: [
           Dialog.cancelButton(),
           Dialog.warnButton({ label: trans.__('Release') })
@@ -217,7 +217,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         }
         if (lease.state === 'active') {
           const answer = await showDialog({
-            title: trans.__('Release the GPU of %1?', taskName(lease, trans)),
+            title: trans.__('Release the GPU of %1?', nameOf(lease)),
             body: trans.__(
               'It runs code now. The lease ends at once; memory that the code holds on the GPU is only freed when the code releases it.'
             ),
@@ -294,13 +294,10 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
             // The node manager says until when: it may be less than what was asked.
             const { leases, node } = await model.api.status();
             const kept = leases.find(other => other.id === id);
-            const until = kept && keptUntilText(kept, node.time, trans);
+            const reader = { trans, now: node.time };
+            const until = wordsOf(about(kept, 'kept'), reader);
             Notification.success(
-              trans.__(
-                '%1: %2.',
-                taskName(lease, trans),
-                until ?? trans.__('Kept')
-              ),
+              trans.__('%1: %2', nameOf(lease), until || trans.__('Kept.')),
               { autoClose: 5000 }
             );
           }
@@ -323,7 +320,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
           Notification.info(
             trans.__(
               '%1 does not run under this server, so it cannot be opened here.',
-              taskName(lease, trans)
+              nameOf(lease)
             )
           );
           return;
@@ -346,7 +343,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
           return;
         }
         const answer = await showDialog({
-          title: trans.__('Restart the kernel of %1?', taskName(lease, trans)),
+          title: trans.__('Restart the kernel of %1?', nameOf(lease)),
           body: trans.__(
             'All its variables will be lost. Its GPU memory is freed.'
           ),
@@ -403,7 +400,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
           return;
         }
         const answer = await showDialog({
-          title: trans.__('Start %1 on %2?', taskName(lease, trans), host),
+          title: trans.__('Start %1 on %2?', nameOf(lease), host),
           body: trans.__(
             'Its kernel ends here and starts again on %1. All its variables will be lost; the notebook stays open.',
             host
@@ -456,7 +453,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
             title: trans.__(
               'Revoke the lease of %1 (%2)',
               lease.environment ?? '?',
-              taskName(lease, trans)
+              nameOf(lease)
             ),
             label: trans.__('Reason; its owner reads this'),
             okLabel: trans.__('Revoke'),

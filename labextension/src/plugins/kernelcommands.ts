@@ -32,7 +32,7 @@ import {
   notDoneText,
   plainText
 } from '../text/asking';
-import { taskName } from '../text/words';
+import { nameOf } from '../text/said';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { RequestForm } from '../widgets/requestform';
 import { readAll } from './notifications';
@@ -92,7 +92,7 @@ export const kernelCommandsPlugin: JupyterFrontEndPlugin<void> = {
         return null;
       }
       const file = session?.path.split('/').pop();
-      const name = lease ? taskName(lease, trans) : file;
+      const name = lease ? nameOf(lease) : file;
       return { kernel, name: name || trans.__('A notebook'), lease };
     };
 

@@ -9,9 +9,7 @@ import { CommandIDs } from '../commands';
 import { BudgetNews, isLeaseEvent, LeaseNews } from '../model/news';
 import { ParkWarnings, type WarningNews } from '../model/warnings';
 import { newsText } from '../text/news';
-import { warningNews } from '../text/parking';
-import { budgetNews } from '../text/waiting';
-import { taskName } from '../text/words';
+import { about, nameOf, saidText, wordsOf } from '../text/said';
 import { IGpuShareModel, IGpuShareSettings } from '../tokens';
 import { translations } from './services';
 
@@ -95,11 +93,13 @@ function tellBudget(
   const news = new BudgetNews();
   model.changed.connect(() => {
     const { status } = model.snapshot;
-    const level = news.observe(status);
-    const budget = status?.quota?.budget;
-    const text = level && budget ? budgetNews(budget, trans) : null;
-    if (text !== null && settings.values.notifications.budget) {
-      Notification.warning(text, {
+    if (news.observe(status) && settings.values.notifications.budget) {
+      const says = status?.quota?.says ?? [];
+      const at = says.findIndex(said => said.about === 'budget');
+      const [used, ...advice] = says.slice(at, at + 2);
+      const reader = { trans, now: model.now() };
+      const text = `${used.label}: ${saidText(used, reader)}.`;
+      Notification.warning(`${text} ${wordsOf(advice, reader)}`, {
         autoClose: false,
         actions: [
           {
@@ -141,12 +141,8 @@ function tellWarnings(
     if (!lease.id || !lease.warning || !settings.values.notifications.parking) {
       return;
     }
-    const message = warningNews(
-      taskName(lease, trans),
-      lease.warning,
-      step,
-      trans
-    );
+    const reader = { trans, now: model.now() };
+    const message = `${nameOf(lease)}: ${wordsOf(about(lease, 'warning'), reader)}`;
     const args = { lease: lease.id };
     const old = shown.get(lease.id);
     if (one.what === 'begun' || old === undefined) {

@@ -9,8 +9,9 @@ import { Signal } from '@lumino/signaling';
 import { CommandIDs } from '../commands';
 import { stateIcons } from '../icons';
 import { myLeases } from '../model/derive';
-import { type IRow, jobState, rowsOf } from '../model/jobs';
-import { jobText, rowGpus, rowName, statesText } from '../text/jobs';
+import { type IRow, jobOf, jobState, rowsOf } from '../model/jobs';
+import { rowGpus, rowName } from '../text/jobs';
+import { about, wordsOf } from '../text/said';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
 
@@ -49,21 +50,19 @@ export const runningPlugin: JupyterFrontEndPlugin<void> = {
       running: () =>
         running(model).map(row => {
           const [lease] = row.leases;
+          const { status } = model.snapshot;
+          const told = status && jobOf(row, status);
           return {
             icon: () => stateIcons[jobState(row.leases)],
-            label: () => rowName(row, trans),
+            label: () => rowName(row),
             labelTitle: () =>
               row.job === null
                 ? (lease.path ?? lease.name ?? '')
-                : jobText(row, trans),
+                : about(told, 'what')[0].text,
             detail: () =>
-              lease.state === 'queued'
-                ? trans.__('waiting: %1', lease.position ?? '?')
-                : trans.__(
-                    '%1 · %2',
-                    rowGpus(row, trans),
-                    statesText(row.leases, trans)
-                  ),
+              row.job === null
+                ? wordsOf(about(lease, 'summary'), { trans, now: model.now() })
+                : `${rowGpus(row)} · ${about(told, 'state')[0].text}`,
             // A job has nothing that could be opened.
             ...(row.job === null && {
               open: () =>

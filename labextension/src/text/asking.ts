@@ -1,9 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import type { Gpu, Quota } from '../api/types';
 import { KernelRefused } from '../api/kernel';
-import { formatBytes, formatGpus, type Units } from './format';
-import { gpuNumber } from './words';
 
 /** The name of a request to a kernel, for its progress and its failure. */
 export type KernelAction = 'request' | 'park' | 'resume';
@@ -61,48 +58,4 @@ export function notDoneText(
 /** A kernel's words without the marks for code, which this place cannot show. */
 export function plainText(text: string): string {
   return text.replace(/`/g, '').trim();
-}
-
-/** The free memory on a GPU now. */
-export function freeText(
-  gpu: Gpu,
-  units: Units,
-  trans: TranslationBundle
-): string {
-  if (gpu.health !== 'ok') {
-    return trans.__('GPU %1: lost', gpuNumber(gpu));
-  }
-  if (gpu.out_of_service) {
-    return trans.__('GPU %1: out of service', gpuNumber(gpu));
-  }
-  const free = formatBytes(gpu.free, units);
-  const all = formatBytes(gpu.memory, units);
-  if (gpu.mine > 0) {
-    return trans.__(
-      'GPU %1: %2 of %3 free; you hold it already',
-      gpuNumber(gpu),
-      free,
-      all
-    );
-  }
-  return gpu.free >= gpu.memory
-    ? trans.__('GPU %1: all of its %2 free', gpuNumber(gpu), all)
-    : trans.__('GPU %1: %2 of %3 free', gpuNumber(gpu), free, all);
-}
-
-/** What the user may hold, and what the user holds. */
-export function quotaText(
-  quota: Quota,
-  units: Units,
-  trans: TranslationBundle
-): string {
-  const gpus = formatGpus(quota.gpus, trans);
-  return quota.memory === null
-    ? trans.__('Your quota: %1; you hold %2.', gpus, quota.used_gpus)
-    : trans.__(
-        'Your quota: %1, %2 on each; you hold %3.',
-        gpus,
-        formatBytes(quota.memory, units),
-        quota.used_gpus
-      );
 }

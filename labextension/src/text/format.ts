@@ -77,16 +77,18 @@ export function formatAbout(seconds: number, trans: TranslationBundle): string {
     : formatRange(seconds, seconds, trans);
 }
 
-/** `24 GiB`, `24 GiB each`, `24 GiB, 80 GiB`: bytes on each of several GPUs. */
-export function eachText(
-  sizes: readonly number[],
-  units: Units,
+/** The time that is left, to the second: `42 s`, `2 min 05 s`; hours are not counted down. */
+export function formatCountdown(
+  seconds: number,
   trans: TranslationBundle
 ): string {
-  const words = sizes.map(size => formatBytes(size, units));
-  return words.length > 1 && new Set(words).size === 1
-    ? trans.__('%1 each', words[0])
-    : words.join(', ');
+  return seconds < 60 || seconds >= 3600
+    ? formatDuration(seconds, trans)
+    : trans.__(
+        '%1 min %2 s',
+        Math.floor(seconds / 60),
+        String(Math.floor(seconds % 60)).padStart(2, '0')
+      );
 }
 
 /** Below how many seconds an estimate is rounded to how many. */
@@ -122,13 +124,14 @@ export function formatRange(
 /** Write GPU-seconds as GPU-hours with as many figures as say something. */
 export function formatGpuHours(gpuSeconds: number): string {
   const hours = gpuSeconds / 3600;
-  if (hours === 0) {
+  if (hours <= 0) {
     return '0';
   }
   if (hours < 0.01) {
     return '< 0.01';
   }
-  return hours < 10 ? hours.toFixed(2) : hours.toFixed(hours < 100 ? 1 : 0);
+  const places = hours < 10 ? 2 : hours < 100 ? 1 : 0;
+  return String(Number(hours.toFixed(places)));
 }
 
 /** Write a share of one as a percentage; unknown stays unknown. */
@@ -139,6 +142,16 @@ export function formatShare(share: number | null): string {
 /** `1 GPU`, `2 GPUs`. */
 export function formatGpus(count: number, trans: TranslationBundle): string {
   return trans._n('%1 GPU', '%1 GPUs', count);
+}
+
+/** `0`, as nvidia-smi counts; of a MIG instance `0:1`, its board's and its own. */
+export function gpuNumber(gpu: {
+  index: number;
+  instance?: number | null;
+}): string {
+  return gpu.instance === undefined || gpu.instance === null
+    ? `${gpu.index}`
+    : `${gpu.index}:${gpu.instance}`;
 }
 
 /** A moment in the reader's own zone and habit: the time today, date and time otherwise. */

@@ -4,8 +4,9 @@ import { AdminEvents } from './adminevents';
 import { AdminLeases } from './adminleases';
 import { AdminQuotas } from './adminquotas';
 import { useSnapshot, useView } from './host';
-import { HostMemory } from './parking';
+import { about } from '../text/said';
 import { Skeleton } from './parts';
+import { Facts } from './said';
 
 /** Everybody's quotas, leases and events, for those who may. */
 export function AdminView(): JSX.Element {
@@ -29,7 +30,7 @@ export function AdminView(): JSX.Element {
       </section>
       <section aria-label={trans.__('Leases of everybody')}>
         <h4>{trans.__('Leases of everybody')}</h4>
-        <HostMemory node={status.node} always />
+        <Facts says={about(status, 'host_memory')} />
         <AdminLeases status={status} />
       </section>
       <section aria-label={trans.__('Events')}>

@@ -1,29 +1,20 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon, Table } from '@jupyterlab/ui-components';
 import React from 'react';
 
 import type { Lease, Status } from '../api/types';
 import { CommandIDs } from '../commands';
 import { stateIcons } from '../icons';
-import { measuredMemory } from '../model/derive';
-import { limitsNow } from '../model/limits';
-import {
-  eachText,
-  formatBytes,
-  formatDuration,
-  type Units
-} from '../text/format';
-import { excessText, liftedText, stallText } from '../text/limits';
-import { abilityText, rungText } from '../text/parking';
-import { gpuNames, stateWord, taskName } from '../text/words';
-import { useNow, useSettings, useView } from './host';
+import { about, nameOf, wordsOf } from '../text/said';
+import { useLook, useSettings, useView } from './host';
 import { IconButton } from './parts';
 
 /** Everybody's leases, each of which can be revoked with a reason. */
 export function AdminLeases(props: { status: Status }): JSX.Element {
   const { trans, commands } = useView();
   const { units } = useSettings();
-  const now = useNow(5);
+  const now = useLook(at => Math.floor(at / 5) * 5);
+  const words = (lease: Lease, ...subjects: string[]): string =>
+    wordsOf(about(lease, ...subjects), { trans, units, now });
   const leases = props.status.leases.filter(
     lease => lease.id !== null && lease.state !== 'ended'
   );
@@ -41,9 +32,9 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
       id: 'task',
       label: trans.__('Task'),
       renderCell: lease => (
-        <span title={lease.path ?? undefined}>{taskName(lease, trans)}</span>
+        <span title={lease.path ?? undefined}>{nameOf(lease)}</span>
       ),
-      sort: text(lease => taskName(lease, trans))
+      sort: text(lease => nameOf(lease))
     },
     {
       id: 'state',
@@ -55,9 +46,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
             <span className="jp-gpushare-state">
               <Icon.react tag="span" aria-hidden="true" />
             </span>
-            <span title={parkingTitle(lease, units, trans)}>
-              {stateWord(lease.state, trans)}
-            </span>
+            <span title={words(lease, 'ability')}>{words(lease, 'state')}</span>
           </span>
         );
       },
@@ -66,41 +55,23 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
     {
       id: 'gpus',
       label: trans.__('GPUs'),
-      renderCell: lease => gpuNames(lease.gpus, trans) || '–',
+      renderCell: lease => words(lease, 'where') || '–',
       sort: (a, b) => a.gpus.length - b.gpus.length
     },
     {
       id: 'memory',
       label: trans.__('Memory'),
       renderCell: lease => {
-        const used = lease.gpus.map(part => part.measured);
-        const hint =
-          excessText(lease, now, units, trans) ||
-          stallText(lease, now, trans) ||
-          liftedText(lease, units, trans);
-        const words = lease.parked_memory
-          ? trans.__(
-              '%1 in host memory',
-              formatBytes(lease.parked_memory, units)
-            )
-          : lease.gpus.length
-            ? trans.__(
-                '%1 of %2',
-                used.every(size => size !== null)
-                  ? eachText(used, units, trans)
-                  : '?',
-                eachText(limitsNow(lease), units, trans)
-              )
-            : '–';
-        return <span title={hint || undefined}>{words}</span>;
+        const notes = words(lease, 'over', 'stall', 'limit', 'parked');
+        return <span title={notes}>{words(lease, 'memory')}</span>;
       },
-      sort: (a, b) => (measuredMemory(a) ?? -1) - (measuredMemory(b) ?? -1)
+      sort: text(lease => words(lease, 'memory'))
     },
     {
       id: 'since',
-      label: trans.__('In this state for'),
-      renderCell: lease => formatDuration(now - lease.since, trans),
-      sort: (a, b) => b.since - a.since
+      label: trans.__('Held for'),
+      renderCell: lease => words(lease, 'held'),
+      sort: (a, b) => b.requested - a.requested
     },
     {
       id: 'actions',
@@ -111,7 +82,7 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
           label={trans.__(
             'Revoke the lease of %1: %2',
             lease.environment ?? '?',
-            taskName(lease, trans)
+            nameOf(lease)
           )}
           onClick={() =>
             void commands.execute(CommandIDs.revoke, { lease: lease.id })
@@ -145,17 +116,5 @@ export function AdminLeases(props: { status: Status }): JSX.Element {
         </p>
       )}
     </div>
-  );
-}
-
-/** The way in which a lease was parked, or whether it could be. */
-function parkingTitle(
-  lease: Lease,
-  units: Units,
-  trans: TranslationBundle
-): string | undefined {
-  return (
-    rungText(lease, units, trans) ||
-    (lease.ability ? abilityText(lease.ability, trans) : undefined)
   );
 }

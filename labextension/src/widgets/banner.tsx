@@ -4,24 +4,21 @@ import React from 'react';
 import { Connection } from '../model/snapshot';
 import { formatMoment } from '../text/format';
 import { explain } from '../text/problems';
-import { useNow, useSnapshot, useView } from './host';
+import { about } from '../text/said';
+import { useLook, useSnapshot, useView } from './host';
+import { SaidLines } from './said';
 
 /** The problem with the shown status, above it; empty while there is none. */
 export function BannerView(): JSX.Element {
   const { trans, model } = useView();
   const { connection, status, problem } = useSnapshot();
-  const now = useNow(5);
+  const asOf = useLook(now => formatMoment(status?.node.time ?? now, now));
   // The region stays, so that screen readers hear what comes into it.
   return (
     <div role="status" aria-live="polite" className="jp-gpushare-banner-region">
       {connection === Connection.Stale && status && (
         <div className="jp-gpushare-banner" data-kind="stale">
-          <strong>
-            {trans.__(
-              'Not up to date: as of %1',
-              formatMoment(status.node.time, now)
-            )}
-          </strong>
+          <strong>{trans.__('Not up to date: as of %1', asOf)}</strong>
           {problem && <Explained problem={problem} folded />}
         </div>
       )}
@@ -40,7 +37,14 @@ export function BannerView(): JSX.Element {
       {connection === Connection.Live && status?.node.problem && (
         <div className="jp-gpushare-banner" data-kind="error">
           <strong>{trans.__('The node manager reports a problem')}</strong>
-          <p>{status.node.problem}</p>
+          <SaidLines says={about(status, 'problem')} />
+        </div>
+      )}
+      {status && !status.says && (
+        <div className="jp-gpushare-banner" data-kind="old">
+          {trans.__(
+            'The node manager is older than this panel, which shows only what it says. Ask its administrator to restart it.'
+          )}
         </div>
       )}
     </div>

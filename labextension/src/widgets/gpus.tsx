@@ -3,32 +3,22 @@ import React from 'react';
 
 import type { Gpu, Lease } from '../api/types';
 import { CommandIDs } from '../commands';
-import { memoryParts } from '../model/derive';
 import { type ISample, SAMPLES_FOR } from '../model/snapshot';
-import {
-  formatBytes,
-  formatDuration,
-  formatShare,
-  type Units
-} from '../text/format';
-import { gpuLiftedHint, gpuLiftedText } from '../text/limits';
-import { gpuKindsText, gpuTimeText } from '../text/turns';
-import { gpuNumber, stateWord, taskName } from '../text/words';
+import { formatBytes, formatShare, gpuNumber } from '../text/format';
+import { about } from '../text/said';
 import { useSettings, useSnapshot, useView } from './host';
-import { HostMemory } from './parking';
 import { Skeleton, Sparkline } from './parts';
 import { GpuPlots } from './plots';
+import { Details, Facts, SaidLines, useWords, Words } from './said';
 
 /** The GPUs of this node, one card a GPU. */
 export function GpusView(): JSX.Element {
   const { commands, trans } = useView();
   const { status, samples } = useSnapshot();
-  const { units } = useSettings();
   if (!status) {
     return <Skeleton lines={4} label={trans.__('Loading the GPUs')} />;
   }
-  const leftOut = status.left_out ?? NONE;
-  if (!status.gpus.length && !leftOut.length) {
+  if (!status.gpus.length && !status.left_out?.length) {
     return (
       <p className="jp-gpushare-empty">
         {trans.__(
@@ -45,25 +35,15 @@ export function GpusView(): JSX.Element {
   }
   return (
     <>
-      {status.node.simulated && (
-        <p
-          className="jp-gpushare-note"
-          title={trans.__('They are shared like real ones.')}
-        >
-          {trans.__('Simulated: code runs on CPU.')}
-        </p>
-      )}
+      <SaidLines
+        says={about(status, 'node', 'simulated', 'left_out', 'quotas_as_of')}
+      />
       {!status.gpus.length && (
         <p className="jp-gpushare-empty">
           {trans.__('This node has no GPU to share now.')}
         </p>
       )}
-      {leftOut.map(text => (
-        <p key={text} className="jp-gpushare-advice">
-          {text}
-        </p>
-      ))}
-      <HostMemory node={status.node} />
+      <Facts says={about(status, 'host_memory', 'preset')} />
       <ul
         className="jp-gpushare-cards"
         aria-label={trans.__('GPUs of this node')}
@@ -75,9 +55,6 @@ export function GpusView(): JSX.Element {
             leases={leases.get(gpu.uuid) ?? NONE}
             samples={samples.get(gpu.uuid) ?? NONE}
             until={status.node.time}
-            most={status.node.max_tasks_per_gpu}
-            units={units}
-            trans={trans}
             onDrain={
               status.admin
                 ? () =>
@@ -87,6 +64,7 @@ export function GpusView(): JSX.Element {
           />
         ))}
       </ul>
+      <SaidLines says={about(status, 'others')} />
     </>
   );
 }
@@ -99,41 +77,16 @@ interface IGpuCard {
   samples: readonly ISample[];
   /** The newest moment of the curve, Unix seconds. */
   until: number;
-  /** Tasks that may share one GPU. */
-  /** A GPU with so many tasks takes no new environment; `null`: memory decides. */
-  most: number | null;
-  units: Units;
-  trans: TranslationBundle;
   /** Take it out of service, or put it back; only for administrators. */
   onDrain?: () => void;
 }
 
-function outOfServiceText(
-  out: NonNullable<Gpu['out_of_service']>,
-  trans: TranslationBundle
-): string {
-  const left = out.leases
-    ? trans._n(
-        '%1 lease is still there',
-        '%1 leases are still there',
-        out.leases
-      )
-    : trans.__('it is empty');
-  return out.by === null
-    ? trans.__('%1 · %2', out.reason, left)
-    : trans.__('%1 (%2) · %3', out.reason, out.by, left);
-}
-
 function GpuCard(props: IGpuCard): JSX.Element {
-  const { gpu, samples, until, units, trans } = props;
-  const lost = gpu.health !== 'ok';
-  const kinds = gpuKindsText(gpu, units, trans);
-  const tasks =
-    props.most === null
-      ? trans._n('%1 task', '%1 tasks', gpu.tasks)
-      : trans.__('%1 of %2 tasks', gpu.tasks, props.most);
-  const turn = gpuTimeText(props.leases, until, trans);
-  const lifted = gpuLiftedText(gpu, units, trans);
+  const { gpu, leases, samples, until } = props;
+  const { trans } = useView();
+  const tasks = useWords(about(gpu, 'tasks'));
+  const busy = useWords(about(gpu, 'busy'));
+  const used = useWords(about(gpu, 'used'));
   const [showsPlots, setShowsPlots] = React.useState(false);
   const plots = React.useId();
   return (
@@ -147,39 +100,18 @@ function GpuCard(props: IGpuCard): JSX.Element {
         <span className="jp-gpushare-card-model" title={gpu.uuid}>
           {gpu.name}
         </span>
-        {lost && (
-          <span className="jp-gpushare-chip" data-kind="error">
-            {trans.__('Lost')}
-          </span>
-        )}
-        {gpu.out_of_service && (
-          <span className="jp-gpushare-chip" data-kind="warning">
-            {trans.__('Out of service')}
-          </span>
-        )}
-        {gpu.share_mode === 'time' && (
+        {about(gpu, 'health', 'turns').map(said => (
           <span
+            key={said.about}
             className="jp-gpushare-chip"
-            data-kind="turns"
-            title={trans.__(
-              'Where several tasks can take turns, they compute here one after the other.'
-            )}
+            data-tone={said.tone}
+            title={said.hint}
           >
-            {trans.__('By turns')}
+            <Words says={[said]} />
           </span>
-        )}
-        {gpu.squatters.length > 0 && (
-          <span className="jp-gpushare-chip" data-kind="warning">
-            {trans._n('%1 squatter', '%1 squatters', gpu.squatters.length)}
-          </span>
-        )}
+        ))}
       </div>
-      {gpu.problem && <p className="jp-gpushare-advice">{gpu.problem}</p>}
-      {gpu.out_of_service && (
-        <p className="jp-gpushare-advice">
-          {outOfServiceText(gpu.out_of_service, trans)}
-        </p>
-      )}
+      <SaidLines says={about(gpu, 'problem', 'squatter')} />
       {props.onDrain && (
         <button
           type="button"
@@ -197,31 +129,30 @@ function GpuCard(props: IGpuCard): JSX.Element {
         </button>
       )}
       <div className="jp-gpushare-card-facts">
-        <h4>{trans.__('Memory')}</h4>
-        {props.leases.length === 0 ? (
+        {leases.length === 0 ? (
           <span>{tasks}</span>
         ) : (
-          <details className="jp-gpushare-residents">
-            <summary>{tasks}</summary>
+          <Details title={tasks}>
             <ul>
-              {props.leases.map((lease, place) => (
+              {leases.map((lease, place) => (
                 <li key={lease.id ?? `other-${place}`}>
-                  {residentLine(lease, gpu, until, units, trans)}
+                  <Words
+                    says={about(lease, 'who', 'what', 'state', 'memory')}
+                  />
                 </li>
               ))}
             </ul>
-          </details>
+          </Details>
         )}
+        <span>{used && trans.__('%1 used', used)}</span>
       </div>
-      <MemoryBar gpu={gpu} units={units} trans={trans} />
-      {lifted && <div title={gpuLiftedHint(trans)}>{lifted}</div>}
-      {kinds && <div>{kinds}</div>}
+      <MemoryBar gpu={gpu} />
+      <SaidLines says={about(gpu, 'residents', 'figures', 'lifted')} />
       <div className="jp-gpushare-card-facts">
-        <h4>{trans.__('Time')}</h4>
         <span>
-          {gpu.utilisation === null
-            ? trans.__('utilisation unknown')
-            : trans.__('%1 utilised', formatShare(gpu.utilisation))}
+          {busy
+            ? trans.__('%1 utilised', busy)
+            : trans.__('utilisation unknown')}
         </span>
         <button
           type="button"
@@ -234,7 +165,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
           {trans.__('Plots')}
         </button>
       </div>
-      {turn && <div className="jp-gpushare-turn">{turn}</div>}
+      <SaidLines says={about(gpu, 'time')} />
       <div id={plots}>
         {showsPlots ? (
           <GpuPlots gpu={gpu} />
@@ -250,41 +181,15 @@ function GpuCard(props: IGpuCard): JSX.Element {
           />
         )}
       </div>
-      {gpu.squatters.map((squatter, place) => (
-        <p key={place} className="jp-gpushare-advice">
-          {squatterText(squatter, units, trans)}
-        </p>
-      ))}
     </li>
   );
 }
 
-function MemoryBar(props: {
-  gpu: Gpu;
-  units: Units;
-  trans: TranslationBundle;
-}): JSX.Element {
-  const { gpu, units, trans } = props;
-  const parts = memoryParts(gpu);
-  const rows = [
-    { kind: 'mine', bytes: parts.mine, word: trans.__('mine') },
-    { kind: 'others', bytes: parts.others, word: trans.__('others') },
-    { kind: 'turns', bytes: parts.turns, word: trans.__('used by turns') },
-    {
-      kind: 'system',
-      bytes: parts.system,
-      word: trans.__('used by the system (a screen, monitoring)')
-    },
-    {
-      kind: 'unleased',
-      bytes: parts.unleased,
-      word: trans.__('not under lease')
-    },
-    { kind: 'free', bytes: parts.free, word: trans.__('free') }
-  ];
-  const words = rows
-    .filter(row => row.bytes > 0)
-    .map(row => trans.__('%1 %2', formatBytes(row.bytes, units), row.word));
+function MemoryBar(props: { gpu: Gpu }): JSX.Element {
+  const { gpu } = props;
+  const { trans } = useView();
+  const { units } = useSettings();
+  const parts = about(gpu, 'part');
   return (
     <>
       <div
@@ -294,25 +199,23 @@ function MemoryBar(props: {
           'Memory of GPU %1, %2: %3',
           gpuNumber(gpu),
           formatBytes(gpu.memory, units),
-          words.join(', ')
+          useWords(parts, ', ')
         )}
       >
-        {rows.map(row => (
+        {parts.map(({ kind, share = 0 }) => (
           <div
-            key={row.kind}
-            data-part={row.kind}
-            style={{ width: `${(row.bytes / Math.max(1, gpu.memory)) * 100}%` }}
+            key={kind}
+            data-part={kind}
+            style={{ width: `${share * 100}%` }}
           />
         ))}
       </div>
       <ul className="jp-gpushare-legend" aria-hidden="true">
-        {rows
-          .filter(row => row.bytes > 0)
-          .map(row => (
-            <li key={row.kind} data-part={row.kind}>
-              {trans.__('%1 %2', formatBytes(row.bytes, units), row.word)}
-            </li>
-          ))}
+        {parts.map(said => (
+          <li key={said.kind} data-part={said.kind}>
+            <Words says={[said]} />
+          </li>
+        ))}
       </ul>
     </>
   );
@@ -333,62 +236,4 @@ function sparkLabel(
         formatShare(known[known.length - 1])
       )
     : trans.__('Utilisation of the last %1 minutes: unknown', SAMPLES_FOR / 60);
-}
-
-function squatterText(
-  squatter: Gpu['squatters'][number],
-  units: Units,
-  trans: TranslationBundle
-): string {
-  const memory =
-    squatter.memory === null
-      ? trans.__('memory')
-      : formatBytes(squatter.memory, units);
-  const who =
-    squatter.pid === null
-      ? trans.__('A process')
-      : trans.__('Process %1', squatter.pid);
-  return squatter.kind === 'over_limit'
-    ? trans.__('%1 uses more than its lease: %2', who, memory)
-    : trans.__('%1 uses %2 without a lease', who, memory);
-}
-
-/** Who has how much of a GPU's memory, since when; others are named only to those who may know. */
-function residentLine(
-  lease: Lease,
-  gpu: Gpu,
-  now: number,
-  units: Units,
-  trans: TranslationBundle
-): string {
-  const part = lease.gpus.find(other => other.uuid === gpu.uuid);
-  const may = part ? formatBytes(part.limit, units) : '';
-  const memory =
-    part && part.measured !== null
-      ? trans.__('%1 of %2', formatBytes(part.measured, units), may)
-      : may;
-  const since = part?.there_since ?? null;
-  const what =
-    since === null
-      ? trans.__('%1 · %2', memory, stateWord(lease.state, trans))
-      : trans.__(
-          '%1, for %2 · %3',
-          memory,
-          formatDuration(now - since, trans),
-          stateWord(lease.state, trans)
-        );
-  if (lease.mine) {
-    return trans.__('%1 · %2', taskName(lease, trans), what);
-  }
-  if (lease.environment !== null) {
-    return trans.__(
-      '%1: %2 · %3',
-      lease.environment,
-      taskName(lease, trans),
-      what
-    );
-  }
-  return lease.kind === 'process'
-    ? trans.__("Someone else's program · %1", what)
-    : trans.__("Someone else's notebook · %1", what);
 }

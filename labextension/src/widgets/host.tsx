@@ -85,19 +85,38 @@ export function useSettings(): ISettingsValues {
   return React.useSyncExternalStore(subscribe, () => settings.values);
 }
 
-/** The node's time (Unix seconds), looked at anew each `every` seconds. */
-export function useNow(every: number): number {
+/** What looks at the clock, each second while the page is seen. */
+const looks = new Set<() => void>();
+let clock = 0;
+
+function everySecond(look: () => void): () => void {
+  looks.add(look);
+  clock ||= window.setInterval(() => {
+    if (document.visibilityState !== 'hidden') {
+      looks.forEach(one => one());
+    }
+  }, 1000);
+  return () => {
+    looks.delete(look);
+    if (!looks.size) {
+      window.clearInterval(clock);
+      clock = 0;
+    }
+  };
+}
+
+/** What `look` finds at the node's time, each second; drawn anew only when that is another. */
+export function useLook<T extends string | number>(
+  look: (now: number) => T
+): T {
   const { model, host } = useView();
-  const [, tick] = React.useReducer((count: number) => count + 1, 0);
-  React.useEffect(() => {
-    const timer = window.setInterval(() => {
-      if (host.isVisible && document.visibilityState !== 'hidden') {
-        tick();
-      }
-    }, every * 1000);
-    return () => window.clearInterval(timer);
-  }, [host, every]);
-  return model.now();
+  const seen = React.useRef<T | null>(null);
+  return React.useSyncExternalStore(everySecond, () => {
+    if (host.isVisible || seen.current === null) {
+      seen.current = look(model.now());
+    }
+    return seen.current;
+  });
 }
 
 /** The id of a notebook's kernel, whichever it has now. */

@@ -1,47 +1,20 @@
-import type { TranslationBundle } from '@jupyterlab/translation';
 import { closeIcon, refreshIcon } from '@jupyterlab/ui-components';
 import React from 'react';
 
-import type { Lease, Status, Waiting } from '../api/types';
+import type { Lease, Said, Status, Waiting } from '../api/types';
 import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon, stateIcons } from '../icons';
 import { canPark, canResume } from '../model/asking';
-import {
-  canRelease,
-  Level,
-  measuredMemory,
-  myLeases,
-  restartHelps
-} from '../model/derive';
+import { canRelease, myLeases, restartHelps } from '../model/derive';
 import { rowsOf } from '../model/jobs';
-import { limitsNow } from '../model/limits';
-import { canKeep, secondsLeft } from '../model/parking';
-import { waitsForBudget } from '../model/waiting';
-import { eachText, formatDuration } from '../text/format';
-import {
-  abilityText,
-  keptUntilText,
-  rungText,
-  warningReason,
-  warningText
-} from '../text/parking';
-import {
-  excessHint,
-  excessText,
-  liftedHint,
-  liftedText,
-  stallText,
-  survivorText
-} from '../text/limits';
-import { isLate, lateText, promiseText } from '../text/promises';
-import { kindsText, myTurnText, turnHint } from '../text/turns';
-import { sharedText, shortEstimate } from '../text/waiting';
-import { gpuNames, stateHint, stateWord, taskName } from '../text/words';
-import { useNow, useSettings, useSnapshot, useView } from './host';
+import { canKeep } from '../model/parking';
+import { about, besides, nameOf } from '../text/said';
+import { useSnapshot, useView } from './host';
 import { JobRow } from './jobs';
 import { keepMenu } from './leasemenu';
 import { KeepButton, WarningsAloud } from './parking';
-import { IconButton, Skeleton, UseBar } from './parts';
+import { IconButton, Skeleton } from './parts';
+import { Details, Meter, SaidLine, SaidLines, Words } from './said';
 
 /** Code, the same in every language. */
 const EXAMPLE = 'import torch';
@@ -50,8 +23,6 @@ const EXAMPLE = 'import torch';
 export function LeasesView(): JSX.Element {
   const { trans } = useView();
   const { status } = useSnapshot();
-  const { units } = useSettings();
-  const now = useNow(1);
   if (!status) {
     return <Skeleton lines={3} label={trans.__('Loading the leases')} />;
   }
@@ -93,17 +64,6 @@ export function LeasesView(): JSX.Element {
               lease={lease}
               waiting={waiting.get(lease.id) ?? null}
               node={status.node}
-              left={secondsLeft(lease, now)}
-              kept={keptUntilText(lease, now, trans)}
-              turn={myTurnText(lease, status, now, trans)}
-              promise={promiseText(lease, now, trans)}
-              over={excessText(lease, now, units, trans)}
-              stall={stallText(lease, now, trans) || survivorText(lease, trans)}
-              shared={sharedText(lease, status, trans)}
-              since={formatDuration(
-                now - (lease.position !== null ? lease.requested : lease.since),
-                trans
-              )}
             />
           );
         })}
@@ -112,69 +72,37 @@ export function LeasesView(): JSX.Element {
   );
 }
 
-/** Why an idle task that others wait for has its GPU still. */
-function keptText(lease: Lease, trans: TranslationBundle): string | undefined {
-  return lease.kept === null
-    ? undefined
-    : trans.__('It was asked for its GPU and keeps it: %1', lease.kept);
-}
-
 interface ILeaseRow {
   lease: Lease;
   waiting: Waiting | null;
   node: Status['node'];
-  /** Seconds until its GPUs are taken back; `null`: they are not. */
-  left: number | null;
-  /** Until when they are kept, in words. */
-  kept: string | null;
-  /** The state of its turn, in words; empty: it needs none. */
-  turn: string;
-  /** How far it is, and what it was promised, in words; empty: neither is known. */
-  promise: string;
-  /** By how much it is over its memory limit, in words; empty: it is not. */
-  over: string;
-  /** The next step against it when it is stalled, in words; empty: there is none. */
-  stall: string;
-  /** Which of one's own tasks share its GPUs, in words; empty: none. */
-  shared: string;
-  /** For how long it has been in its state, or has waited. */
-  since: string;
 }
+
+/** What has a place of its own in a row; all else that is said of a lease is a note. */
+export const COLUMNS = [
+  ...['who', 'what', 'where', 'state', 'memory', 'class', 'held'],
+  ...['summary', 'countdown', 'warning']
+];
 
 /** One lease. Drawn anew only where something that it shows has changed. */
 const LeaseRow = React.memo(
   function LeaseRow(props: ILeaseRow): JSX.Element {
-    const { lease, waiting, node, left, kept, turn, promise, over, stall } =
-      props;
-    const { shared } = props;
+    const { lease, waiting, node } = props;
     const { trans, commands, model } = useView();
-    const { units } = useSettings();
-    const name = taskName(lease, trans);
+    const name = nameOf(lease);
     const Icon = stateIcons[lease.state];
-    const measured = measuredMemory(lease);
-    const limits = limitsNow(lease);
-    const limit = limits.reduce((sum, one) => sum + one, 0);
-    const may = eachText(limits, units, trans);
-    const uses = eachText(
-      lease.gpus.map(part => part.measured ?? 0),
-      units,
-      trans
-    );
-    const lifted = liftedText(lease, units, trans);
     const run = (command: string): void =>
       void commands.execute(command, { lease: lease.id });
-    const where = gpuNames(lease.gpus, trans);
-    const kinds = kindsText(lease, units, trans);
+    const notes = besides(lease, ...COLUMNS);
+    const [state] = about(lease, 'state');
+    const why = about(waiting, 'why');
     return (
       <li
         className="jp-gpushare-row"
         data-state={lease.state}
         data-lease={lease.id}
       >
-        <span
-          className="jp-gpushare-state"
-          title={stateHint(lease.state, trans)}
-        >
+        <span className="jp-gpushare-state" title={state?.hint}>
           <Icon.react tag="span" aria-hidden="true" />
         </span>
         <div className="jp-gpushare-row-words">
@@ -245,184 +173,72 @@ const LeaseRow = React.memo(
               )}
             </span>
           </div>
-          <div title={waiting?.message ?? keptText(lease, trans)}>
-            {stateLine(props, where, trans)}
+          <div title={state?.hint}>
+            <Words
+              says={[
+                ...about(lease, 'state'),
+                ...about(lease, 'where'),
+                ...about(waiting, 'takes')
+              ]}
+            />
           </div>
-          {lease.warning && left !== null && (
-            <div className="jp-gpushare-warning">
-              <span
-                className="jp-gpushare-countdown"
-                title={warningReason(lease.warning, trans)}
-              >
-                {warningText(left, trans)}
-              </span>
+          {about(lease, 'warning').map(said => (
+            <SaidLine key={said.about} said={said}>
               <KeepButton
                 lease={lease}
                 label={trans.__('Keep the GPU of %1', name)}
               />
-            </div>
+            </SaidLine>
+          ))}
+          {about(lease, 'memory').map(said =>
+            said.share === undefined ? (
+              <SaidLine key={said.about} said={said} />
+            ) : (
+              <Meter
+                key={said.about}
+                said={said}
+                name={trans.__('GPU memory')}
+                label={trans.__('GPU memory of %1', name)}
+              />
+            )
           )}
-          {lease.gpus.length > 0 && (
-            <>
-              <div>
-                {/* Simulated GPUs are not measured, so there is nothing to show. */}
-                {measured === null && node.simulated
-                  ? trans.__('May use %1', may)
-                  : measured === null
-                    ? trans.__('May use %1; how much it does is unknown', may)
-                    : trans.__('Uses %1 of %2', uses, may)}
-              </div>
-              {measured !== null && (
-                <UseBar
-                  label={trans.__('GPU memory of %1', name)}
-                  text={trans.__('%1 of %2', uses, may)}
-                  share={limit ? Math.min(1, measured / limit) : 0}
-                  level={measured > limit ? Level.Over : Level.Free}
-                />
-              )}
-            </>
+          <SaidLines says={notes.filter(({ tone }) => tone !== 'muted')} />
+          {restartHelps(lease.state) && (
+            <div className="jp-gpushare-why">{state?.hint}</div>
           )}
-          {shared && <div>{shared}</div>}
-          {stall && <div className="jp-gpushare-advice">{stall}</div>}
-          {lifted && <div title={liftedHint(lease, trans)}>{lifted}</div>}
-          {over && (
-            <div className="jp-gpushare-advice" title={excessHint(trans)}>
-              {over}
-            </div>
-          )}
-          {kinds && <div>{kinds}</div>}
-          {turn && (
-            <div className="jp-gpushare-turn" title={turnHint(node, trans)}>
-              {turn}
-            </div>
-          )}
-          {promise && (
-            <div className={isLate(lease) ? 'jp-gpushare-advice' : undefined}>
-              {[promise, lateText(lease, trans)]
-                .filter(part => part)
-                .join('. ')}
-            </div>
-          )}
-          {lease.overran && (
-            <div className="jp-gpushare-why">
-              {trans.__(
-                'It did not give its turn back in time, so it no longer takes turns.'
-              )}
-            </div>
-          )}
-          {lease.rung && <div>{rungText(lease, units, trans)}</div>}
-          {kept && <div>{kept}</div>}
-          {restartHelps(lease.state) && !over && (
-            <div className="jp-gpushare-why">
-              {stateHint(lease.state, trans)}
-            </div>
-          )}
-          {(over || lifted) && (
-            <Details title={trans.__('Memory limit')}>
-              {over && <p>{excessHint(trans)}</p>}
-              {lifted && <p>{liftedHint(lease, trans)}</p>}
-            </Details>
-          )}
-          {lease.turn === 'waits' && (
-            <Details title={trans.__('Turns')}>
-              <p>{turnHint(node, trans)}</p>
-            </Details>
-          )}
-          <LeaseDetails lease={lease} />
+          <Details title={trans.__('Details')}>
+            <SaidLines
+              says={[...notes.filter(({ tone }) => tone === 'muted'), ...why]}
+            />
+            {hintsOf([...about(lease, 'state', 'warning'), ...notes]).map(
+              hint => (
+                <p key={hint}>{hint}</p>
+              )
+            )}
+            <dl className="jp-gpushare-facts">
+              <dt>{trans.__('Held')}</dt>
+              <dd>
+                <Words says={about(lease, 'held')} />
+              </dd>
+              <dt>{trans.__('Class')}</dt>
+              <dd>
+                <Words says={about(lease, 'class')} />
+              </dd>
+            </dl>
+          </Details>
         </div>
       </li>
     );
   },
   (before, after) =>
-    before.since === after.since &&
-    before.left === after.left &&
-    before.kept === after.kept &&
-    before.turn === after.turn &&
-    before.promise === after.promise &&
-    before.over === after.over &&
-    before.shared === after.shared &&
-    sameNode(before.node, after.node) &&
+    before.node.pin_limit === after.node.pin_limit &&
     sameJson(before.lease, after.lease, 'age') &&
     sameJson(before.waiting, after.waiting, 'waiting')
 );
 
-/** The state, for how long and where; for a request that waits its place and an estimate. */
-function stateLine(
-  props: ILeaseRow,
-  where: string,
-  trans: TranslationBundle
-): string {
-  const { lease, waiting, since } = props;
-  const word = stateWord(lease.state, trans);
-  if (waitsForBudget(waiting)) {
-    return trans.__('%1: GPU-hours spent, waiting %2', word, since);
-  }
-  if (lease.position !== null) {
-    const line = trans.__(
-      '%1: place %2 in line, waiting %3',
-      word,
-      lease.position,
-      since
-    );
-    const about = shortEstimate(waiting, trans);
-    return about ? trans.__('%1, %2 more', line, about) : line;
-  }
-  return where
-    ? trans.__('%1 for %2 · %3', word, since, where)
-    : trans.__('%1 for %2', word, since);
-}
-
-/** More details, shown on demand. */
-function Details(props: {
-  title: string;
-  children: React.ReactNode;
-}): JSX.Element {
-  return (
-    <details className="jp-gpushare-details">
-      <summary>{props.title}</summary>
-      {props.children}
-    </details>
-  );
-}
-
-/** Further details of a lease, shown on demand: whether it could be parked, why it was not. */
-function LeaseDetails(props: { lease: Lease }): JSX.Element | null {
-  const { trans } = useView();
-  const { ability, kept, kind, phase, warning } = props.lease;
-  const isProgram = kind === 'process' && phase === 'held';
-  if (!ability && !kept && !warning && !isProgram) {
-    return null;
-  }
-  return (
-    <Details title={trans.__('Parking')}>
-      {warning && (
-        <p>
-          {trans.__(
-            'Its GPU is taken back because %1 Its variables are kept, and the next cell takes a GPU again.',
-            warningReason(warning, trans)
-          )}
-        </p>
-      )}
-      {kept && <p>{keptText(props.lease, trans)}</p>}
-      {ability && <p>{abilityText(ability, trans)}</p>}
-      {isProgram && (
-        <p>
-          {trans.__(
-            'A program keeps its GPU until it ends or you release it here. It is not taken back while it is idle, so there is nothing to keep.'
-          )}
-        </p>
-      )}
-    </Details>
-  );
-}
-
-/** Whether the parts of the node's status that a row shows are the same. */
-function sameNode(a: Status['node'], b: Status['node']): boolean {
-  return (
-    a.simulated === b.simulated &&
-    a.pin_limit === b.pin_limit &&
-    a.quantum === b.quantum
-  );
+/** What the facts mean, each once. */
+function hintsOf(says: readonly Said[]): string[] {
+  return [...new Set(says.flatMap(({ hint }) => hint || []))];
 }
 
 /** Whether two documents are equal apart from one key that changes all the time. */

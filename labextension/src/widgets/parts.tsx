@@ -3,7 +3,6 @@ import type { LabIcon } from '@jupyterlab/ui-components';
 import { Button } from '@jupyterlab/ui-components';
 import React from 'react';
 
-import { Level } from '../model/derive';
 import { useView } from './host';
 
 /** A bar that says how much of something is used. The words stand beside it, not in its colour. */
@@ -12,7 +11,7 @@ export function UseBar(props: {
   /** The whole in words, for those who do not see the bar. */
   text: string;
   share: number;
-  level: Level;
+  tone: string;
 }): JSX.Element {
   const percent = Math.round(props.share * 100);
   return (
@@ -24,7 +23,7 @@ export function UseBar(props: {
       aria-valuemax={100}
       aria-valuenow={percent}
       aria-valuetext={props.text}
-      data-level={props.level}
+      data-tone={props.tone}
     >
       <div
         className="jp-gpushare-bar-fill"

@@ -19,7 +19,7 @@ import {
   WIDTH
 } from '../model/plot';
 import { axisTop } from '../model/usage';
-import { formatBytes } from '../text/format';
+import { formatBytes, gpuNumber } from '../text/format';
 import {
   agoText,
   bytesText,
@@ -30,9 +30,8 @@ import {
   shareText,
   wattText
 } from '../text/plot';
-import { gpuNumber } from '../text/words';
 import { useFetched } from './fetched';
-import { useNow, useSettings, useView } from './host';
+import { useLook, useSettings, useView } from './host';
 
 /** The plots, with the choice of the span. */
 export function GpuPlots(props: { gpu: Gpu }): JSX.Element {
@@ -51,7 +50,7 @@ export function GpuPlots(props: { gpu: Gpu }): JSX.Element {
     fetch,
     range.every
   );
-  const now = useNow(range.every);
+  const now = useLook(at => at - (at % range.every));
   // What was fetched of another span is not shown in this one.
   const readings = data?.seconds === range.seconds ? data.readings : null;
   const plot = plotOf(readings, gpu, range.seconds, now);

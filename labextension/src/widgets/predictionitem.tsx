@@ -3,15 +3,17 @@ import React from 'react';
 
 import { CommandIDs } from '../commands';
 import { predictionOfKernel } from '../model/predictions';
-import { predictionHint, predictionText } from '../text/predictions';
+import { about, capital, wordsOf } from '../text/said';
 import {
   type IViewServices,
   useKernelId,
+  useLook,
   useSettings,
   useSnapshot,
   useView,
   ViewWidget
 } from './host';
+import { useWords } from './said';
 
 /** The toolbar's item with what the notebook's model is expected to need; empty until one asks. */
 export class PredictionToolbarItem extends ViewWidget {
@@ -32,15 +34,19 @@ export function PredictionView(props: {
   const { units } = useSettings();
   const kernel = useKernelId(props.notebook);
   const prediction = predictionOfKernel(status, kernel);
-  if (!prediction) {
+  const said = about(prediction, 'summary');
+  const text = capital(useWords(said));
+  const kinds = useLook(now =>
+    wordsOf(about(prediction, 'takes'), { trans, units, now }, '\n')
+  );
+  if (!text) {
     return null;
   }
-  const text = predictionText(prediction, units, trans);
   return (
     <button
       type="button"
       className="jp-gpushare-toolbar-button"
-      title={predictionHint(prediction, units, trans)}
+      title={[...said.map(({ hint }) => hint), kinds].join('\n')}
       aria-label={trans.__('Expected of this notebook: %1', text)}
       onClick={() => void commands.execute(CommandIDs.showPanel)}
     >

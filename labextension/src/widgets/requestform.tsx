@@ -3,14 +3,10 @@ import { HTMLSelect } from '@jupyterlab/ui-components';
 import React from 'react';
 
 import type { IAsk } from '../model/asking';
-import { freeText, quotaText } from '../text/asking';
-import {
-  type IViewServices,
-  useSettings,
-  useSnapshot,
-  useView,
-  ViewWidget
-} from './host';
+import { gpuNumber } from '../text/format';
+import { about } from '../text/said';
+import { type IViewServices, useSnapshot, useView, ViewWidget } from './host';
+import { Facts, Words } from './said';
 
 /** The form that asks for GPUs, with what is free now: the body of a dialog. */
 export class RequestForm
@@ -38,7 +34,6 @@ export class RequestForm
 function RequestFormView(): JSX.Element {
   const { trans } = useView();
   const { status } = useSnapshot();
-  const { units } = useSettings();
   const id = React.useId();
   return (
     <>
@@ -82,10 +77,18 @@ function RequestFormView(): JSX.Element {
           <strong>{trans.__('Free now')}</strong>
           <ul>
             {status.gpus.map(gpu => (
-              <li key={gpu.uuid}>{freeText(gpu, units, trans)}</li>
+              <li key={gpu.uuid}>
+                {trans.__('GPU %1:', gpuNumber(gpu))}{' '}
+                <Words
+                  says={about(gpu, 'health', 'part').filter(
+                    ({ tone }) => tone !== 'good'
+                  )}
+                  between=", "
+                />
+              </li>
             ))}
           </ul>
-          {status.quota && <p>{quotaText(status.quota, units, trans)}</p>}
+          <Facts says={about(status.quota, 'held', 'more', 'quota')} />
           <p>
             {trans.__('If that is not enough, the request waits.')}{' '}
             {status.queue.length

@@ -2,8 +2,8 @@ import React from 'react';
 
 import { CommandIDs } from '../commands';
 import { gpuIcon } from '../icons';
-import { gpuUse } from '../model/derive';
 import { Connection } from '../model/snapshot';
+import { about } from '../text/said';
 import { useSnapshot, useView } from './host';
 
 /** The status bar's item: GPUs used of the quota; a click shows the panel. */
@@ -11,20 +11,20 @@ export function StatusItemView(): JSX.Element {
   const { trans, commands } = useView();
   const { status, connection } = useSnapshot();
   const quota = status?.quota ?? null;
-  const use = quota ? gpuUse(quota) : null;
+  const [held] = about(quota, 'held');
   const waiting = status?.queue.filter(entry => entry.mine).length ?? 0;
-  const text = use
-    ? trans.__('%1/%2', use.used, use.limit ?? 0)
+  const text = quota
+    ? trans.__('%1/%2', quota.used_gpus, quota.gpus)
     : trans.__('–');
-  const title = use
-    ? trans.__('GPUs: %1 of %2 used', use.used, use.limit ?? 0)
+  const title = held
+    ? `${held.label}: ${held.text}`
     : trans.__('GPUs: not known');
   return (
     <button
       type="button"
       className="jp-gpushare-status-item"
       data-connection={connection}
-      data-level={use?.level}
+      data-tone={held?.tone}
       title={
         connection === Connection.Stale
           ? trans.__('%1 (not up to date)', title)

@@ -1,23 +1,20 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import type { Lease, Status, Waiting } from '../api/types';
+import type { Lease, Said, Status } from '../api/types';
 import { gpuIcon, stateIcons } from '../icons';
 import { leaseOfKernel } from '../model/derive';
 import type { LackingKernels } from '../model/kernels';
 import { Connection } from '../model/snapshot';
-import { entryOf, waitsForBudget } from '../model/waiting';
-import { turnHint } from '../text/turns';
-import { expectationText, sharedText } from '../text/waiting';
-import { leaseSummary, stateHint } from '../text/words';
-import { Countdown, KeepButton } from './parking';
+import { about, besides, capital } from '../text/said';
+import { COLUMNS } from './leases';
+import { KeepButton } from './parking';
+import { useWords, Words } from './said';
 import { useKernels } from './kernels';
 import { leaseMenu } from './leasemenu';
 import {
   type IViewServices,
   useKernelId,
-  useSettings,
   useSnapshot,
   useView,
   ViewWidget
@@ -50,7 +47,6 @@ function ToolbarItemView(props: {
 }): JSX.Element {
   const { trans, commands, model } = useView();
   const { status, connection } = useSnapshot();
-  const { units } = useSettings();
   const kernel = useKernelId(props.notebook);
   const lease = leaseOfKernel(status, kernel);
   const host = useKernels(
@@ -61,19 +57,29 @@ function ToolbarItemView(props: {
   // Without a connection the clock is not corrected any more, so there is no countdown.
   const warned = lease?.warning && !stale ? lease : null;
   const Icon = lease ? stateIcons[lease.state] : gpuIcon;
-  const entry = entryOf(lease, status);
+  const summary = capital(useWords(about(lease, 'summary')));
+  const details = useWords(
+    lease && status ? detailsOf(lease, status) : [],
+    '\n'
+  );
   // The node manager here knows nothing of a kernel on another host.
   const text = host
     ? trans.__('On host %1', host)
-    : status
-      ? leaseSummary(lease, units, trans, waitsForBudget(entry))
-      : trans.__('GPU: not known');
+    : lease
+      ? summary
+      : status
+        ? trans.__('No GPU')
+        : trans.__('GPU: not known');
   const hint = host
     ? trans.__(
         'This kernel runs on host %1 and gets the GPUs there. `%gpushare status` in a cell shows them.',
         host
       )
-    : hintText(lease, entry, status, trans);
+    : lease
+      ? [about(lease, 'state')[0]?.hint, details].join('\n')
+      : status
+        ? trans.__('This notebook holds no GPU. Importing torch gets one.')
+        : trans.__('The panel says why.');
   const label = trans.__('GPU of this notebook: %1', text);
   return (
     <>
@@ -100,7 +106,7 @@ function ToolbarItemView(props: {
       >
         <Icon.react tag="span" aria-hidden="true" />
         <span className="jp-gpushare-toolbar-text">
-          {warned ? <Countdown lease={warned} /> : text}
+          {warned ? <Words says={about(warned, 'countdown')} /> : text}
           {stale && ' ?'}
         </span>
       </button>
@@ -114,26 +120,13 @@ function ToolbarItemView(props: {
   );
 }
 
-/** The details behind the words: why it waits and about how long, or who shares its GPU. */
-function hintText(
-  lease: Lease | null,
-  entry: Waiting | null,
-  status: Status | null,
-  trans: TranslationBundle
-): string {
-  if (!status) {
-    return trans.__('The panel says why.');
-  }
-  if (!lease) {
-    return trans.__('This notebook holds no GPU. Importing torch gets one.');
-  }
-  if (lease.turn === 'waits') {
-    return turnHint(status.node, trans);
-  }
-  const more = entry
-    ? [entry.message ?? '', expectationText(entry, trans)]
-    : [sharedText(lease, status, trans)];
-  return [stateHint(lease.state, trans), ...more]
-    .filter(text => text)
-    .join(' ');
+/** All that is said of a lease, and of its place in line, one fact a line. */
+function detailsOf(lease: Lease, status: Status): Said[] {
+  const entry = status.queue.find(row => row.lease === lease.id);
+  return [
+    ...about(lease, 'what', 'state', 'where', 'memory'),
+    ...besides(lease, ...COLUMNS),
+    ...about(lease, 'warning'),
+    ...about(entry, 'place', 'ahead', 'why')
+  ];
 }

@@ -35,9 +35,9 @@ test('a form asks for GPUs; the panel parks and resumes; refusals are told; the 
   await choose(page, 'Request GPU…');
   const form = page.getByRole('dialog');
   await expect(form).toContainText('Request GPUs for asks.ipynb');
-  await expect(form).toContainText('GPU 0: all of its 24 GiB free');
-  await expect(form).toContainText('GPU 1: all of its 24 GiB free');
-  await expect(form).toContainText('Your quota: 2 GPUs, 16 GiB on each');
+  await expect(form).toContainText('GPU 0: 24 GiB free');
+  await expect(form).toContainText('GPU 1: 24 GiB free');
+  await expect(form).toContainText('Quota2 GPUs, 16 GiB on each');
   await expect(form).toContainText('A size with its unit');
   const request = form.getByRole('button', { name: 'Request' });
   await form.getByLabel('GPUs', { exact: true }).fill('0');
@@ -54,7 +54,9 @@ test('a form asks for GPUs; the panel parks and resumes; refusals are told; the 
   await shoot(page, 'request');
   await request.click();
   await expect(toast(page, 'asks.ipynb: This kernel now holds')).toBeVisible();
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each · Idle');
+  await expect(toolbarItem(page)).toHaveText(
+    'GPU 0, GPU 1 · 8 GiB each · idle'
+  );
 
   const row = panel.lease('asks.ipynb');
   await row.getByRole('button', { name: 'Park the GPU of asks.ipynb' }).click();
@@ -67,7 +69,9 @@ test('a form asks for GPUs; the panel parks and resumes; refusals are told; the 
     .getByRole('button', { name: 'Resume the GPU of asks.ipynb' })
     .click();
   await expect(toast(page, /holds .* again/)).toBeVisible();
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each · Idle');
+  await expect(toolbarItem(page)).toHaveText(
+    'GPU 0, GPU 1 · 8 GiB each · idle'
+  );
 
   // The document is as it was, and the next cell is the second one.
   await execute(page, 'docmanager:save');
@@ -83,10 +87,10 @@ test('a form asks for GPUs; the panel parks and resumes; refusals are told; the 
   ).toBeVisible();
   // A kernel that runs code is not asked.
   await notebook.run(2);
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each');
+  await expect(toolbarItem(page)).toHaveText('GPU 0, GPU 1 · 8 GiB each');
   await choose(page, 'Park GPU');
   await expect(toast(page, 'asks.ipynb runs code now')).toBeVisible();
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 8 GiB each');
+  await expect(toolbarItem(page)).toHaveText('GPU 0, GPU 1 · 8 GiB each');
 });
 
 test('all see a request that waits, and its owner may cancel it', async ({
@@ -110,19 +114,19 @@ test('all see a request that waits, and its owner may cancel it', async ({
     .getByRole('button', { name: /^Ask for GPUs/ })
     .click();
   const form = bobs.getByRole('dialog');
-  await expect(form).toContainText('GPU 0: 0 B of 24 GiB free');
+  await expect(form).toContainText('GPU 0: 24 GiB reserved by others');
   await expect(form).toContainText('the request waits');
   await form.getByRole('button', { name: 'Request' }).click();
-  await expect(toolbarItem(bobs)).toHaveText('Waiting: 1');
+  await expect(toolbarItem(bobs)).toHaveText('Number 1 in line');
   await expect(toast(bobs, 'asks for a GPU')).toBeVisible();
   await expect(
     panel.root.getByRole('button', { name: /Queue.*1 waiting/ })
   ).toBeVisible();
-  await expect(panel.section('queue')).toContainText(/The longest: for \d+ s/);
+  await expect(panel.section('queue')).toContainText(/The longest: \d+ s/);
   await shoot(bobs, 'asked-and-waits');
   // Others see that somebody waits, and not who.
   const hers = await GpuPanel.open(page);
-  await expect(hers.section('queue')).toContainText('Someone');
+  await expect(hers.section('queue')).toContainText('Someone else');
   await panel
     .lease('waits.ipynb')
     .getByRole('button', { name: 'Cancel waiting: waits.ipynb' })

@@ -16,7 +16,7 @@ test('a lease outlives the node manager, and what is shown is marked as old whil
   await notebook.result(0);
   await expect(panel.leases).toHaveCount(1);
   // The end of the cell is told a moment after its result; the node manager has to hear it.
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 16 GiB · idle');
 
   const held = async (): Promise<string[]> =>
     (await gpushare.alice.status()).leases.map(lease => lease.id);
@@ -30,7 +30,7 @@ test('a lease outlives the node manager, and what is shown is marked as old whil
   await expect(panel.leases).toHaveCount(1);
   await expect(statusItem(page)).toContainText('?');
   // What the notebook's toolbar says may be wrong by now, too.
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle ?');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 16 GiB · idle ?');
   await expect(toolbarItem(page)).toHaveAccessibleName(/not up to date/);
   await shoot(page, 'stale');
   expect((await gpushare.alice.api.get('gpushare/api/status')).status()).toBe(
@@ -41,7 +41,7 @@ test('a lease outlives the node manager, and what is shown is marked as old whil
   await expect(panel.banner).toHaveCount(0);
   await expect(panel.lease('outlive.ipynb')).toContainText('Idle');
   await expect(statusItem(page)).not.toContainText('?');
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 16 GiB · idle');
   await expect(toolbarItem(page)).not.toHaveAccessibleName(/not up to date/);
   expect(await held()).toEqual(before);
 });

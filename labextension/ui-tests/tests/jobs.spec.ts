@@ -76,7 +76,7 @@ test('an elastic job is one row that grows, and is released as a whole', async (
   await expect(picture).toBeVisible({ timeout: 150_000 });
   const row = panel.lease('digits');
   await expect(panel.leases).toHaveCount(1);
-  await expect(row).toContainText('Elastic job: GPU 0, GPU 1');
+  await expect(row).toContainText('Elastic job digits, 2 workers');
   await expect(row).toContainText(/Active for \d+/);
   await expect(row).toContainText('May use 8 GiB each');
   await panel.expectGpus('2 of 2');
@@ -87,7 +87,7 @@ test('an elastic job is one row that grows, and is released as a whole', async (
   const workers = row.getByRole('list', { name: 'Workers of digits' });
   await expect(workers.getByRole('listitem')).toHaveCount(2);
   await gpushare.setQuota('alice', { gpus: 3, memory: 16 * 2 ** 30 });
-  await expect(row).toContainText('Elastic job: GPU 0, GPU 1, GPU 2', {
+  await expect(row).toContainText('GPU 0, GPU 1, GPU 2', {
     timeout: 150_000
   });
   await expect(workers.getByRole('listitem')).toHaveCount(3);
@@ -143,7 +143,7 @@ test('a sweep is one row, with a live table that is sorted by the keyboard', asy
   ]);
   await notebook.result(0);
   await notebook.run(1);
-  await expect(panel.lease('depths')).toContainText('Sweep: GPU 0, GPU 1', {
+  await expect(panel.lease('depths')).toContainText('Sweep depths, 2 workers', {
     timeout: 60_000
   });
   await expect(panel.leases).toHaveCount(1);

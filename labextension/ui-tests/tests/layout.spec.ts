@@ -73,7 +73,7 @@ test('the button stays in the toolbar of a narrow notebook, without its words', 
   await notebook.result(0);
   const words = toolbarItem(page).locator('.jp-gpushare-toolbar-text');
   await expect(words).toBeInViewport({ ratio: 1 });
-  await expect(words).toHaveText('1 GPU · 4 GiB · Idle');
+  await expect(words).toHaveText('GPU 0 · 4 GiB · idle');
   await GpuPanel.open(page);
   for (const width of [1024, 940]) {
     await page.setViewportSize({ width, height: 700 });

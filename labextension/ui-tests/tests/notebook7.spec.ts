@@ -18,7 +18,7 @@ test('Jupyter Notebook takes leases for the same person, and has the toolbar ite
   const notebook = await openOf(server, page, 'seven.ipynb', ['import torch']);
   await expect(toolbarItem(page)).toHaveText('No GPU');
   await notebook.result(0);
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 16 GiB · idle');
   const { leases } = await gpushare.alice.status();
   expect(leases).toHaveLength(1);
   expect(leases[0]).toMatchObject({ environment: 'alice', mine: true });

@@ -12,13 +12,12 @@ test('the panel shows the quota, and teaches where nothing is held', async ({
   const panel = await GpuPanel.open(page);
   await panel.expectGpus('0 of 2');
   const quota = panel.section('quota');
-  await expect(quota).toContainText('Memory per GPU');
-  await expect(quota).toContainText('16 GiB');
-  await expect(quota).toContainText('your own entry');
+  await expect(quota).toContainText('Quota2 GPUs, 16 GiB on each');
+  await expect(quota).toContainText('the configuration');
   await expect(quota).toContainText('Left2 GPUs');
   await expect(panel.section('leases')).toContainText('import torch');
   await expect(panel.section('queue')).toContainText('Nobody waits.');
-  await expect(panel.section('gpus')).toContainText('Simulated');
+  await expect(panel.section('gpus')).toContainText('These GPUs are simulated');
   await expect(panel.gpu(0)).toContainText('24 GiB free');
   await expect(panel.section('admin')).toHaveCount(0);
   const enabled = await page.evaluate(() =>
@@ -49,9 +48,9 @@ test('import torch makes a lease appear everywhere without reload; Release gives
 
   await expect(panel.lease('train.ipynb')).toContainText(/Idle for .* · GPU 0/);
   await panel.expectGpus('1 of 2');
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 16 GiB · idle');
   await expect(statusItem(page)).toContainText('1/2');
-  await expect(panel.gpu(0)).toContainText('16 GiB mine');
+  await expect(panel.gpu(0)).toContainText('16 GiB yours');
   await expect(panel.gpu(0)).toContainText('1 task');
   await shoot(page, 'lease');
 
@@ -72,7 +71,7 @@ test('import torch makes a lease appear everywhere without reload; Release gives
   await expect(row).toContainText('Idle for');
   await notebook.run(3);
   await expect(row).toContainText('Active');
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 16 GiB');
   await row.getByRole('button', { name: /^Release/ }).click();
   const dialog = page.getByRole('dialog');
   await expect(dialog).toContainText('It runs code now');
@@ -128,7 +127,7 @@ test("a lease's name opens its notebook; it is among the running sessions, and s
     .getByRole('button', { name: 'running.ipynb', exact: true })
     .click();
   await expect(page.locator('.jp-NotebookPanel')).toBeVisible();
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 16 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 16 GiB · idle');
 
   await execute(page, 'running:show-panel');
   const sessions = page.locator('#jp-running-sessions');
@@ -136,7 +135,7 @@ test("a lease's name opens its notebook; it is among the running sessions, and s
     has: page.locator('[data-icon^="jupyter-gpushare"]')
   });
   await expect(section).toContainText('running.ipynb');
-  await expect(section).toContainText('GPU 0 · Idle');
+  await expect(section).toContainText('GPU 0 · 16 GiB · idle');
   await shoot(page, 'running');
   await section.getByText('running.ipynb').hover();
   await section.locator('.jp-RunningSessions-itemShutdown').click();

@@ -56,18 +56,18 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   const panel = await GpuPanel.open(page);
   const row = panel.lease('lunch.ipynb');
   await expect(row).toContainText(/Idle for .* · GPU 0/);
-  await expect(row).not.toContainText('Will be parked');
+  await expect(row).not.toContainText('taken back');
 
   const bobs = await labOf(gpushare.bob);
   const his = await openOf(gpushare.bob, bobs, 'eager.ipynb', [TAKE]);
   await his.run(0);
 
   // The warning is in three places, and each of them can be reached.
-  await expect(row).toContainText(/Will be parked in \d+ s/);
+  await expect(row).toContainText(/Its GPU is taken back in \d+ s/);
   const countdown = page.locator(
-    '.jp-NotebookPanel:not(.lm-mod-hidden) .jp-gpushare-countdown'
+    '.jp-NotebookPanel:not(.lm-mod-hidden) [data-warned="true"] .jp-gpushare-toolbar-text'
   );
-  await expect(countdown).toHaveText(/^Will be parked in \d+ s$/);
+  await expect(countdown).toHaveText(/^Taken back in \d+ s$/);
   await expect(countdown).toBeVisible();
   const left = async (): Promise<number> =>
     Number(/\d+/.exec(await countdown.innerText())?.[0]);
@@ -75,7 +75,7 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   expect(first).toBeLessThanOrEqual(NOTICE);
   const toast = page
     .locator('.Toastify__toast')
-    .filter({ hasText: 'The GPU of lunch.ipynb is taken back' });
+    .filter({ hasText: 'lunch.ipynb: Its GPU is taken back' });
   await expect(toast).toContainText('Its variables are kept.');
   await expect.poll(left).toBeLessThan(first);
   await shoot(page, 'warning');
@@ -99,16 +99,16 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   await page.keyboard.press('Enter');
   // It goes by itself, so it is looked for first.
   await expect(
-    page.locator('.Toastify__toast').filter({ hasText: 'Kept until' })
+    page.locator('.Toastify__toast').filter({ hasText: 'Its GPU is kept for' })
   ).toBeVisible();
   await expect(countdown).toHaveCount(0);
   await expect(toast).toHaveCount(0);
-  await expect(row).toContainText(/Kept until .*\d/);
+  await expect(row).toContainText(/Its GPU is kept for \d/);
   const { leases, node } = await gpushare.alice.status();
   const mine = leases.find(lease => lease.mine);
   expect(mine?.pinned_until).toBeGreaterThan(node.time + 500);
   expect(mine?.pinned_until).toBeLessThanOrEqual(node.time + 600);
-  await expect(toolbarItem(bobs)).toHaveText('Waiting: 1');
+  await expect(toolbarItem(bobs)).toHaveText('Number 1 in line');
 
   // Then for a time of her choice, and no longer.
   await row
@@ -142,20 +142,20 @@ test('who is idle is warned, keeps the GPU, lets it go, and goes on with the nex
   await gpushare.restartNodeWith('notify_before', SHORT_NOTICE);
   await expect(toolbarItem(page)).toHaveText('Parked', { timeout: 30_000 });
   await expect(toast).toHaveCount(0);
-  await expect(row).toContainText('Released: nothing was on the GPU');
+  await expect(row).toContainText('It had nothing on its GPU.');
   await his.done(0);
-  await expect(toolbarItem(bobs)).toHaveText(/^1 GPU · 8 GiB/);
+  await expect(toolbarItem(bobs)).toHaveText(/^GPU \d · 8 GiB/);
   await shoot(page, 'parked');
   await expectAccessible(page, '.jp-gpushare-panel');
 
   // Her next cell asks for it again; he keeps it for a while, and lets it go.
   await gpushare.keep(gpushare.bob, 600);
   await alices.run(1);
-  await expect(toolbarItem(page)).toHaveText('Waiting: 1');
-  await expect(row).toContainText('place 1 in line');
+  await expect(toolbarItem(page)).toHaveText('Number 1 in line');
+  await expect(row).toContainText('Number 1 in line');
   await gpushare.keep(gpushare.bob, 0);
   expect(await alices.done(1, 90_000)).toContain('still 6');
-  await expect(toolbarItem(page)).toHaveText(/^1 GPU · 16 GiB/);
+  await expect(toolbarItem(page)).toHaveText(/^GPU \d · 16 GiB/);
   await expect(toolbarItem(bobs)).toHaveText('Parked');
 
   // Neither the warning nor the parking is in the notebook that is saved.

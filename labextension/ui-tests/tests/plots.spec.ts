@@ -32,12 +32,12 @@ test('memory and time of a GPU are two things, with live plots', async ({
   const gpu = panel.gpu(0);
   await gpu.getByText('2 tasks', { exact: true }).click();
   await expect(gpu).toContainText(
-    /computes\.ipynb · 8 GiB, for \d+ (s|min) · Active/
+    /your computes\.ipynb has 8 GiB for \d+ (s|min)/
   );
   await expect(gpu).toContainText(
-    /Someone else's notebook · 4 GiB, for \d+ (s|min) · Idle/
+    /someone else's notebook has 4 GiB for \d+ (s|min)/
   );
-  await expect(gpu).toContainText('No turns: computes.ipynb computes');
+  await expect(gpu).toContainText('no turns; your computes.ipynb computes');
 
   // The plots, opened and read by the keyboard.
   const button = gpu.getByRole('button', { name: 'Plots of GPU 0' });

@@ -25,25 +25,26 @@ test('who waits sees why, counts down, and is told when it is granted', async ({
     '%gpushare request'
   ]);
   await his.run(0);
-  await expect(toolbarItem(bobs)).toHaveText('Waiting: 1');
+  await expect(toolbarItem(bobs)).toHaveText('Number 1 in line');
 
   const carols = await labOf(gpushare.carol);
   const panel = await GpuPanel.open(carols);
   const hers = await openOf(gpushare.carol, carols, 'second.ipynb', [IMPORT]);
   await hers.run(0);
-  await expect(toolbarItem(carols)).toHaveText('Waiting: 2');
+  await expect(toolbarItem(carols)).toHaveText('Number 2 in line');
   await expect(panel.lease('second.ipynb')).toContainText(
-    'Queued: place 2 in line'
+    'Number 2 in line for'
   );
   const queue = panel.section('queue');
-  await expect(queue).toContainText('You are number 2 in line');
+  await expect(queue).toContainText('Number 2 in line');
   await expect(queue).toContainText('1 interactive request is ahead of you.');
   await expect(queue).toContainText(
     'You asked for 1 GPU with 8 GiB. No GPU is free for you now.'
   );
-  await expect(queue).toContainText('There is no estimate yet');
   await expect(queue).not.toContainText('nterrupt');
-  await expect(queue).toContainText('You: 1 GPU with 8 GiB, interactive');
+  await expect(queue).toContainText(
+    'Carol (you) · interactive · 1 GPU with 8 GiB'
+  );
   await shoot(carols, 'waiting');
 
   // Bob leaves the queue through his panel; his cell goes on without a GPU.
@@ -54,7 +55,7 @@ test('who waits sees why, counts down, and is told when it is granted', async ({
     .click();
   await expect(toolbarItem(bobs)).toHaveText('No GPU');
   await his.done(0);
-  await expect(toolbarItem(carols)).toHaveText('Waiting: 1');
+  await expect(toolbarItem(carols)).toHaveText('Number 1 in line');
   await expect(queue).toContainText('Nobody is ahead of you.');
 
   // Alice gives everything back through the menu in her toolbar.
@@ -62,7 +63,7 @@ test('who waits sees why, counts down, and is told when it is granted', async ({
   await page.getByRole('menuitem', { name: 'Release GPU' }).click();
   await expect(toolbarItem(page)).toHaveText('No GPU');
 
-  await expect(toolbarItem(carols)).toHaveText(/^1 GPU · 8 GiB/);
+  await expect(toolbarItem(carols)).toHaveText(/^GPU \d · 8 GiB/);
   // It goes by itself, which the import may outlast.
   await expect(
     carols.locator('.Toastify__toast').filter({ hasText: 'got 1 GPU' })

@@ -14,9 +14,9 @@ test('two people in two browsers see only what they may', async ({
 
   const bobs = await labOf(gpushare.bob);
   const panel = await GpuPanel.open(bobs);
-  await expect(panel.gpu(0)).toContainText('16 GiB others');
+  await expect(panel.gpu(0)).toContainText('16 GiB reserved by others');
   await panel.gpu(0).getByText('1 task', { exact: true }).click();
-  await expect(panel.gpu(0)).toContainText("Someone else's notebook");
+  await expect(panel.gpu(0)).toContainText("someone else's notebook");
   await expect(panel.leases).toHaveCount(0);
   await panel.expectGpus('0 of 1');
   const html = await bobs.content();
@@ -27,5 +27,5 @@ test('two people in two browsers see only what they may', async ({
   const carols = await labOf(gpushare.carol);
   const all = await GpuPanel.open(carols);
   await all.gpu(0).getByText('1 task', { exact: true }).click();
-  await expect(all.gpu(0)).toContainText('alice: secret-plan.ipynb');
+  await expect(all.gpu(0)).toContainText("alice's secret-plan.ipynb");
 });

@@ -14,10 +14,10 @@ test('the first import gets what the notebook asks in its metadata; nonsense is 
   });
   expect(await notebook.result(0)).toContain('2 GPUs');
   await expect(panel.lease('wishes.ipynb')).toContainText('GPU 0, GPU 1');
-  await expect(panel.gpu(0)).toContainText('4 GiB mine');
-  await expect(panel.gpu(1)).toContainText('4 GiB mine');
+  await expect(panel.gpu(0)).toContainText('4 GiB yours');
+  await expect(panel.gpu(1)).toContainText('4 GiB yours');
   // While the cell counts as running it would be asked first.
-  await expect(toolbarItem(page)).toHaveText(/^2 GPUs .* Idle$/);
+  await expect(toolbarItem(page)).toHaveText(/^GPU 0, GPU 1 .* idle$/);
   await toolbarItem(page).click();
   await page.getByRole('menuitem', { name: 'Release GPU' }).click();
   await expect(panel.leases).toHaveCount(0);

@@ -49,7 +49,7 @@ test('the panel, the toolbar and the commands work in JupyterLab', async ({
   const notebook = await openOf(gpushare.alice, page, 'first.ipynb', [TAKE]);
   await expect(toolbarItem(page)).toHaveText('No GPU');
   await notebook.result(0);
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 4 GiB · idle');
   const row = panel.lease('first.ipynb');
   await expect(row).toContainText(/Idle for .* · GPU 0/);
   await row
@@ -62,7 +62,7 @@ test('the panel, the toolbar and the commands work in JupyterLab', async ({
   await shoot(page, `versions-${version}`);
   await expectAccessible(page, '.jp-gpushare-panel');
   await row.getByRole('button', { name: /^Resume/ }).click();
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 4 GiB · idle');
   await toolbarItem(page).click();
   await page.getByRole('menuitem', { name: 'Release GPU' }).click();
   await expect(toolbarItem(page)).toHaveText('No GPU');
@@ -76,7 +76,9 @@ test('the panel, the toolbar and the commands work in JupyterLab', async ({
   await form.getByLabel('GPUs', { exact: true }).fill('2');
   await form.getByRole('button', { name: 'Request' }).click();
   // As much memory as the notebook has asked for before.
-  await expect(toolbarItem(page)).toHaveText('2 GPUs · 4 GiB each · Idle');
+  await expect(toolbarItem(page)).toHaveText(
+    'GPU 0, GPU 1 · 4 GiB each · idle'
+  );
 
   await execute(page, 'gpushare:show-history');
   await expect(page.locator('.jp-gpushare-page:visible')).toContainText(
@@ -101,7 +103,7 @@ test('so do those that Jupyter Notebook has', async ({
   const complaints = complaintsOf(page);
   const notebook = await openOf(server, page, 'second.ipynb', [TAKE]);
   await notebook.result(0);
-  await expect(toolbarItem(page)).toHaveText('1 GPU · 4 GiB · Idle');
+  await expect(toolbarItem(page)).toHaveText('GPU 0 · 4 GiB · idle');
   const panel = await GpuPanel.open(page);
   await expect(panel.lease('second.ipynb')).toContainText('GPU 0');
   const version = await page.evaluate(

@@ -162,6 +162,7 @@ def name_of(row: doc.Lease) -> str:
     return task_name(row.get("job"), row["path"], row["name"], row["kind"] == "process")
 
 
+_UNMEASURED: Final = "How much of it is used is not known."
 #: What ending a job does to it, by its kind.
 _JOBS: Final = {
     "elastic": (
@@ -192,11 +193,13 @@ def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.
         told.append(said("where", ", ".join(f"GPU {gpu_number(part)}" for part in parts)))
     told.append(said("state", _counted(STATES[row["state"]][1] for row in rows)))
     may = [part["memory"] for row in rows for part in row["gpus"]]
-    used = [part["measured"] or 0 for row in rows for part in row["gpus"]]
-    if may:
-        words = "{} of {} in all"
-        share = sum(used) / max(1, sum(may))
-        told.append(said("memory", words, size(sum(used)), size(sum(may)), share=share))
+    used = [part["measured"] for row in rows for part in row["gpus"]]
+    known = [one for one in used if one is not None]
+    if may and len(known) < len(may):
+        told.append(said("memory", "may use {}", each(may), hint=_UNMEASURED))
+    elif may:
+        words, share = "{} of {} in all", sum(known) / max(1, sum(may))
+        told.append(said("memory", words, size(sum(known)), size(sum(may)), share=share))
     told.append(said("class", _counted(row["priority_class"] for row in rows)))
     first = min(row["granted"] or row["requested"] for row in rows)
     return [*told, said("held", "{}", since(first))]
@@ -240,8 +243,7 @@ def _memory(row: doc.Lease) -> Iterator[doc.Said]:
     may = [part["memory"] for part in row["gpus"]]
     used = [part["measured"] for part in row["gpus"] if part["measured"] is not None]
     if len(used) < len(may):
-        hint = "How much of it is used is not known."
-        yield said("memory", "may use {}", each(may), hint=hint)
+        yield said("memory", "may use {}", each(may), hint=_UNMEASURED)
         return
     share = sum(used) / max(1, sum(may))
     tone = "bad" if sum(used) > sum(may) else "plain"

@@ -4,11 +4,21 @@ import type {
   Gpu,
   Lease,
   Quota,
+  Said,
   Status,
   Waiting
 } from '../../api/types';
 
 export const GIB = 2 ** 30;
+
+/** A fact, as the node manager says it. */
+export function aSaid(
+  about: Said['about'],
+  text: string,
+  given: Partial<Said> = {}
+): Said {
+  return { about, tone: 'plain', text, ...given };
+}
 
 export function aGpu(index: number, given: Partial<Gpu> = {}): Gpu {
   return {
@@ -67,6 +77,10 @@ export function aLease(id: string, given: Partial<Lease> = {}): Lease {
     granted: 1001,
     since: 1001,
     age: 60,
+    says: [
+      aSaid('what', given.job ?? given.path?.split('/').pop() ?? 'train.ipynb'),
+      aSaid('state', `${given.state ?? 'active'} for a while`)
+    ],
     position: null,
     reason: null,
     kept: null,
@@ -168,6 +182,7 @@ export function aStatus(given: Partial<Status> = {}): Status {
     leases: [],
     queue: [],
     waits: { window: 3600, interactive: none, batch: none },
+    says: [],
     ...given
   };
 }
