@@ -90,7 +90,7 @@ describe('HistoryView', () => {
       days: [aDay(), aDay({ start: start + 86400, charged: 1800 })]
     });
     await screen.findByText(
-      'You held 4.00 GPU-hours in these 2 days; code ran in 2.00 of them (50 %). 2.50 of them count, the time of your turns.'
+      'You held 4 GPU-hours in these 2 days; code ran in 2 of them (50 %). 2.5 of them count, the time of your turns.'
     );
     expect(
       screen.getByRole('img', { name: /My GPU-hours by day/ })
