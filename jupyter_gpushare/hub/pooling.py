@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.pages.hosts import Host, Own
+from jupyter_gpushare.pages.shown import Shown
 from jupyter_gpushare.pages.viewer import Deed, Viewer
-from jupyter_gpushare.pages.views import QuotaView
-from jupyter_gpushare.pool.answers import PoolAnswers, quota_row
+from jupyter_gpushare.pool.answers import PoolAnswers, own_quota
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.hubgroups import HubGroups
 from jupyter_gpushare.pool.manager import PoolManager
@@ -34,7 +34,6 @@ from .poolviews import (
     deeds,
     group_text,
     host_of,
-    own_quotas,
     owners,
     pool_groups,
 )
@@ -97,13 +96,14 @@ class HubPool:
             self._told[host.name] = told
         return told
 
-    def quotas(self, viewer: Viewer) -> tuple[QuotaView, ...]:
+    def quotas(self, viewer: Viewer) -> list[tuple[str, Shown]]:
         """The viewer's own quota over all hosts, and those of servers that have their own."""
-        state = self._manager.state
-        names = {viewer.environment}
-        names |= {one for one in state.places if one.startswith(f"{viewer.environment}/")}
-        rows = [quota_row(state, Environment(name)) for name in sorted(names)]
-        return own_quotas(rows, viewer.environment)
+        state, own = self._manager.state, viewer.environment
+        names = {own, *(one for one in state.places if one.startswith(f"{own}/"))}
+        return [
+            (name.removeprefix(own).lstrip("/"), Shown(own_quota(state, Environment(name)), 0.0))
+            for name in sorted(names)
+        ]
 
     def group_text(self, viewer: Viewer) -> str:
         """How the viewer's groups stand, where groups have GPUs."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from jupyter_gpushare.pages import hosts, views, words
+from jupyter_gpushare.pages import hosts, words
 from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pages.viewer import Deed
 from jupyter_gpushare.pool import groups
@@ -122,15 +122,3 @@ def deeds(events: Iterable[Json]) -> Iterator[Deed]:
     """What people did, as the pool's history has it."""
     for event in events:
         yield Deed(event["wall"], event["by"], event["text"])
-
-
-# -- one's own quota -------------------------------------------------------------------------------
-
-
-def own_quotas(rows: Iterable[Json], environment: str) -> tuple[views.QuotaView, ...]:
-    """A person's quota over all hosts, and those of servers with their own."""
-    own = sorted((row["environment"], row) for row in rows)
-    return tuple(
-        replace(views.quota_of(row), server=name.removeprefix(environment).lstrip("/"))
-        for name, row in own
-    )

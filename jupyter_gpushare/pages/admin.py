@@ -29,7 +29,6 @@ from .page import (
     part_of,
 )
 from .viewer import Deed
-from .words import duration
 
 EVENTS: Final = 200
 _MOST_LEASES: Final = 100  # rows of everybody's leases
@@ -124,46 +123,32 @@ class AdminHandler(AdminPage):
             answer = await self.told(answer.node, self.whole_status(answer.node))
         status = answer.document
         if status is None:
-            return AdminView(answer.node, answer.problem)
+            return AdminView(name=answer.node, problem=answer.problem)
         if not status["admin"]:
-            return AdminView(answer.node, "You are not an administrator of this node.")
+            return AdminView(name=answer.node, problem="You are not an administrator of this node.")
         try:
             quotas, usage = await asyncio.gather(
                 self.ask(answer.node, Method.QUOTA_LIST),
                 self.ask(answer.node, Method.USAGE, since=WINDOWS[wanted.window][0]),
             )
         except NodeProblem as problem:
-            return AdminView(answer.node, problem.message)
-        node = status["node"]
+            return AdminView(name=answer.node, problem=problem.message)
         members = views.members(quotas, usage, status)
         of = {one.name: one.quota.get("groups") or () for one in members}
         groups = views.group_views(quotas)
         found = page_of(members, wanted)
-        leases = views.lease_views(
+        leases = views.leases(
             status, everybody=True, takes=lambda name: wanted.takes(name, of.get(name, ()))
         )
         return AdminView(
             name=answer.node,
-            problem="",
-            node_problem=node["problem"] or "",
-            simulated=node["simulated"],
-            facts=", ".join(
-                part
-                for part in (
-                    f"version {node['version']}",
-                    f"runs for {duration(node['time'] - node['started'])}",
-                    views.host_memory_text(node),
-                )
-                if part
-            ),
-            gpus=views.gpu_views(status),
             groups=groups,
             known_groups=frozenset({group.group for group in groups} - {""}).union(*of.values()),
             page=found,
             environments=[views.environment_view(one) for one in found.shown],
             leases=leases[:_MOST_LEASES],
             more_leases=max(0, len(leases) - _MOST_LEASES),
-            queue=views.queue_view(status),
+            **views.node_parts(status),
         )
 
     async def _events(self, shown: Answered, wanted: views.EventFilter) -> dict[str, Any]:
@@ -198,23 +183,15 @@ class AdminHandler(AdminPage):
             return ()
 
 
-@dataclass(frozen=True, slots=True)
-class AdminView:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminView(views.NodeView):
     """An administrator's view of one node."""
 
-    name: str
-    problem: str
-    node_problem: str = ""
-    simulated: bool = False
-    facts: str = ""
-    gpus: Sequence[views.GpuView] = ()
     groups: Sequence[views.GroupView] = ()
     known_groups: frozenset[str] = frozenset()
     page: Page[Member] | None = None
     environments: Sequence[views.EnvironmentView] = ()
-    leases: Sequence[views.LeaseView] = ()
     more_leases: int = 0
-    queue: views.QueueView | None = None
 
 
 class RevokeFormHandler(AdminPage):
@@ -249,8 +226,8 @@ class RevokeFormHandler(AdminPage):
 
     async def _form(self, node: str, lease: str, reason: str, mistake: str) -> None:
         status = await self.admin_status(node, whole=True)
-        every = views.lease_views(status, everybody=True)
-        found = next((view for view in every if view.lease == lease), None)
+        every = views.leases(status, everybody=True)
+        found = next((one for one in every if one.key == lease), None)
         if found is None:
             message = "There is no such lease any more: it has ended."
             raise Refusal(NodeProblem("unknown_lease", message))
@@ -313,14 +290,14 @@ class DrainFormHandler(AdminPage):
         return bool((await self.ask(node, method, gpu=gpu, reason=reason))["changed"])
 
     async def _form(self, node: str, gpu: str | None, reason: str, mistake: str) -> None:
-        drained, every = "", list[views.GpuView]()
+        drained, every = "", list[views.Gpu]()
         if gpu is None and self.site.hosts is not None:
             await self.check_admin(node)
             known = {host.name: host for host in self.site.hosts.hosts(self.viewer)}
             drained = known[node].drained
         else:
-            every = views.gpu_views(await self.admin_status(node))
-        found = [view for view in every if gpu in (None, view.key)]
+            every = views.node_parts(await self.admin_status(node))["gpus"]
+        found = [one for one in every if gpu in (None, one.of["uuid"])]
         if gpu is not None and not found:
             raise Refusal(NodeProblem("unknown_gpu", "There is no such GPU in this node any more."))
         self.page(
@@ -331,7 +308,8 @@ class DrainFormHandler(AdminPage):
             gpus=found,
             what=found[0].title if gpu else node,
             drained=drained,
-            is_out=bool(drained) or (bool(found) and all(view.out for view in found)),
+            is_out=bool(drained)
+            or (bool(found) and all(one.of["out_of_service"] for one in found)),
             reason=reason,
             mistake=mistake,
         )

@@ -16,6 +16,7 @@ from . import hosts, views
 from .asking import Refusal, refusals
 from .csvfile import hours, to_csv
 from .page import Answered, CsvHandler, Done, Note, PageHandler, part_of
+from .shown import Shown
 from .words import duration
 
 DAYS: Final = 30
@@ -66,23 +67,16 @@ class UserHandler(PageHandler):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class OwnView:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnView(views.NodeView):
     """A person's view of one node. ``nothing`` says how to get a GPU of it, if not by code here.
 
     ``is_own``: a server or task of theirs runs there.
     """
 
-    name: str
-    problem: str
-    node_problem: str = ""
-    simulated: bool = False
     is_own: bool = False
     nothing: str = ""
-    quotas: Sequence[views.QuotaView] = ()
-    leases: Sequence[views.LeaseView] = ()
-    queue: views.QueueView | None = None
-    gpus: Sequence[views.GpuView] = ()
+    quotas: Sequence[tuple[str, Shown]] = ()
 
 
 def own_view(answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = False) -> OwnView:
@@ -92,18 +86,14 @@ def own_view(answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = F
     """
     status = answer.document
     if status is None:
-        return OwnView(answer.node, answer.problem)
+        return OwnView(name=answer.node, problem=answer.problem)
     return OwnView(
         name=answer.node,
-        problem="",
-        node_problem=status["node"]["problem"] or "",
-        simulated=status["node"]["simulated"],
         is_own=answer.node in hosts.own_hosts(known),
         nothing=hosts.nothing_text(answer.node, known),
-        quotas=() if in_pool else views.quota_views(status),
-        leases=views.lease_views(status),
-        queue=views.queue_view(status),
-        gpus=views.gpu_views(status),
+        quotas=() if in_pool else list(views.quotas(status)),
+        leases=views.leases(status),
+        **views.node_parts(status),
     )
 
 

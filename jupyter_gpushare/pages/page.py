@@ -23,9 +23,10 @@ from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.calls import DailyUsageParams
 from jupyter_gpushare.protocol.messages import Method
 
-from . import hosts, plots, views
+from . import hosts, plots
 from .asking import Asking, Refusal, refusals, said_by
 from .listing import ROWS, HostListing, host_listing
+from .shown import Shown
 from .site import write_page
 from .viewer import Pool, Viewer
 
@@ -59,7 +60,7 @@ class Answered:
 class OwnPool:
     """What a person has of the whole pool: their quotas, and how their groups stand."""
 
-    quotas: Sequence[views.QuotaView]
+    quotas: Sequence[tuple[str, Shown]]
     groups: str
 
     @classmethod

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import jinja2
-from markupsafe import Markup, escape
 from tornado import web
 
+from .shown import iso, moment, prose
 from .viewer import Pool
 
 HERE: Final = Path(__file__).resolve().parent
 STATIC: Final = HERE / "static"
 TEMPLATES: Final = HERE / "templates"
-_TYPED: Final = re.compile(r"`([^`]+)`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +72,9 @@ def make_templates(
         lstrip_blocks=True,
     )
     templates.filters["prose"] = prose
-    templates.filters["iso"] = lambda unix: _utc(unix).isoformat(timespec="seconds")
-    templates.filters["moment"] = lambda unix: f"{_utc(unix):%Y-%m-%d %H:%M} UTC"
+    templates.filters["iso"] = iso
+    templates.filters["moment"] = moment
     return templates
-
-
-def prose(text: object) -> Markup:
-    """A sentence for people, in which `what is typed` stands between backticks."""
-    return Markup(_TYPED.sub(r"<code>\1</code>", str(escape(text))))
-
-
-def _utc(unix: float) -> datetime:
-    return datetime.fromtimestamp(unix, UTC)
 
 
 def static_address(folder: str) -> Callable[[str], str]:

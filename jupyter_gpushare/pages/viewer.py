@@ -10,7 +10,7 @@ from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
 from .hosts import Host
-from .views import QuotaView
+from .shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Pool(Protocol):
     def problem(self, name: str) -> str:
         """Why a host cannot be asked; empty if it can."""
 
-    def quotas(self, viewer: Viewer) -> Sequence[QuotaView]:
-        """The viewer's own quota over all hosts, and those of servers that have their own."""
+    def quotas(self, viewer: Viewer) -> Sequence[tuple[str, Shown]]:
+        """The viewer's own quota over all hosts, and by name those of servers with their own."""
 
     def group_text(self, viewer: Viewer) -> str:
         """How the viewer's groups stand, where groups have GPUs."""

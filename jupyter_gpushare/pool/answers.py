@@ -6,17 +6,20 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, fields
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
 from .._version import __version__
+from ..node.views.compose.quotas import says as quota_says
 from ..policy.say.quotas import environment_row, group_row
 from ..policy.words.model import EnvironmentName, Reserve
 from ..protocol.calls import Call, QuotaName, QuotaParams, named_of
+from ..protocol.documents import HeldQuota
 from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
 from ..protocol.poolcalls import PoolMethod
+from ..protocol.quota import period_text
 from ..quota import made_of
 from . import core
 from .draft import Refuse
@@ -279,10 +282,18 @@ def quota_row(state: core.State, environment: EnvironmentName) -> dict[str, Any]
             "hours": hours,
             "spent": spent,
             "per": row["per"],
+            # Each host has a rolling window of its own.
+            "when": period_text(row["per"]) or "lately",
             "level": "spent" if spent >= hours else "ok",
         },
         "seen": bool(here),
     }
+
+
+def own_quota(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
+    """A person's own quota on all hosts together, and what there is to say of it."""
+    row = quota_row(state, environment)
+    return row | {"says": quota_says(cast(HeldQuota, row), None, (), None)}
 
 
 def _group(state: core.State, group: Group) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def about(document: object, *subjects: str) -> list[Document]:
 
 def text_of(said: Document, now: float) -> str:
     """One sentence in words; ``now`` is the node's time, Unix seconds."""
-    words = _plain(said.get("text", "")).split("{}")
+    words = plain(said.get("text", "")).split("{}")
     figures = [figure(one, now) for one in _rows(said, "figures")]
     figures += ["?"] * (len(words) - 1 - len(figures))
     return words[0] + "".join(map("".join, zip(figures, words[1:], strict=False)))
@@ -111,7 +111,7 @@ def _number(value: object) -> float | None:
     return float(value) if abs(value) < _MOST else None
 
 
-def _plain(text: object) -> str:
+def plain(text: object) -> str:
     """One line that no terminal takes for a command."""
     whole = str(text)[:_LONGEST]
     return "".join(sign if sign.isprintable() else " " for sign in whole)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from jupyter_gpushare.client.asking.promises import Promises
 from jupyter_gpushare.client.errors import GpuShareError, NotGranted, error_for
 from jupyter_gpushare.client.words.promises import News, Wish, clock, read_wish, share_words
-from jupyter_gpushare.protocol import holding
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
@@ -114,93 +113,6 @@ def test_a_predicted_time_is_not_said_in_the_cell() -> None:
 )
 def test_a_notice_of_nonsense_raises_nothing(told: dict[str, Any]) -> None:
     News("This cell").text(told, NOW)
-
-
-def row(**more: Any) -> dict[str, Any]:
-    promise = {"deadline": 700.0, "rate": None, "named": True, "state": "on_time", "why": None}
-    return {"promise": {**promise, "expected_end": 640.0, "share": 30, **more}}
-
-
-@pytest.mark.parametrize(
-    ("lease", "words"),
-    [
-        ({}, ""),
-        ({"promise": None}, ""),
-        (
-            row(),
-            "promised to be ready in 10 min, on time, ready in about 9 min, "
-            "30 % of the GPU's time is its own",
-        ),
-        (
-            row(state="late", why="full", expected_end=None),
-            "promised to be ready in 10 min, will not be kept: others have the rest of the GPU, "
-            "30 % of the GPU's time is its own",
-        ),
-        (
-            row(deadline=40.0, state="missed", share=0),
-            "promised to be ready 1 min ago, missed, ready in about 9 min",
-        ),
-        (row(deadline=None, rate=2.0, share=0), "promised 2 steps a second, on time"),
-        (row(named=False), "expected to be ready in 10 min, ready in about 9 min"),
-    ],
-)
-def test_a_leases_promise_in_a_table(lease: dict[str, Any], words: str) -> None:
-    assert holding.promise_text(lease, 100.0) == words
-
-
-@pytest.mark.parametrize(
-    ("progress", "words"),
-    [
-        (None, ""),
-        ({"done": 4, "total": None}, "step 4"),
-        ({"done": 4, "total": 10}, "step 4 of 10"),
-    ],
-)
-def test_how_far_it_is(progress: dict[str, Any] | None, words: str) -> None:
-    assert holding.progress_text({"progress": progress}) == words
-
-
-@pytest.mark.parametrize(
-    ("told", "words"),
-    [
-        (None, ""),
-        (
-            {"share": 30, "predicted": 60},
-            "others leave it 30 % of the GPU's compute, and 60 % are predicted",
-        ),
-        (
-            {"share": 1, "predicted": 60},
-            "others leave it next to nothing of the GPU's compute, and 60 % are predicted",
-        ),
-    ],
-)
-def test_what_others_leave_it(told: dict[str, Any] | None, words: str) -> None:
-    assert holding.compute_text({"compute": told}) == words
-    assert holding.compute_text({"compute": told, "promise": {}}) == "", "it says its own share"
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "words"),
-    [
-        (None, ""),
-        ({"kept": 0, "missed": 0, "why": []}, ""),
-        ({"kept": 1, "missed": 0, "why": []}, "1 promise kept, 0 missed"),
-        (
-            {
-                "kept": 12,
-                "missed": 3,
-                "why": [{"why": "full", "missed": 2}, {"why": "slow", "missed": 1}],
-            },
-            "12 promises kept, 3 missed (2 because others have the rest of the GPU; "
-            "1 because all of the GPU would not be enough)",
-        ),
-    ],
-)
-def test_how_many_were_kept(verdicts: dict[str, Any] | None, words: str) -> None:
-    assert holding.verdicts_text(verdicts) == words
-
-
-# -- made, heard of, over -----------------------------------------------------------------
 
 
 class FakeSession:

@@ -29,6 +29,10 @@ let fetched = 0;
 function localise(part) {
   for (const time of part.querySelectorAll('time[datetime]')) {
     const when = new Date(time.dateTime);
+    time.title = when.toLocaleString();
+    if (time.matches('.gs-span')) {
+      continue; // it says how long that is from now
+    }
     const today = when.toDateString() === new Date().toDateString();
     time.textContent = when.toLocaleString(
       undefined,
@@ -36,7 +40,6 @@ function localise(part) {
         ? { timeStyle: 'short' }
         : { dateStyle: 'short', timeStyle: 'short' }
     );
-    time.title = when.toLocaleString();
   }
 }
 

@@ -27,13 +27,14 @@ _RESERVED: Final = (
 
 
 def says(
-    quota: doc.HeldQuota, gpus: Sequence[doc.Gpu], mine: Sequence[int], free: int | None
+    quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None, mine: Sequence[int], free: int | None
 ) -> list[doc.Said]:
     """A quota; ``mine`` are bytes reserved on each of the node's ``gpus``.
 
+    ``None`` for ``gpus``: it is of several nodes together.
     ``free`` GPUs could be granted at once; ``None``: nobody counted them.
     """
-    facts = [*_held(quota, gpus), *_memory(quota, gpus, mine), *_budget(quota["budget"])]
+    facts = [*_held(quota, gpus), *_memory(quota, gpus or (), mine), *_budget(quota["budget"])]
     facts += _more(quota, free)
     each = Text("the whole GPU") if quota["memory"] is None else text("{}", size(quota["memory"]))
     facts += [
@@ -53,7 +54,7 @@ def _source(quota: doc.HeldQuota) -> str:
     return _SOURCES.get(quota["source"], quota["source"])
 
 
-def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu]) -> Iterator[doc.Said]:
+def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None) -> Iterator[doc.Said]:
     used, allowed, pool = quota["used_gpus"], quota["gpus"], quota.get("pool")
     if pool is not None:
         lent = pool["lent"]
@@ -64,7 +65,7 @@ def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu]) -> Iterator[doc.Said]:
     share = used / allowed if allowed else float(used > 0)
     tone = "bad" if used > allowed else "muted" if not allowed else "plain"
     yield said("held", f"{used} of {allowed}", tone=tone, label="GPUs", share=share)
-    if not gpus:
+    if gpus is not None and not gpus:
         yield said("advice", "This node has no GPU to share now, so code runs on the CPU.")
     elif not allowed and not used:
         words = "Your quota has no GPU, so code runs on the CPU. Ask the administrator for one."

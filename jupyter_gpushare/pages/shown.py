@@ -1,0 +1,112 @@
+"""What the node manager says of a thing, as the templates lay it out. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from markupsafe import Markup, escape
+
+from jupyter_gpushare.protocol import said
+
+Json = Mapping[str, Any]
+
+_TYPED: Final = re.compile(r"`([^`]+)`")
+#: Figures that are a moment, and those of them that are shown as how long it is from now.
+_MOMENTS: Final = frozenset({"clock", "left", "since", "about"})
+#: Subjects that the pages show in a column or a list of their own. All others are notes.
+_PLACED: Final = frozenset(
+    {"who", "what", "where", "state", "memory", "class", "held", "asks", "waited", "place"}
+    | {"ahead", "takes", "summary", "countdown", "part", "health", "tasks", "busy", "used"}
+    | {"turns", "node", "you", "others", "waits", "host_memory"}
+)
+
+
+def prose(text: object) -> Markup:
+    """A sentence for people, in which `what is typed` stands between backticks."""
+    return Markup(_TYPED.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def iso(unix: float) -> str:
+    """``2026-11-28T14:00:00+00:00``."""
+    return datetime.fromtimestamp(unix, UTC).isoformat(timespec="seconds")
+
+
+def moment(unix: float) -> str:
+    """``2026-11-28 14:00 UTC``; the page's script writes it by the reader's clock."""
+    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One sentence. ``text`` is HTML, ``plain`` the same for an attribute; ``share`` is of one."""
+
+    about: str
+    tone: str
+    text: Markup
+    plain: str
+    label: str = ""
+    hint: str = ""
+    share: float | None = None
+    kind: str = ""
+
+    @classmethod
+    def of(cls, one: Json, now: float) -> Fact:
+        """A sentence of the node manager's at its time ``now``, Unix seconds."""
+        share = one.get("share")
+        return cls(
+            about=str(one.get("about")),
+            tone=str(one.get("tone")),
+            text=_html(one, now),
+            plain=said.text_of(one, now),
+            label=str(one.get("label", "")),
+            hint=str(one.get("hint", "")),
+            share=None if share is None else min(1.0, max(0.0, float(share))),
+            kind=str(one.get("kind", "")),
+        )
+
+
+class Shown:
+    """A part of a document, and what is said of it."""
+
+    def __init__(self, of: Json, now: float) -> None:
+        self.of, self.now = of, now
+        self.facts: Final = tuple(Fact.of(one, now) for one in said.says(of))
+        #: The first fact of each subject.
+        self.first: Final = {fact.about: fact for fact in reversed(self.facts)}
+
+    def about(self, *subjects: str) -> list[Fact]:
+        """The facts of these subjects."""
+        return [fact for fact in self.facts if fact.about in subjects]
+
+    @property
+    def notes(self) -> list[Fact]:
+        """The facts that have no place of their own."""
+        return [fact for fact in self.facts if fact.about not in _PLACED]
+
+
+def shown(rows: Iterable[Json], now: float) -> list[Shown]:
+    """Several parts of a document at the node's time ``now``, Unix seconds."""
+    return [Shown(row, now) for row in rows]
+
+
+def _html(one: Json, now: float) -> Markup:
+    """A sentence, its moments marked for the page's script."""
+    words = [Markup(part) for part in prose(said.plain(one.get("text", ""))).split("{}")]
+    figures = [_figure(figure, now) for figure in one.get("figures") or ()]
+    figures += [Markup("?")] * (len(words) - 1 - len(figures))
+    pairs = zip(figures, words[1:], strict=False)
+    return Markup("").join([words[0], *(part for pair in pairs for part in pair)])
+
+
+def _figure(one: Json, now: float) -> Markup:
+    words, form = said.figure(one, now), one.get("form")
+    if form not in _MOMENTS or words == "?":
+        return escape(words)
+    at = float(one["value"])
+    if form == "clock":
+        return Markup('<time datetime="{}">{}</time>').format(iso(at), moment(at))
+    return Markup('<time datetime="{}" class="gs-span">{}</time>').format(iso(at), words)
