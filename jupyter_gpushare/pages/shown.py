@@ -21,7 +21,7 @@ _MOMENTS: Final = frozenset({"clock", "left", "since", "about"})
 _PLACED: Final = frozenset(
     {"who", "what", "where", "state", "memory", "class", "held", "asks", "waited", "place"}
     | {"ahead", "takes", "summary", "countdown", "part", "health", "tasks", "busy", "used"}
-    | {"turns", "node", "you", "others", "waits", "host_memory"}
+    | {"turns", "node", "you", "others", "waits", "host_memory", "queue"}
 )
 
 

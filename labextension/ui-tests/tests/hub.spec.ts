@@ -44,7 +44,7 @@ test('my page shows my quota, and my lease as it comes and goes', async ({
     .getByLabel('My leases')
     .getByRole('row')
     .filter({ hasText: 'train.ipynb' });
-  await expect(lease).toContainText('Idle');
+  await expect(lease).toContainText('idle for');
   await expect(quota).toContainText('1 of 1');
   await expect(quota).toContainText(/Left\s*nothing/);
   // Before axe and the camera, which inject styles that the page's policy forbids.
@@ -70,11 +70,11 @@ test('who waits sees the place in line, and who is there nobody else', async ({
   });
   await hub.do({ do: 'ask', who: 'bob', name: 'patience' });
   const page = await gpusOf('bob');
-  await expect(page.locator('main')).toContainText('You are number 1 in line.');
+  await expect(page.locator('main')).toContainText(/number 1 in line/i);
   await expect(page.locator('main')).not.toContainText('carol');
   await expect(page.locator('main')).not.toContainText('everything');
   await page.getByRole('button', { name: /^Cancel/ }).click();
-  await expect(page.locator('main')).not.toContainText('in line.');
+  await expect(page.locator('main')).not.toContainText('in line');
 });
 
 test('an administrator sees everybody, sets a quota and revokes a lease', async ({
@@ -276,7 +276,7 @@ test('a quota of a group is edited, and given back', async ({ gpusOf }) => {
   const hers = await gpusOf('s05');
   await expect(hers.getByLabel('My quota')).toContainText('group class');
   await expect(hers.getByLabel('My quota')).toContainText(
-    'GPU-hours this month'
+    /GPU-hours.*this month/
   );
   const page = await gpusOf('carol');
   await page.goto('/services/gpushare/admin');
