@@ -73,10 +73,23 @@ def answers(url: str) -> bool:
 def has_uv() -> bool:
     """Whether uv is here, after an attempt to get it."""
     uv = Path(sys.executable).parent / "uv"
-    if not uv.exists():
-        get = [sys.executable, "-m", "pip", "install", "--quiet", "--only-binary=uv", "uv>=0.9"]
-        subprocess.run([*get, "--disable-pip-version-check"], check=False)
+    if not uv.exists() and not run_pip(["--only-binary=uv", "uv>=0.9"]):
+        print("Going on without uv: pip installs the rest, which takes longer.", flush=True)
     return uv.exists()
+
+
+def run_pip(words: list[str]) -> bool:
+    """``pip install``, and whether it worked. What it warns of matters only where it did not.
+
+    It warns five times of an index that does not answer, and goes on with the others.
+    """
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*pip, *words], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        print(done.stderr, end="", file=sys.stderr, flush=True)
+    elif count := done.stderr.count("WARNING:"):
+        print(f"pip warned {count} times, of an index that did not answer, say, and went on.")
+    return done.returncode == 0
 
 
 def install(wanted: list[str], *, torchs_index: bool = False) -> int:
@@ -88,11 +101,9 @@ def install(wanted: list[str], *, torchs_index: bool = False) -> int:
         if subprocess.run([*uv, *wanted], check=False).returncode == 0:
             return 0
         print("uv could not install that; now pip tries.", file=sys.stderr, flush=True)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
-    pip += ["--disable-pip-version-check"]
     # Only PyTorch itself: what it needs is newer elsewhere.
-    pip += ["--no-deps", f"--extra-index-url={TORCH_CPU}"] if torchs_index else []
-    return subprocess.run([*pip, *wanted], check=False).returncode
+    torch = ["--no-deps", f"--extra-index-url={TORCH_CPU}"] if torchs_index else []
+    return 0 if run_pip(["--no-compile", *torch, *wanted]) else 1
 
 
 def main() -> int:
