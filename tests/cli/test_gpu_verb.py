@@ -34,14 +34,15 @@ def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode) -> None
     assert "already out of service (1 lease there)" in again.stdout
     listed = node.cli("gpu").stdout
     assert listed == node.here("gpu", "list").stdout
-    assert f"out of service (1 lease there): {WHY}" in listed
-    assert f"out of service (1 lease there): {WHY}" in node.here("status").stdout
+    assert listed.count("Out of service") == 1
+    assert f"{WHY}. 1 lease is still there." in listed
+    assert f"{WHY}. 1 lease is still there." in node.here("status").stdout
 
     waits = node.spawn("run", "--gpus", "2", "--", "true")
     row = until(lambda: node.json("status")["queue"], "it waits")[0]
     assert WHY in row["message"]
     holds.communicate("\n", timeout=30)
-    until(lambda: "(empty)" in node.here("gpu").stdout, "the GPU is empty")
+    until(lambda: "It is empty." in node.here("gpu").stdout, "the GPU is empty")
     assert waits.poll() is None
     assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: in service\n"
     assert waits.wait(30) == 0, waits.communicate()

@@ -14,9 +14,17 @@ import pytest
 from jupyter_gpushare.client.words import display
 from jupyter_gpushare.client.words.display import NotebookDisplay, TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
+from jupyter_gpushare.node.views.compose.waiting import notice_says
 
-FIRST = {"position": 2, "ahead": {"interactive": 1, "batch": 0}}
-SECOND = {"position": 1, "ahead": {"interactive": 0, "batch": 0}}
+
+def queued(position: int) -> dict[str, Any]:
+    """A notice, as the node manager composes it."""
+    ahead = {"interactive": position - 1, "batch": 0}
+    notice: Any = {"position": position, "ahead": ahead, "reason": "no_resources", "message": ""}
+    return {**notice, "time": 0.0, "says": notice_says(notice, 0.0)}
+
+
+FIRST, SECOND = queued(2), queued(1)
 
 
 class Seconds:
@@ -75,8 +83,8 @@ def test_a_terminal_has_one_line_that_is_rewritten() -> None:
     shown.done("GPUs granted.")
 
     first, second, third, last = stream.getvalue().split("\r\x1b[K")[1:]
-    assert "position 2; ahead: 1 interactive; 1 s so far (Ctrl-C leaves)" in first
-    assert "position 1; nobody is ahead; 1 s so far" in second
+    assert "Waiting: number 2 in line; 1 interactive ahead; 1 s so far (Ctrl-C leaves)" in first
+    assert "number 1 in line; nobody is ahead; 1 s so far" in second
     assert "1 min so far" in third
     assert last == "jupyter_gpushare: GPUs granted. Waited 1 min.\n"
     assert stream.getvalue().count("\n") == 1
@@ -93,8 +101,8 @@ def test_a_log_file_gets_a_line_when_something_changes_and_once_a_minute() -> No
 
     lines = stream.getvalue().split("\n")
     assert "\r" not in stream.getvalue()
-    assert ["position 2" in line for line in lines] == [True, True, False, False, False]
-    assert "position 1" in lines[2]
+    assert ["number 2" in line for line in lines] == [True, True, False, False, False]
+    assert "number 1" in lines[2]
     assert lines[3] == "jupyter_gpushare: Stopped waiting after 2 min."
 
 
@@ -198,7 +206,7 @@ def test_a_narrow_real_terminal_is_never_wrapped() -> None:
         os.close(here)
         os.close(there)
 
-    assert said == "\r\x1b[KWaiting for GPUs: position 2; 1 s so far"
+    assert said == "\r\x1b[KWaiting for GPUs: number 2 in line; 1 s so far"
 
 
 def test_in_a_notebook_nothing_is_said_between_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,7 +173,7 @@ def test_stopping_the_wait_stops_the_cell(alice: Kernel, bob: NodeClient, root: 
     alice.ok("%gpushare release")
     held = bob.request()["lease"]
     cell = alice.start("import cupy; ran = True")
-    shows(alice, cell, "Waiting for GPUs: position 1")
+    shows(alice, cell, "Waiting for GPUs: number 1 in line")
     alice.interrupt()
     error = alice.finish(cell).error()
     why = "You stopped waiting for a GPU, so this cell was not run. `%gpushare cpu` goes on without"
@@ -332,7 +332,7 @@ def test_stopping_an_import_that_waits_is_one_line(
         ("from jupyter_gpushare.client import request\nrequest()", "you stopped waiting for GPUs"),
     ):
         cell = alice.start(code)
-        shows(alice, cell, "Waiting for GPUs: position 1")
+        shows(alice, cell, "Waiting for GPUs: number 1 in line")
         alice.interrupt()
         error = alice.finish(cell).error()
         assert error["ename"] == "KeyboardInterrupt"

@@ -81,7 +81,7 @@ def test_alice_keeps_her_variables_and_gets_a_gpu_again(node: RunningNode, tmp_p
         long = bobs.start("import time\nwhile True: time.sleep(0.05)")
         until(lambda: is_in(root, "bob", "active"), "bob computes")
         cell = alices.start(f"{VISIBLE}; print(kept.sum().item())")
-        shows(alices, cell, "Waiting for GPUs: position 1")
+        shows(alices, cell, "Waiting for GPUs: number 1 in line")
         assert not cell.stream(), "the cell does not run before it has its GPU"
         bobs.interrupt()
         bobs.finish(long)
@@ -107,7 +107,7 @@ def test_interrupting_the_wait_runs_the_cell_without_a_gpu(
         status = alices.ok("%gpushare status")
         assert "parked" in status.plain(), "our own magics do not wait"
         cell = alices.start(f"{VISIBLE}; print(kept + 1)")
-        shows(alices, cell, "Waiting for GPUs: position 1")
+        shows(alices, cell, "Waiting for GPUs: number 1 in line")
         alices.interrupt()
         alices.finish(cell)
         assert cell.reply is not None
@@ -169,7 +169,7 @@ def test_the_node_manager_may_be_killed_meanwhile(node: RunningNode, tmp_path: P
             bob.request()
             until(lambda: is_in(root, "alice", "parked"), "alice parks")
             cell = alices.start(f"{VISIBLE}; print(kept)")
-            shows(alices, cell, "Waiting for GPUs: position 1")
+            shows(alices, cell, "Waiting for GPUs: number 1 in line")
             node.kill9()
         node.start()
         with node.client("root") as root:
@@ -509,7 +509,7 @@ def test_another_request_costs_nothing_until_it_is_granted(
         assert has(first, "parked")
         for line in ("%gpushare request", "%gpushare request --memory 8GiB"):
             asks = alices.start(line)
-            shows(alices, asks, "Waiting for GPUs: position 1")
+            shows(alices, asks, "Waiting for GPUs: number 1 in line")
             alices.interrupt()
             error = alices.finish(asks).error()
             assert "stays parked" in "".join(error["traceback"]), line
@@ -530,7 +530,7 @@ def test_another_request_costs_nothing_until_it_is_granted(
         # Parked, and a request that waits: it ends what was parked when it is granted.
         bobs = bob.wait(bob.ask())["lease"]
         asks = alices.start("%gpushare request --memory 4GiB")
-        shows(alices, asks, "Waiting for GPUs: position 1")
+        shows(alices, asks, "Waiting for GPUs: number 1 in line")
         bob.call(Method.RELEASE, lease=bobs)
         assert "4 GiB of 24 GiB" in alices.finish(asks).plain()
         assert other_than(second["id"])["gpus"][0]["memory"] == 4 * 2**30

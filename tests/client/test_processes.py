@@ -379,7 +379,7 @@ def test_waiting_is_told_and_ends_with_a_gpu(full: Full) -> None:
     code = "import torch\ntell(visible=visible())"
     with Running(code, full.node.socket, **full.me) as task:
         assert task.process.stderr is not None
-        assert "position 1" in task.process.stderr.readline()
+        assert "number 1 in line" in task.process.stderr.readline()
         full.give_back()
         assert task.hear()["visible"] in [gpu["uuid"] for gpu in full.grant["gpus"]]
         status, said = task.end()

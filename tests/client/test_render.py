@@ -245,10 +245,10 @@ def notice(name: str, viewer: str = "alice") -> dict[str, Any]:
 
 def test_waiting_says_place_who_is_ahead_how_long_and_why() -> None:
     line = render.waiting_line(notice("no_room", "bob"), 75)
-    ahead = "1 interactive request is ahead of you"
+    ahead = "1 interactive ahead"
     assert line == f"Waiting for GPUs: number 2 in line; {ahead}; 1 min so far"
     page = check_html(render.waiting_html(notice("no_room"), 12, "Interrupt to leave.")).text
-    for words in ("nobody is ahead of you", "No GPU is free for you now.", "Interrupt to leave."):
+    for words in ("nobody is ahead", "No GPU is free for you now.", "Interrupt to leave."):
         assert words in page
     spent = render.waiting_line(notice("gpu_hours_are_spent", "bob"), 5)
     assert "GPU-hours are spent" in spent

@@ -52,7 +52,7 @@ def test_the_first_hour(tmp_path):
             promised = same_times(said[1]) if said else ""
             if what == "waits":
                 shown = kernel.start(code)
-                until(lambda s=shown, k=kernel: k.pump() or "position 1" in seen(s), "a wait")
+                until(lambda s=shown, k=kernel: k.pump() or "number 1 in line" in seen(s), "a wait")
                 waiting = (kernel, shown, code)
                 words = re.sub(r" about 30 min;", "", promised)
                 assert words in same_times(re.sub(r" about \d+ min;", "", seen(shown)))

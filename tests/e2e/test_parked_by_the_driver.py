@@ -127,7 +127,7 @@ def test_interrupting_a_request_keeps_what_is_parked_and_its_memory(stage: Stage
         busy = runs_long(bob)
         stage.until_state("bob", "active")
         asks = alice.start("%gpushare request")
-        shows(alice, asks, "Waiting for GPUs: position 1")
+        shows(alice, asks, "Waiting for GPUs: number 1 in line")
         alice.interrupt()
         assert "stays parked" in "".join(alice.finish(asks).error()["traceback"])
         other = alice.run("%gpushare request --memory 1GiB")

@@ -113,7 +113,7 @@ def test_two_train_by_turns_where_only_one_would_fit(node: RunningNode, tmp_path
             assert gpu["reserved"] + gpu["shared"] <= gpu["memory"]
             # Between two turns nobody computes.
             until(lambda: " computes for " in text(node), "it is told")
-            assert "GPU 0 time: by turns; " in text(node)
+            assert "GPU 0: Time: by turns; " in text(node)
             granted = sum(one["gpus"][0]["memory"] for one in leases(node).values())
             assert granted > gpu["memory"], "beyond the plain sum"
         until(lambda: turn_of(node, "alice") is None, "alone again")
@@ -224,7 +224,7 @@ def test_a_holder_that_reaches_no_gate_loses_its_turn_and_it_is_said(
         until(lambda: leases(node)["alice"]["overran"], "alice overran her turn")
         bob.trains(10)
         assert leases(node)["alice"]["state"] == "active", "nothing else is taken from her"
-        assert "overran its turn" in text(node)
+        assert "did not give its turn back in time" in text(node)
 
 
 @pytest.mark.long

@@ -133,7 +133,9 @@ def waiting_line_within(notice: Document, seconds: float, advice: str, width: in
     line, so_far = waiting_line(notice, seconds), f"{duration(seconds)} so far"
     short = f"{_place(notice)[0]}; {so_far}"
     hinted = [f"{hint}; {so_far}" for hint in _hint(notice)]
-    fitting = (one for one in (f"{line} ({advice})", line, *hinted, short) if len(one) <= width)
+    brief = f"{line.replace(' for GPUs', '', 1)} ({advice})"
+    all_of_it = (f"{line} ({advice})", brief, line, *hinted, short)
+    fitting = (one for one in all_of_it if len(one) <= width)
     return next(fitting, short[:width])
 
 
@@ -331,7 +333,7 @@ def leases_section(
             text = "" if name is None else said.texts(_told(lease), now)
             notes += [f"{said.first(lease, 'what', now)}: {text}"] if text else []
     titles = (*(title for title, _about in _LEASES), "lease")
-    return Section("Leases", titles, tuple(rows), tuple(notes), "No leases: nobody holds a GPU.")
+    return Section("Leases", titles, tuple(rows), tuple(notes), "No leases. Nobody holds a GPU.")
 
 
 def short(lease: object) -> str:

@@ -151,10 +151,13 @@ def says(row: doc.Lease, near: Near, now: float) -> list[doc.Said]:
 def task_name(job: str | None, path: str | None, given: str | None, is_program: bool) -> str:
     """The name by which a person knows a task; a worker of a job goes by the job's.
 
-    ``given`` is the name that the task has for itself.
+    ``given`` is the name that the task has for itself: a program's may be chosen by its person, a
+    notebook's is as old as its kernel.
     """
     last = (path or "").rstrip("/").rpartition("/")[2]
-    return name(job or last or given or ("a program" if is_program else "a notebook"))
+    if is_program:
+        return name(job or given or last or "a program")
+    return name(job or last or given or "a notebook")
 
 
 def name_of(row: doc.Lease) -> str:

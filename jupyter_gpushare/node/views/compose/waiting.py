@@ -73,11 +73,11 @@ def _told(
 def _ahead(ahead: doc.Ahead) -> str:
     interactive, batch = ahead["interactive"], ahead["batch"]
     if interactive and batch:
-        return f"{interactive} interactive and {batch} batch requests are ahead of you"
+        return f"{interactive} interactive and {batch} batch ahead"
     if not interactive and not batch:
-        return "nobody is ahead of you"
+        return "nobody is ahead"
     kind, number = ("interactive", interactive) if interactive else ("batch", batch)
-    return f"{number} {kind} request{' is' if number == 1 else 's are'} ahead of you"
+    return f"{number} {kind} ahead"
 
 
 def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Said]:
