@@ -64,6 +64,7 @@ def test_nothing_is_said_twice():
     for page in PAGES:
         if MADE.search(text := page.read_text("utf-8")):
             continue
+        text = re.sub(r"<!-- made: .*?<!-- end -->", "", text, flags=re.DOTALL)
         for part in re.split(r"\n\n|\n(?=[|*-] |\d+\. )", text):
             words = " ".join(part.split())
             if len(words) > 150:
@@ -120,26 +121,34 @@ def test_contributing_names_all_packages_and_what_to_read_first():
     [
         ("how-to/promises.md", "How the promise is kept", r"(?s)```text\n(.*?)```"),
         ("how-to/promises.md", "When it cannot be kept", r"(?m)^\| (?!the reason)([^|-][^|]+) \|"),
+        ("panel.md", "Why is my cell not progressing?", r"(?m)^\| (\*[^|]+) \|"),
     ],
 )
 def test_what_pages_quote_of_a_status_is_what_the_node_manager_says(page, heading, quoted):
     texts = set()
     for file in (ROOT / "tests/golden/documents").glob("*.json"):
         texts |= set(re.findall(r'"text": "((?:[^"\\]|\\.)*)"', file.read_text("utf-8")))
+    # Some sentences are of situations that are not among the golden ones.
+    composer = (ROOT / "jupyter_gpushare/node/views/compose").glob("*.py")
+    texts |= {file.read_text("utf-8") for file in composer}
     said = {_without_figures(text) for text in texts}
     text = (ROOT / "docs" / page).read_text("utf-8").partition(f"## {heading}\n")[2]
-    lines = [
-        line
-        for part in re.findall(quoted, text.partition("\n## ")[0])
-        for line in part.splitlines()
-    ]
+    parts = re.findall(quoted, text.partition("\n## ")[0])
+    lines = [line.strip("*") for part in parts for line in re.split(r"\n| · ", part) if line]
     assert lines
-    assert [one for one in lines if not any(_without_figures(one) in other for other in said)] == []
+    # A front end begins a sentence with a capital where the node manager says a few words.
+    told = [(_without_figures(line), line) for line in lines]
+    assert [
+        line
+        for form, line in told
+        if not any(form in text or f"{form[0].lower()}{form[1:]}" in text for text in said)
+    ] == []
 
 
 def _without_figures(text: str) -> str:
     """A sentence with ``#`` for each figure, time and size."""
-    return re.sub(r"\{\}|\d(?:[\d.,:]*\d)?(?: (?:s|min|h|d|MiB|GiB)\b)?", "#", text)
+    figure = r"\d(?:[\d.,:]*\d)?(?: to \d+)?(?: (?:s|min|h|d|MiB|GiB)\b)?"
+    return re.sub(rf"\{{\}}|{figure}", "#", text)
 
 
 def test_each_section_that_runs_on_real_gpus_is_told():
