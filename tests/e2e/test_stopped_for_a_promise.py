@@ -190,7 +190,7 @@ def test_one_that_cannot_save_is_never_stopped_and_that_is_said(tmp_path: Path) 
     with beside(tmp_path, DEAF, **{"class": "batch"}) as scene:
         node, batch, cell = scene.node, scene.batch, scene.kernel.finish(scene.cell)
         assert (
-            "batch tasks, which did not say how they are stopped"
+            "did not say how they are stopped"
             in cell.stream("stderr") + cell.plain()
         )
         moved = [(one["state"], one["why"]) for one in records(node, "PromiseMoved", "alice")]

@@ -26,12 +26,12 @@ GIB = 1024**3
 
 #: Why a promise is late or was missed, after a colon.
 CAUSES: Final[dict[Cause, str]] = {
-    Cause.QUOTA: "your quota lets promises claim no more of a GPU",
+    Cause.QUOTA: "the quota lets promises claim no more of a GPU",
     Cause.FULL: "other tasks have the rest of the GPU, and keep it",
-    Cause.BATCH: "the rest of the GPU is with batch tasks, which did not say how they are stopped",
+    Cause.BATCH: "batch tasks have the rest of the GPU, and did not say how they are stopped",
     Cause.STOPPING: "batch tasks on the GPU save their state and stop for it now",
-    Cause.NO_TURNS: "the GPU's time cannot be shared out: it is not used by turns, or this task "
-    "has no gate",
+    Cause.NO_TURNS: "the GPU's time cannot be shared out, because it is not used by turns or the "
+    "task has no gate",
     Cause.SLOW: "its steps take so long that all of the GPU would not be enough",
     Cause.UNDONE: "it ended before all its steps were done",
 }

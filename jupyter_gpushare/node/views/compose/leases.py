@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ....policy.say.texts import CAUSES
 from ....protocol import documents as doc
 from ....protocol.holding import gpu_number
 from .text import (
@@ -114,17 +115,8 @@ _PROMISES: Final = {
     "missed": "Missed",
     "ended": "It was promised",
 }
-#: Why a promise is late or was missed; of the last day's promises too.
-WHY_LATE: Final = {
-    "quota": "the quota lets promises claim no more of a GPU",
-    "full": "other tasks have the rest of the GPU, and keep it",
-    "batch": "batch tasks have the rest of the GPU, and did not say how they are stopped",
-    "stopping": "batch tasks on the GPU save their state and stop for it now",
-    "no_turns": "the GPU's time cannot be shared out, because it is not used by turns or the task "
-    "has no gate",
-    "slow": "its steps take so long that all of the GPU would not be enough",
-    "undone": "it ended before all its steps were done",
-}
+#: Why a promise is late or was missed, by the word of a document.
+WHY_LATE: Final = {cause.value: words for cause, words in CAUSES.items()}
 
 
 @dataclass(frozen=True, slots=True)
