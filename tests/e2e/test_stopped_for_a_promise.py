@@ -189,10 +189,7 @@ def test_it_stops_for_a_promise_and_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def test_one_that_cannot_save_is_never_stopped_and_that_is_said(tmp_path: Path) -> None:
     with beside(tmp_path, DEAF, **{"class": "batch"}) as scene:
         node, batch, cell = scene.node, scene.batch, scene.kernel.finish(scene.cell)
-        assert (
-            "did not say how they are stopped"
-            in cell.stream("stderr") + cell.plain()
-        )
+        assert "did not say how they are stopped" in cell.stream("stderr") + cell.plain()
         moved = [(one["state"], one["why"]) for one in records(node, "PromiseMoved", "alice")]
         assert moved[0] == ("late", "batch")
         assert min(one["share"] for one in records(node, "ShareSet", "bob")) == LEAST
