@@ -439,14 +439,22 @@ def quota_fields() -> str:
     from jupyter_gpushare.quota import FIELDS
 
     rows = [
-        (f"`{name}`", field.label, about(name), f"`{field.null}`" if field.null else "")
+        (
+            f"`{name}`",
+            field.label,
+            about(name),
+            f"`{field.null}`" if field.null else "",
+            first_sentence(field.merge.__doc__),
+        )
         for name, field in FIELDS.items()
     ]
     return (
         "# The fields of a quota\n\nThe configuration, REST and the command line call them so (an "
         "option has `-` for `_`), and the pages by their label. The word for none is for the "
-        "command line; REST and the configuration write `null` or `None`.\n\n"
-        f"{table(('field', 'label', 'meaning', 'word for none'), rows)}"
+        "command line; REST and the configuration write `null` or `None`. The last column says "
+        "what holds for a person in several groups; the period is that of the budget that holds."
+        "\n\n"
+        f"{table(('field', 'label', 'meaning', 'word for none', 'of several groups'), rows)}"
     )
 
 

@@ -79,22 +79,22 @@ class Field:
 
 
 def most_set(values: Sequence[Any]) -> Any:
-    """The most of those that have a value: a group that has none neither allows nor forbids."""
+    """The most of those that are set."""
     return max((value for value in values if value is not None), default=None)
 
 
 def most_or_unbounded(values: Sequence[Any]) -> Any:
-    """The most; one without a value is not bounded, and nothing is more."""
+    """No bound if one of them has none, else the most."""
     return None if None in values else max(values)
 
 
 def longest(values: Sequence[Any]) -> Any:
-    """The longest time, of which 0, never, is the longest; the node's own, if one leaves it so."""
+    """The node's own if one of them does not set it, else never (0) if one does, else the longest."""
     return 0.0 if 0 in values and None not in values else most_or_unbounded(values)
 
 
 def most_reserved(values: Sequence[Any]) -> Any:
-    """The one that reserves the most, of those that are set."""
+    """The one that reserves most of those that are set."""
     said = [value for value in values if value is not None]
     return min(said, key=list(Reserve).index, default=None)
 
