@@ -89,7 +89,7 @@ def most_or_unbounded(values: Sequence[Any]) -> Any:
 
 
 def longest(values: Sequence[Any]) -> Any:
-    """The node's own if one of them does not set it, else never (0) if one does, else the longest."""
+    """The node's own if one of them leaves it so, else never (0) if one does, else the longest."""
     return 0.0 if 0 in values and None not in values else most_or_unbounded(values)
 
 
