@@ -100,7 +100,7 @@ def events() -> str:
     rows = [
         (
             f"`{name}`",
-            kind.ABOUT.title,
+            kind.ABOUT.title or kind.ABOUT.unlisted,
             "yes" if kind.DURABLE else "no",
             first_sentence(kind.__doc__),
         )
