@@ -54,9 +54,9 @@ def test_an_idle_neighbour_gives_way_to_one_that_grows(
         nvml_world.set_memory(gpu, a.pid, 10 * GIB)
         warned = bob.wait_notice(Notice.PARK_WARNING)
         assert warned["lease"] == his
-        assert "a running task on that GPU needs more memory than is left" in warned["message"]
+        assert "a task that computes on the GPU needs more memory than is left" in warned["message"]
         asked = bob.wait_notice(Notice.RECALL)
         assert (asked["lease"], asked["give"], asked["why"]) == (his, "tensors", "contended")
-        assert "a running task on its GPU needs more memory than is left" in asked["message"]
+        assert "a task that computes on the GPU needs more memory than is left" in asked["message"]
         bob.call(Method.GAVE, lease=his, give="tensors", rung="driver", memory=0)
         until(lambda: reserved(alice) == 12.5, "she has her peak and head-room")

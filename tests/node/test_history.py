@@ -73,7 +73,7 @@ def test_an_event_is_told_in_a_sentence(event: ev.Event, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", EVENTS.values(), ids=EVENTS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data())
 def test_what_the_ledger_keeps_is_listed_in_a_sentence_or_says_why_not(
     kind: type[ev.Event], data: st.DataObject
