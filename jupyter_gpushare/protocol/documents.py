@@ -26,7 +26,8 @@ Per = Annotated[str | None, Period(), meaning("per")]
 WhyEnded = Annotated[
     str | None,
     "Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), "
-    "kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered), "
+    "kernel_ended, lost (its process is gone), heartbeat_lost, refused (its quota let it wait no "
+    "longer), "
     "unused (the process that asked had ended, and no other one was on its GPUs) or rebooted; "
     "there may be more words later. null: it has not ended.",
 ]

@@ -25,7 +25,7 @@ SAID: Final[Mapping[Enum, str]] = texts.CAUSES | {
     EndReason.PROCESS_GONE: "its process has ended",
     EndReason.HEARTBEAT_LOST: "it gave no sign of life and held no GPU memory",
     EndReason.KERNEL_ENDED: "its kernel was shut down or restarted",
-    EndReason.REFUSED: "the quota was lowered while it waited",
+    EndReason.REFUSED: "its quota let it wait no longer",
     EndReason.REBOOTED: "the host was restarted",
     EndReason.UNUSED: "the process that asked has ended, and the others used no GPU",
     HolderAction.INTERRUPT: "interrupted",

@@ -515,7 +515,7 @@ export interface components {
                 environment: string | null;
                 kind: string;
                 lease: string | null;
-                /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered), unused (the process that asked had ended, and no other one was on its GPUs) or rebooted; there may be more words later. null: it has not ended. */
+                /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (its quota let it wait no longer), unused (the process that asked had ended, and no other one was on its GPUs) or rebooted; there may be more words later. null: it has not ended. */
                 reason: string | null;
                 text: string;
                 /** @description the kind in words */
@@ -705,7 +705,7 @@ export interface components {
                  */
                 why: "quota" | "full" | "batch" | "stopping" | "no_turns" | "slow" | "undone" | null;
             } | null;
-            /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (the quota was lowered), unused (the process that asked had ended, and no other one was on its GPUs) or rebooted; there may be more words later. null: it has not ended. */
+            /** @description Why a lease ended: released, cancelled (in the queue), revoked (by an administrator), kernel_ended, lost (its process is gone), heartbeat_lost, refused (its quota let it wait no longer), unused (the process that asked had ended, and no other one was on its GPUs) or rebooted; there may be more words later. null: it has not ended. */
             reason: string | null;
             /** @description Unix time, seconds */
             requested: number;
