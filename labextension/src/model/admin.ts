@@ -10,11 +10,15 @@ import type {
 } from '../api/types';
 import { formatBytes, parseBytes } from '../text/format';
 
-/** The fields of a quota without a value of their own: the node's holds where one is empty. */
-export type RuleField = Exclude<
-  keyof QuotaWish,
-  'gpus' | 'memory' | 'weight' | 'gpu_hours' | 'per'
->;
+/** The fields of a quota that this editor has beside its columns. */
+export type RuleField =
+  | 'idle_timeout'
+  | 'burst_memory'
+  | 'turn_offset'
+  | 'reserve'
+  | 'pin_turn_limit'
+  | 'interactive'
+  | 'share';
 type Rule = number | string | null;
 /** A quota's own rules, in the wire's units; `null`: as on the node. */
 export type Rules = Readonly<Record<RuleField, Rule>>;
