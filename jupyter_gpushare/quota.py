@@ -236,6 +236,19 @@ class Quota:
         most=10_000,
         since=3,
     )
+    max_wait: float | None = _field(
+        None,
+        Unit.SECONDS,
+        "Longest wait",
+        "how long a request may wait in the queue before it is refused, so that its program goes "
+        "on or ends; a parked task keeps its place",
+        most_or_unbounded,
+        null="none",
+        empty="no bound",
+        least=1,
+        later=True,
+        since=3,
+    )
 
 
 FIELDS: Final[Mapping[str, Field]] = {one.name: one.metadata["quota"] for one in fields(Quota)}

@@ -212,6 +212,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     batch = any(kind is PriorityClass.BATCH for kind, _environment in draft.state.queue.lanes)
     if rebuild.end_when_due(draft) or batch or links.line(draft.state):
         serve(draft)
+    _end_waits(draft)
     for late in tuple(plan.gave(draft.state, draft.config, draft.at)):
         draft.emit(late)
     if plan.deadline(draft.state, draft.config) <= draft.at:
@@ -221,6 +222,24 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     if draft.at - draft.state.settled_at >= draft.config.settle_interval:
         draft.emit(ev.UsageSettled(draft.at))
     return Done()
+
+
+def _end_waits(draft: Draft) -> None:
+    """Refuse the requests that have waited for as long as their quotas let them.
+
+    A parked task goes on waiting: without its place it could only be ended.
+    """
+    environments = {item.environment for item in draft.state.queue.waiting.values()}
+    longest = {one: draft.state.quotas.resolve(one)[0].max_wait for one in environments}
+    for item in tuple(draft.state.queue.waiting.values()):
+        lease, most = draft.state.leases[item.lease], longest[item.environment]
+        since = draft.at - lease.requested_at
+        if most is not None and since >= most and lease.phase is LeasePhase.QUEUED:
+            told = (
+                f"No GPU became free within {texts.span(most)}, and your quota lets a request wait "
+                "no longer (max_wait). Try again later, or ask the administrator."
+            )
+            draft.end(lease, EndReason.REFUSED, told)
 
 
 @decides(cmd.SetGranting)

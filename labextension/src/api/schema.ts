@@ -422,6 +422,8 @@ export interface components {
             idle_timeout?: number | null;
             /** @description GPUs that interactive requests may have or wait for at once; what is asked beyond them is batch; null: no bound */
             interactive?: number | null;
+            /** @description how long a request may wait in the queue before it is refused, so that its program goes on or ends; a parked task keeps its place; seconds; null: no bound */
+            max_wait?: number | null;
             /** @description that are known; null: not asked */
             members?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
@@ -826,6 +828,8 @@ export interface components {
             idle_timeout?: number | null;
             /** @description GPUs that interactive requests may have or wait for at once; what is asked beyond them is batch; null: no bound */
             interactive?: number | null;
+            /** @description how long a request may wait in the queue before it is refused, so that its program goes on or ends; a parked task keeps its place; seconds; null: no bound */
+            max_wait?: number | null;
             /** @description bytes on each GPU; null: whole GPUs */
             memory: number | null;
             /** @description the fields that an administrator set for it while the node ran; the others follow what holds without them */
@@ -900,6 +904,8 @@ export interface components {
             idle_timeout?: number | null;
             /** @description GPUs that interactive requests may have or wait for at once; what is asked beyond them is batch; null: no bound */
             interactive?: number | null;
+            /** @description how long a request may wait in the queue before it is refused, so that its program goes on or ends; a parked task keeps its place; seconds; null: no bound */
+            max_wait?: number | null;
             /** @description memory on each GPU; bytes; null: the whole GPU; or text as '8GiB'. What a wish leaves out, this or another, stays as it is. */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description what the GPU-hours are for: week, month, or the first day of a term, which goes on until the next one is set; days begin at midnight in the node's time zone; null: the node's rolling window */
