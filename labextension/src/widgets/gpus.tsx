@@ -100,16 +100,18 @@ function GpuCard(props: IGpuCard): JSX.Element {
         <span className="jp-gpushare-card-model" title={gpu.uuid}>
           {gpu.name}
         </span>
-        {about(gpu, 'health', 'turns').map(said => (
-          <span
-            key={said.about}
-            className="jp-gpushare-chip"
-            data-tone={said.tone}
-            title={said.hint}
-          >
-            <Words says={[said]} />
-          </span>
-        ))}
+        {about(gpu, 'health', 'turns')
+          .filter(({ tone }) => tone !== 'good')
+          .map(said => (
+            <span
+              key={said.about}
+              className="jp-gpushare-chip"
+              data-tone={said.tone}
+              title={said.hint}
+            >
+              <Words says={[said]} />
+            </span>
+          ))}
       </div>
       <SaidLines says={about(gpu, 'problem', 'squatter')} />
       {props.onDrain && (
@@ -135,11 +137,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
           <Details title={tasks}>
             <ul>
               {leases.map((lease, place) => (
-                <li key={lease.id ?? `other-${place}`}>
-                  <Words
-                    says={about(lease, 'who', 'what', 'state', 'memory')}
-                  />
-                </li>
+                <Resident key={lease.id ?? `other-${place}`} lease={lease} />
               ))}
             </ul>
           </Details>
@@ -183,6 +181,12 @@ function GpuCard(props: IGpuCard): JSX.Element {
       </div>
     </li>
   );
+}
+
+/** It begins with a person's name, which is written as it is. */
+function Resident(props: { lease: Lease }): JSX.Element {
+  const { lease } = props;
+  return <li>{useWords(about(lease, 'who', 'what', 'state', 'memory'))}</li>;
 }
 
 function MemoryBar(props: { gpu: Gpu }): JSX.Element {

@@ -63,14 +63,17 @@ export function QueueView(): JSX.Element {
 function MyPlace(props: { entry: Waiting }): JSX.Element {
   const { trans } = useView();
   const { entry } = props;
+  const ahead = useWords(about(entry, 'ahead'));
   const waited = useWords(about(entry, 'waited'));
   return (
     <div className="jp-gpushare-place">
       <strong>
         <Words says={about(entry, 'place')} />
       </strong>
-      <SaidLines says={about(entry, 'ahead')} />
-      <div>{trans.__('You have waited %1.', waited)}</div>
+      <div>
+        {ahead && `${capital(ahead)}. `}
+        {trans.__('You have waited %1.', waited)}
+      </div>
       <SaidLines says={about(entry, 'why')} />
       {entry.lease !== null &&
         (entry.hints ?? []).map(({ host }) => (
@@ -106,7 +109,7 @@ function QueueRow(props: { entry: Waiting }): JSX.Element {
   const place = useWords(about(entry, 'place', 'takes'));
   return (
     <li data-mine={entry.mine}>
-      {capital(trans.__('%1 · waiting %2 · %3', who, waited, place))}
+      {trans.__('%1 · waiting %2 · %3', who, waited, place)}
     </li>
   );
 }

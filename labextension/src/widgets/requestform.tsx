@@ -88,7 +88,12 @@ function RequestFormView(): JSX.Element {
               </li>
             ))}
           </ul>
-          <Facts says={about(status.quota, 'held', 'more', 'quota')} />
+          <Facts
+            says={about(status.quota, 'held', 'more', 'quota', 'left').map(
+              // Without bars: this is about what is asked for.
+              said => ({ ...said, share: undefined })
+            )}
+          />
           <p>
             {trans.__('If that is not enough, the request waits.')}{' '}
             {status.queue.length

@@ -126,7 +126,7 @@ test('all see a request that waits, and its owner may cancel it', async ({
   await shoot(bobs, 'asked-and-waits');
   // Others see that somebody waits, and not who.
   const hers = await GpuPanel.open(page);
-  await expect(hers.section('queue')).toContainText('Someone else');
+  await expect(hers.section('queue')).toContainText('someone else');
   await panel
     .lease('waits.ipynb')
     .getByRole('button', { name: 'Cancel waiting: waits.ipynb' })
