@@ -393,6 +393,8 @@ class Sheet:
             ),
             behind=sum(turn.phase is TurnPhase.WAITS for turn in turns.values()),
             quantum=self._config.quantum,
+            spent=view is not View.OTHER
+            and state.budget(lease.environment).level is BudgetLevel.SPENT,
             because="" if recall is None else recall.why.reason.because,
         )
 

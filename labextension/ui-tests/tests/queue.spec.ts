@@ -37,7 +37,7 @@ test('who waits sees why, counts down, and is told when it is granted', async ({
   );
   const queue = panel.section('queue');
   await expect(queue).toContainText('Number 2 in line');
-  await expect(queue).toContainText('1 interactive request is ahead of you');
+  await expect(queue).toContainText('1 interactive ahead.');
   await expect(queue).toContainText(
     'You asked for 1 GPU with 8 GiB. No GPU is free for you now.'
   );
@@ -56,7 +56,7 @@ test('who waits sees why, counts down, and is told when it is granted', async ({
   await expect(toolbarItem(bobs)).toHaveText('No GPU');
   await his.done(0);
   await expect(toolbarItem(carols)).toHaveText('Number 1 in line');
-  await expect(queue).toContainText('Nobody is ahead of you');
+  await expect(queue).toContainText('Nobody is ahead.');
 
   // Alice gives everything back through the menu in her toolbar.
   await toolbarItem(page).click();

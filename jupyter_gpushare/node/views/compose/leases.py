@@ -125,7 +125,7 @@ class Near:
 
     ``because``: why its memory is asked back, if it is. ``sharers`` are the same person's other
     tasks, ``computing`` those that have the turn on its GPUs, ``behind`` is how many wait for a
-    turn there, ``quantum`` seconds of a turn.
+    turn there, ``quantum`` seconds of a turn. ``spent``: its people have no GPU-hours left.
     """
 
     sharers: tuple[str, ...] = ()
@@ -133,11 +133,16 @@ class Near:
     behind: int = 0
     quantum: float = 0.0
     because: str = ""
+    spent: bool = False
 
 
 def says(row: doc.Lease, near: Near, now: float) -> list[doc.Said]:
     """All that there is to say of a lease at ``now``, Unix seconds: what it is, then notes."""
-    return [*_columns(row), *_notes(row, near, now), *(_summary(row) if row["mine"] else ())]
+    return [
+        *_columns(row, near),
+        *_notes(row, near, now),
+        *(_summary(row, near) if row["mine"] else ()),
+    ]
 
 
 def task_name(job: str | None, path: str | None, given: str | None, is_program: bool) -> str:
@@ -213,7 +218,12 @@ def _who(row: doc.Lease) -> str:
     return f"{whose} (you)" if row["mine"] else whose
 
 
-def _columns(row: doc.Lease) -> Iterator[doc.Said]:
+def _in_line(row: doc.Lease, near: Near) -> str:
+    """Where a request waits; for GPU-hours it waits in no line."""
+    return "waiting for GPU-hours" if near.spent else f"number {row['position']} in line"
+
+
+def _columns(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
     yield said("who", _who(row))
     yield said("what", name_of(row), hint=name(row["path"] or "", 500))
     if row["gpus"]:
@@ -222,7 +232,7 @@ def _columns(row: doc.Lease) -> Iterator[doc.Said]:
     begun = row["since"]
     if row["position"] is not None:
         tone, word, hint = STATES["queued"]
-        begun, word = row["requested"], f"number {row['position']} in line"
+        begun, word = row["requested"], _in_line(row, near)
     yield said("state", "{} for {}", word, since(begun), tone=tone, hint=hint)
     yield from _memory(row)
     yield said("class", row["priority_class"])
@@ -252,11 +262,11 @@ def asks(gpus: int, memory: int | None) -> Text:
     return text("{} with {}{}", count(gpus, "GPU"), size(memory), " on each" if gpus > 1 else "")
 
 
-def _summary(row: doc.Lease) -> Iterator[doc.Said]:
+def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
     """All of it in a few words, and a countdown where its GPU is about to go."""
     tone, word, _ = STATES.get(row["state"], ("plain", row["state"], ""))
     if row["position"] is not None:
-        word = f"number {row['position']} in line"
+        word = _in_line(row, near)
     parts = row["gpus"]
     if not parts:
         yield said("summary", word, tone=tone)
