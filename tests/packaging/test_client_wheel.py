@@ -86,7 +86,7 @@ def test_its_commands_work_beside_a_node_manager(light: Environment, tmp_path: P
     script = light.root / "bin" / "jupyter-gpushare"
     with LiveNode(tmp_path) as node:
         told = run(script, "status", **node.environ)
-        assert "simulated GPUs" in told
+        assert "These GPUs are simulated" in told
         shown = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
         assert run(script, "run", "--", *shown, **node.environ).startswith("GPU-")
         lone = run(script, "request", **{**node.environ, "SHELL": "/usr/bin/env"})
