@@ -22,12 +22,8 @@ export const CommandIDs = {
   restartKernel: 'gpushare:restart-kernel',
   /** Start the kernel of `{lease}` again on `{host}` of the pool; its variables are lost. */
   startElsewhere: 'gpushare:start-elsewhere',
-  /** Take `{lease}` away from its owner (administrators). */
-  revoke: 'gpushare:revoke',
-  /** Take the GPU `{gpu}` out of service, or put it back (administrators). */
-  drain: 'gpushare:drain',
   /** Open the usage charts in the main area. */
   showHistory: 'gpushare:show-history',
-  /** Open the administration in the main area (administrators). */
+  /** Open the server's pages of administration, or the form about `{gpu}` (administrators). */
   showAdmin: 'gpushare:show-admin'
 } as const;

@@ -1,4 +1,3 @@
 import './base.css';
 import './history.css';
-import './admin.css';
 import './plots.css';

@@ -6,8 +6,7 @@ import {
   formatDuration,
   formatGpuHours,
   formatRange,
-  formatShare,
-  parseBytes
+  formatShare
 } from '../text/format';
 
 const trans = nullTranslator.load('');
@@ -33,39 +32,6 @@ describe('formatBytes', () => {
   it('writes powers of 1000 where asked', () => {
     expect(formatBytes(8e9, 'decimal')).toBe('8 GB');
     expect(formatBytes(999_960, 'decimal')).toBe('1 MB');
-  });
-});
-
-describe('parseBytes', () => {
-  it.each([
-    ['8GiB', 8 * 1024 ** 3],
-    [' 16 GB ', 16e9],
-    ['512 mib', 512 * 1024 ** 2],
-    ['0.5GiB', 1024 ** 3 / 2],
-    ['1,5 GiB', 1.5 * 1024 ** 3]
-  ])('reads %s', (text, bytes) => {
-    expect(parseBytes(text)).toBe(bytes);
-  });
-
-  it.each([
-    '',
-    '8',
-    'GiB',
-    '-8GiB',
-    '0 GiB',
-    '8 XB',
-    '8GiB 3',
-    '9e9 GiB',
-    '1.2.3GiB',
-    '99999999TiB'
-  ])('refuses %j', text => {
-    expect(parseBytes(text)).toBeNull();
-  });
-
-  it('reads back what formatBytes writes', () => {
-    for (const bytes of [1024, 3 * 1024 ** 2, 24 * 1024 ** 3]) {
-      expect(parseBytes(formatBytes(bytes))).toBe(bytes);
-    }
   });
 });
 

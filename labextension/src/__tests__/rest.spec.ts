@@ -1,6 +1,6 @@
 import { ApiError, Failure, failureOf } from '../api/rest';
 import { BadAnswer } from '../api/validate';
-import { anEnvironmentQuota, aStatus } from './support/builders';
+import { aStatus } from './support/builders';
 import { FakeServer } from './support/server';
 
 const refusal = { reason: 'over_quota', message: 'Too much.' };
@@ -20,34 +20,23 @@ it('refuses an answer that is not what was promised', async () => {
 
 it('writes names into paths so that they stay one part', async () => {
   const server = new FakeServer();
-  server.on('PUT', 'quotas/a%2Fb%20c', 200, anEnvironmentQuota('a/b c'));
-  await server.api.setQuota('a/b c', { gpus: 1 });
-  expect(server.asked[0].path).toBe('quotas/a%2Fb%20c');
-  expect(server.asked[0].body).toEqual({ gpus: 1 });
+  const kept = { lease: 'a/b c', state: 'idle' };
+  server.on('POST', 'leases/a%2Fb%20c/pin', 200, kept);
+  await server.api.keep('a/b c', 60);
+  expect(server.asked[0].path).toBe('leases/a%2Fb%20c/pin');
+  expect(server.asked[0].body).toEqual({ seconds: 60 });
 });
 
 it('sends what it asks for', async () => {
   const server = new FakeServer();
   server.on('DELETE', 'leases/l1', 200, { lease: 'l1', state: 'ended' });
-  server.on('POST', 'leases/l1/revoke', 200, { lease: 'l1', state: 'ended' });
   server.on('GET', 'usage/daily', 200, { environment: 'a', days: [] });
   await server.api.release('l1');
-  await server.api.revoke('l1', 'maintenance');
-  const service = { gpu: 'GPU-1', out_of_service: null, changed: true };
-  server.on('POST', 'gpus/GPU-1/drain', 200, service);
-  server.on('POST', 'gpus/GPU-1/resume', 200, service);
-  await server.api.drain('GPU-1', 'a fan');
-  await server.api.putBack('GPU-1');
   await server.api.dailyUsage(7, -3600);
   expect(server.asked.map(({ method, path }) => `${method} ${path}`)).toEqual([
     'DELETE leases/l1',
-    'POST leases/l1/revoke',
-    'POST gpus/GPU-1/drain',
-    'POST gpus/GPU-1/resume',
     'GET usage/daily?days=7&utc_offset=-3600'
   ]);
-  expect(server.asked[1].body).toEqual({ reason: 'maintenance' });
-  expect(server.asked[2].body).toEqual({ reason: 'a fan' });
 });
 
 describe('failures', () => {

@@ -86,7 +86,7 @@ describe('GpusView', () => {
     expect(screen.getByText('GPU 1')).toBeTruthy();
   });
 
-  it('lets an administrator take a GPU out of service and put it back', () => {
+  it('leads an administrator to the form of each GPU', () => {
     const out = { reason: 'its fan is replaced', by: 'carol', leases: 0 };
     const gpus = [aGpu(0, { out_of_service: out }), aGpu(1)];
     const { ran } = show(GpusView, aStatus({ gpus, admin: true }), COMMANDS);
@@ -98,7 +98,7 @@ describe('GpusView', () => {
     );
     expect(ran).toEqual(
       gpus.map(({ uuid }) => ({
-        command: CommandIDs.drain,
+        command: CommandIDs.showAdmin,
         args: { gpu: uuid }
       }))
     );

@@ -3,17 +3,11 @@ import { ServerConnection } from '@jupyterlab/services';
 
 import type {
   DailyUsage,
-  EnvironmentQuota,
-  GpuService,
-  History,
   Kernels,
   LeaseAnswer,
   MovedKernel,
-  Quotas,
-  QuotaWish,
   Readings,
-  Status,
-  Usage
+  Status
 } from './types';
 import { BadAnswer, validated } from './validate';
 
@@ -82,43 +76,12 @@ export class GpuShareApi {
     );
   }
 
-  /** GPU-seconds by environment over the last `since` seconds. */
-  async usage(since: number): Promise<Usage> {
-    return validated('Usage', await this._ask('GET', 'usage', { since }));
-  }
-
   /** My GPU-seconds and the node's by local day, oldest first. */
   async dailyUsage(days: number, utcOffset: number): Promise<DailyUsage> {
     return validated(
       'DailyUsage',
       await this._ask('GET', 'usage/daily', { days, utc_offset: utcOffset })
     );
-  }
-
-  /** The ledger's latest events, newest first. */
-  async history(limit: number): Promise<History> {
-    return validated('History', await this._ask('GET', 'history', { limit }));
-  }
-
-  /** Every environment's quota (administrators). */
-  async quotas(): Promise<Quotas> {
-    return validated('Quotas', await this._ask('GET', 'quotas'));
-  }
-
-  /** Set an environment's quota (administrators). */
-  async setQuota(
-    environment: string,
-    wish: QuotaWish
-  ): Promise<EnvironmentQuota> {
-    return validated(
-      'Quota',
-      await this._ask('PUT', ['quotas', environment], {}, wish)
-    );
-  }
-
-  /** Take an override back, so that the configured quota holds again (administrators). */
-  async unsetQuota(environment: string): Promise<void> {
-    await this._ask('DELETE', ['quotas', environment]);
   }
 
   /** Give a lease of mine back, or leave the queue. */
@@ -157,30 +120,6 @@ export class GpuShareApi {
         {},
         seconds === undefined ? {} : { seconds }
       )
-    );
-  }
-
-  /** Take anyone's lease away; its owner reads the reason (administrators). */
-  async revoke(lease: string, reason: string): Promise<LeaseAnswer> {
-    return validated(
-      'LeaseState',
-      await this._ask('POST', ['leases', lease, 'revoke'], {}, { reason })
-    );
-  }
-
-  /** Take a GPU out of service, with a reason for waiting people (administrators). */
-  async drain(gpu: string, reason: string): Promise<GpuService> {
-    return validated(
-      'GpuService',
-      await this._ask('POST', ['gpus', gpu, 'drain'], {}, { reason })
-    );
-  }
-
-  /** Put a GPU back into service (administrators). */
-  async putBack(gpu: string): Promise<GpuService> {
-    return validated(
-      'GpuService',
-      await this._ask('POST', ['gpus', gpu, 'resume'])
     );
   }
 

@@ -20,19 +20,9 @@ export type Prediction = NonNullable<Status['predictions']>[number];
 /** The messages of the WebSocket. */
 export type Live = Schemas['Live'];
 export type Readings = Schemas['Readings'];
-export type Usage = Schemas['Usage'];
-export type UsageRow = Usage['rows'][number];
 export type DailyUsage = Schemas['DailyUsage'];
 export type Day = DailyUsage['days'][number];
-export type History = Schemas['History'];
-export type HistoryEvent = History['events'][number];
-export type Quotas = Schemas['Quotas'];
-/** One environment's quota, as an administrator sees it. */
-export type EnvironmentQuota = Schemas['Quota'];
-/** An administrator's quota for an environment. */
-export type QuotaWish = Schemas['QuotaWish'];
 export type LeaseAnswer = Schemas['LeaseState'];
-export type GpuService = Schemas['GpuService'];
 export type Kernels = Schemas['Kernels'];
 /** A kernel whose host the pool chose. */
 export type KernelElsewhere = NonNullable<Kernels['elsewhere']>[number];

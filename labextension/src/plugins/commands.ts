@@ -15,22 +15,18 @@ import { ITranslator } from '@jupyterlab/translation';
 import { closeIcon, launchIcon, refreshIcon } from '@jupyterlab/ui-components';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
-import type { Gpu, Lease } from '../api/types';
+import type { Lease } from '../api/types';
 import { CommandIDs } from '../commands';
 import { keepIcon, releaseIcon } from '../icons';
 import { canRelease, leaseOfKernel, myLeases } from '../model/derive';
 import { canKeep } from '../model/parking';
 import { type IRow, jobOf, releasable, rowsOf } from '../model/jobs';
 import { underRoot } from '../model/paths';
-import { formatDuration, gpuNumber } from '../text/format';
+import { formatDuration } from '../text/format';
 import { releaseTitle, rowGpus, rowName } from '../text/jobs';
 import { about, nameOf, wordsOf } from '../text/said';
 import { IGpuShareModel } from '../tokens';
 import { translations } from './services';
-
-/** Kept to what the server takes as a reason: see its OpenAPI document. */
-const LONGEST_REASON = 1024;
-const LONGEST_DRAIN_REASON = 256;
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:commands',
@@ -416,111 +412,6 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
             // Its session may have another kernel now.
             await app.serviceManager.sessions.refreshRunning();
           });
-        }
-      }
-    });
-
-    commands.addCommand(CommandIDs.revoke, {
-      label: trans.__('Revoke Lease…'),
-      caption: trans.__('Take a lease away from its owner'),
-      icon: closeIcon,
-      describedBy: {
-        args: {
-          type: 'object',
-          required: ['lease'],
-          properties: {
-            lease: { type: 'string', description: trans.__("The lease's id.") },
-            reason: {
-              type: 'string',
-              description: trans.__(
-                'Its owner reads this; asked for if absent.'
-              )
-            }
-          }
-        }
-      },
-      isEnabled: args =>
-        (model.snapshot.status?.admin ?? false) && chosen(args) !== null,
-      execute: async args => {
-        const lease = chosen(args);
-        const id = lease?.id;
-        if (!lease || !id) {
-          return;
-        }
-        let reason = typeof args.reason === 'string' ? args.reason : '';
-        if (!reason) {
-          const answer = await InputDialog.getText({
-            title: trans.__(
-              'Revoke the lease of %1 (%2)',
-              lease.environment ?? '?',
-              nameOf(lease)
-            ),
-            label: trans.__('Reason; its owner reads this'),
-            okLabel: trans.__('Revoke'),
-            required: true
-          });
-          reason = (answer.button.accept ? (answer.value ?? '') : '').trim();
-        }
-        if (reason) {
-          await attempt(trans.__('Revoking'), () =>
-            model.api.revoke(id, reason.slice(0, LONGEST_REASON))
-          );
-        }
-      }
-    });
-
-    const gpuOf = (args: ReadonlyPartialJSONObject): Gpu | undefined =>
-      model.snapshot.status?.gpus.find(gpu => gpu.uuid === args.gpu);
-    commands.addCommand(CommandIDs.drain, {
-      label: args =>
-        gpuOf(args)?.out_of_service
-          ? trans.__('Put GPU Back into Service')
-          : trans.__('Take GPU out of Service…'),
-      caption: trans.__(
-        'No new leases are placed on it; running code goes on until it ends'
-      ),
-      describedBy: {
-        args: {
-          type: 'object',
-          required: ['gpu'],
-          properties: {
-            gpu: { type: 'string', description: trans.__("The GPU's UUID.") },
-            reason: {
-              type: 'string',
-              description: trans.__(
-                'Everybody who waits reads this; asked for if absent.'
-              )
-            }
-          }
-        }
-      },
-      isEnabled: args =>
-        (model.snapshot.status?.admin ?? false) && gpuOf(args) !== undefined,
-      execute: async args => {
-        const gpu = gpuOf(args);
-        if (!gpu) {
-          return;
-        }
-        if (gpu.out_of_service) {
-          await attempt(trans.__('Putting the GPU back'), () =>
-            model.api.putBack(gpu.uuid)
-          );
-          return;
-        }
-        let reason = typeof args.reason === 'string' ? args.reason : '';
-        if (!reason) {
-          const answer = await InputDialog.getText({
-            title: trans.__('Take GPU %1 out of service', gpuNumber(gpu)),
-            label: trans.__('Reason; everybody who waits reads this'),
-            okLabel: trans.__('Take out of service'),
-            required: true
-          });
-          reason = (answer.button.accept ? (answer.value ?? '') : '').trim();
-        }
-        if (reason) {
-          await attempt(trans.__('Taking the GPU out of service'), () =>
-            model.api.drain(gpu.uuid, reason.slice(0, LONGEST_DRAIN_REASON))
-          );
         }
       }
     });

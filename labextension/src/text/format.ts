@@ -24,26 +24,6 @@ export function formatBytes(bytes: number, units: Units = 'binary'): string {
   return `${bytes < 0 ? '−' : ''}${rounded} ${names[place]}`;
 }
 
-/**
- * Read a size that a person typed: `8GiB`, `16 GB`, `512 MiB`, `0.5 GiB`.
- *
- * Returns bytes, or `null` where the text is no positive size. A bare number is refused: it
- * might be bytes or gigabytes. An empty text is for the caller to decide.
- */
-export function parseBytes(text: string): number | null {
-  const match = /^\s*(\d+(?:[.,]\d+)?)\s*([kmgt]i?b)\s*$/i.exec(text);
-  if (!match) {
-    return null;
-  }
-  const unit = match[2].toLowerCase();
-  const power = 'kmgt'.indexOf(unit[0]) + 1;
-  const base = unit.length === 3 ? 1024 : 1000;
-  const bytes = Math.round(
-    parseFloat(match[1].replace(',', '.')) * base ** power
-  );
-  return bytes > 0 && Number.isSafeInteger(bytes) ? bytes : null;
-}
-
 /** Write a length of time, rounded, in its two largest units: `42 s`, `30 min`, `2 h 10 min`. */
 export function formatDuration(
   seconds: number,

@@ -58,7 +58,9 @@ export function GpusView(): JSX.Element {
             onDrain={
               status.admin
                 ? () =>
-                    void commands.execute(CommandIDs.drain, { gpu: gpu.uuid })
+                    void commands.execute(CommandIDs.showAdmin, {
+                      gpu: gpu.uuid
+                    })
                 : undefined
             }
           />
@@ -77,7 +79,7 @@ interface IGpuCard {
   samples: readonly ISample[];
   /** The newest moment of the curve, Unix seconds. */
   until: number;
-  /** Take it out of service, or put it back; only for administrators. */
+  /** Open the form that takes it out of service, or puts it back; only for administrators. */
   onDrain?: () => void;
 }
 

@@ -23,7 +23,3 @@ function onDemand(
 export const HistoryView = onDemand(
   async () => (await import('./history')).HistoryView
 );
-
-export const AdminView = onDemand(
-  async () => (await import('./admin')).AdminView
-);

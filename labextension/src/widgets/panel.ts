@@ -16,7 +16,7 @@ import { BannerView } from './banner';
 import { GpusView } from './gpus';
 import { type IViewServices, ViewWidget } from './host';
 import { KernelsView } from './kernels';
-import { AdminView, HistoryView } from './lazy';
+import { HistoryView } from './lazy';
 import { LeasesView } from './leases';
 import { QueueView } from './queue';
 import { QuotaView } from './quota';
@@ -34,7 +34,7 @@ interface ISection {
 /** Which sections were opened or collapsed by hand, by name; remembered over reloads. */
 export type Expanded = Readonly<Record<string, boolean>>;
 
-/** The sidebar: quota, leases, queue, GPUs, history, and the administration for who may. */
+/** The sidebar: quota, leases, queue, GPUs and history. */
 export class GpuSharePanel extends SidePanel {
   constructor(
     private readonly _services: IViewServices,
@@ -75,7 +75,8 @@ export class GpuSharePanel extends SidePanel {
     this._add({
       name: 'gpus',
       title: trans.__('GPUs of this node'),
-      View: GpusView
+      View: GpusView,
+      command: this._ifKnown(CommandIDs.showAdmin)
     });
     this._add({
       name: 'history',
@@ -154,22 +155,8 @@ export class GpuSharePanel extends SidePanel {
     this._queue.note = waiting
       ? this._services.trans.__('%1 waiting', waiting)
       : '';
-    const admin = snapshot.status?.admin ?? false;
-    if (admin && !this._admin) {
-      this._admin = this._add({
-        name: 'admin',
-        title: this._services.trans.__('Administration'),
-        View: AdminView,
-        command: this._ifKnown(CommandIDs.showAdmin),
-        collapsed: true
-      });
-    } else if (!admin && snapshot.status && this._admin) {
-      this._admin.dispose();
-      this._admin = null;
-    }
   }
 
-  private _admin: Section | null = null;
   private readonly _queue: Section;
   private _expanded: Expanded = {};
   private readonly _expandedChanged = new Signal<this, Expanded>(this);

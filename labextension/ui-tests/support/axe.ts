@@ -1,5 +1,7 @@
 import AxeBuilder from '@axe-core/playwright';
-import { Page, expect } from '@playwright/test';
+import type { AxeResults, Result } from 'axe-core';
+import { FrameLocator, Page, expect } from '@playwright/test';
+import { readFileSync } from 'fs';
 
 /** No violation that axe calls serious or critical in what the selectors match. */
 export async function expectAccessible(
@@ -19,6 +21,23 @@ export async function expectAccessible(
     .setLegacyMode()
     .options({ resultTypes: ['violations'] })
     .analyze();
+  expectNone(violations);
+}
+
+/** The same of the page that a frame shows. */
+export async function expectFrameAccessible(
+  frame: FrameLocator
+): Promise<void> {
+  await expect(frame.locator('main')).toBeVisible();
+  const shown = await frame.owner().elementHandle();
+  const page = (await shown!.contentFrame())!;
+  // No script of the page, whose policy would forbid it.
+  await page.evaluate(readFileSync(require.resolve('axe-core'), 'utf8'));
+  const { violations } = (await page.evaluate('axe.run()')) as AxeResults;
+  expectNone(violations);
+}
+
+function expectNone(violations: Result[]): void {
   const bad = violations.filter(
     ({ impact }) => impact === 'serious' || impact === 'critical'
   );

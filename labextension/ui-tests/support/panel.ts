@@ -1,7 +1,7 @@
-import { Locator, Page, expect } from '@playwright/test';
+import { FrameLocator, Locator, Page, expect } from '@playwright/test';
 
 /** The sidebar's sections, by the name that they have in the page. */
-type Section = 'quota' | 'leases' | 'queue' | 'gpus' | 'history' | 'admin';
+type Section = 'quota' | 'leases' | 'queue' | 'gpus' | 'history';
 
 /** The GPUs panel as a person uses it. */
 export class GpuPanel {
@@ -91,6 +91,21 @@ export async function execute(
     },
     [command, args] as const
   );
+}
+
+/** The server's pages of administration, in their tab. */
+export function administrationOf(page: Page): FrameLocator {
+  return page.frameLocator('.jp-IFrame > iframe[title="GPU Administration"]');
+}
+
+/** The same, when the tab is there. */
+export async function administration(page: Page): Promise<FrameLocator> {
+  await execute(page, 'gpushare:show-admin');
+  const admin = administrationOf(page);
+  await expect(
+    admin.getByRole('heading', { name: 'GPU administration' })
+  ).toBeVisible();
+  return admin;
 }
 
 /** Change the theme, and wait until it is there. */

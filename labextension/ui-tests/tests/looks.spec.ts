@@ -1,6 +1,13 @@
-import { expectAccessible } from '../support/axe';
+import type { Locator } from '@playwright/test';
+import { expectAccessible, expectFrameAccessible } from '../support/axe';
 import { expect, test } from '../support/fixtures';
-import { execute, GpuPanel, toolbarItem, useTheme } from '../support/panel';
+import {
+  administration,
+  execute,
+  GpuPanel,
+  toolbarItem,
+  useTheme
+} from '../support/panel';
 
 const TAKE = '%gpushare request';
 const THEMES = [
@@ -8,6 +15,11 @@ const THEMES = [
   ['JupyterLab Dark', 'dark'],
   ['JupyterLab Dark High Contrast', 'high-contrast']
 ];
+
+/** What is behind its text. */
+function colourOf(what: Locator): Promise<string> {
+  return what.evaluate(node => getComputedStyle(node).backgroundColor);
+}
 
 test('everything can be read and reached in each theme', async ({
   gpushare,
@@ -39,14 +51,36 @@ test('everything can be read and reached in each theme', async ({
     await expectAccessible(page, '.jp-gpushare-page:not(.lm-mod-hidden)');
     await shoot(page, `history-${name}`);
 
-    await execute(page, 'gpushare:show-admin');
-    await shown.getByRole('button', { name: 'Edit the quota of bob' }).click();
-    await expect(shown).toContainText('of the last');
-    await expectAccessible(page, '.jp-gpushare-admin');
+    const admin = await administration(page);
+    const main = admin.locator('main');
+    await expect(admin.locator('html')).toHaveAttribute(
+      'data-bs-theme',
+      name === 'light' ? 'light' : 'dark'
+    );
+    expect(await colourOf(admin.locator('body'))).toBe(
+      await colourOf(page.locator('.jp-gpushare-panel'))
+    );
+    await expectFrameAccessible(admin);
     await shoot(page, `admin-${name}`);
-    await shown.getByRole('button', { name: 'Cancel' }).click();
+    await admin.getByRole('link', { name: 'Edit the quota of bob' }).click();
+    await expect(main).toContainText('The quota of bob');
+    await expectFrameAccessible(admin);
+    await shoot(page, `admin-quota-${name}`);
+    await admin.getByRole('link', { name: 'Cancel' }).click();
   }
   await useTheme(page, THEMES[0][0]);
+
+  // Beside the panel little is left: the page never scrolls sideways.
+  await page.setViewportSize({ width: 960, height: 800 });
+  const admin = await administration(page);
+  const [wide, there] = await admin
+    .locator('html')
+    .evaluate(page => [page.scrollWidth, page.clientWidth]);
+  expect(there).toBeLessThan(480);
+  expect(wide).toBeLessThanOrEqual(there);
+  await expectFrameAccessible(admin);
+  await shoot(page, 'admin-narrow');
+  await page.setViewportSize({ width: 1280, height: 800 });
 });
 
 test('a lease is released by the keyboard alone', async ({ open, page }) => {

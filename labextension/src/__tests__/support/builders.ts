@@ -1,13 +1,5 @@
 /** Whole documents with what a test does not care about filled in. */
-import type {
-  EnvironmentQuota,
-  Gpu,
-  Lease,
-  Quota,
-  Said,
-  Status,
-  Waiting
-} from '../../api/types';
+import type { Gpu, Lease, Quota, Said, Status, Waiting } from '../../api/types';
 
 export const GIB = 2 ** 30;
 
@@ -147,13 +139,6 @@ export function aQuota(given: Partial<Quota> = {}): Quota {
     budget: null,
     ...given
   };
-}
-
-export function anEnvironmentQuota(
-  environment: string,
-  given: Partial<EnvironmentQuota> = {}
-): EnvironmentQuota {
-  return { environment, groups: [], ...aQuota(), ...given };
 }
 
 export function aStatus(given: Partial<Status> = {}): Status {
