@@ -16,6 +16,8 @@ from .errors import RemoteProtocolError
 LONGEST_QUESTION: Final = 512
 LONGEST_ANSWER: Final = 16384
 _LONGEST_PATH: Final = 4096
+#: The metadata of an output that is true only while its cell waits.
+WAITING: Final = {"gpushare": {"waits": True}}
 
 
 class Notebook(NamedTuple):
@@ -23,6 +25,12 @@ class Notebook(NamedTuple):
 
     path: str | None = None
     wishes: Any = None
+
+
+def is_waiting(output: Any) -> bool:
+    """Whether a notebook's output says that its cell waits."""
+    metadata = output.get("metadata") if isinstance(output, dict) else None
+    return isinstance(metadata, dict) and metadata.get("gpushare") == WAITING["gpushare"]
 
 
 def question(kernel_id: str) -> bytes:

@@ -48,6 +48,7 @@ from .metrics import GpuShareCollector, Metrics
 from .notebooks import NotebookDoor
 from .otherpythons import OtherPythons
 from .pages import make_site, page_routes
+from .saved import without_waits
 
 _TELL_WITHIN = 2.0  # seconds the node manager may take to hear of a kernel's end
 
@@ -249,6 +250,8 @@ class GpuShareExtension(ExtensionApp):
             settings=self._kernel_settings(),
             log=self.log,
         )
+        contents: Any = server.contents_manager  # its hooks have no types
+        contents.register_pre_save_hook(without_waits)
         self.door = NotebookDoor(self.kernel_environment.notebook_of, self.log)
         self.kernel_environment.install()
         self.pythons = OtherPythons()

@@ -9,6 +9,7 @@ import { runningPlugin } from './plugins/running';
 import { modelPlugin, settingsPlugin } from './plugins/services';
 import { statusBarPlugin } from './plugins/statusbar';
 import { toolbarPlugin } from './plugins/toolbar';
+import { waitsPlugin } from './plugins/waits';
 
 export { IGpuShareModel, IGpuShareSettings } from './tokens';
 
@@ -23,7 +24,8 @@ const plugins: JupyterFrontEndPlugin<any>[] = [
   runningPlugin,
   toolbarPlugin,
   statusBarPlugin,
-  notificationsPlugin
+  notificationsPlugin,
+  waitsPlugin
 ];
 
 export default plugins;

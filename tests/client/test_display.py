@@ -15,6 +15,7 @@ from jupyter_gpushare.client.words import display
 from jupyter_gpushare.client.words.display import NotebookDisplay, TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.node.views.compose.waiting import notice_says
+from jupyter_gpushare.protocol.notebook import is_waiting
 
 
 def queued(position: int) -> dict[str, Any]:
@@ -49,11 +50,13 @@ class Publisher:
 
     def __init__(self) -> None:
         self.published: list[tuple[str, dict[str, Any], bool]] = []
+        self.waits: list[bool] = []
 
     def publish(
         self, data: dict[str, Any], metadata: Any, *, transient: dict[str, str], update: bool
     ) -> None:
         self.published.append((transient["display_id"], data, update))
+        self.waits.append(is_waiting({"metadata": metadata}))
 
 
 def test_a_short_wait_shows_nothing() -> None:
@@ -118,6 +121,7 @@ def test_a_notebook_has_one_display_that_changes() -> None:
 
     assert len({display_id for display_id, _, _ in publisher.published}) == 1
     assert [update for _, _, update in publisher.published] == [False, True, True, True]
+    assert publisher.waits == [True, True, True, False], "only the end may stay"
     for _, data, _ in publisher.published:
         assert set(data) == {"text/plain", "text/html"}
     assert publisher.published[-1][1]["text/plain"] == "GPUs granted. Waited 2 s."

@@ -559,25 +559,19 @@ class _Shown:
         if publisher is not None:
             times = "once" if self._times == 1 else f"{self._times} times"
             total = format_duration(self._seconds)
-            self._publish(publisher, f"Paused {times} while others computed, {total} in all.")
+            text = f"Paused {times} while others computed, {total} in all."
+            self._publish(publisher, text, waits=False)
         self._is_there, self._times, self._seconds = False, 0, 0.0
 
-    def _publish(self, publisher: Any, text: str) -> None:
+    def _publish(self, publisher: Any, text: str, *, waits: bool = True) -> None:
         if text == self._now:
             return
         self._now = text
         update, self._is_there = self._is_there, True
         from ..words.render import notice_html
 
-        try:
-            publisher.publish(
-                {"text/plain": text, "text/html": notice_html(text, good=True)},
-                metadata={},
-                transient={"display_id": self._id},
-                update=update,
-            )
-        except Exception:  # noqa: BLE001 - a front end that is gone must not end the wait
-            return
+        html = notice_html(text, good=True)
+        display.publish(publisher, text, html, self._id, update=update, waits=waits)
 
 
 def _nothing() -> None:

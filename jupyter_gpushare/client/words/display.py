@@ -127,6 +127,25 @@ def notebook_publisher() -> Any:
     return publisher if getattr(publisher, "parent_header", None) else None
 
 
+def publish(
+    publisher: Any, text: str, html: str, display_id: str, *, update: bool, waits: bool
+) -> None:
+    """Show it in one place of a cell. ``waits``: it is true only while the cell waits, and is
+    taken away where the kernel ends before it says something else.
+    """
+    from ...protocol.notebook import WAITING
+
+    try:
+        publisher.publish(
+            {"text/plain": text, "text/html": html},
+            metadata=WAITING if waits else {},
+            transient={"display_id": display_id},
+            update=update,
+        )
+    except Exception:  # noqa: BLE001 - a front end that is gone must not end the wait
+        return
+
+
 def waiting_display() -> Display:
     """The display that fits where this process runs."""
     publisher = notebook_publisher()
@@ -205,20 +224,12 @@ class NotebookDisplay:
 
         waited = render.duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
-        self._publish(line, render.notice_html(line, good=text is not None))
+        self._publish(line, render.notice_html(line, good=text is not None), waits=False)
         return True
 
-    def _publish(self, text: str, html: str) -> None:
+    def _publish(self, text: str, html: str, *, waits: bool = True) -> None:
         update, self._there = self._there, True
-        try:
-            self._publisher.publish(
-                {"text/plain": text, "text/html": html},
-                metadata={},
-                transient={"display_id": self._id},
-                update=update,
-            )
-        except Exception:  # noqa: BLE001 - a front end that is gone must not end the wait
-            return
+        publish(self._publisher, text, html, self._id, update=update, waits=waits)
 
 
 class TerminalDisplay:
