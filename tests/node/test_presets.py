@@ -9,7 +9,7 @@ import pytest
 from support.node import GIB, RunningNode
 
 from jupyter_gpushare.cli.checks import node_manager
-from jupyter_gpushare.cli.status import heading
+from jupyter_gpushare.client.words.render import status_text
 from jupyter_gpushare.node.app import NodeManagerApp
 from jupyter_gpushare.node.configuration import Policy, Quotas
 from jupyter_gpushare.node.quotas.config import NodeSize, parse_quota
@@ -61,5 +61,5 @@ def test_status_and_doctor_say_which_holds_and_what_is_set_otherwise(tmp_path: P
     assert (status["node"]["quantum"], status["node"]["idle_timeout"]) == (5, 600)
     assert (status["quota"]["gpus"], status["quota"]["memory"]) == (1, 6 * GIB)
     text = "class, but the configuration sets Policy.idle_timeout"
-    assert f"Preset: {text}." in heading(status).splitlines()
+    assert f"Preset: {text}." in status_text(status).splitlines()
     assert checks["preset"].text == text
