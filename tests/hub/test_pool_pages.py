@@ -156,7 +156,7 @@ def test_a_quota_is_edited_once_for_all_hosts(
     assert "only" not in text_of(page, "<main", "</form>")
     wish = form(carols, node="a", environment="bob", gpus="2")
     done = carols.post(f"{PREFIX}admin/quota", data=wish)
-    assert "The quota of bob is now 2 GPUs" in done.text
+    assert "The quota of bob is now GPUs: 2" in done.text
     for name in hosts:
         rows = text_of(
             carols.get(f"{PREFIX}admin?host={name}&find=bob"), 'id="users"', "</section>"
