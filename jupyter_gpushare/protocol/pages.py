@@ -34,5 +34,6 @@ def joined(pages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for name, (key, order) in _LISTS.items():
             rows = {row[key]: row for page in pages for row in page[name]}
             whole[name] = sorted(rows.values(), key=lambda row: row[order])
-        whole["more"] = pages[-1]["more"]
+        # What is not shown is said there, too; an older node manager says nothing.
+        whole |= {name: pages[-1][name] for name in ("more", "says") if name in pages[-1]}
     return whole

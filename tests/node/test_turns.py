@@ -22,7 +22,7 @@ from support.cuda import GIB, CudaWorld
 from support.node import Puppet, RunningNode, until
 from support.trainer import GO_ON, INTERRUPT, STOP, WITHIN, Trainer, now, overlaps
 
-from jupyter_gpushare.cli.status import as_text
+from jupyter_gpushare.client.words.render import status_text
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 CONFIG = (
@@ -436,7 +436,7 @@ def test_a_pinned_task_keeps_its_turn_while_the_administrator_allows_it(tmp_path
         assert len(written(bob)) <= his + 1, "he waits"
         assert turn_of(node, "bob") == "waits"
         assert leases(node)["alice"]["turn_pinned_until"] is not None
-        assert ", pinned for " in text(node), "whoever waits can see why"
+        assert "turn is pinned for " in text(node), "whoever waits can see why"
         node.restart()
         until(lambda: turn_of(node, "alice") == "holds", "and keeps it over a restart")
         assert leases(node)["alice"]["turn_pinned_until"] is not None
@@ -571,7 +571,7 @@ def test_a_task_that_never_ends_a_step_leaves_the_newcomer_queued_and_says_so(
 
 def text(node: RunningNode) -> str:
     with node.client("root") as root:
-        return as_text(root.call(Method.STATUS))
+        return status_text(root.call(Method.STATUS))
 
 
 def measured(node: RunningNode, who: str) -> int:
