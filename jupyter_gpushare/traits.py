@@ -7,10 +7,27 @@ line, the node manager, the Jupyter server and kernels.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from traitlets import Bool, Float, TraitError, TraitType, Undefined
+from traitlets import Bool, Float, HasTraits, TraitError, TraitType, Undefined
+
+from .protocol.words import did_you_mean
+
+
+def mistyped(config: Mapping[str, Any], classes: Iterable[type[HasTraits]]) -> str:
+    """A sentence about a setting of one of the ``classes`` that it does not have; empty: none.
+
+    Traitlets only warns in a line that scrolls by, and goes on without the setting.
+    """
+    for kind in classes:
+        known = kind.class_traits(config=True)
+        for name in config.get(kind.__name__, ()):
+            if name not in known and name[:1].islower():
+                hint = did_you_mean(name, known) or "."
+                return f"{kind.__name__}.{name}: there is no such setting{hint}"
+    return ""
 
 
 class Told(TraitType[Any, Any]):

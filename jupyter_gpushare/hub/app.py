@@ -29,6 +29,7 @@ from jupyter_gpushare.pool.configuration import NEEDS_CRYPTOGRAPHY, Pool
 from jupyter_gpushare.protocol import heldport, names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.parent import when_parent_ends
+from jupyter_gpushare.traits import mistyped
 
 from . import api
 from .handlers import CallbackHandler, HealthHandler, ServiceHandler, quiet_log
@@ -122,6 +123,8 @@ class GpuShareHub(JupyterApp):
         port = address.port
         if not address.hostname or port is None or "JUPYTERHUB_API_TOKEN" not in os.environ:
             raise SystemExit(NOT_ALONE)
+        if wrong := mistyped(self.config, (type(self), Pool)):
+            raise SystemExit(wrong)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -47,7 +47,7 @@ from ..protocol.address import (
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.secured import HOST_PORT
-from ..traits import Duration, Finite, word
+from ..traits import Duration, Finite, mistyped, word
 from .configuration import Connections, Hub, Policy, Quotas, Rhythm
 from .debugging import failpoint_from, recorder_to
 from .host import systemd
@@ -298,6 +298,8 @@ class NodeManagerApp(JupyterApp):
     def initialize(self, argv: Any = None) -> None:
         """The configuration, and below it the preset that it names."""
         super().initialize(argv)
+        if wrong := mistyped(self.config, (type(self), *self.classes)):
+            self.exit_with(wrong)
         self._preset: doc.Preset | None = None
         if self.preset is not None:
             self._preset = told_of(self.preset, self.config)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_gpushare.node.app import NodeManagerApp
 from jupyter_gpushare.node.quotas.config import NodeSize, configure, parse_quota
 from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, Quota
 
@@ -81,3 +83,15 @@ def test_a_part_is_one_of_the_smallest_gpu_so_that_it_fits_on_any() -> None:
 def test_without_gpus_a_configuration_is_still_read() -> None:
     command = configure(0.0, NodeSize.of([]), {"memory": 0.5}, {"g": {"gpus": "all"}}, {})
     assert command.default == Quota(0, Bytes(2 * 2**20))
+
+
+def test_a_setting_that_nothing_has_is_refused_as_a_wrong_quota_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "config.py"
+    config.write_text('c.Policy.min_idle = 1.0\nc.Policy.idle_timeot = "5m"\nc.Other.thing = 1\n')
+    with pytest.raises(SystemExit) as left:
+        NodeManagerApp().initialize([f"--config={config}"])
+    assert left.value.code == 1
+    said = "Policy.idle_timeot: there is no such setting; did you mean idle_timeout?"
+    assert said in capsys.readouterr().err
