@@ -166,7 +166,7 @@ class QuotaApp(QuotaListApp):
 
 
 def warn(answer: Mapping[str, Any]) -> None:
-    """Say on stderr what an administrator may not have meant; an older node manager says none."""
+    """Say on stderr what an administrator may not have meant."""
     for warning in answer.get("warnings", ()):
         print(f"Warning: {clean(warning)}", file=sys.stderr)
 

@@ -74,8 +74,8 @@ class UsageApp(Verb):
                         row["gpu_seconds_held"] / 3600,
                         row["gpu_seconds_busy"] / 3600,
                         percent(row["gpu_seconds_busy"], row["gpu_seconds_held"]),
-                        row.get("gpu_seconds_charged", row["gpu_seconds_held"]) / 3600,
-                        hours_of(row.get("resident_gib_seconds")),
+                        row["gpu_seconds_charged"] / 3600,
+                        row["resident_gib_seconds"] / 3600,
                         row["leases"],
                     )
                     for row in answer["rows"]
@@ -133,15 +133,10 @@ def _day(day: Mapping[str, Any]) -> tuple[Any, ...]:
         day["held"] / 3600,
         day["busy"] / 3600,
         percent(day["busy"], day["held"]),
-        day.get("charged", day["held"]) / 3600,
-        hours_of(day.get("resident_gib_seconds")),
+        day["charged"] / 3600,
+        day["resident_gib_seconds"] / 3600,
         day["leases"],
     )
-
-
-def hours_of(seconds: float | None) -> float | None:
-    """``None`` where a node manager of an older release does not say."""
-    return None if seconds is None else seconds / 3600
 
 
 def percent(part: float, whole: float) -> int:

@@ -331,13 +331,8 @@ class AdminCsvHandler(CsvHandler, AdminPage):
                 for name in ("since", "until")
             )
             for row in usage["rows"]:
-                held, busy = row["gpu_seconds_held"], row["gpu_seconds_busy"]
-                charged, resident = (
-                    row.get("gpu_seconds_charged", held),
-                    row.get("resident_gib_seconds", 0.0),
-                )
-                figures = [hours(seconds) for seconds in (held, busy)]
-                more = [hours(seconds) for seconds in (charged, resident)]
+                figures = [hours(row[f"gpu_seconds_{name}"]) for name in ("held", "busy")]
+                more = [hours(row["gpu_seconds_charged"]), hours(row["resident_gib_seconds"])]
                 name = row["environment"]
                 rows.append([answer.node, name, since, until, *figures, row["leases"], *more])
         header = ("node", "environment", "since", "until", "held_gpu_hours", "busy_gpu_hours")

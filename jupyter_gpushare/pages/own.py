@@ -166,7 +166,7 @@ class UsageCsvHandler(CsvHandler):
             for own in (document, *document.get("servers", ())):
                 for name, day in zip(names, own["days"], strict=True):
                     figures = [hours(day["held"]), hours(day["busy"]), day["leases"]]
-                    more = (day.get("charged", day["held"]), day.get("resident_gib_seconds", 0.0))
+                    more = (day["charged"], day["resident_gib_seconds"])
                     figures += [hours(seconds) for seconds in more]
                     rows.append([name, answer.node, own["environment"], *figures])
         header = (

@@ -260,8 +260,8 @@ def environment_view(one: Member) -> EnvironmentView:
 
 def _busy_text(usage: Json) -> str:
     """``3.2 busy``, and what was charged where that is not all that was held."""
-    held, resident = usage["gpu_seconds_held"], usage.get("resident_gib_seconds", 0.0)
-    charged = usage.get("gpu_seconds_charged", held)
+    held, resident = usage["gpu_seconds_held"], usage["resident_gib_seconds"]
+    charged = usage["gpu_seconds_charged"]
     words_of = [f"{words.gpu_hours(usage['gpu_seconds_busy'])} busy"]
     if held - charged >= 60.0:
         words_of += [f"{words.gpu_hours(charged)} charged", f"{resident / 3600:.1f} GiB-hours"]
@@ -284,8 +284,8 @@ class GroupView:
 
 
 def group_views(quotas: Json) -> list[GroupView]:
-    """The default quota, then the groups'; an older node manager has only the default one."""
-    return [_group_view(one) for one in (quotas["default"], *quotas.get("groups", ()))]
+    """The default quota, then the groups'."""
+    return [_group_view(one) for one in (quotas["default"], *quotas["groups"])]
 
 
 def _group_view(one: Json) -> GroupView:
@@ -386,12 +386,10 @@ def days_view(
     daily: Sequence[Json], names: Sequence[str], zone: str, *, width: int = 600, height: int = 120
 ) -> DaysView:
     """GPU-hours by day, oldest first. ``names`` are the days', ``daily`` may be of many nodes."""
-    held = [sum(document["days"][n]["held"] for document in daily) for n in range(len(names))]
-    busy = [sum(document["days"][n]["busy"] for document in daily) for n in range(len(names))]
-    counts = [sum(document["days"][n]["leases"] for document in daily) for n in range(len(names))]
-    # An older node manager does not tell what counts.
-    charged = [_all_on(daily, n, "charged", "held") for n in range(len(names))]
-    resident = [_all_on(daily, n, "resident_gib_seconds") for n in range(len(names))]
+    held, busy, counts, charged, resident = (
+        [sum(document["days"][n][figure] for document in daily) for n in range(len(names))]
+        for figure in ("held", "busy", "leases", "charged", "resident_gib_seconds")
+    )
     top = axis_top(max([*held, _LOWEST_TOP]) / 3600) * 3600
     step = width / max(1, len(names))
     columns = tuple(
@@ -419,12 +417,6 @@ def days_view(
     if sum(held) - sum(charged) >= 60.0:
         summary += f"; {words.gpu_hours(sum(charged))} count, the time of your turns"
     return DaysView(columns, width, height, f"{top / 3600:g} h", f"{summary}.", zone)
-
-
-def _all_on(daily: Sequence[Json], day: int, name: str, older: str = "") -> float:
-    """The sum of a figure on one day; ``older`` stands for it where a node does not tell it."""
-    days = [document["days"][day] for document in daily]
-    return sum(float(one.get(name, one[older] if older else 0.0)) for one in days)
 
 
 def server_days(

@@ -1009,16 +1009,12 @@ class UsageRow(TypedDict):
     environment: str
     gpu_seconds_held: Seconds
     gpu_seconds_busy: Seconds
-    gpu_seconds_charged: NotRequired[
-        Annotated[
-            Seconds,
-            "what counts towards a budget: the time of its turns on GPUs that are used by turns, "
-            "elsewhere the time held",
-        ]
+    gpu_seconds_charged: Annotated[
+        Seconds,
+        "what counts towards a budget: the time of its turns on GPUs that are used by turns, "
+        "elsewhere the time held",
     ]
-    resident_gib_seconds: NotRequired[
-        Annotated[float, "memory that was reserved for it, GiB times seconds"]
-    ]
+    resident_gib_seconds: Annotated[float, "memory that was reserved for it, GiB times seconds"]
     leases: Count
 
 
@@ -1038,16 +1034,12 @@ class UsedOnDay(TypedDict):
     held: Annotated[Seconds, "GPU-seconds"]
     busy: Annotated[Seconds, "GPU-seconds"]
     leases: Count
-    charged: NotRequired[
-        Annotated[
-            Seconds,
-            "GPU-seconds that count towards a budget: the time of its turns on GPUs that are used "
-            "by turns, elsewhere the time held",
-        ]
+    charged: Annotated[
+        Seconds,
+        "GPU-seconds that count towards a budget: the time of its turns on GPUs that are used by "
+        "turns, elsewhere the time held",
     ]
-    resident_gib_seconds: NotRequired[
-        Annotated[float, "memory that was reserved for it, GiB times seconds"]
-    ]
+    resident_gib_seconds: Annotated[float, "memory that was reserved for it, GiB times seconds"]
     node_held: Annotated[Seconds, "GPU-seconds of all"]
     node_busy: Annotated[Seconds, "GPU-seconds of all"]
     capacity: Annotated[Seconds, "GPU-seconds that the node's GPUs of now could give"]

@@ -11,7 +11,7 @@ _LISTS: Final = {"leases": ("id", "requested"), "queue": ("lease", "position")}
 
 
 def has_more(page: Mapping[str, Any]) -> bool:
-    """Whether a page follows this one. An older node manager has one page, as others have."""
+    """Whether a page follows this one. Others than administrators have one."""
     return page["admin"] and any(page.get("more", {}).values())
 
 

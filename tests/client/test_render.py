@@ -212,8 +212,9 @@ def test_what_was_used_lately_is_told() -> None:
         "since": 0.0,
         "until": 7 * 86400.0,
         "rows": [
-            {"environment": "alice", "gpu_seconds_held": 7200.0, "gpu_seconds_busy": 1800.0},
-            {"environment": "bob", "gpu_seconds_held": 1e9, "gpu_seconds_busy": 1e9},
+            {"environment": who, **{f"gpu_seconds_{one}": held for one in ("held", "charged")}}
+            | {"gpu_seconds_busy": busy}
+            for who, held, busy in (("alice", 7200.0, 1800.0), ("bob", 1e9, 1e9))
         ],
     }
     text = render.quota_text(of("busy_and_idle"), usage)

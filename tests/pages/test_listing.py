@@ -16,7 +16,8 @@ from jupyter_gpushare.pages.listing import ROWS, Listing, Member, listing, page_
 def member(name: str, *, held: int = 0, waiting: int = 0, used: int = 0, **quota: Any) -> Member:
     usual = {"gpus": 1, "memory": None, "used_gpus": used, "source": "default", "budget": None}
     seconds = quota.pop("seconds", 0.0)
-    usage = {"gpu_seconds_held": seconds, "gpu_seconds_busy": 0.0}
+    usage = {f"gpu_seconds_{name}": seconds for name in ("held", "charged")}
+    usage |= {"gpu_seconds_busy": 0.0, "resident_gib_seconds": 0.0}
     return Member(name, {**usual, **quota}, held, waiting, usage)
 
 

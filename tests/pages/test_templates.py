@@ -19,7 +19,8 @@ def render(*more: str, **view: object) -> str:
 
 
 def test_gpu_hours_of_several_servers_are_told_apart() -> None:
-    own = {"days": [{"held": 3600.0, "busy": 0.0, "leases": 1}]}
+    day = {"held": 3600.0, "busy": 0.0, "leases": 1, "charged": 3600.0, "resident_gib_seconds": 0.0}
+    own = {"days": [day]}
     told = [{**own, "servers": [{"environment": "alice/<gpu>", **own}]}, {**own, "servers": []}]
     template = hub_templates(()).get_template("gpushare/user_days.html")
 

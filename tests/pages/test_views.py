@@ -308,6 +308,7 @@ def quota(**more: Any) -> dict[str, Any]:
 
 def test_environments_are_those_with_a_quota_or_a_use() -> None:
     used = {"environment": "old", "gpu_seconds_held": 7200.0, "gpu_seconds_busy": 36.0, "leases": 1}
+    used |= {"gpu_seconds_charged": 7200.0, "resident_gib_seconds": 0.0}
     listed = {"environment": "alice", **quota(source="override")}
     default = {"gpus": 1, "memory": None, "weight": 1.0}
     status = {"leases": [{"environment": "alice", "phase": p} for p in ("held", "queued", "ended")]}
@@ -368,9 +369,15 @@ def test_gpus_in_events_are_called_by_their_number() -> None:
     assert view.text == f"got 2 GPUs, 8 GiB: GPU 0, {other}"
 
 
+def a_day(held: float = 0.0, busy: float = 0.0, **more: float) -> dict[str, float]:
+    leases = 1 if held else 0
+    told = {"held": held, "busy": busy, "leases": leases, "charged": held}
+    return {**told, "resident_gib_seconds": 0.0, **more}
+
+
 def test_days_of_all_nodes_are_added_up() -> None:
     def document(held: float) -> dict[str, Any]:
-        return {"days": [{"held": held, "busy": held / 2, "leases": 1}, {**EMPTY_DAY}]}
+        return {"days": [a_day(held, held / 2), a_day()]}
 
     names = ["2026-11-20", "2026-11-21"]
     view = views.days_view([document(3600.0), document(5400.0)], names, "UTC")
@@ -379,16 +386,13 @@ def test_days_of_all_nodes_are_added_up() -> None:
     assert (view.top, first.held_height, second.held_height) == ("2.5 h", view.height, 0)
     assert view.summary == "2.5 GPU-hours held in 2 days; code ran in 1.25 of them (50 %)."
     assert not view.nothing
-    assert (first.charged, first.resident) == ("2.5", "0.0"), "older node managers charge all"
+    assert (first.charged, first.resident) == ("2.5", "0.0")
     told = {"charged": 1800.0, "resident_gib_seconds": 7200.0}
-    turns = {"days": [{"held": 3600.0, "busy": 3600.0, "leases": 1, **told}, EMPTY_DAY]}
+    turns = {"days": [a_day(3600.0, 3600.0, **told), a_day()]}
     view = views.days_view([turns, document(3600.0)], names, "UTC")
     assert (view.columns[0].charged, view.columns[0].resident) == ("1.5", "2.0")
     assert view.summary.endswith("; 1.5 count, the time of your turns.")
-    assert views.days_view([{"days": [EMPTY_DAY]}], ["2026-11-21"], "UTC").nothing
-
-
-EMPTY_DAY = {"held": 0.0, "busy": 0.0, "leases": 0}
+    assert views.days_view([{"days": [a_day()]}], ["2026-11-21"], "UTC").nothing
 
 
 @given(st.floats(1e-6, 1e9))

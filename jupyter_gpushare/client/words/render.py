@@ -519,9 +519,7 @@ def _usage_line(status: Document, usage: Document) -> str:
         else "?"
     )
     share = f" ({busy / held:.0%})" if held > 0 else ""
-    charged = sum(
-        _hours(row.get("gpu_seconds_charged", row.get("gpu_seconds_held"))) for row in rows
-    )
+    charged = sum(_hours(row.get("gpu_seconds_charged")) for row in rows)
     turns = f"; {charged:.2f} count, the time of your turns" if held - charged >= 0.01 else ""
     return f"In the last {span}: {held:.2f} GPU-hours held, {busy:.2f} of them busy{share}{turns}."
 

@@ -17,6 +17,8 @@ const aDay = (given: Partial<Day> = {}): Day => ({
   node_held: 86400,
   node_busy: 43200,
   capacity: 172800,
+  charged: given.held ?? 7200,
+  resident_gib_seconds: 0,
   ...given
 });
 

@@ -1210,12 +1210,12 @@ export interface components {
                 /** @description seconds */
                 gpu_seconds_busy: number;
                 /** @description what counts towards a budget: the time of its turns on GPUs that are used by turns, elsewhere the time held */
-                gpu_seconds_charged?: number;
+                gpu_seconds_charged: number;
                 /** @description seconds */
                 gpu_seconds_held: number;
                 leases: number;
                 /** @description memory that was reserved for it, GiB times seconds */
-                resident_gib_seconds?: number;
+                resident_gib_seconds: number;
             }[];
             /** @description Unix time, seconds */
             since: number;
@@ -1228,7 +1228,7 @@ export interface components {
             /** @description GPU-seconds that the node's GPUs of now could give */
             capacity: number;
             /** @description GPU-seconds that count towards a budget: the time of its turns on GPUs that are used by turns, elsewhere the time held */
-            charged?: number;
+            charged: number;
             /** @description Unix time, seconds */
             end: number;
             /** @description GPU-seconds */
@@ -1239,7 +1239,7 @@ export interface components {
             /** @description GPU-seconds of all */
             node_held: number;
             /** @description memory that was reserved for it, GiB times seconds */
-            resident_gib_seconds?: number;
+            resident_gib_seconds: number;
             /** @description Unix time, seconds */
             start: number;
         };

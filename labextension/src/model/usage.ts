@@ -6,7 +6,7 @@ export interface ITotals {
   /** GPU-seconds. */
   readonly held: number;
   readonly busy: number;
-  /** What counts towards a budget; an older node manager does not tell, and counts all. */
+  /** What counts towards a budget. */
   readonly charged: number;
   /** Busy of held, from 0 to 1; `null` where nothing was held. */
   readonly share: number | null;
@@ -15,7 +15,7 @@ export interface ITotals {
 export function totals(days: readonly Day[]): ITotals {
   const held = days.reduce((sum, day) => sum + day.held, 0);
   const busy = days.reduce((sum, day) => sum + day.busy, 0);
-  const charged = days.reduce((sum, day) => sum + (day.charged ?? day.held), 0);
+  const charged = days.reduce((sum, day) => sum + day.charged, 0);
   return { held, busy, charged, share: held > 0 ? busy / held : null };
 }
 
@@ -70,8 +70,8 @@ export function usageCsv(usage: DailyUsage): string {
       hours(day.node_held),
       hours(day.node_busy),
       hours(day.capacity),
-      hours(day.charged ?? day.held),
-      hours(day.resident_gib_seconds ?? 0)
+      hours(day.charged),
+      hours(day.resident_gib_seconds)
     ])
   );
 }

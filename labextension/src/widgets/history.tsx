@@ -143,7 +143,7 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
                 <th scope="row">{dayName(day.start)}</th>
                 <td>{formatGpuHours(day.held)}</td>
                 <td>{formatGpuHours(day.busy)}</td>
-                <td>{formatGpuHours(day.charged ?? day.held)}</td>
+                <td>{formatGpuHours(day.charged)}</td>
                 <td>{formatShare(node[place].held)}</td>
                 <td>{formatShare(node[place].busy)}</td>
               </tr>
