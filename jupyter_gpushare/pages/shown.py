@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 from markupsafe import Markup, escape
@@ -70,13 +71,20 @@ class Fact:
 
 
 class Shown:
-    """A part of a document, and what is said of it."""
+    """A part of a document, and what is said of it, written when a template asks for it."""
 
     def __init__(self, of: Json, now: float) -> None:
         self.of, self.now = of, now
-        self.facts: Final = tuple(Fact.of(one, now) for one in said.says(of))
-        #: The first fact of each subject.
-        self.first: Final = {fact.about: fact for fact in reversed(self.facts)}
+
+    @cached_property
+    def facts(self) -> tuple[Fact, ...]:
+        """All that is said."""
+        return tuple(Fact.of(one, self.now) for one in said.says(self.of))
+
+    @cached_property
+    def first(self) -> Mapping[str, Fact]:
+        """The first fact of each subject."""
+        return {fact.about: fact for fact in reversed(self.facts)}
 
     def about(self, *subjects: str) -> list[Fact]:
         """The facts of these subjects."""

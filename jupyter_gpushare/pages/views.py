@@ -43,12 +43,12 @@ def bar(label: str, text: str, used: float, limit: float) -> Bar:
     return Bar(label, text, min(1.0, used / limit) if limit > 0 else float(used > 0), tone)
 
 
-#: Parts that change all the time. A page takes them when it fetches, but fetches only for other
-#: changes. Some are fields, and some are subjects of what is said.
+#: Parts that change all the time, fields and subjects of what is said. A page takes them when it
+#: fetches, but fetches only for other changes.
 _VOLATILE: Final = frozenset(
     {
         *("time", "age", "waiting", "used", "utilisation", "measured", "spent", "outlook"),
-        *("pauses", "turn_expected", "progress", "expected_end", "share", "busy"),
+        *("pauses", "turn_expected", "progress", "expected_end", "busy"),
     }
 )
 #: Figures that stay what they are while time passes; all others are measured.
@@ -57,18 +57,36 @@ _MOMENTS: Final = frozenset({"left", "since"})
 
 def fingerprint(status: Json | None) -> str:
     """A text that differs where two documents differ in what a page must show at once."""
-    return json.dumps(_lasting(status), sort_keys=True)
+    return json.dumps(_lasting(status))
 
 
 def _lasting(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        if value.get("about") in _VOLATILE or value.get("form", "left") not in _MOMENTS:
-            return None
-        return {k: _lasting(part) for k, part in value.items() if k not in _VOLATILE}
+    if isinstance(value, dict):
+        return [
+            _news(part) if name == "says" else _lasting(part)
+            for name, part in value.items()
+            if name not in _VOLATILE
+        ]
     if isinstance(value, list):
         return [_lasting(part) for part in value]
     # A moment is worked out anew in each document, and differs by less than a microsecond.
     return round(value, 1) if isinstance(value, float) else value
+
+
+def _news(says: Iterable[Json]) -> list[Any]:
+    return [
+        (
+            one["tone"],
+            one["text"],
+            [
+                round(figure["value"], 1)
+                for figure in one.get("figures", ())
+                if figure["form"] in _MOMENTS
+            ],
+        )
+        for one in says
+        if one["about"] not in _VOLATILE
+    ]
 
 
 # -- a node -----------------------------------------------------------------------------------

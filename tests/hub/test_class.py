@@ -275,7 +275,7 @@ def test_events_have_words(carol: httpx.Client, root: NodeClient) -> None:
     root.call(Method.QUOTA_SET, group="class", gpus=2)
     page = carol.get(f"{ADMIN}?kind=GroupQuotaOverridden&sort=hours")
     assert ">quota of a group set</option>" in page.text
-    assert "quota of group class set to 2 GPUs" in page.text
+    assert "quota of group class set to GPUs: 2" in page.text
     words = re.sub(r"<[^>]*>", "", page.text)
     for jargon in ("BootSeen", "ClaimMoved", "GroupQuotaOverridden", "Environment"):
         assert jargon not in words
