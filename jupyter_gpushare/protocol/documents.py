@@ -112,7 +112,7 @@ class Said(TypedDict):
     """One fact as a person reads it. The node manager words it, and front ends lay it out."""
 
     about: Annotated[str, words(*SUBJECTS), "its subject; there may be more words later"]
-    tone: Annotated[str, words(*TONES)]
+    tone: NotRequired[Annotated[str, words(*TONES), "left out: plain"]]
     text: Annotated[str, Private(), "with {} for each figure"]
     label: NotRequired[Annotated[str, "the name of the fact, where it stands in a list of facts"]]
     figures: NotRequired[list[Figure]]

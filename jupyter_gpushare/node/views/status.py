@@ -6,7 +6,7 @@ the REST API, in ``%gpushare status`` and on the command line.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -255,10 +255,17 @@ class Sheet:
         self._queue_says = of_waiting.line_says({one.value: classes[one] for one in PriorityClass})
         self._rows: dict[LeaseId, doc.Lease] = {}
         self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
+        self._held: defaultdict[EnvironmentName, list[Lease]] = defaultdict(list)
+        self._job_leases: dict[tuple[EnvironmentName, str], list[Lease]] = {}
         for lease in in_order:
-            if display_state(state, lease) is not DisplayState.ENDED:
-                for part in lease.allocations:
-                    self._there.get(part.gpu, []).append(lease)
+            if display_state(state, lease) is DisplayState.ENDED:
+                continue
+            for part in lease.allocations:
+                self._there.get(part.gpu, []).append(lease)
+            if lease.phase is LeasePhase.HELD:
+                self._held[lease.environment].append(lease)
+            if (job := lease.task.job) is not None:
+                self._job_leases.setdefault((lease.environment, job), []).append(lease)
         #: What GPUs say to those who have nothing there: administrators, and others.
         self._gpu_says: dict[tuple[GpuUuid, bool], list[doc.Said]] = {}
         self._queue = _Listing(state.leases[name] for name in self._places)
@@ -314,31 +321,27 @@ class Sheet:
             "promises": self._promises,
         }
         head["says"] = [*of_node.says(head), self._queue_says]
-        head["jobs"] = self._jobs(viewer, page)
+        head["jobs"] = self._jobs(viewer)
         return head
 
-    def _jobs(self, viewer: Viewer, page: int) -> list[doc.Job]:
-        """The jobs of which the viewer may know, on this page."""
-        found: dict[tuple[str, str], list[Lease]] = {}
-        for lease in self.leases(viewer, page)[0]:
-            job, known = lease.task.job, viewer.view(lease) is not View.OTHER
-            ended = display_state(self._state, lease) is DisplayState.ENDED
-            if job is not None and known and not ended:
-                found.setdefault((lease.environment, job), []).append(lease)
+    def _jobs(self, viewer: Viewer) -> list[doc.Job]:
+        """The jobs of which the viewer may know."""
         jobs: list[doc.Job] = []
-        for (environment, job), leases in found.items():
-            rows = [self._seen(lease, viewer.view(lease)) for lease in leases]
-            kind = leases[0].task.job_kind
-            jobs.append(
-                {
-                    "job": job,
-                    "environment": environment,
-                    "mine": rows[0]["mine"],
-                    "kind": kind,
-                    "leases": [lease.id for lease in leases],
-                    "says": of_leases.job_says(job, kind, rows),
-                }
-            )
+        for (environment, job), leases in self._job_leases.items():
+            view = viewer.view(leases[0])
+            if view is not View.OTHER:
+                rows = [self._seen(lease, view) for lease in leases]
+                kind = leases[0].task.job_kind
+                jobs.append(
+                    {
+                        "job": job,
+                        "environment": environment,
+                        "mine": view is View.OWN,
+                        "kind": kind,
+                        "leases": [lease.id for lease in leases],
+                        "says": of_leases.job_says(job, kind, rows),
+                    }
+                )
         return jobs
 
     def leases(self, viewer: Viewer, page: int = 0) -> tuple[list[Lease], int]:
@@ -366,36 +369,39 @@ class Sheet:
 
     def _near(self, lease: Lease, view: View) -> of_leases.Near:
         """What there is to know around a task."""
-        state = self._state
-        there = {
-            other.id: other
-            for part in lease.allocations
-            for other in self._there.get(part.gpu, ())
-            if other.id != lease.id
-        }
-        turns = {name: turn for name in there if (turn := state.turns.get(name)) is not None}
-        own = (
-            []
-            if view is View.OTHER
-            else [
-                other
-                for other in there.values()
-                if other.environment == lease.environment and other.phase is LeasePhase.HELD
-            ]
-        )
-        recall = state.memory_recall(lease.id)
+        recall, turns = self._state.memory_recall(lease.id), self._state.turns
+        computing: list[Lease] = []
+        behind = 0
+        if lease.id in turns:
+            there = {one.id: one for part in lease.allocations for one in self._there[part.gpu]}
+            beside = {name: turns[name].phase for name in there if name in turns}
+            beside.pop(lease.id, None)
+            computing = [there[name] for name, at in beside.items() if at is TurnPhase.HOLDS]
+            behind = sum(at is TurnPhase.WAITS for at in beside.values())
         return of_leases.Near(
-            sharers=tuple(sorted({_task_name(other) for other in own})),
+            sharers=() if view is View.OTHER else self._sharers(lease),
             computing=tuple(
-                of_gpus.whose(self._seen(there[name], self._view_beside(lease, there[name], view)))
-                for name, turn in turns.items()
-                if turn.phase is TurnPhase.HOLDS
+                of_gpus.whose(self._seen(one, self._view_beside(lease, one, view)))
+                for one in computing
             ),
-            behind=sum(turn.phase is TurnPhase.WAITS for turn in turns.values()),
+            behind=behind,
             quantum=self._config.quantum,
             spent=view is not View.OTHER
             and state.budget(lease.environment).level is BudgetLevel.SPENT,
             because="" if recall is None else recall.why.reason.because,
+        )
+
+    def _sharers(self, lease: Lease) -> tuple[str, ...]:
+        """The same person's other tasks on its GPUs, by name."""
+        gpus = {part.gpu for part in lease.allocations}
+        return tuple(
+            sorted(
+                {
+                    _task_name(other)
+                    for other in self._held[lease.environment]
+                    if other.id != lease.id and any(part.gpu in gpus for part in other.allocations)
+                }
+            )
         )
 
     @staticmethod

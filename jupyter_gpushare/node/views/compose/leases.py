@@ -138,11 +138,13 @@ class Near:
 
 def says(row: doc.Lease, near: Near, now: float) -> list[doc.Said]:
     """All that there is to say of a lease at ``now``, Unix seconds: what it is, then notes."""
-    return [
-        *_columns(row, near),
-        *_notes(row, near, now),
-        *(_summary(row, near) if row["mine"] else ()),
-    ]
+    told = [*_columns(row, near), *_notes(row, near, now)]
+    if row["mine"]:
+        return [*told, *_summary(row, near)]
+    if row["environment"] is None:  # nobody has to do anything about what is others'
+        for one in told:
+            one.pop("hint", None)
+    return told
 
 
 def task_name(job: str | None, path: str | None, given: str | None, is_program: bool) -> str:

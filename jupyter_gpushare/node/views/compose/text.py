@@ -39,6 +39,8 @@ def text(words: str, *pieces: Piece) -> Text:
 def name(given: object, most: int = 80) -> str:
     """What somebody else named: one line, not too long, and no place for a figure."""
     whole = str(given).replace("{}", "{ }")
+    if len(whole) <= most and whole.isprintable():
+        return whole
     cut = whole if len(whole) <= most else f"{whole[: most - 1]}…"
     return "".join(sign if sign.isprintable() else " " for sign in cut)
 
@@ -75,7 +77,9 @@ def said(
 ) -> doc.Said:
     """One fact."""
     told = text(words, *pieces) if isinstance(words, str) else words
-    fact: doc.Said = {"about": about, "tone": tone, "text": told.words}
+    fact: doc.Said = {"about": about, "text": told.words}
+    if tone != "plain":
+        fact["tone"] = tone
     if told.figures:
         fact["figures"] = list(told.figures)
     if share is not None:
