@@ -255,7 +255,8 @@ class Sheet:
         self._queue_says = of_waiting.line_says({one.value: classes[one] for one in PriorityClass})
         self._rows: dict[LeaseId, doc.Lease] = {}
         self._there: dict[GpuUuid, list[Lease]] = {uuid: [] for uuid in state.gpus}
-        self._held: defaultdict[EnvironmentName, list[Lease]] = defaultdict(list)
+        self._held: defaultdict[EnvironmentName, list[tuple[Lease, frozenset[GpuUuid], str]]]
+        self._held = defaultdict(list)
         self._job_leases: dict[tuple[EnvironmentName, str], list[Lease]] = {}
         for lease in in_order:
             if display_state(state, lease) is DisplayState.ENDED:
@@ -263,7 +264,8 @@ class Sheet:
             for part in lease.allocations:
                 self._there.get(part.gpu, []).append(lease)
             if lease.phase is LeasePhase.HELD:
-                self._held[lease.environment].append(lease)
+                on = frozenset(part.gpu for part in lease.allocations)
+                self._held[lease.environment].append((lease, on, _task_name(lease)))
             if (job := lease.task.job) is not None:
                 self._job_leases.setdefault((lease.environment, job), []).append(lease)
         #: What GPUs say to those who have nothing there: administrators, and others.
@@ -394,15 +396,9 @@ class Sheet:
     def _sharers(self, lease: Lease) -> tuple[str, ...]:
         """The same person's other tasks on its GPUs, by name."""
         gpus = {part.gpu for part in lease.allocations}
-        return tuple(
-            sorted(
-                {
-                    _task_name(other)
-                    for other in self._held[lease.environment]
-                    if other.id != lease.id and any(part.gpu in gpus for part in other.allocations)
-                }
-            )
-        )
+        held = self._held[lease.environment]
+        shares = (name for one, on, name in held if one is not lease and not gpus.isdisjoint(on))
+        return tuple(sorted(set(shares)))
 
     @staticmethod
     def _view_beside(lease: Lease, other: Lease, view: View) -> View:

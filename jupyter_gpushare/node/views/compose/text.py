@@ -21,6 +21,8 @@ Piece = str | int | doc.Figure | Text
 
 def text(words: str, *pieces: Piece) -> Text:
     """``words`` with ``pieces`` in the places of its ``{}``. Names keep no ``{}`` of their own."""
+    if not pieces and "{}" not in words:
+        return Text(words)
     first, *rest = words.split("{}")
     told = [first]
     figures: list[doc.Figure] = []
