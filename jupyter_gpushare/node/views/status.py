@@ -389,7 +389,7 @@ class Sheet:
             behind=behind,
             quantum=self._config.quantum,
             spent=view is not View.OTHER
-            and state.budget(lease.environment).level is BudgetLevel.SPENT,
+            and self._state.budget(lease.environment).level is BudgetLevel.SPENT,
             because="" if recall is None else recall.why.reason.because,
         )
 

@@ -984,8 +984,11 @@ export interface components {
             share?: number;
             /** @description with {} for each figure */
             text: string;
-            /** @enum {unknown} */
-            tone: "plain" | "good" | "info" | "muted" | "warn" | "bad";
+            /**
+             * @description left out: plain
+             * @enum {unknown}
+             */
+            tone?: "plain" | "good" | "info" | "muted" | "warn" | "bad";
         };
         Status: {
             /** @description whether you may administer */
