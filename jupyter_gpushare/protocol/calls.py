@@ -438,6 +438,15 @@ class TaskEndedParams:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskRenamedParams:
+    """A kernel whose notebook has another name now, as its server says."""
+
+    kernel_id: Id
+    name: Name
+    path: Annotated[str, Text(PATH)]
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaName:
     """Names a quota: an environment's, a group's, or, without either, the default one."""
 
@@ -650,6 +659,7 @@ PARAMS: Final[dict[Method, type]] = {
     Method.PREDICT: PredictParams,
     Method.HISTORY: HistoryParams,
     Method.TASK_ENDED: TaskEndedParams,
+    Method.TASK_RENAMED: TaskRenamedParams,
     Method.QUOTA_LIST: NoParams,
     Method.QUOTA_SET: QuotaParams,
     Method.QUOTA_UNSET: QuotaName,

@@ -1344,6 +1344,12 @@ class Ended(TypedDict):
     ended: Count
 
 
+class Renamed(TypedDict):
+    """How many leases have another name now."""
+
+    renamed: Count
+
+
 # -- a pool of hosts -----------------------------------------------------------------------------
 
 
@@ -1611,6 +1617,7 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.PREDICT: Predicted,
     Method.HISTORY: History,
     Method.TASK_ENDED: Ended,
+    Method.TASK_RENAMED: Renamed,
     Method.QUOTA_LIST: Quotas,
     Method.GPU_DRAIN: GpuService,
     Method.NODE_DRAIN: Changes,

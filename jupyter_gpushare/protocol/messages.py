@@ -67,6 +67,7 @@ class Method(Enum):
     PREDICT = "predict"
     HISTORY = "history"
     TASK_ENDED = "task.ended"
+    TASK_RENAMED = "task.renamed"
     QUOTA_LIST = "quota.list"
     QUOTA_SET = "quota.set"
     QUOTA_UNSET = "quota.unset"

@@ -248,6 +248,7 @@ class GpuShareExtension(ExtensionApp):
             socket=self.find,
             notebooks=lambda: self.door.path,
             settings=self._kernel_settings(),
+            renamed=self._tell_renamed,
             log=self.log,
         )
         contents: Any = server.contents_manager  # its hooks have no types
@@ -351,6 +352,18 @@ class GpuShareExtension(ExtensionApp):
         answer = await self.link.call(Method.HISTORY, limit=50, environment=environment)
         events: list[dict[str, Any]] = answer["events"]
         return events
+
+    async def _tell_renamed(self, kernel_id: str, path: str) -> None:
+        name = os.path.basename(path)
+        try:
+            await self.link.call(
+                Method.TASK_RENAMED,
+                timeout=_TELL_WITHIN,
+                **{"kernel_id": kernel_id, "name": name, "path": path},
+            )
+        except NodeProblem as problem:
+            # An older one does not know it. The next lease has the new name in any case.
+            self.log.debug("gpushare: could not tell a notebook's new name: %s", problem)
 
     async def _tell_ended(self, kernel_id: str, pid: int | None) -> None:
         try:

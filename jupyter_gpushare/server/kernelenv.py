@@ -99,7 +99,8 @@ class KernelEnvironment:
     server has none (then kernels get nothing from us and stay inert);
     ``notebooks`` the path where kernels ask for their notebooks.
     ``settings`` are further variables that apply where the environment does
-    not have them already.
+    not have them already. ``renamed`` is told a kernel's id and the new path
+    of its notebook.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class KernelEnvironment:
         socket: Callable[[], str | None],
         notebooks: Callable[[], str | None],
         settings: Mapping[str, str],
+        renamed: Callable[[str, str], Awaitable[None]],
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
         self._kernels = kernel_manager
@@ -119,6 +121,7 @@ class KernelEnvironment:
         self._socket = socket
         self._door = notebooks
         self._settings = dict(settings)
+        self._renamed = renamed
         self._log = log
         self._wrapped: list[tuple[Any, str, Callable[..., Any]]] = []
         self._at_start = {name: os.environ.get(name) for name in _OF_A_LEASE}
@@ -130,6 +133,7 @@ class KernelEnvironment:
         self._wrap(self._kernels, "pre_start_kernel", self._around_pre_start)
         self._wrap(self._kernels, "restart_kernel", self._around_restart)
         self._wrap(self._sessions, "start_kernel_for_session", self._around_session_start)
+        self._wrap(self._sessions, "update_session", self._around_session_update)
 
     def uninstall(self) -> None:
         """Remove our wrappers, except where another extension has wrapped them."""
@@ -230,6 +234,19 @@ class KernelEnvironment:
 
         return start_kernel_for_session
 
+    def _around_session_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        async def update_session(session_id: str, **changes: Any) -> Any:
+            result = await ensure_async(original(session_id, **changes))
+            if changes.get("path"):
+                with self._guard("tell a notebook's new name"):
+                    session = await ensure_async(self._sessions.get_session(session_id=session_id))
+                    if _may_be_notebook(session.get("path"), session.get("type")):
+                        place = self._place_of(session["path"])
+                        await self._renamed(session["kernel"]["id"], place)
+            return result
+
+        return update_session
+
     def _around_restart(self, original: Callable[..., Any]) -> Callable[..., Any]:
         async def restart_kernel(kernel_id: str, *args: Any, **kwargs: Any) -> Any:
             with self._guard("refresh a kernel's environment"):
@@ -305,9 +322,9 @@ class KernelEnvironment:
 
     @contextmanager
     def _guard(self, doing: str) -> Iterator[None]:
-        """A kernel starts whether or not our part of it works."""
+        """Kernels and sessions go on whether or not our part of it works."""
         try:
             yield
         except Exception:  # noqa: BLE001 - managers are pluggable: they may raise anything
-            self._log.warning("gpushare could not %s; the kernel starts without", doing)
+            self._log.warning("gpushare could not %s; it goes on without", doing)
             self._log.debug("gpushare: the reason", exc_info=True)

@@ -112,6 +112,12 @@ TABLE = [
     Row(Method.HISTORY, {"environment": f"uid-{ALICE}", "limit": 1000}, Gets.BLIND, Gets.SEES),
     Row(Method.HISTORY, {"limit": 1000}, Gets.BLIND, Gets.SEES),
     Row(Method.TASK_ENDED, {"kernel_id": "alices-kernel"}, Gets.BLIND, Gets.BLIND),
+    Row(
+        Method.TASK_RENAMED,
+        {"kernel_id": "alices-kernel", "name": "b", "path": "b"},
+        Gets.BLIND,
+        Gets.BLIND,
+    ),
     Row(Method.QUOTA_LIST, {}, Gets.FORBIDDEN, Gets.SEES),
     Row(
         Method.QUOTA_SET,

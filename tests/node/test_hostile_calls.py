@@ -60,7 +60,7 @@ TURNS = {Method.MEMORY, Method.TURN_ASK, Method.TURN_DONE}
 #: Calls that are not about a lease of one's own, tried in test_access.py.
 OTHERS = {
     *(Method.HELLO, Method.REQUEST, Method.ATTACH, Method.STATUS, Method.WATCH, Method.USAGE),
-    Method.PREDICT,
+    *(Method.PREDICT, Method.TASK_RENAMED),
     *(Method.USAGE_DAILY, Method.READINGS, Method.HISTORY, Method.TASK_ENDED, Method.QUOTA_LIST),
     *(Method.QUOTA_SET, Method.QUOTA_UNSET, Method.LEASE_REVOKE),
     *(Method.GPU_DRAIN, Method.GPU_RESUME, Method.NODE_DRAIN, Method.NODE_RESUME),

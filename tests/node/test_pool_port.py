@@ -136,6 +136,7 @@ LEAST: dict[Method, dict[str, Any]] = {
         **{"batch": 1, "iterations": 1, "inputs": 1, "peak": 1},
     },
     Method.TASK_ENDED: {"kernel_id": "k"},
+    Method.TASK_RENAMED: {"kernel_id": "k", "name": "n", "path": "n"},
 }
 
 

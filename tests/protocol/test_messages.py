@@ -59,6 +59,7 @@ from jupyter_gpushare.protocol.calls import (
     StoppableParams,
     TaskEndedParams,
     TaskParams,
+    TaskRenamedParams,
     TurnParams,
     UsageParams,
     parse_call,
@@ -209,6 +210,10 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     ),
     Method.HISTORY: ({"limit": 7}, HistoryParams(7, None)),
     Method.TASK_ENDED: ({"kernel_id": "k", "pid": 9}, TaskEndedParams("k", 9)),
+    Method.TASK_RENAMED: (
+        {"kernel_id": "k", "name": "b.ipynb", "path": "/b.ipynb"},
+        TaskRenamedParams("k", "b.ipynb", "/b.ipynb"),
+    ),
     Method.QUOTA_LIST: ({}, NoParams()),
     Method.QUOTA_SET: (
         {"environment": "e", "gpus": 1, "memory": None, "weight": 2, "burst_memory": 0.5},

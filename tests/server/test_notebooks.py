@@ -68,6 +68,23 @@ def server(shared: tuple[Home, Server]) -> Iterator[Server]:
     wait_for(lambda: not server.gpushare("status")["leases"], what="the leases' end")
 
 
+def test_a_renamed_notebook_has_its_new_name_at_once(home: Home, server: Server) -> None:
+    write(home.work / "old.ipynb", None)
+    kernel = open_as_lab_does(server, "old.ipynb")
+    kernel.run(ASK)
+    (lease,) = server.gpushare("status")["leases"]
+    assert lease["name"] == "old.ipynb"
+    (session,) = server.api.get("api/sessions").json()
+    body = {"path": "new.ipynb", "source": "old.ipynb"}
+    assert server.api.patch("api/contents/old.ipynb", json=body).status_code == 200
+    rename(server, session["id"], "new.ipynb")
+    (same,) = server.gpushare("status")["leases"]
+    assert (same["id"], same["name"]) == (lease["id"], "new.ipynb")
+    assert same["path"] == lease["path"].replace("old.ipynb", "new.ipynb")
+    events = server.gpushare("history")["events"]
+    assert "is called new.ipynb now" in [one["text"] for one in events]
+
+
 def lease(server: Server) -> dict[str, Any]:
     (found,) = server.gpushare("status")["leases"]
     return dict(found)

@@ -248,6 +248,9 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.TASK_ENDED: lambda at, who, p, _: cmd.EndKernel(
         at, who.environment, p.kernel_id, p.pid
     ),
+    msg.Method.TASK_RENAMED: lambda at, who, p, _: cmd.RenameTask(
+        at, who.environment, p.kernel_id, p.name, p.path
+    ),
     msg.Method.QUOTA_UNSET: _quota_unset,
     msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
         at, LeaseId(p.lease), p.reason, who.environment
@@ -410,6 +413,8 @@ def done_result(decision: core.Done, method: msg.Method, state: State) -> dict[s
         return {"count": decision.count}
     if method is msg.Method.TASK_ENDED:
         return {"ended": decision.count}
+    if method is msg.Method.TASK_RENAMED:
+        return {"renamed": decision.count}
     if decision.lease is None:
         return {}
     lease = state.leases.get(decision.lease)

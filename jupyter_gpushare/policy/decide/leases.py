@@ -153,3 +153,17 @@ def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
     if ended:
         serve(draft)
     return Done(count=ended)
+
+
+@decides(cmd.RenameTask)
+def _rename_task(draft: Draft, command: cmd.RenameTask) -> Decision:
+    renamed = [
+        lease
+        for name in draft.state.by_kernel.get((command.environment, command.kernel_id), ())
+        for lease in (draft.state.leases[name],)
+        if (lease.task.name, lease.task.path) != (command.name, command.path)
+    ]
+    for lease in renamed:
+        who = (draft.at, lease.id, lease.environment)
+        draft.emit(ev.TaskRenamed(*who, command.name, command.path))
+    return Done(count=len(renamed))

@@ -331,6 +331,13 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
     return put_lease(state, before, lease)
 
 
+@evolves(ev.TaskRenamed)
+def _task_renamed(state: State, event: ev.TaskRenamed) -> State:
+    before = lease_of(state, event.lease)
+    task = replace(before.task, name=event.name, path=event.path)
+    return put_lease(state, before, replace(before, task=task))
+
+
 def _not_found(state: State, lease: Lease) -> State:
     """The state in which neither the request nor the kernel of its task leads to a lease."""
     by_request, by_kernel = state.by_request, state.by_kernel

@@ -380,6 +380,16 @@ class EndKernel(Command):
 
 
 @dataclass(frozen=True, slots=True)
+class RenameTask(Command):
+    """The Jupyter server says that a kernel's notebook has another name and ``path`` now."""
+
+    environment: EnvironmentName
+    kernel_id: str
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetQuota(Command):
     """An admin sets the parts ``named`` of a quota; the others stay as they are.
 

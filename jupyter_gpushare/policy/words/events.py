@@ -479,6 +479,20 @@ class LeaseInherited(OfLease):
 
 
 @recorded(
+    "notebook renamed",
+    "is called {name} now",
+    log=debug("lease.renamed", "lease"),
+)
+class TaskRenamed(OfLease):
+    """The notebook of a lease's kernel has another name and ``path`` now."""
+
+    SINCE: ClassVar[int] = 3
+
+    name: str
+    path: str
+
+
+@recorded(
     "ledger lost",
     "the ledger is new, or an older copy: programs may present the leases that it lacks",
     log=error("ledger.lost_leases"),
