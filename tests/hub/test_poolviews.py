@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from support.pool_world import CONFIG
+
 from jupyter_gpushare.hub import poolviews
 from jupyter_gpushare.pages.hosts import HostState, Own
 from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.policy.words.model import Quota
+from jupyter_gpushare.pool.answers import own_quota
+from jupyter_gpushare.pool.core import step
 from jupyter_gpushare.pool.state import Drained, Here, Host, Out, State, Used
+from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words.hosts import Environment, Group, HostGpu, HostReport
+from jupyter_gpushare.protocol.said import text_of
 
 ALICE, GPU_SERVER, BOB = (Environment(name) for name in ("alice", "alice/gpu", "bob"))
 REPORT = HostReport(
@@ -88,3 +95,11 @@ def test_groups_say_what_they_own_use_borrow_and_leave() -> None:
     said = poolviews.group_text(shown.rows, ("b", "nobody"))
     assert said == "Your group b has 1 GPU of its own and uses 2: 1 is borrowed."
     assert poolviews.group_text(shown.rows, ()) == ""
+
+
+def test_a_quota_of_all_hosts_is_said_as_one_of_a_host() -> None:
+    configured = cmd.ConfigureQuotas(0.0, Quota(gpus=2, gpu_hours=5.0))
+    told = own_quota(step(State(), configured, CONFIG).state, ALICE)
+    words = {one["about"]: text_of(one, 0.0) for one in told["says"]}
+    assert (words["held"], words["budget"]) == ("0 of 2", "0 of 5 lately")
+    assert "advice" not in words, "it is of no node, so it does not say that the node has no GPU"
