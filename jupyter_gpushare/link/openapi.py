@@ -18,6 +18,7 @@ from jupyter_gpushare.protocol import documents as doc
 from jupyter_gpushare.protocol.messages import MOST_MEMORY, Method
 from jupyter_gpushare.protocol.secured import HOST_NAME
 from jupyter_gpushare.protocol.sizes import LEAST_MEMORY
+from jupyter_gpushare.quota import FIELDS, Field, Unit
 
 from . import rest, wishes
 from .schema import Json, components, fields, reference
@@ -76,37 +77,34 @@ _ANSWERS: Final[Mapping[str, Any]] = {
 
 def _bodies() -> Json:
     """What REST takes: a call's parameters, less those of the path, and what only people write."""
-    sizes = {"type": "integer", "minimum": LEAST_MEMORY, "maximum": MOST_MEMORY}
-    memory = [sizes, {"enum": ["8GiB", "16 GB", "512MiB", "0.5GiB"]}, {"type": "null"}]
-    share = {"type": "number", "minimum": 0, "maximum": 1}
-    burst = [share, sizes, {"enum": ["60GiB", "40 GB", "0.9"]}, {"type": "null"}]
-    wish = fields(calls.QuotaParams)
-    sized = ("memory", "burst_memory", "turn_offset")
-    about = {name: wish[name]["description"] for name in sized}
+    wish = _without(calls.QuotaParams, "whose")
+    for name, field in FIELDS.items():
+        if field.unit in _SIZES:
+            wish[name] = _sized(field, wish[name]["description"])
     return {
         "Pin": _closed(_without(calls.PinParams, "lease"), ()),
         "Revoke": _closed(_without(calls.RevokeParams, "lease"), ("reason",), wishes.TEXT_PATTERN),
         "Drain": _closed(_without(calls.DrainParams, "gpu"), ("reason",)),
-        "QuotaWish": _closed(
-            {
-                **_without(calls.QuotaParams, "whose"),
-                "memory": {
-                    "description": f"{about['memory']}; or text as '8GiB'. What a wish leaves out, "
-                    "this or another, stays as it is.",
-                    "anyOf": memory,
-                },
-                "burst_memory": {
-                    "description": f"{about['burst_memory']}; or text as '60GiB'",
-                    "anyOf": burst,
-                },
-                "turn_offset": {
-                    "description": about["turn_offset"],
-                    "anyOf": [{"type": "integer", "enum": [0]}, sizes, {"type": "null"}],
-                },
-            },
-            (),
-        ),
+        # What a wish leaves out stays as it is, or goes on following the group.
+        "QuotaWish": _closed(wish, ()) | {"minProperties": 1},
     }
+
+
+#: Texts with a unit that people write for a size, too.
+_SIZES: Final[Mapping[Unit, list[str]]] = {
+    Unit.BYTES: ["8GiB", "16 GB", "512MiB", "0.5GiB"],
+    Unit.PART: ["60GiB", "40 GB", "0.9"],
+}
+
+
+def _sized(field: Field, about: str) -> Json:
+    """A size in bytes, or as a text; below the least one there is at most 0, or a share."""
+    share = {"type": "number", "minimum": 0, "maximum": 1}
+    low = share if field.unit is Unit.PART else {"type": "integer", "enum": [0]}
+    sizes = {"type": "integer", "minimum": LEAST_MEMORY, "maximum": MOST_MEMORY}
+    texts = {"enum": _SIZES[field.unit]}
+    any_of = [*([] if field.least else [low]), sizes, texts, {"type": "null"}]
+    return {"description": f"{about}; or text as '{texts['enum'][0]}'", "anyOf": any_of}
 
 
 def _without(kind: type, name: str) -> Json:

@@ -15,6 +15,7 @@ from schemathesis import GenerationMode
 from support.jupyter import TOKEN, Home, Server
 
 from jupyter_gpushare.link import openapi
+from jupyter_gpushare.quota import FIELDS
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +122,10 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         set_now = put.json()
         assert set_now.pop("budget")["hours"] == 20
         assert set_now.pop("burst_memory") == 0
-        nulls = ("idle_timeout", "reserve", "turn_offset", "pin_turn_limit", "interactive", "share")
+        nulls = {*FIELDS} - {*body, "burst_memory"}
         assert {set_now.pop(own) for own in nulls} == {None}
+        assert (set_now.pop("own"), set_now.pop("rest")) == ([*body], "the default")
+        assert set_now.pop("gpu_hours") == 20
         assert set_now.pop("remaining") == {"gpus": 1, "memory": []}
         assert set_now.pop("own_burst_memory") is None
         assert (set_now.pop("from_groups"), set_now.pop("seen")) == ([], False)
@@ -147,4 +150,4 @@ def test_quotas_are_set_read_and_taken_back(served: Server) -> None:
         assert lifted.json()["budget"] is None, "null: no budget"
         assert served.api.delete(path).status_code == 200
     history = served.gpushare("history?limit=1000")["events"]
-    assert any("quota set to 1 GPU" in event["text"] for event in history)
+    assert any("quota set to GPUs: 1" in event["text"] for event in history)

@@ -906,7 +906,7 @@ export interface components {
             interactive?: number | null;
             /** @description how long a request may wait in the queue before it is refused, so that its program goes on or ends; a parked task keeps its place; seconds; null: no bound */
             max_wait?: number | null;
-            /** @description memory on each GPU; bytes; null: the whole GPU; or text as '8GiB'. What a wish leaves out, this or another, stays as it is. */
+            /** @description memory on each GPU; bytes; null: the whole GPU; or text as '8GiB' */
             memory?: number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description what the GPU-hours are for: week, month, or the first day of a term, which goes on until the next one is set; days begin at midnight in the node's time zone; null: the node's rolling window */
             per?: ("week" | "month" | null) | string;
@@ -919,8 +919,8 @@ export interface components {
             reserve?: "whole" | "quota" | "estimate" | null;
             /** @description hundredths of one GPU that promises (deadlines and rates that people name) may claim at once; 0: no promises; null: the node's own */
             share?: number | null;
-            /** @description head-room before the part of each later task on a GPU that is used by turns; bytes; 0: none; null: the node's own */
-            turn_offset?: 0 | number | null;
+            /** @description head-room before the part of each later task on a GPU that is used by turns; bytes; 0: none; null: the node's own; or text as '8GiB' */
+            turn_offset?: 0 | number | ("8GiB" | "16 GB" | "512MiB" | "0.5GiB") | null;
             /** @description fair share among those who wait: with weight 2 one gets twice as much as with weight 1 */
             weight?: number;
         };
