@@ -52,7 +52,7 @@ FRAGMENTS |= {"countdown", "turns"}
 def test_each_sentence_stands_alone_and_its_figures_are_known() -> None:
     for one in sentences():
         assert one["about"] in SUBJECTS, one
-        assert one["tone"] in TONES, one
+        assert one.get("tone", "plain") in TONES, one
         assert one["text"].count("{}") == len(one.get("figures", ())), one
         words = text_of(one, 1_700_000_000.0)
         assert "?" not in words, one
