@@ -7,9 +7,11 @@ Twice: as real OS users, and as one OS user in namespaces of their own, as conta
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,31 @@ def ended(client: NodeClient) -> bool:
     except (RemoteError, RemoteProtocolError, OSError):
         return True
     return False
+
+
+def test_a_server_has_the_pages_for_its_owner(
+    hub: RunningHub, alice: Person, bob: Person, carol: NodeClient
+) -> None:
+    """A server of the Hub's has XSRF tokens of its own kind."""
+    kernel = bob.start_kernel()
+    kernel.run("%gpushare request")
+    (lease,) = mine(bob)
+    with closing(bob.browser()) as browser, closing(alice.browser()) as other:
+        address = f"{bob.url}gpushare/"
+        assert other.get(address).status_code == 403
+        page = browser.get(address)
+        assert page.status_code == 200
+        assert lease["id"] in page.text
+        assert "frame-ancestors 'self'" in page.headers["content-security-policy"]
+        assert browser.get(f"{address}admin").status_code == 403
+        xsrf = re.search(r'data-xsrf="([^"]+)"', page.text)
+        assert xsrf is not None
+        form = {"lease": lease["id"]}
+        assert browser.post(f"{address}release", data=form).status_code == 403
+        assert mine(bob)
+        done = browser.post(f"{address}release", data={**form, "_xsrf": xsrf[1]})
+        assert "The GPU is released." in done.text
+    assert not mine(bob)
 
 
 def test_everybody_has_the_quota_of_their_group(
