@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..protocol.sizes import Memory, parse_memory
-from .verb import COMMAND, Refused, UsageError, WithCommand, number, option
+from .table import listing
+from .verb import COMMAND, Refused, UsageError, WithCommand, flag, number, option
 
 if TYPE_CHECKING:
     from ..elastic import Job
@@ -33,6 +34,7 @@ class ElasticApp(WithCommand):
     the newest checkpoint."""
     examples = """
     jupyter gpushare elastic --max-gpus 4 --memory 8GiB --name digits -- python train.py --lr 1e-3
+    jupyter gpushare elastic --list
     jupyter gpushare elastic --resume digits
     jupyter gpushare elastic --delete digits
 
@@ -51,12 +53,15 @@ class ElasticApp(WithCommand):
     )
     job_name = option("", "What the job is called. Default: the time.", name="name")
     resume = option("", "Go on with the job of this name; it has its program and settings.")
+    listed = flag("List your jobs, the newest first, and do nothing else.", name="list")
     delete = option("", "Remove the job of this name, with its checkpoints, and do nothing else.")
 
     def run(self, arguments: list[str]) -> int:
         from ..client.errors import GpuShareError
 
         try:
+            if self.listed:
+                return self._listed(arguments)
             if self.delete:
                 return self._deleted(arguments)
             running = self._begun(arguments)
@@ -73,6 +78,19 @@ class ElasticApp(WithCommand):
             print(f"Go on: {COMMAND} elastic --resume {running.name}", file=sys.stderr)
             return 130
         return self._told(running)
+
+    def _listed(self, arguments: list[str]) -> int:
+        from ..elastic.records import Records, names
+
+        self.no_arguments(arguments)
+        said = []
+        for records in map(Records, names()):
+            status = records.status()
+            # Whoever led it may have died without a word.
+            state = status.phase.value if status.is_over or records.is_run() else "stopped"
+            row = {"name": status.name, "state": state, "step": status.step}
+            said.append({**row, "epoch": status.epoch})
+        return self.say({"jobs": said}, listing(said) if said else "There is no job.")
 
     def _deleted(self, arguments: list[str]) -> int:
         from .. import elastic

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.sizes import Memory, parse_memory
-from .table import table
+from .table import listing, table
 from .verb import COMMAND, Refused, UsageError, Verb, flag, number, option, options
 
 if TYPE_CHECKING:
@@ -121,16 +121,14 @@ class SweepApp(Verb):
         from ..jobs.sweeps import sweep
 
         self.no_arguments(arguments)
-        rows, said = [], []
+        said = []
         for name in names():
             status = sweep.look(name).status()
             counts = {phase.value: count for phase, count in status.counts.items()}
             state = "ended" if not counts["queued"] else "stopped"
             state = state if status.is_over else "runs"
             said.append({"name": name, "state": state, **counts})
-            rows.append([name, state, *counts.values()])
-        heads = ["NAME", "STATE", "QUEUED", "RUNNING", "DONE", "FAILED"]
-        return self.say({"sweeps": said}, table(heads, rows) if rows else "There is no sweep.")
+        return self.say({"sweeps": said}, listing(said) if said else "There is no sweep.")
 
     def _shown(self, arguments: list[str]) -> int:
         from ..jobs.sweeps import sweep

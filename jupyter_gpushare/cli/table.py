@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..protocol.times import format_duration
@@ -31,6 +31,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(list(headings)), *(line(row) for row in cells)])
+
+
+def listing(rows: Sequence[Mapping[str, object]]) -> str:
+    """A table of rows with the same names, which are its heads."""
+    return table([name.upper() for name in rows[0]], [[*row.values()] for row in rows])
 
 
 def clean(value: object) -> str:

@@ -7,7 +7,6 @@ job holds a lock.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pickle
@@ -22,7 +21,7 @@ from jupyter_core.paths import jupyter_data_dir
 
 from ..client.errors import GpuShareError
 from ..jobs.hostside import Job
-from ..jobs.place import checked, must_be_own
+from ..jobs.place import checked, is_locked, lock, must_be_own
 from . import core
 
 
@@ -103,16 +102,17 @@ class Records:
 
     def lock(self) -> int:
         """A descriptor that keeps others from leading it. Raises `ElasticError`: one does."""
-        held = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(held)
+        held = lock(self.path / "lock")
+        if held is None:
             raise ElasticError(
                 f"Job {self.name!r} has a leader already, of another kernel or program. Stop it "
                 "there, or wait for its end."
-            ) from error
+            )
         return held
+
+    def is_run(self) -> bool:
+        """Whether some process leads it now."""
+        return is_locked(self.path / "lock")
 
     def delete(self) -> None:
         """Remove it, with its checkpoints. Raises `ElasticError` where it runs."""

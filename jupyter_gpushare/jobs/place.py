@@ -6,10 +6,12 @@ used, also by whoever loads or deletes a job, and a file is looked at before it 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shlex
 import stat
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,37 @@ from ..client.errors import GpuShareError
 
 _NAME: Final = re.compile(r"\w[\w.-]{0,99}")
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+#: So often, and after so many seconds each, a lock is tried that somebody may hold to look only.
+_LOOKS, _LOOK = 5, 0.02
+
+
+def lock(path: Path) -> int | None:
+    """A descriptor that keeps other processes from running a job; ``None``: one runs it."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for _ in range(_LOOKS):
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(_LOOK)
+        else:
+            return held
+    os.close(held)
+    return None
+
+
+def is_locked(path: Path) -> bool:
+    """Whether some process runs the job now."""
+    try:
+        held = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(held)
+    return False
 
 
 def checked(name: object, error: type[GpuShareError]) -> str:

@@ -7,7 +7,6 @@ so that no second process runs it, too. Anybody of the same user may read meanwh
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import pickle
@@ -23,11 +22,9 @@ from jupyter_core.paths import jupyter_data_dir
 from ..client.errors import GpuShareError
 from .core import Phase, Pick
 from .hostside import Ended, Job
-from .place import checked, must_be_own
+from .place import checked, is_locked, lock, must_be_own
 
 _VERSION: Final = 1
-#: So often, and after so many seconds each, a lock is tried that somebody may hold to look only.
-_LOOKS, _LOOK = 5, 0.02
 _TABLES: Final = """
 CREATE TABLE sweep (version INTEGER, job BLOB, plan TEXT);
 CREATE TABLE models (number INTEGER PRIMARY KEY, candidate BLOB, phase TEXT, attempt INTEGER,
@@ -187,36 +184,18 @@ class Records:
 
     def lock(self) -> None:
         """From now on this process runs it. Raises `SweepError` where another one does."""
-        held = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for left in reversed(range(_LOOKS)):
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if left:  # somebody may only be looking: `is_run`
-                    time.sleep(_LOOK)
-                    continue
-                os.close(held)
-                raise SweepError(
-                    f"Sweep {self.name!r} runs already, in another kernel or program. Stop it "
-                    "there, or wait for its end; `sweep.look` and `--show` say how it stands."
-                ) from error
+        held = lock(self.path.with_suffix(".lock"))
+        if held is None:
+            raise SweepError(
+                f"Sweep {self.name!r} runs already, in another kernel or program. Stop it "
+                "there, or wait for its end; `sweep.look` and `--show` say how it stands."
+            )
         self._lock = held
         self._db = _opened(self.path)
 
     def is_run(self) -> bool:
         """Whether some process runs it now."""
-        try:
-            held = os.open(self.path.with_suffix(".lock"), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(held)
-        return False
+        return is_locked(self.path.with_suffix(".lock"))
 
     def retry(self) -> None:
         """Models that have failed are to run again."""

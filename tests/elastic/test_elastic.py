@@ -21,6 +21,7 @@ import pytest
 from support.node import NodeClient, RunningNode, token_file, until
 
 from jupyter_gpushare import elastic
+from jupyter_gpushare.cli.elastic import ElasticApp
 from jupyter_gpushare.elastic import training
 from jupyter_gpushare.elastic.core import workers_text
 from jupyter_gpushare.elastic.records import Plan, Records
@@ -466,6 +467,24 @@ def test_a_training_that_raises_says_so_in_the_job_s_records(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+def test_a_terminal_lists_the_jobs_and_which_of_them_has_no_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    records = Records.make(Plan(Job("digits", b""), 1, 1))
+    records.add("begins")
+
+    def listed() -> list[dict[str, Any]]:
+        assert ElasticApp().start(["--list", "--json"]) == 0
+        jobs: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["jobs"]
+        return jobs
+
+    held = records.lock()
+    assert listed() == [{"name": "digits", "state": "waiting", "step": 0, "epoch": 0}]
+    os.close(held)
+    assert [one["state"] for one in listed()] == ["stopped"]
+
+
 def divide() -> float:
     """A training that raises."""
     return 1 / 0
@@ -490,6 +509,7 @@ import sys
 import torch
 
 from jupyter_gpushare import elastic
+from jupyter_gpushare.cli.elastic import ElasticApp
 from jupyter_gpushare.elastic import training
 
 torch.manual_seed(0)
