@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,18 +105,16 @@ class UsageApp(Verb):
         from ..protocol.messages import Method
 
         days = min(366, max(1, math.ceil(self.since / 86400)))
-        offset = datetime.now().astimezone().utcoffset()
         with connect() as node:
             answer = node.call(
                 Method.USAGE_DAILY,
                 days=days,
-                utc_offset=0.0 if offset is None else offset.total_seconds(),
                 environment=self.environment or None,
             )
-        told = []
+        told, zone = [], timezone(timedelta(seconds=answer.get("utc_offset", 0.0)))
         for own in (answer, *answer.get("servers", ())):
-            told.append(f"{own['environment']}, days as on this computer:")
-            told.append(table(("DAY", *_FIGURES), [_day(day) for day in own["days"]]))
+            told.append(f"{own['environment']}, days in {zone}, the node's time zone:")
+            told.append(table(("DAY", *_FIGURES), [_day(day, zone) for day in own["days"]]))
         return self.say(answer, "\n".join(told))
 
 
@@ -126,10 +124,10 @@ _FIGURES: Final = (
 )
 
 
-def _day(day: Mapping[str, Any]) -> tuple[Any, ...]:
+def _day(day: Mapping[str, Any], zone: timezone) -> tuple[Any, ...]:
     # Noon is on the same day whichever way the clocks were changed meanwhile.
     return (
-        datetime.fromtimestamp(day["start"] + 43200).strftime("%Y-%m-%d"),
+        datetime.fromtimestamp(day["start"] + 43200, zone).strftime("%Y-%m-%d"),
         day["held"] / 3600,
         day["busy"] / 3600,
         percent(day["busy"], day["held"]),

@@ -52,14 +52,13 @@ class UserHandler(PageHandler):
         self.page("user.html", admin=admin, **view, **await self._days())
 
     async def _days(self) -> dict[str, Any]:
-        offset = self.offset()
-        answers = await self.every_node(Method.USAGE_DAILY, days=DAYS, utc_offset=offset)
+        answers = await self.every_node(Method.USAGE_DAILY, days=DAYS)
         told = [answer.document for answer in answers if answer.document is not None]
+        offset = offset_of(told[0] if told else {})
         names, zone = day_names(told, offset) if told else [], zone_name(offset)
         return {
             "days": views.days_view(told, names, zone) if told else None,
             "servers": views.server_days(told, names, zone),
-            "utc_offset": f"{offset:g}",
             "count": DAYS,
             "missing": hosts.missing_text(
                 [answer.node for answer in answers if answer.document is None]
@@ -95,6 +94,11 @@ def own_view(answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = F
         leases=views.leases(status),
         **views.node_parts(status),
     )
+
+
+def offset_of(document: Mapping[str, Any], asked: float | None = None) -> float:
+    """Seconds by which the clocks of a document's days are ahead of UTC's."""
+    return float(document.get("utc_offset", asked or 0.0))
 
 
 def day_names(documents: Sequence[Mapping[str, Any]], offset: float) -> list[str]:
@@ -162,7 +166,7 @@ class UsageCsvHandler(CsvHandler):
             if answer.document is None:
                 raise Refusal(NodeProblem("unavailable", f"{answer.node}: {answer.problem}"))
             document = answer.document
-            names = day_names([document], offset)
+            names = day_names([document], offset_of(document, offset))
             for own in (document, *document.get("servers", ())):
                 for name, day in zip(names, own["days"], strict=True):
                     figures = [hours(day["held"]), hours(day["busy"]), day["leases"]]

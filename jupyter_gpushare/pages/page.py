@@ -283,11 +283,14 @@ class PageHandler(Asking):
         """A field of a form that was posted."""
         return self.get_body_argument(name, "")
 
-    def offset(self) -> float:
-        """Seconds by which the reader's clock is ahead of UTC's; 0 unless the page says it."""
+    def offset(self) -> float | None:
+        """Seconds by which the reader's clock is ahead of UTC's, if the address says it.
+
+        Days are those of the node otherwise, as in its budgets.
+        """
         with refusals():
             told = wishes.typed(DailyUsageParams, "utc_offset", self.query("utc_offset"))
-            return float(told or 0.0)
+            return None if told is None else float(told)
 
 
 def part_of(part: str, templates: Mapping[str, str]) -> str:

@@ -352,15 +352,16 @@ class UsageParams:
 
 @dataclass(frozen=True, slots=True)
 class DailyUsageParams:
-    """The last ``days`` days of a place whose clocks are ``utc_offset`` seconds before UTC's."""
+    """The last ``days`` days, which begin at midnight where clocks are ``utc_offset`` ahead."""
 
     days: Annotated[int, Range(1, 366), NullIsLeftOut(), "so many days"] = 30
     utc_offset: Annotated[
-        float,
+        float | None,
         # The time zones' extremes are 12 h behind and 14 h ahead.
         Range(-14 * 3600.0, 14 * 3600.0),
-        "seconds by which the local clock is ahead of UTC's",
-    ] = 0.0
+        "seconds by which the clocks there are ahead of UTC's; null: the node manager's own time "
+        "zone, in which budgets count, too",
+    ] = None
     environment: Environment = None
 
 

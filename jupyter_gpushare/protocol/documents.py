@@ -1049,6 +1049,7 @@ class DaysOfServer(TypedDict):
     """An environment's days."""
 
     environment: str
+    utc_offset: NotRequired[Annotated[float, "seconds by which their clocks are ahead of UTC's"]]
     days: Annotated[list[UsedOnDay], "oldest first"]
 
 

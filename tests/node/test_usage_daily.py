@@ -309,3 +309,16 @@ def test_whose_days_are_told(tmp_path: Path) -> None:
                 alice.call(Method.USAGE_DAILY, **wrong)
             assert refused.value.reason is Reason.BAD_REQUEST, wrong
         assert len(alice.call(Method.USAGE_DAILY)["days"]) == 30
+
+
+def test_days_are_the_nodes_own_where_nobody_says_another_zone(tmp_path: Path) -> None:
+    with (
+        RunningNode(tmp_path, environ={"TZ": "Asia/Kathmandu"}) as node,
+        node.client() as client,
+    ):
+        told = client.call(Method.USAGE_DAILY, days=2)
+        assert told["utc_offset"] == 5.75 * 3600
+        assert (told["days"][0]["start"] + 5.75 * 3600) % DAY == 0
+        assert (
+            client.call(Method.USAGE_DAILY, days=2, utc_offset=0.0)["days"][0]["start"] % DAY == 0
+        )

@@ -27,7 +27,7 @@ def test_gpu_hours_of_several_servers_are_told_apart() -> None:
     def page(daily: list[dict[str, object]]) -> str:
         days = days_view(daily, ["2026-11-21"], "UTC")
         servers = server_days(daily, ["2026-11-21"], "UTC")
-        return template.render(days=days, servers=servers, prefix="/p/", count=1, utc_offset="0")
+        return template.render(days=days, servers=servers, prefix="/p/", count=1)
 
     both = page(told)
     assert both.index("Server without a name") < both.index("Server &lt;gpu&gt;")

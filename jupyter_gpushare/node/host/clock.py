@@ -48,6 +48,12 @@ def bounds(period: Period, wall: float) -> tuple[float, float | None]:
     return _begin(first_day(period, today)), None if coming is None else _begin(coming)
 
 
+def ahead(wall: float) -> float:
+    """Seconds by which this host's clocks are ahead of UTC's at a Unix time."""
+    offset = datetime.fromtimestamp(wall).astimezone().utcoffset()
+    return 0.0 if offset is None else offset.total_seconds()
+
+
 # Python has no local time at the ends of its calendar, and no GPU was used before Unix time began.
 _FIRST_DAY: Final = date(1970, 1, 2)
 _LAST_DAY: Final = date(9999, 12, 30)

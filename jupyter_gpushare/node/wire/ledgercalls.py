@@ -12,7 +12,7 @@ from ...protocol.calls import Call, DailyUsageParams, HistoryParams, ReadingsPar
 from ...protocol.errors import Reason
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method
-from ..host.clock import Clock
+from ..host.clock import Clock, ahead
 from ..inventory.readings import Readings
 from ..ledger.ledger import LedgerError, Reads
 from ..manager import Manager
@@ -80,6 +80,7 @@ class LedgerCalls:
         whose = self._visible(guest, params.environment) or guest.who.environment
         gpus = len(self._manager.state.gpus)
         viewer = guest.who.viewer if params.environment is None else None
+        offset = ahead(now) if params.utc_offset is None else params.utc_offset
 
         def of(ledger: Reads, name: str) -> doc.DaysOfServer:
             days: list[doc.UsedOnDay] = [
@@ -95,9 +96,9 @@ class LedgerCalls:
                     "node_busy": day.node_busy,
                     "capacity": gpus * (day.end - day.start),
                 }
-                for day in ledger.usage_daily(now, params.days, params.utc_offset, name)
+                for day in ledger.usage_daily(now, params.days, offset, name)
             ]
-            return {"environment": name, "days": days}
+            return {"environment": name, "utc_offset": offset, "days": days}
 
         def work(ledger: Reads) -> Encoded:
             own = of(ledger, whose)

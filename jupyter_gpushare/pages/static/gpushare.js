@@ -15,8 +15,6 @@ const LOGGED_OUT = 1008;
 const written = new Map();
 /** When each part was fetched last. */
 const looked = new Map();
-// Days begin at midnight where the reader is.
-const offset = -60 * new Date().getTimezoneOffset();
 let socket = null;
 let failures = 0;
 let again = 0;
@@ -135,9 +133,6 @@ async function look(part) {
   if (root.dataset.host) {
     // The page goes on with its host, whichever would be chosen now.
     address.searchParams.set('host', root.dataset.host);
-  }
-  if ('local' in part.dataset && offset !== 0) {
-    address.searchParams.set('utc_offset', offset);
   }
   const answer = await fetch(address, {
     headers: { 'X-XSRFToken': root.dataset.xsrf },
@@ -271,11 +266,8 @@ if (document.querySelector('[data-live]')) {
   }, AT_LEAST_EVERY / 4);
   connect();
 }
-for (const part of document.querySelectorAll('[data-local]')) {
+for (const part of document.querySelectorAll('[data-slow]')) {
   looked.set(part, Date.now());
-  if (offset !== 0) {
-    look(part).catch(() => {});
-  }
 }
 offerAll(document);
 document.addEventListener('change', event => {

@@ -322,7 +322,11 @@ export interface components {
                 /** @description oldest first */
                 days: components["schemas"]["UsedOnDay"][];
                 environment: string;
+                /** @description seconds by which their clocks are ahead of UTC's */
+                utc_offset?: number;
             }[];
+            /** @description seconds by which their clocks are ahead of UTC's */
+            utc_offset?: number;
         };
         Drain: {
             /** @description one line; everybody who waits reads it */
@@ -2754,8 +2758,8 @@ export interface operations {
             query?: {
                 /** @description so many days */
                 days?: number;
-                /** @description seconds by which the local clock is ahead of UTC's */
-                utc_offset?: number;
+                /** @description seconds by which the clocks there are ahead of UTC's; null: the node manager's own time zone, in which budgets count, too */
+                utc_offset?: number | null;
                 /** @description only this environment (others': administrators only) */
                 environment?: string;
             };
