@@ -60,10 +60,6 @@ def admin_page(status: Any) -> str:
 # -- what is said ----------------------------------------------------------------------------------
 
 
-def facts(*parts: Any) -> list[Fact]:
-    return [fact for part in parts for fact in Shown(part, NOW).facts]
-
-
 NOW = 1_700_000_000.0
 #: What a page leaves out: it has the words elsewhere, or a button or another page has the fact.
 LEFT_OUT = {"you", "used", "summary", "countdown", "who"}
@@ -112,12 +108,14 @@ def test_moments_are_marked_for_the_readers_clock() -> None:
 
 
 def test_a_bar_is_as_long_as_its_share_and_trouble_is_an_alert() -> None:
-    page = own_page(golden("limits_are_lifted"))
-    assert 'aria-label="GPUs: 1 of 1"' in page
-    lost = own_page(golden("a_gpu_is_lost"))
-    assert 'data-tone="bad"' in lost
-    full = own_page(golden("the_ledger_is_new"))
-    assert '<div class="alert alert-warning">' in full
+    status = golden("limits_are_lifted")
+    held = next(one for one in status["quota"]["says"] if one["about"] == "held")
+    held["share"] = 0.375
+    page = own_page(status)
+    assert f'aria-label="GPUs: {held["text"]}"' in page
+    assert '<rect class="gs-fill" width="37.5" height="1"/>' in page
+    assert "alert-warning" not in page
+    assert '<div class="alert alert-warning">' in own_page(golden("the_ledger_is_new"))
 
 
 # -- leases ----------------------------------------------------------------------------------------
