@@ -60,7 +60,7 @@ class Fact:
         share = one.get("share")
         return cls(
             about=str(one.get("about")),
-            tone=str(one.get("tone")),
+            tone=str(one.get("tone", "plain")),
             text=_html(one, now),
             plain=said.text_of(one, now),
             label=str(one.get("label", "")),

@@ -76,7 +76,7 @@ def _lasting(value: Any) -> Any:
 def _news(says: Iterable[Json]) -> list[Any]:
     return [
         (
-            one["tone"],
+            one.get("tone"),
             one["text"],
             [
                 round(figure["value"], 1)
