@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_gpushare.protocol.holding import gpu_number
 from jupyter_gpushare.protocol.quota import source_text
@@ -19,6 +19,9 @@ from jupyter_gpushare.protocol.quota import source_text
 from . import forms, words
 from .listing import Member
 from .shown import Shown, shown
+
+if TYPE_CHECKING:
+    from jupyter_gpushare.protocol.documents import Said
 
 Json = Mapping[str, Any]
 
@@ -73,7 +76,7 @@ def _lasting(value: Any) -> Any:
     return round(value, 1) if isinstance(value, float) else value
 
 
-def _news(says: Iterable[Json]) -> list[Any]:
+def _news(says: Iterable[Said]) -> list[Any]:
     return [
         (
             one.get("tone"),
