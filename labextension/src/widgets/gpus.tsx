@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
-import type { Gpu, Lease } from '../api/types';
+import type { Gpu, Lease, Said, Status } from '../api/types';
 import { CommandIDs } from '../commands';
 import { type ISample, SAMPLES_FOR } from '../model/snapshot';
 import { formatBytes, formatShare, gpuNumber } from '../text/format';
@@ -35,15 +35,14 @@ export function GpusView(): JSX.Element {
   }
   return (
     <>
-      <SaidLines
-        says={about(status, 'node', 'simulated', 'left_out', 'quotas_as_of')}
-      />
+      <NodeLine status={status} />
+      <SaidLines says={about(status, 'left_out', 'quotas_as_of')} />
       {!status.gpus.length && (
         <p className="jp-gpushare-empty">
           {trans.__('This node has no GPU to share now.')}
         </p>
       )}
-      <Facts says={about(status, 'host_memory', 'preset')} />
+      <Facts says={about(status, 'host_memory')} />
       <ul
         className="jp-gpushare-cards"
         aria-label={trans.__('GPUs of this node')}
@@ -73,6 +72,16 @@ export function GpusView(): JSX.Element {
 
 const NONE: [] = [];
 
+/** Which node it is; more on demand. */
+function NodeLine(props: { status: Status }): JSX.Element {
+  const { status } = props;
+  return (
+    <Details title={useWords(about(status, 'node'))}>
+      <Facts says={about(status, 'simulated', 'preset')} />
+    </Details>
+  );
+}
+
 interface IGpuCard {
   gpu: Gpu;
   leases: readonly Lease[];
@@ -89,6 +98,11 @@ function GpuCard(props: IGpuCard): JSX.Element {
   const tasks = useWords(about(gpu, 'tasks'));
   const busy = useWords(about(gpu, 'busy'));
   const used = useWords(about(gpu, 'used'));
+  const isIdle = ({ tone }: Said): boolean => tone === 'muted';
+  const [idle, time] = [
+    about(gpu, 'time').filter(isIdle),
+    about(gpu, 'time').filter(said => !isIdle(said))
+  ];
   const [showsPlots, setShowsPlots] = React.useState(false);
   const plots = React.useId();
   return (
@@ -137,6 +151,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
           <span>{tasks}</span>
         ) : (
           <Details title={tasks}>
+            <SaidLines says={[...about(gpu, 'residents'), ...idle]} />
             <ul>
               {leases.map((lease, place) => (
                 <Resident key={lease.id ?? `other-${place}`} lease={lease} />
@@ -147,7 +162,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
         <span>{used && trans.__('%1 used', used)}</span>
       </div>
       <MemoryBar gpu={gpu} />
-      <SaidLines says={about(gpu, 'residents', 'figures', 'lifted')} />
+      <SaidLines says={about(gpu, 'figures', 'lifted')} />
       <div className="jp-gpushare-card-facts">
         <span>
           {busy
@@ -165,7 +180,7 @@ function GpuCard(props: IGpuCard): JSX.Element {
           {trans.__('Plots')}
         </button>
       </div>
-      <SaidLines says={about(gpu, 'time')} />
+      <SaidLines says={time} />
       <div id={plots}>
         {showsPlots ? (
           <GpuPlots gpu={gpu} />

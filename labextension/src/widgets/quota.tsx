@@ -1,9 +1,12 @@
 import React from 'react';
 
-import { about } from '../text/said';
+import { about, besides } from '../text/said';
 import { useSnapshot, useView } from './host';
 import { Skeleton } from './parts';
-import { Facts, SaidLines } from './said';
+import { Details, Facts, SaidLines } from './said';
+
+/** What is seldom asked, and has no room where there are many sections. */
+const FOLDED = ['more', 'weight', 'source'];
 
 /** My quota: GPUs used of allowed, memory on each, what is left. */
 export function QuotaView(): JSX.Element {
@@ -16,13 +19,16 @@ export function QuotaView(): JSX.Element {
   return (
     <div className="jp-gpushare-quota">
       {quota ? (
-        <Facts says={quota.says ?? []} />
+        <Facts says={besides(quota, ...FOLDED)} />
       ) : (
         <p className="jp-gpushare-empty">
           {trans.__('No quota is known for %1.', status.environment)}
         </p>
       )}
-      <SaidLines says={about(status, 'you')} />
+      <Details title={trans.__('Details')}>
+        <SaidLines says={about(status, 'you')} />
+        <Facts says={about(quota, ...FOLDED)} />
+      </Details>
     </div>
   );
 }

@@ -81,9 +81,9 @@ test('the button stays in the toolbar of a narrow notebook, without its words', 
     await expect(words).not.toBeInViewport();
     // It still says so to people who cannot see, or who point at it.
     await expect(toolbarItem(page)).toHaveAccessibleName(
-      /1 GPU · 4 GiB · Idle/
+      /GPU 0 · 4 GiB · idle/
     );
-    await expect(toolbarItem(page)).toHaveAttribute('title', /1 GPU · 4 GiB/);
+    await expect(toolbarItem(page)).toHaveAttribute('title', /GPU 0 · 4 GiB/);
     await shoot(page, `narrow-${width}`);
   }
   await expectAccessible(page, '.jp-gpushare-toolbar-item');

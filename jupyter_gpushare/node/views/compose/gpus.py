@@ -99,7 +99,8 @@ def _notes(gpu: doc.Gpu, there: Sequence[doc.Lease], now: float) -> Iterator[doc
         yield said("squatter", words, who, used, tone="warn")
     if there:
         yield said("residents", _residents(gpu, there))
-        yield said("time", _time(there, now))
+        tone = "plain" if any(_computes(row) for row in there) else "muted"
+        yield said("time", _time(there, now), tone=tone)
     if gpu["persistent"] or gpu["temporary"]:
         words = "Its tasks keep {}, and a step of one needs {} more at most."
         kept, step = size(gpu["persistent"]), size(gpu["temporary"])
@@ -132,10 +133,15 @@ def _resident(gpu: doc.Gpu, row: doc.Lease) -> Text:
     return words
 
 
+def _computes(row: doc.Lease) -> bool:
+    """Whether it computes, or would in its turn."""
+    return row["turn"] is not None or row["state"] == "active"
+
+
 def _time(there: Sequence[doc.Lease], now: float) -> Text:
     taking = [row for row in there if row["turn"] is not None]
     if not taking:
-        busy = [row for row in there if row["state"] == "active"]
+        busy = [row for row in there if _computes(row)]
         busy.sort(key=lambda row: not row["mine"])
         if not busy:
             return Text("Time: no turns; nobody computes.")
