@@ -111,7 +111,7 @@ TONES: Final = ("plain", "good", "info", "muted", "warn", "bad")
 class Said(TypedDict):
     """One fact as a person reads it. The node manager words it, and front ends lay it out."""
 
-    about: Annotated[str, words(*SUBJECTS), "its subject; there may be more words later"]
+    about: Annotated[str, f"its subject, of which there may be others later: {', '.join(SUBJECTS)}"]
     tone: NotRequired[Annotated[str, words(*TONES), "left out: plain"]]
     text: Annotated[str, Private(), "with {} for each figure"]
     label: NotRequired[Annotated[str, "the name of the fact, where it stands in a list of facts"]]

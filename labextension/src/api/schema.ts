@@ -972,11 +972,8 @@ export interface components {
             reason: string;
         };
         Said: {
-            /**
-             * @description its subject; there may be more words later
-             * @enum {unknown}
-             */
-            about: "who" | "what" | "where" | "state" | "memory" | "held" | "class" | "asks" | "waited" | "place" | "ahead" | "takes" | "why" | "shared" | "reserve" | "limit" | "figures" | "over" | "stall" | "survivor" | "turn" | "interrupted" | "pauses" | "promise" | "compute" | "progress" | "warning" | "kept" | "keeps" | "parked" | "ability" | "tasks" | "busy" | "part" | "used" | "residents" | "time" | "lifted" | "turns" | "summary" | "countdown" | "health" | "squatter" | "quota" | "source" | "left" | "weight" | "pool" | "budget" | "advice" | "more" | "node" | "you" | "simulated" | "host_memory" | "problem" | "left_out" | "quotas_as_of" | "waits" | "preset" | "others" | "queue";
+            /** @description its subject, of which there may be others later: who, what, where, state, memory, held, class, asks, waited, place, ahead, takes, why, shared, reserve, limit, figures, over, stall, survivor, turn, interrupted, pauses, promise, compute, progress, warning, kept, keeps, parked, ability, tasks, busy, part, used, residents, time, lifted, turns, summary, countdown, health, squatter, quota, source, left, weight, pool, budget, advice, more, node, you, simulated, host_memory, problem, left_out, quotas_as_of, waits, preset, others, queue */
+            about: string;
             figures?: components["schemas"]["Figure"][];
             /** @description what it means and what to do about it */
             hint?: string;

@@ -11,7 +11,7 @@ export function UseBar(props: {
   /** The whole in words, for those who do not see the bar. */
   text: string;
   share: number;
-  tone: string;
+  tone?: string;
 }): JSX.Element {
   const percent = Math.round(props.share * 100);
   return (
