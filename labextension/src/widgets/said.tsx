@@ -70,7 +70,7 @@ export function Meter(props: {
             label={label}
             text={text}
             share={said.share}
-            tone={said.tone}
+            tone={said.tone ?? 'plain'}
           />
           {said.hint && <p className="jp-gpushare-advice">{said.hint}</p>}
         </>

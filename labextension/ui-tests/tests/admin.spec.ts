@@ -23,7 +23,7 @@ test("an administrator edits a quota, and its user's bar follows; it is given ba
   await gpus.fill('many');
   await gpus.press('Enter');
   await expect(admin.locator('.invalid-feedback')).toContainText(
-    'A whole number from 0 to 4096'
+    'a whole number from 0 to 4096'
   );
   await shoot(carols, 'admin-edit');
   await gpus.fill('5');
@@ -31,7 +31,7 @@ test("an administrator edits a quota, and its user's bar follows; it is given ba
   await admin.getByLabel('GPU-hours', { exact: true }).fill('20');
   await gpus.press('Enter');
   await expect(admin.getByRole('status').first()).toContainText(
-    'The quota of alice is now 5 GPUs, 12 GiB on each'
+    'The quota of alice is now GPUs: 5, memory on each GPU: 12 GiB'
   );
   await alices.expectGpus('1 of 5');
   await expect(alices.section('quota')).toContainText('of 20 in the last 7 d');
@@ -41,8 +41,8 @@ test("an administrator edits a quota, and its user's bar follows; it is given ba
   await edit.click();
   await gpus.fill('0');
   await gpus.press('Enter');
-  await alices.expectGpus('1 of 0, 1 over');
-  await expect(alices.gpuBar).toHaveAttribute('data-level', 'over');
+  await alices.expectGpus('1 of 0');
+  await expect(alices.gpuBar).toHaveAttribute('data-tone', 'bad');
   await expect(alices.leases).toHaveCount(1);
   await shoot(page, 'over-quota');
   await shoot(carols, 'admin');

@@ -259,11 +259,14 @@ test('a class of 54 is sorted, filtered and paged, and stays so while things cha
   await expectAccessible(page, 'main');
   await page.getByLabel('Change: GPU-hours').check();
   await page.getByLabel('GPU-hours', { exact: true }).fill('30');
-  await page.getByLabel('What the GPU-hours are for').selectOption('week');
+  await page.getByLabel('Change: Period of the GPU-hours').check();
+  await page
+    .getByLabel('Period of the GPU-hours', { exact: true })
+    .selectOption('week');
   await shoot(page, 'hub-quota-several');
   await page.getByRole('button', { name: 'Save' }).click();
   await expect(page.getByRole('status').first()).toContainText(
-    'The quota of s30, s31 is now 30 GPU-hours a week.'
+    'The quota of s30, s31 is now GPU-hours: 30 this week.'
   );
   await page.goto('/services/gpushare/admin?only=set');
   await expect(rows).toHaveCount(2);
