@@ -152,7 +152,7 @@ def test_by_a_child_that_joined_with_the_secret(
 def row_of(client: NodeClient, lease: str) -> dict[str, Any]:
     """What a person sees of it, without what goes on by itself."""
     (row,) = (row for row in client.call(Method.STATUS)["leases"] if row["id"] == lease)
-    passing = ("age", "since", "requested", "granted", "gpus")
+    passing = ("age", "since", "requested", "granted", "gpus", "says")
     return {name: value for name, value in row.items() if name not in passing}
 
 
