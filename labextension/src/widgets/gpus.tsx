@@ -75,10 +75,13 @@ const NONE: [] = [];
 /** Which node it is; more on demand. */
 function NodeLine(props: { status: Status }): JSX.Element {
   const { status } = props;
+  const node = useWords(about(status, 'node'));
   return (
-    <Details title={useWords(about(status, 'node'))}>
-      <Facts says={about(status, 'simulated', 'preset')} />
-    </Details>
+    <div className="jp-gpushare-node" title={node}>
+      <Details title={node}>
+        <Facts says={about(status, 'simulated', 'preset')} />
+      </Details>
+    </div>
   );
 }
 

@@ -173,15 +173,38 @@ const LeaseRow = React.memo(
               )}
             </span>
           </div>
-          <div title={state?.hint}>
-            <Words
-              says={[
-                ...about(lease, 'state'),
-                ...about(lease, 'where'),
-                ...about(waiting, 'takes')
-              ]}
+          <Details
+            title={
+              <span title={state?.hint}>
+                <Words
+                  says={[
+                    ...about(lease, 'state'),
+                    ...about(lease, 'where'),
+                    ...about(waiting, 'takes')
+                  ]}
+                />
+              </span>
+            }
+          >
+            <SaidLines
+              says={[...notes.filter(({ tone }) => tone === 'muted'), ...why]}
             />
-          </div>
+            {hintsOf([...about(lease, 'state', 'warning'), ...notes]).map(
+              hint => (
+                <p key={hint}>{hint}</p>
+              )
+            )}
+            <dl className="jp-gpushare-facts">
+              <dt>{trans.__('Held')}</dt>
+              <dd>
+                <Words says={about(lease, 'held')} />
+              </dd>
+              <dt>{trans.__('Class')}</dt>
+              <dd>
+                <Words says={about(lease, 'class')} />
+              </dd>
+            </dl>
+          </Details>
           {about(lease, 'warning').map(said => (
             <SaidLine key={said.about} said={said}>
               <KeepButton
@@ -206,26 +229,6 @@ const LeaseRow = React.memo(
           {restartHelps(lease.state) && (
             <div className="jp-gpushare-why">{state?.hint}</div>
           )}
-          <Details title={trans.__('Details')}>
-            <SaidLines
-              says={[...notes.filter(({ tone }) => tone === 'muted'), ...why]}
-            />
-            {hintsOf([...about(lease, 'state', 'warning'), ...notes]).map(
-              hint => (
-                <p key={hint}>{hint}</p>
-              )
-            )}
-            <dl className="jp-gpushare-facts">
-              <dt>{trans.__('Held')}</dt>
-              <dd>
-                <Words says={about(lease, 'held')} />
-              </dd>
-              <dt>{trans.__('Class')}</dt>
-              <dd>
-                <Words says={about(lease, 'class')} />
-              </dd>
-            </dl>
-          </Details>
         </div>
       </li>
     );

@@ -111,9 +111,9 @@ export function Facts(props: { says: readonly Said[] }): JSX.Element {
   );
 }
 
-/** More, shown on demand. */
+/** More, shown on demand behind a line. */
 export function Details(props: {
-  title: string;
+  title: React.ReactNode;
   children: React.ReactNode;
 }): JSX.Element {
   return (

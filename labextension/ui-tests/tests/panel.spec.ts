@@ -12,7 +12,7 @@ test('the panel shows the quota, and teaches where nothing is held', async ({
   const panel = await GpuPanel.open(page);
   await panel.expectGpus('0 of 2');
   const quota = panel.section('quota');
-  await expect(quota).toContainText('Quota2 GPUs, 16 GiB on each');
+  await expect(quota).toContainText('Quota: 2 GPUs, 16 GiB on each');
   await expect(quota).toContainText('the configuration');
   await expect(quota).toContainText('Left2 GPUs');
   await expect(panel.section('leases')).toContainText('import torch');
