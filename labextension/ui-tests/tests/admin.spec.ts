@@ -71,11 +71,14 @@ test('an administrator takes a GPU out of service, and who waits reads why', asy
   for (let left = count; left > 0; left--) {
     // Each leads to its form, in the tab that is there already.
     await takeOut.first().click();
+    await expect(
+      admin.getByRole('heading', { name: `Take GPU ${count - left} out` })
+    ).toBeVisible();
     await admin.getByLabel('Reason').fill('its fan is replaced');
     await admin.getByRole('button', { name: 'Take out of service' }).click();
     await expect(takeOut).toHaveCount(left - 1);
   }
-  await expect(gpus).toContainText('its fan is replaced (carol) · it is empty');
+  await expect(gpus).toContainText('its fan is replaced');
 
   const notebook = await open('waits.ipynb', [TAKE]);
   await notebook.run(0);
@@ -86,6 +89,9 @@ test('an administrator takes a GPU out of service, and who waits reads why', asy
   const back = gpus.getByRole('button', { name: /back into service/ });
   for (let left = count; left > 0; left--) {
     await back.first().click();
+    await expect(
+      admin.getByRole('heading', { name: `GPU ${count - left} is out` })
+    ).toBeVisible();
     await admin.getByRole('button', { name: 'Put back into service' }).click();
     await expect(back).toHaveCount(left - 1);
   }
