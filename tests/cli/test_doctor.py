@@ -26,11 +26,14 @@ from jupyter_gpushare.cli import checks
 from jupyter_gpushare.cli.checks import Check, Level, examine
 from jupyter_gpushare.cli.doctor import as_text
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
+from jupyter_gpushare.protocol.messages import FEATURES
 from jupyter_gpushare.server.otherpythons import client_source
 
 Report = dict[str, list[dict[str, Any]]]
 Quick = Callable[..., tuple[int, Report]]
 
+#: What a node manager of this release answers to a hello, as far as the doctor reads it.
+WELCOME = {"protocol": 1, "features": sorted(FEATURES)}
 BUILT_PANEL = Path(jupyter_gpushare.__file__).parent / "labextension" / "package.json"
 
 
@@ -321,7 +324,7 @@ def test_what_a_node_manager_reports_is_passed_on(
     status["quota"]["gpus"] = 0
 
     def answer(call: dict[str, Any]) -> bytes:
-        return reply(call, result={"protocol": 1} if call["method"] == "hello" else status)
+        return reply(call, result=WELCOME if call["method"] == "hello" else status)
 
     with scripted(tmp_path / "node.sock", answer):
         code, report = quick(tmp_path)
@@ -343,7 +346,7 @@ def test_gpus_that_are_left_out_are_told_and_no_quota_is_blamed(
     status["quota"]["gpus"] = 0
 
     def answer(call: dict[str, Any]) -> bytes:
-        return reply(call, result={"protocol": 1} if call["method"] == "hello" else status)
+        return reply(call, result=WELCOME if call["method"] == "hello" else status)
 
     with scripted(tmp_path / "node.sock", answer):
         _code, report = quick(tmp_path)
@@ -402,7 +405,7 @@ def test_the_ledger_is_that_of_the_node_manager_that_answers(
         fill(disk)
 
         def answer(call: dict[str, Any]) -> bytes:
-            return reply(call, result={"protocol": 1} if call["method"] == "hello" else status)
+            return reply(call, result=WELCOME if call["method"] == "hello" else status)
 
         with scripted(tmp_path / "node.sock", answer):
             _, report = quick(tmp_path)
