@@ -14,7 +14,7 @@ from typing import Any, Final
 from jupyter_gpushare.protocol.times import format_range
 
 from . import words
-from .listing import HostListing, Page, cut
+from .listing import HostListing, cut
 
 Json = Mapping[str, Any]
 
@@ -71,6 +71,17 @@ class Own:
         """Whether a server or task of the viewer's runs on the host."""
         return self.talks or bool(self.held or self.parked or self.waiting)
 
+    @property
+    def text(self) -> str:
+        """The GPUs that are held or lent, the parked tasks and the requests that wait; or empty."""
+        parts = (
+            f"{words.gpus(self.held)} held" if self.held else "",
+            f"{words.counted(self.parked, 'task')} parked" if self.parked else "",
+            f"{words.counted(self.waiting, 'request')} waiting" if self.waiting else "",
+            f"{words.gpus(self.lent)} of your quota lent to it" if self.lent else "",
+        )
+        return ", ".join(part for part in parts if part)
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -112,6 +123,42 @@ class Host:
     @property
     def kinds(self) -> frozenset[str]:
         return frozenset(gpu.kind for gpu in self.gpus)
+
+    @property
+    def kinds_text(self) -> str:
+        """``8 of NVIDIA A100, 80 GiB``."""
+        counts = Counter((gpu.kind, gpu.memory) for gpu in self.gpus)
+        told = (f"{n} of {kind}, {words.size(memory)}" for (kind, memory), n in counts.items())
+        return "; ".join(told) or ("unknown" if self.problem else "no GPUs")
+
+    @property
+    def free_text(self) -> str:
+        """What a task may have now."""
+        empty, most = self.free
+        if not most:
+            return "unknown" if self.problem else "none"
+        return f"{words.gpus(empty) if empty else 'no GPU'}; up to {words.size(most)} on one"
+
+    @property
+    def expected_text(self) -> str:
+        """How long a new request is expected to wait; empty where none is served."""
+        if self.state in (HostState.AWAY, HostState.OUT):
+            return ""
+        if self.expected is None:
+            return "unknown"
+        low, high = self.expected
+        return "none" if high == 0 else f"about {format_range(low, high)}"
+
+    @property
+    def notes(self) -> list[str]:
+        """Why the host, or each GPU of it, takes nothing new."""
+        if why := self.problem or self.drained:
+            return [why]
+        numbers: dict[str, list[str]] = {}
+        for gpu in self.gpus:
+            if gpu.out:
+                numbers.setdefault(gpu.out, []).append(str(gpu.index))
+        return [f"GPU {', '.join(those)}: {reason}" for reason, those in numbers.items()]
 
 
 # -- from a node manager's status ------------------------------------------------------------------
@@ -264,45 +311,19 @@ def named(names: Sequence[str]) -> str:
 # -- the table -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """A row of the table of hosts. ``notes`` say why a host or a GPU takes nothing new."""
-
-    name: str
-    state: str
-    word: str
-    kinds: str
-    free: str
-    waiting: str
-    expected: str
-    notes: tuple[str, ...]
-    is_own: bool
-    is_chosen: bool
-    is_drained: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HostsView:
-    """The table of hosts: a page of those that fit, and the totals of all."""
-
-    page: Page[Host]
-    rows: tuple[HostView, ...]
-    totals: str
-    kind_choices: Mapping[str, str]
-    own: tuple[OwnRow, ...]
-
-
-def hosts_view(hosts: Sequence[Host], wanted: HostListing, shown: str) -> HostsView:
-    """The table as it is ``wanted``; ``shown`` is the host whose details stand below."""
-    kinds = {kind for host in hosts for kind in host.kinds}
-    page = cut(fitting(hosts, wanted), len(hosts), wanted.page, wanted.rows)
-    return HostsView(
-        page=page,
-        rows=tuple(_row(host, shown) for host in page.shown),
-        totals=totals_text(hosts),
-        kind_choices={"": "all", **{kind: kind for kind in sorted(kinds)}},
-        own=own_rows(hosts),
-    )
+def view(hosts: Sequence[Host], wanted: HostListing) -> dict[str, Any]:
+    """What the template of the table needs: as it is ``wanted``, and the totals of all hosts."""
+    kinds = sorted({kind for host in hosts for kind in host.kinds})
+    return {
+        "hosts": cut(fitting(hosts, wanted), len(hosts), wanted.page, wanted.rows),
+        "wanted_hosts": wanted,
+        "totals": totals_text(hosts),
+        "where": where_text(hosts),
+        "mine": [host for host in hosts if host.own.text],
+        "host_kinds": {"": "all", **dict(zip(kinds, kinds, strict=True))},
+        "host_sorts": {name: words for name, (words, _key) in SORTS.items()},
+        "host_states": {"": "all", **{one.value: word for one, word in STATES.items()}},
+    }
 
 
 def fitting(hosts: Iterable[Host], wanted: HostListing) -> list[Host]:
@@ -337,61 +358,6 @@ SORTS: Final[dict[str, tuple[str, Callable[[Host], tuple[Any, ...]]]]] = {
 }
 
 
-def _row(host: Host, shown: str) -> HostView:
-    is_away = host.state is HostState.AWAY
-    return HostView(
-        name=host.name,
-        state=host.state.value,
-        word=STATES[host.state],
-        kinds=kinds_text(host.gpus) or ("unknown" if is_away else "no GPUs"),
-        free="unknown" if is_away else _free_text(host),
-        waiting="unknown" if is_away else str(host.waiting),
-        expected=_expected_text(host),
-        notes=_notes(host),
-        is_own=host.own.is_there,
-        is_chosen=host.name == shown,
-        is_drained=bool(host.drained),
-    )
-
-
-def kinds_text(gpus: Iterable[HostGpu]) -> str:
-    """``8 of NVIDIA A100, 80 GiB``."""
-    counts = Counter((gpu.kind, gpu.memory) for gpu in gpus)
-    return "; ".join(
-        f"{count} of {kind}, {words.size(memory)}" for (kind, memory), count in counts.items()
-    )
-
-
-def _free_text(host: Host) -> str:
-    empty, most = host.free
-    if not most:
-        return "none"
-    return f"{words.gpus(empty) if empty else 'no GPU'}; up to {words.size(most)} on one"
-
-
-def _expected_text(host: Host) -> str:
-    if host.state in (HostState.AWAY, HostState.OUT):
-        return ""
-    if host.expected is None:
-        return "unknown"
-    low, high = host.expected
-    return "none" if high == 0 else f"about {format_range(low, high)}"
-
-
-def _notes(host: Host) -> tuple[str, ...]:
-    if host.problem:
-        return (host.problem,)
-    if host.drained:
-        return (host.drained,)
-    reasons: dict[str, list[int]] = {}
-    for gpu in host.gpus:
-        if gpu.out:
-            reasons.setdefault(gpu.out, []).append(gpu.index)
-    return tuple(
-        f"GPU {', '.join(map(str, numbers))}: {reason}" for reason, numbers in reasons.items()
-    )
-
-
 def totals_text(hosts: Sequence[Host]) -> str:
     """The GPUs and the queues of all hosts that answer, and the hosts that do not."""
     told = [host for host in hosts if host.state is not HostState.AWAY]
@@ -412,29 +378,3 @@ def missing_text(missing: Sequence[str]) -> str:
         return ""
     they, are = ("it", "is") if len(missing) == 1 else ("they", "are")
     return f"{named(missing)} {are} not in these figures: {they} cannot be reached."
-
-
-@dataclass(frozen=True, slots=True)
-class OwnRow:
-    """What the viewer has on one host, in words."""
-
-    name: str
-    text: str
-    why: str
-
-
-def own_rows(hosts: Iterable[Host]) -> tuple[OwnRow, ...]:
-    """The hosts on which the viewer holds GPUs, has parked tasks, waits, or is lent GPUs."""
-    return tuple(
-        OwnRow(host.name, text, host.own.why) for host in hosts if (text := _own_text(host.own))
-    )
-
-
-def _own_text(own: Own) -> str:
-    parts = (
-        f"{words.gpus(own.held)} held" if own.held else "",
-        f"{words.counted(own.parked, 'task')} parked" if own.parked else "",
-        f"{words.counted(own.waiting, 'request')} waiting" if own.waiting else "",
-        f"{words.gpus(own.lent)} of your quota lent to it" if own.lent else "",
-    )
-    return ", ".join(part for part in parts if part)

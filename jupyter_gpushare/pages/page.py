@@ -82,11 +82,7 @@ class Looked:
     def view(self) -> dict[str, Any]:
         """What the templates need of it."""
         return {
-            "hosts": hosts.hosts_view(self.hosts, self.wanted, self.shown.node),
-            "wanted_hosts": self.wanted,
-            "where": hosts.where_text(self.hosts),
-            "host_sorts": {name: words for name, (words, _key) in hosts.SORTS.items()},
-            "host_states": {"": "all", **{one.value: hosts.STATES[one] for one in hosts.HostState}},
+            **hosts.view(self.hosts, self.wanted),
             "row_counts": {count: f"{count} a page" for count in ROWS},
             "shown": self.shown.node,
             "pool": self.pool,

@@ -72,22 +72,14 @@ def test_which_hosts_are_shown_in_which_order(wanted: dict[str, Any], found: str
 
 
 def test_rows_say_what_is_free_and_why_a_host_takes_nothing() -> None:
-    rows = {row.name: row for row in hosts.hosts_view(ALL, HostListing(), "b").rows}
-    assert [row.name for row in rows.values() if row.is_chosen] == ["b"]
-    assert rows["a"].kinds == "2 of A100, 80 GiB"
-    assert rows["a"].free == "1 GPU; up to 80 GiB on one"
-    assert rows["b"].free == "none"
-    shared = replace(FREE, gpus=(gpu(free=10),))
-    (row,) = hosts.hosts_view([shared], HostListing(), "a").rows
-    assert row.free == "no GPU; up to 10 GiB on one"
-    assert [row.expected for row in rows.values()] == [
-        *("none", "about 1 to 5 min", "unknown", "", "")
-    ]
-    assert rows["c"].notes == ("GPU 0: its fan",)
-    assert rows["d"].notes == ("new driver",)
-    assert rows["d"].free == "none"
-    assert rows["e"].notes == ("no answer",)
-    assert (rows["e"].free, rows["e"].waiting) == ("unknown", "unknown")
+    a, b, c, d, e = ALL
+    assert a.kinds_text == "2 of A100, 80 GiB"
+    assert a.free_text == "1 GPU; up to 80 GiB on one"
+    assert b.free_text == d.free_text == "none"
+    assert replace(a, gpus=(gpu(free=10),)).free_text == "no GPU; up to 10 GiB on one"
+    assert [host.expected_text for host in ALL] == ["none", "about 1 to 5 min", "unknown", "", ""]
+    assert (c.notes, d.notes, e.notes) == (["GPU 0: its fan"], ["new driver"], ["no answer"])
+    assert e.free_text == e.kinds_text == "unknown"
 
 
 def test_totals_say_which_hosts_they_lack() -> None:
@@ -129,9 +121,10 @@ def test_a_host_is_ones_own_if_something_runs_there(own: Own) -> None:
 
 def test_what_one_has_on_all_hosts() -> None:
     mine = [replace(FREE, own=Own(held=1, parked=2)), replace(BUSY, own=Own(waiting=1, lent=1))]
-    assert [(row.name, row.text) for row in hosts.own_rows([*mine, PARTLY])] == [
-        ("a", "1 GPU held, 2 tasks parked"),
-        ("b", "1 request waiting, 1 GPU of your quota lent to it"),
+    assert [host.own.text for host in (*mine, PARTLY)] == [
+        "1 GPU held, 2 tasks parked",
+        "1 request waiting, 1 GPU of your quota lent to it",
+        "",
     ]
 
 
@@ -156,9 +149,8 @@ def render(known: list[Host], *, admin: bool = False, **wanted: Any) -> str:
     asked = HostListing(**wanted)
     template = hub_templates(()).get_template("gpushare/hosts.html")
     return template.render(
-        hosts=hosts.hosts_view(known, asked, "a"),
-        wanted_hosts=asked,
-        where=hosts.where_text(known),
+        **hosts.view(known, asked),
+        shown="a",
         admin=admin,
         prefix="/p/",
         here="/p/admin" if admin else "/p/",
