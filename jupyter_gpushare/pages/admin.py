@@ -114,7 +114,7 @@ class AdminHandler(AdminPage):
                 "groups": {"": "all groups", **dict(zip(groups, groups, strict=True))},
             }
         if part in ("", "events"):
-            view |= await self._events(looked.shown, views.EventFilter(**wanted.events))
+            view |= await self._events(looked.shown, wanted.events)
         self.page(part_of(part, _PARTS) if part else "admin.html", admin=True, **view)
 
     async def _node(self, answer: Answered, wanted: Listing) -> AdminView:
@@ -135,7 +135,7 @@ class AdminHandler(AdminPage):
             return AdminView(name=answer.node, problem=problem.message)
         members = views.members(quotas, usage, status)
         of = {one.name: one.quota.get("groups") or () for one in members}
-        groups = views.group_views(quotas)
+        groups = [quotas["default"], *quotas["groups"]]
         found = page_of(members, wanted)
         leases = views.leases(
             status, everybody=True, takes=lambda name: wanted.takes(name, of.get(name, ()))
@@ -143,7 +143,9 @@ class AdminHandler(AdminPage):
         return AdminView(
             name=answer.node,
             groups=groups,
-            known_groups=frozenset({group.group for group in groups} - {""}).union(*of.values()),
+            known_groups=frozenset(group["group"] for group in quotas["groups"]).union(
+                *of.values()
+            ),
             page=found,
             environments=[views.environment_view(one) for one in found.shown],
             leases=leases[:_MOST_LEASES],
@@ -151,21 +153,21 @@ class AdminHandler(AdminPage):
             **views.node_parts(status),
         )
 
-    async def _events(self, shown: Answered, wanted: views.EventFilter) -> dict[str, Any]:
+    async def _events(self, shown: Answered, wanted: Mapping[str, str]) -> dict[str, Any]:
         """The events of the host whose details the page shows."""
         status = shown.document
         told = Answered(shown.node, None)
         if status is not None and status["admin"]:
             told = await self.answered(
-                shown.node, Method.HISTORY, limit=EVENTS, environment=wanted.environment or None
+                shown.node, Method.HISTORY, limit=EVENTS, environment=wanted["environment"] or None
             )
         every = told.document["events"] if told.document is not None else []
         gpus = {gpu["uuid"]: f"GPU {gpu_number(gpu)}" for gpu in status["gpus"]} if status else {}
-        kinds = {event["kind"]: event.get("what") or event["kind"] for event in every}
-        if wanted.kind:
-            kinds.setdefault(wanted.kind, wanted.kind)
+        kinds = {event["kind"]: event["what"] for event in every}
+        if wanted["kind"]:
+            kinds.setdefault(wanted["kind"], wanted["kind"])
         return {
-            "events": views.event_views(every, wanted, gpus),
+            "events": views.events_shown(every, wanted, gpus),
             "events_of": len(every),
             "kinds": sorted(kinds.items(), key=lambda kind: kind[1].casefold()),
             "sought": wanted,
@@ -187,7 +189,7 @@ class AdminHandler(AdminPage):
 class AdminView(views.NodeView):
     """An administrator's view of one node."""
 
-    groups: Sequence[views.GroupView] = ()
+    groups: Sequence[Mapping[str, Any]] = ()
     known_groups: frozenset[str] = frozenset()
     page: Page[Member] | None = None
     environments: Sequence[views.EnvironmentView] = ()

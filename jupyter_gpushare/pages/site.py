@@ -11,6 +11,10 @@ from typing import Any, Final
 import jinja2
 from tornado import web
 
+from jupyter_gpushare.protocol.quota import source_text
+
+from . import words
+from .forms import own_text
 from .shown import iso, moment, prose
 from .viewer import Pool
 
@@ -71,9 +75,10 @@ def make_templates(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["prose"] = prose
-    templates.filters["iso"] = iso
-    templates.filters["moment"] = moment
+    templates.filters |= {"prose": prose, "iso": iso, "moment": moment}
+    templates.filters |= {"own": own_text, "source": source_text}
+    templates.filters |= {"counted": words.counted, "gpu_hours": words.gpu_hours}
+    templates.filters["memory_each"] = words.memory_each
     return templates
 
 

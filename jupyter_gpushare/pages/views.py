@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_gpushare.protocol.holding import gpu_number
-from jupyter_gpushare.protocol.quota import source_text
 
 from . import forms, words
 from .listing import Member
@@ -213,22 +212,17 @@ def quotas(status: Json) -> Iterator[tuple[str, Shown]]:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentView:
-    """A row of the administrators' table. ``held`` and ``busy`` are GPU-hours in words.
+    """A row of the administrators' table. ``busy`` are GPU-hours in words.
 
     ``about`` are the groups, and that somebody was never here; ``own`` is what the quota says
     besides: its time-out, and how far limits are lifted.
     """
 
-    name: str
+    of: Member
     about: str
     use: Bar
-    memory: str
-    weight: str
     budget: Bar | None
     own: str
-    source: str
-    leases: str
-    held: str
     busy: str
 
 
@@ -255,13 +249,11 @@ def environment_view(one: Member) -> EnvironmentView:
     quota, budget = one.quota, one.quota.get("budget")
     text = f"{quota['used_gpus']} of {quota['gpus']}"
     return EnvironmentView(
-        name=one.name,
+        of=one,
         about=", ".join(
             [*(quota.get("groups") or ()), *([] if quota.get("seen", True) else ["was never here"])]
         ),
         use=bar(f"GPUs of {one.name}", text, quota["used_gpus"], quota["gpus"]),
-        memory=words.memory_each(quota["memory"]),
-        weight=f"{quota['weight']:g}",
         budget=bar(
             f"GPU-hours of {one.name}",
             f"{words.gpu_hours(budget['spent'] * 3600)} of {budget['hours']:g} {budget['when']}",
@@ -272,9 +264,6 @@ def environment_view(one: Member) -> EnvironmentView:
         else None,
         # The table of groups has this of groups and of the default.
         own="" if quota["source"] in ("group", "default") else forms.own_text(quota),
-        source=source_text(quota),
-        leases=f"{one.held}, {one.waiting} waiting" if one.waiting else str(one.held),
-        held=words.gpu_hours(one.usage["gpu_seconds_held"]) if one.usage else "0",
         busy=_busy_text(one.usage) if one.usage else "0 busy",
     )
 
@@ -289,82 +278,24 @@ def _busy_text(usage: Json) -> str:
     return ", ".join(words_of)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """The quota of a group, or the default one (``group`` is empty)."""
+def events_shown(
+    events: Iterable[Json], wanted: Mapping[str, str], gpus: Mapping[str, str]
+) -> list[Json]:
+    """Events that fit, newest first. ``gpus``: what their UUIDs are called.
 
-    group: str
-    title: str
-    members: str
-    gpus: str
-    memory: str
-    weight: str
-    budget: str
-    own: str
-    source: str
-
-
-def group_views(quotas: Json) -> list[GroupView]:
-    """The default quota, then the groups'."""
-    return [_group_view(one) for one in (quotas["default"], *quotas["groups"])]
-
-
-def _group_view(one: Json) -> GroupView:
-    group, hours, count = one.get("group"), one.get("gpu_hours"), one.get("members")
-    return GroupView(
-        group=group or "",
-        title=group or "Everybody else",
-        members="" if count is None else words.counted(count, "member"),
-        gpus=str(one["gpus"]),
-        memory=words.memory_each(one["memory"]),
-        weight=f"{one['weight']:g}",
-        budget="" if hours is None else f"{hours:g} {one.get('when') or ''}".rstrip(),
-        own=forms.own_text(one),
-        source=source_text(one),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class EventView:
-    at: float
-    kind: str
-    what: str
-    environment: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class EventFilter:
-    """Filters of events; empty means any. ``text`` is searched for in any case."""
-
-    environment: str = ""
-    kind: str = ""
-    text: str = ""
-
-
-def event_views(
-    events: Iterable[Json], wanted: EventFilter, gpus: Mapping[str, str]
-) -> list[EventView]:
-    """Events that fit, newest first. ``gpus``: what their UUIDs are called."""
-    sought = wanted.text.casefold()
-    views = [
-        EventView(
-            event["at"],
-            event["kind"],
-            event.get("what") or event["kind"],
-            event["environment"] or "",
-            _UUID.sub(lambda found: gpus.get(found[0], found[0]), event["text"]),
-        )
+    ``wanted`` are the filters by name (:data:`~.listing.EVENT_FILTERS`); an empty one means any.
+    Its ``text`` is searched for in any case.
+    """
+    who, kind, sought = wanted["environment"], wanted["kind"], wanted["text"].casefold()
+    named = [
+        {**event, "text": _UUID.sub(lambda found: gpus.get(found[0], found[0]), event["text"])}
         for event in events
+        if who in ("", event["environment"]) and kind in ("", event["kind"])
     ]
     fitting = [
-        view
-        for view in views
-        if wanted.environment in ("", view.environment)
-        and wanted.kind in ("", view.kind)
-        and sought in f"{view.text} {view.environment}".casefold()
+        one for one in named if sought in f"{one['text']} {one['environment'] or ''}".casefold()
     ]
-    return sorted(fitting, key=lambda view: -view.at)
+    return sorted(fitting, key=lambda event: -event["at"])
 
 
 # -- by day --------------------------------------------------------------------------------------

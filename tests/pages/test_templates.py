@@ -72,3 +72,17 @@ def test_cookies_are_signed_with_something_that_is_not_the_token() -> None:
     assert len(key) == 32
     assert b"token" not in key
     assert key == cookie_secret("token") != cookie_secret("another")
+
+
+def test_a_table_says_each_quota_and_who_set_it() -> None:
+    quota = {"gpus": 2, "memory": 8 * 2**30, "weight": 1.5, "idle_timeout": 600.0}
+    groups = [
+        {**quota, "source": "config", "gpu_hours": 20.0, "when": "this month"},
+        {"gpus": 1, "memory": None, "weight": 1.0, "source": "config", "group": "a", "members": 1},
+    ]
+    template = hub_templates(()).get_template("gpushare/admin_groups.html")
+    page = template.render(node={"name": "n", "groups": groups})
+    for text in ("Everybody else", "8 GiB", ">1.5<", "20 this month", "idle time-out: 10 min"):
+        assert text in page
+    for text in (">1 member<", "the whole GPU", "not limited", 'aria-label="Edit the quota of a"'):
+        assert text in page
