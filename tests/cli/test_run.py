@@ -379,7 +379,7 @@ def test_a_command_whose_deadline_cannot_be_kept_is_not_started(own_node: LiveNo
     assert none.returncode == 0, none.stderr
     done = own_node.cli("run", "--min-steps-per-second", "2", "--", "echo", "it ran")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "0 % can be promised: your quota" in done.stderr
+    assert "0 % can be promised: the quota" in done.stderr
     until(lambda: leases(own_node) == [], "its lease has ended")
     wrong = own_node.here("run", "--deadline", "soon", "--", "echo", "it ran")
     assert (wrong.returncode, wrong.stdout) == (2, "")

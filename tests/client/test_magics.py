@@ -454,7 +454,7 @@ class TestCellMagic:
             try:
                 refused = kernel.run("%%gpushare --deadline 10m\nran = True")
                 assert failed(refused)["ename"] == "NotGranted"
-                assert "0 % can be promised: your quota" in failed(refused)["evalue"]
+                assert "0 % can be promised: the quota" in failed(refused)["evalue"]
                 assert leases(node) == [], "and holds no GPU"
             finally:
                 admin.call(Method.QUOTA_UNSET, environment="alice")

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.node import until
 
 from jupyter_gpushare.node.host import processes
 from jupyter_gpushare.node.host.processes import (
@@ -239,7 +240,9 @@ def test_what_a_process_was_started_with() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environ) as child:
         found = identify(child.pid, BOOT)
         assert found is not None
-        assert started_with(found, "ONE", "OTHER") == ("1=2", "")
+        # The kernel shows the new program's environment a moment after the program has begun.
+        told = until(lambda: started_with(found, "ONE", "OTHER"), "its environment")
+        assert told == ("1=2", "")
         assert started_with(found, "ONE", "NEITHER") is None
         later = dataclasses.replace(found, start_time=found.start_time + 1)
         assert started_with(later, "ONE") is None, "another process with the same number"

@@ -107,6 +107,7 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "lease": "l",
         "secret": "s",
         "state": "busy",
+        "name": "n",
         "kernel_id": "k",
         "environment": "e",
         "gpus": 1,

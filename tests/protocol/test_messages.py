@@ -435,7 +435,7 @@ def test_what_a_request_need_not_say() -> None:
     read = parse_call(line_of(Method.REQUEST, {"task": {"name": "n", "kind": "process"}})).params
     assert read == RequestParams(TaskParams("n", "process", None, None), None, 1, None, None, True)
     assert parse_call(line_of(Method.USAGE, {})).params == UsageParams(7 * 86400.0, None)
-    assert parse_call(line_of(Method.USAGE_DAILY, {})).params == DailyUsageParams(30, 0.0, None)
+    assert parse_call(line_of(Method.USAGE_DAILY, {})).params == DailyUsageParams(30, None, None)
     assert parse_call(line_of(Method.READINGS, {})).params == ReadingsParams(900.0)
     assert parse_call(line_of(Method.HISTORY, {})).params == HistoryParams(50, None)
     hello = {"protocol": 1, "client": {"name": "n", "version": "v"}}
