@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.node import until
 
 from jupyter_gpushare.node.host import processes
 from jupyter_gpushare.node.host.processes import (
@@ -241,8 +240,7 @@ def test_what_a_process_was_started_with() -> None:
         found = identify(child.pid, BOOT)
         assert found is not None
         # The kernel shows the new program's environment a moment after the program has begun.
-        told = until(lambda: started_with(found, "ONE", "OTHER"), "its environment")
-        assert told == ("1=2", "")
+        until(lambda: started_with(found, "ONE", "OTHER") == ("1=2", ""))
         assert started_with(found, "ONE", "NEITHER") is None
         later = dataclasses.replace(found, start_time=found.start_time + 1)
         assert started_with(later, "ONE") is None, "another process with the same number"

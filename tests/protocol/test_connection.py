@@ -108,6 +108,7 @@ def test_nothing_goes_before_hello(method: Method) -> None:
         "secret": "s",
         "state": "busy",
         "name": "n",
+        "path": "p",
         "kernel_id": "k",
         "environment": "e",
         "gpus": 1,
