@@ -17,7 +17,7 @@ from jupyter_gpushare.protocol.poolcalls import PoolMethod
 from . import views
 from .asking import Refusal, refusals
 from .csvfile import hours, to_csv
-from .listing import ONLY, SORTS, WINDOWS, Listing, Member, Page, listing, page_of
+from .listing import EVENT_FILTERS, ONLY, SORTS, WINDOWS, Listing, Member, Page, listing, page_of
 from .page import (
     Answered,
     CsvHandler,
@@ -114,7 +114,8 @@ class AdminHandler(AdminPage):
                 "groups": {"": "all groups", **dict(zip(groups, groups, strict=True))},
             }
         if part in ("", "events"):
-            view |= await self._events(looked.shown, wanted.events)
+            sought = {name: self.get_argument(name, "") for name in EVENT_FILTERS}
+            view |= await self._events(looked.shown, sought)
         self.page(part_of(part, _PARTS) if part else "admin.html", admin=True, **view)
 
     async def _node(self, answer: Answered, wanted: Listing) -> AdminView:

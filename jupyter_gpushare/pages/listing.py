@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 from urllib.parse import urlencode
 
 from jupyter_gpushare.link import wishes
@@ -34,8 +34,8 @@ HOST_ARGUMENTS: Final = {
     "page": "host_page",
     "rows": "host_rows",
 }
-#: The other arguments of a page with a table of hosts, which its links keep.
-_USER_ARGUMENTS: Final = ("window", "find", "group", "only", "sort", "page", "rows", "span")
+#: The arguments of the table of users, fields of :class:`Listing`.
+_USER_ARGUMENTS: Final = ("window", "find", "group", "only", "sort", "page", "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +91,67 @@ SORTS: Final[dict[str, tuple[str, Callable[[Member], tuple[float, ...]]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """The arguments of the page's address.
+class Table:
+    """The arguments of a table in addresses. ``others`` are those of the page around it."""
 
-    ``events`` are the filters of the events, and ``hosts`` the arguments of the table of hosts.
-    """
+    #: How each field is called in addresses.
+    ARGUMENTS: ClassVar[Mapping[str, str]]
 
-    window: str = "1d"
     find: str = ""
-    group: str = ""
-    only: str = ""
     sort: str = "name"
     page: int = 1
     rows: int = ROWS[0]
-    events: Mapping[str, str] = field(default_factory=dict)
-    hosts: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def told(
+        cls,
+        arguments: Callable[[str], str],
+        known: Mapping[str, Collection[str]],
+        others: Iterable[str],
+    ) -> Self:
+        """Parse the arguments of an address. ``known``: the words that some fields may have.
+
+        Raises :class:`NodeProblem` for nonsense.
+        """
+        usual, called = cls(), cls.ARGUMENTS
+        told = {name: arguments(called[name]).strip() for name in called}
+        for name, choices in known.items():
+            told[name] = told[name] or getattr(usual, name)
+            if told[name] not in choices:
+                named = ", ".join(filter(None, choices))
+                raise wishes.bad_request(f"'{called[name]}' is one of {named}.")
+        page = wishes.count(called["page"], told.pop("page") or None, 1, _MOST_PAGES) or 1
+        rows = wishes.count(called["rows"], told.pop("rows") or None, 1, ROWS[-1]) or ROWS[0]
+        around = _said({name: arguments(name) for name in others})
+        return cls(**told, page=page, rows=rows, others=around)
 
     def address(self, **change: Any) -> str:
         """The query of the same page with something else; another list begins on its first page."""
-        new, usual = replace(self, **{"page": 1, **change}), Listing()
+        # Whoever looks at another host goes on from the same rows.
+        first = {} if set(change) <= {"chosen"} else {"page": 1}
+        new, usual = replace(self, **{**first, **change}), type(self)()
         named = {
-            name: value
-            for name in ("window", "find", "group", "only", "sort", "page", "rows")
+            argument: value
+            for name, argument in self.ARGUMENTS.items()
             if (value := getattr(new, name)) != getattr(usual, name)
         }
-        return urlencode({**named, **_said(new.events), **_said(new.hosts)})
+        return urlencode({**_said(new.others), **named})
 
-    @property
-    def kept(self) -> Mapping[str, str]:
-        """The arguments that the form of this table keeps."""
-        return {**_said(self.events), **_said(self.hosts)}
+    def without(self, *names: str) -> Mapping[str, str]:
+        """The arguments of the page around it but some."""
+        return {name: text for name, text in self.others.items() if name not in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Table):
+    """The arguments of the table of users."""
+
+    ARGUMENTS: ClassVar[Mapping[str, str]] = {name: name for name in _USER_ARGUMENTS}
+
+    window: str = "1d"
+    group: str = ""
+    only: str = ""
 
     @property
     def is_all(self) -> bool:
@@ -135,60 +166,24 @@ class Listing:
 
 def listing(arguments: Callable[[str], str]) -> Listing:
     """Parse the arguments of an address. Raises :class:`NodeProblem` for nonsense."""
-    chosen = {}
-    for name, known in (("window", WINDOWS), ("only", ONLY), ("sort", SORTS)):
-        chosen[name] = arguments(name) or getattr(Listing(), name)
-        if chosen[name] not in known:
-            raise wishes.bad_request(f"'{name}' is one of {', '.join(filter(None, known))}.")
-    page = wishes.count("page", arguments("page") or None, 1, _MOST_PAGES) or 1
-    rows = wishes.count("rows", arguments("rows") or None, 1, ROWS[-1]) or ROWS[0]
-    return Listing(
-        **chosen,
-        find=arguments("find").strip(),
-        group=arguments("group"),
-        page=page,
-        rows=rows,
-        events={name: arguments(name) for name in EVENT_FILTERS},
-        hosts=_said({name: arguments(name) for name in HOST_ARGUMENTS.values()}),
-    )
+    others = (*EVENT_FILTERS, *HOST_ARGUMENTS.values())
+    return Listing.told(arguments, {"window": WINDOWS, "only": ONLY, "sort": SORTS}, others)
 
 
 @dataclass(frozen=True, slots=True)
-class HostListing:
-    """The arguments of the table of hosts. ``others`` are those of the page around it.
+class HostListing(Table):
+    """The arguments of the table of hosts; ``chosen`` is the one whose details stand below it."""
 
-    ``chosen`` is the host whose details stand below the table.
-    """
+    ARGUMENTS: ClassVar[Mapping[str, str]] = HOST_ARGUMENTS
 
     chosen: str = ""
-    find: str = ""
     kind: str = ""
     state: str = ""
-    sort: str = "name"
-    page: int = 1
-    rows: int = ROWS[0]
-    others: Mapping[str, str] = field(default_factory=dict)
-
-    def address(self, **change: Any) -> str:
-        """The query of the same page with something else; another list begins on its first page."""
-        # Whoever looks at another host goes on from the same rows.
-        first = {} if set(change) <= {"chosen"} else {"page": 1}
-        new, usual = replace(self, **{**first, **change}), HostListing()
-        named = {
-            argument: value
-            for name, argument in HOST_ARGUMENTS.items()
-            if (value := getattr(new, name)) != getattr(usual, name)
-        }
-        return urlencode({**_said(new.others), **named})
 
     @property
     def kept(self) -> Mapping[str, str]:
         """The arguments that the form of this table keeps."""
         return _said({**self.others, "host": self.chosen})
-
-    def without(self, other: str) -> Mapping[str, str]:
-        """The arguments of the page around it but one."""
-        return {name: text for name, text in self.others.items() if name != other}
 
     @property
     def is_all(self) -> bool:
@@ -197,23 +192,11 @@ class HostListing:
 
 
 def host_listing(
-    arguments: Callable[[str], str], states: Sequence[str], sorts: Sequence[str]
+    arguments: Callable[[str], str], states: Iterable[str], sorts: Collection[str]
 ) -> HostListing:
     """Parse the arguments of an address. Raises :class:`NodeProblem` for nonsense."""
-    told = {name: arguments(argument) for name, argument in HOST_ARGUMENTS.items()}
-    for name, known in (("state", states), ("sort", sorts)):
-        if told[name] and told[name] not in known:
-            raise wishes.bad_request(f"'{HOST_ARGUMENTS[name]}' is one of {', '.join(known)}.")
-    return HostListing(
-        chosen=told["chosen"],
-        find=told["find"].strip(),
-        kind=told["kind"],
-        state=told["state"],
-        sort=told["sort"] or HostListing().sort,
-        page=wishes.count("host_page", told["page"] or None, 1, _MOST_PAGES) or 1,
-        rows=wishes.count("host_rows", told["rows"] or None, 1, ROWS[-1]) or ROWS[0],
-        others={name: arguments(name) for name in (*_USER_ARGUMENTS, *EVENT_FILTERS)},
-    )
+    others = (*_USER_ARGUMENTS, "span", *EVENT_FILTERS)
+    return HostListing.told(arguments, {"state": ("", *states), "sort": sorts}, others)
 
 
 def _said(arguments: Mapping[str, str]) -> dict[str, str]:

@@ -26,20 +26,10 @@ _WARMEST: Final = 100.0  # °C at the top of the axis
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A part of the memory: its outline and its newest figure in words."""
+    """A part of the memory, or of the time: its outline and its newest figure in words."""
 
     kind: str
     path: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """When somebody computed: pieces as (x, y, width, height), and what is so now."""
-
-    kind: str
-    label: str
-    pieces: tuple[tuple[float, float, float, float], ...]
     text: str
 
 
@@ -60,7 +50,7 @@ class Plot:
     title: str
     memory: str
     areas: tuple[Area, ...]
-    lanes: tuple[Lane, ...]
+    lanes: tuple[Area, ...]
     lines: tuple[Line, ...]
     reserved: bool
     summary: str
@@ -83,7 +73,8 @@ def plots(status: Json, readings: Json, seconds: float) -> list[Plot]:
 def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> Plot:
     unknown = [None] * len(spans)
     mine, others, rest = (row.get(name) or unknown for name in ("mine", "others", "rest"))
-    stacked: list[Values] = [[0.0] * len(spans)]
+    nothing: Values = [0.0] * len(spans)
+    stacked = [nothing]
     for part in (mine, others, rest):
         stacked.append([_sum(below, more) for below, more in zip(stacked[-1], part, strict=True)])
     total = max(1, gpu["memory"])
@@ -97,7 +88,7 @@ def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> Plot:
         )
     )
     lanes = tuple(
-        Lane(kind, kind, _pieces(spans, shares), f"{kind} {_computes(_last(shares))}")
+        Area(kind, _area(spans, nothing, shares, 1.0), f"{kind} {_computes(_last(shares))}")
         for kind, shares in (
             ("mine", row.get("i_compute") or unknown),
             ("others", row.get("others_compute") or unknown),
@@ -150,16 +141,6 @@ def _line(
         path += f"L{points[-1][1]:g} {points[-1][2]:g}"
     newest = _last(values)
     return Line(name, path, text(top), "unknown" if newest is None else text(newest))
-
-
-def _pieces(
-    spans: Sequence[tuple[float, float]], shares: Values
-) -> tuple[tuple[float, float, float, float], ...]:
-    return tuple(
-        (round(x, 1), HEIGHT * (1 - share), round(end - x, 1), HEIGHT * share)
-        for (x, end), share in zip(spans, shares, strict=True)
-        if share is not None and share > 0 and end > x
-    )
 
 
 Run = Sequence[tuple[int, float, float]]

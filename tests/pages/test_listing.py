@@ -85,7 +85,7 @@ def test_an_address_says_what_the_page_shows_and_keeps_the_rest() -> None:
         sort="hours",
         page=3,
         rows=50,
-        events={"kind": "LeaseEnded", "text": ""},
+        others={"kind": "LeaseEnded", "text": ""},
     )
     told = {name: values[0] for name, values in parse_qs(now.address(page=3)).items()}
     assert listing(lambda name: told.get(name, "")) == Listing(
@@ -96,7 +96,7 @@ def test_an_address_says_what_the_page_shows_and_keeps_the_rest() -> None:
         sort="hours",
         page=3,
         rows=50,
-        events={"environment": "", "kind": "LeaseEnded", "text": ""},
+        others={"kind": "LeaseEnded"},
     )
     assert "page" not in now.address(sort="name"), "another order begins at its begin"
     assert Listing().address() == ""
