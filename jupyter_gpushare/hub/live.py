@@ -31,7 +31,7 @@ class HubLiveHandler(ServiceHandler, LiveHandler):
         if not by_token and not self.request.headers.get("Origin"):
             # Browsers always send the origin; only our pages may use a person's cookie.
             raise Refusal(NodeProblem("not_allowed", NOT_LOGGED_IN))
-        if self.audience.is_full(self.viewer.name):
+        if self.is_full:
             message = "Too many pages about GPUs are open at once. Close some."
             raise Refusal(NodeProblem("rate_limited", message))
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
@@ -20,7 +20,7 @@ from jupyter_gpushare.link.nodelink import NodeLink
 
 from .asking import Asking
 from .hosts import Host
-from .viewer import Pool
+from .viewer import Pool, Viewer
 from .views import fingerprint
 
 #: The messages to a page.
@@ -45,17 +45,17 @@ class Audience:
     most: int
     most_each: int
     look_again: float | None = None
-    listeners: set[LiveHandler] = field(default_factory=set)
+    listeners: set[Listener] = field(default_factory=set)
     by_viewer: Counter[str] = field(default_factory=Counter)
 
     def is_full(self, viewer: str) -> bool:
         return len(self.listeners) >= self.most or self.by_viewer[viewer] >= self.most_each
 
-    def add(self, listener: LiveHandler) -> None:
+    def add(self, listener: Listener) -> None:
         self.listeners.add(listener)
         self.by_viewer[listener.viewer.name] += 1
 
-    def remove(self, listener: LiveHandler) -> None:
+    def remove(self, listener: Listener) -> None:
         if listener in self.listeners:
             self.listeners.remove(listener)
             self.by_viewer[listener.viewer.name] -= 1
@@ -79,10 +79,16 @@ def _lasts(host: Host) -> tuple[object, ...]:
     return host.name, host.state, host.problem, host.drained, host.own
 
 
-class LiveHandler(Asking, WebSocketHandler):
-    """One listener."""
+class Listener(WebSocketHandler):
+    """Somebody who only listens.
+
+    A listener that reads slowly gets fewer, newer messages: at most one is on its way to it and the
+    next one is made when that has gone, so nothing piles up.
+    """
 
     audience: Audience
+    #: Seconds between two messages.
+    pause = 0.0
 
     def listens_in(self, audience: Audience) -> None:
         """Get ready: a server's own handler calls it first of all."""
@@ -91,21 +97,34 @@ class LiveHandler(Asking, WebSocketHandler):
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
+    def viewer(self) -> Viewer:
+        """Who listens."""
+        raise NotImplementedError
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody else may listen now."""
+        return self.audience.is_full(self.viewer.name)
+
+    def news(self) -> str:
+        """The message that is sent when something has changed."""
+        raise NotImplementedError
+
+    def sources(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs as long as the listener is there, and learns of changes."""
+        raise NotImplementedError
+
+    @property
     def max_message_size(self) -> int:
         return _LARGEST_INCOMING
 
     def open(self, *args: str, **kwargs: str) -> None:
-        if self.audience.is_full(self.viewer.name):
+        if self.is_full:
             self.close(1013, "Too many.")
             return
         self.audience.add(self)
         loop = asyncio.get_running_loop()
-        hearing = [self._hear(node) for node in self._heard()]
-        if self.site.hosts is not None:
-            hearing.append(self._follow_pool(self.site.hosts))
-        if self.audience.look_again is not None:
-            hearing.append(self._look_again(self.audience.look_again))
-        self._tasks = [loop.create_task(one) for one in (*hearing, self._tell())]
+        self._tasks = [loop.create_task(one) for one in (*self.sources(), self._tell())]
 
     def on_message(self, message: str | bytes) -> None:
         """Listeners only listen."""
@@ -115,16 +134,49 @@ class LiveHandler(Asking, WebSocketHandler):
         for task in self._tasks:
             task.cancel()
 
-    async def _hear(self, node: str) -> None:
+    async def hear(self, link: NodeLink, changed: Callable[[], None]) -> None:
         """Hear one node as long as the listener is there."""
+        unsubscribe = link.subscribe(changed)
+        try:
+            self._changed.set()  # what the listener knows is older than this connection
+            await asyncio.get_running_loop().create_future()
+        finally:
+            unsubscribe()
+
+    async def _tell(self) -> None:
+        with contextlib.suppress(WebSocketClosedError):
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                try:
+                    async with asyncio.timeout(_WRITE_WITHIN):
+                        await self.write_message(self.news())
+                except TimeoutError:
+                    self.close(LOGGED_OUT, "Too slow.")
+                    return
+                await asyncio.sleep(self.pause)
+
+
+class LiveHandler(Asking, Listener):
+    """A page that is open."""
+
+    pause = _AT_MOST_EVERY
+
+    def news(self) -> str:
+        return CHANGED
+
+    def sources(self) -> list[Coroutine[Any, Any, None]]:
+        hearing = [self._hear(node) for node in self._heard()]
+        if self.site.hosts is not None:
+            hearing.append(self._follow_pool(self.site.hosts))
+        if self.audience.look_again is not None:
+            hearing.append(self._look_again(self.audience.look_again))
+        return hearing
+
+    async def _hear(self, node: str) -> None:
         try:
             async with self.link(node) as link:
-                unsubscribe = link.subscribe(self._hearing(link))
-                try:
-                    self._changed.set()  # what the page shows is older than this connection
-                    await asyncio.get_running_loop().create_future()
-                finally:
-                    unsubscribe()
+                await self.hear(link, self._hearing(link))
         except NodeProblem as problem:
             self.close(1013, problem.message[:100])
 
@@ -164,19 +216,6 @@ class LiveHandler(Asking, WebSocketHandler):
                 self._changed.set()
 
         return hear
-
-    async def _tell(self) -> None:
-        with contextlib.suppress(WebSocketClosedError):
-            while True:
-                await self._changed.wait()
-                self._changed.clear()
-                try:
-                    async with asyncio.timeout(_WRITE_WITHIN):
-                        await self.write_message(CHANGED)
-                except TimeoutError:
-                    self.close(LOGGED_OUT, "Too slow.")
-                    return
-                await asyncio.sleep(_AT_MOST_EVERY)
 
     async def _look_again(self, pause: float) -> None:
         while True:

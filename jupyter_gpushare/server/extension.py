@@ -43,7 +43,7 @@ from .handlers import kernel_routes, rest_routes
 from .kernelenv import KernelEnvironment
 from .leaseevents import SCHEMA_ID, SCHEMA_PATH, LeaseEvents
 from .lifecycle import KernelLifecycle
-from .live import LiveFeed, live_routes
+from .live import live_route
 from .metrics import GpuShareCollector, Metrics
 from .notebooks import NotebookDoor
 from .otherpythons import OtherPythons
@@ -226,8 +226,8 @@ class GpuShareExtension(ExtensionApp):
             timeout=self.call_timeout,
             log=self.log,
         )
-        self.feed = LiveFeed(self.link, self.live_limit)
-        self.audience = Audience(self.live_limit, self.live_limit)
+        #: Those who are told the status, and the pages that are open.
+        self.audiences = [Audience(self.live_limit, self.live_limit) for _ in range(2)]
         bus = server.event_logger
         assert bus is not None
         bus.register_event_schema(SCHEMA_PATH)
@@ -271,11 +271,12 @@ class GpuShareExtension(ExtensionApp):
         """Add the REST and WebSocket routes."""
         self.handlers.extend(rest_routes(self.link))
         self.handlers.extend(kernel_routes(self.pythons, self.elsewhere))
-        self.handlers.extend(live_routes(self.feed))
+        told, pages = self.audiences
+        self.handlers.append(live_route(self.link, told))
         assert self.serverapp is not None
         settings = self.serverapp.web_app.settings
         site = make_site(self.link, settings, self.static_url_prefix)
-        self.handlers.extend(page_routes(self.link, site, self.audience))
+        self.handlers.extend(page_routes(self.link, site, pages))
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         await self.start_services()
@@ -310,8 +311,8 @@ class GpuShareExtension(ExtensionApp):
         server = self.serverapp
         assert server is not None
         self.metrics.stop()
-        self.feed.close()
-        self.audience.close()
+        for audience in self.audiences:
+            audience.close()
         await self.lifecycle.stop()
         await self.events.close()
         await self.link.close()

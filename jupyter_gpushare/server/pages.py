@@ -59,10 +59,6 @@ class PageLiveHandler(Upgrades, LiveHandler, ServerPage):
         super().initialize(site, to)
         self.listens_in(audience)
 
-    @property
-    def is_full(self) -> bool:
-        return self.audience.is_full(self.viewer.name)
-
 
 def _allowed(page: type[PageHandler], verb: str) -> Callable[..., Awaitable[None]]:
     """A method of a page for those who are logged in and whom the Authorizer lets try."""

@@ -276,7 +276,7 @@ def test_measurements_alone_are_no_news() -> None:
 
 
 def test_an_open_page_is_told_of_one_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_AT_MOST_EVERY", 0.0)
+    monkeypatch.setattr(live.LiveHandler, "pause", 0.0)
     listener, told = object.__new__(live.LiveHandler), list[str]()
 
     async def write(message: str) -> None:
