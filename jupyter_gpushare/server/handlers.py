@@ -20,8 +20,8 @@ from jupyter_server.utils import ensure_async
 from tornado import web
 
 from jupyter_gpushare.link import openapi, rest, wishes
-from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
+from jupyter_gpushare.pages.asking import Refusal, refusals, said_by
 from jupyter_gpushare.protocol.secured import HOST_NAME
 
 from .elsewhere import Elsewhere
@@ -41,14 +41,6 @@ _REASON_OF = {
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
-class ApiError(web.HTTPError):
-    """An error that says its reason and message in the JSON body."""
-
-    def __init__(self, problem: NodeProblem) -> None:
-        super().__init__(wishes.HTTP_STATUS.get(problem.reason, 502))
-        self.problem = problem
-
-
 class GpuShareHandler(APIHandler):
     """The common part of the handlers: login, JSON answers and errors."""
 
@@ -64,7 +56,7 @@ class GpuShareHandler(APIHandler):
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Write ``{"reason", "message", …numbers}``; no traceback, no HTML."""
         error = kwargs.get("exc_info", (None, None, None))[1]
-        if isinstance(error, ApiError):
+        if isinstance(error, Refusal):
             body: dict[str, Any] = {
                 **error.problem.numbers,
                 "reason": error.problem.reason,
@@ -81,10 +73,7 @@ class GpuShareHandler(APIHandler):
         self.finish(json.dumps(body))
 
     def _message(self, status_code: int, error: BaseException | None) -> str:
-        said = error.log_message if isinstance(error, web.HTTPError) else None
-        if said:
-            return said
-        return {
+        return said_by(error) or {
             403: "You are not logged in to this server, or may not do this here.",
             404: "There is nothing at this address.",
             405: "This address does not know that method.",
@@ -109,10 +98,8 @@ def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:
     async def method(self: NodeHandler, *path: str) -> None:
         # Not get_query_arguments(), which silently turns control characters into spaces.
         came = rest.Request(path, self.request.query_arguments, self.request.body)
-        try:
+        with refusals():
             self.answer(await rest.answer(operation, self.link.call, came))
-        except NodeProblem as problem:
-            raise ApiError(problem) from problem
 
     may = authorized(action="admin", resource=AUTH_RESOURCE) if operation.admin else authorized
     return cast(Callable[..., Awaitable[None]], web.authenticated(may(method)))
@@ -153,13 +140,11 @@ class KernelHostHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def post(self, kernel_id: str) -> None:
-        try:
+        with refusals():
             host = wishes.json_object(self.request.body, "host").get("host")
             if not isinstance(host, str) or not re.fullmatch(HOST_NAME, host):
                 raise wishes.bad_request("'host' must be the name of a host of the pool.")
             self.answer(await self.elsewhere.move(kernel_id, host))
-        except NodeProblem as problem:
-            raise ApiError(problem) from problem
 
 
 class OpenApiHandler(NodeHandler):
