@@ -15,7 +15,7 @@ from tornado import web
 
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.pages.asking import Asking, Refusal, said_by
+from jupyter_gpushare.pages.asking import Asking, Refusal, error_document, said_by
 from jupyter_gpushare.pages.site import write_page
 from jupyter_gpushare.pages.viewer import Viewer
 
@@ -36,14 +36,6 @@ NOT_LOGGED_IN: Final = (
     "You are not logged in, or this page is too old for what you asked: nothing was changed. Go "
     "back, reload the page, and try again."
 )
-_REASONS: Final = {
-    400: "bad_request",
-    403: "not_allowed",
-    404: "not_found",
-    405: "method_not_allowed",
-    502: "bad_gateway",
-    503: "unavailable",
-}
 
 
 def quiet_log(handler: web.RequestHandler) -> None:
@@ -165,17 +157,9 @@ class JsonHandler(ServiceHandler):
         self.finish(json.dumps(document, allow_nan=False))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write ``{"reason", "message", …numbers}``."""
         error = kwargs.get("exc_info", (None, None, None))[1]
-        numbers: Mapping[str, Any] = {}
-        reason = _REASONS.get(status_code, "internal")
-        if isinstance(error, Refusal):
-            numbers, reason = error.problem.numbers, error.problem.reason
-        message = said_by(error) or {
-            404: "There is nothing at this address.",
-            405: "This address does not know that method.",
-        }.get(status_code, "Something went wrong in the service; its log has the reason.")
-        self.answer({**numbers, "reason": reason, "message": message})
+        otherwise = "Something went wrong in the service; its log has the reason."
+        self.answer(error_document(status_code, error, otherwise))
 
 
 class CallbackHandler(QuietErrors, HubOAuthCallbackHandler):

@@ -47,6 +47,34 @@ def said_by(error: BaseException | None) -> str:
     return ""
 
 
+#: The reasons and sentences of errors that have none of their own.
+_REASONS: Final = {
+    400: "bad_request",
+    403: "not_allowed",
+    404: "not_found",
+    405: "method_not_allowed",
+    502: "bad_gateway",
+    503: "unavailable",
+}
+_SENTENCES: Final = {
+    403: "You are not logged in to this server, or may not do this here.",
+    404: "There is nothing at this address.",
+    405: "This address does not know that method.",
+}
+
+
+def error_document(status: int, error: BaseException | None, otherwise: str) -> dict[str, Any]:
+    """An error for programs: ``{"reason", "message", …numbers}``; no traceback, no HTML.
+
+    ``otherwise`` is the sentence about a mistake of our own.
+    """
+    if isinstance(error, Refusal):
+        problem = error.problem
+        return {**problem.numbers, "reason": problem.reason, "message": problem.message}
+    message = said_by(error) or _SENTENCES.get(status, otherwise)
+    return {"reason": _REASONS.get(status, "internal"), "message": message}
+
+
 class Asking(web.RequestHandler):
     """Asks node managers in the viewer's name.
 

@@ -21,7 +21,7 @@ from tornado import web
 
 from jupyter_gpushare.link import openapi, rest, wishes
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.pages.asking import Refusal, refusals, said_by
+from jupyter_gpushare.pages.asking import error_document, refusals
 from jupyter_gpushare.protocol.secured import HOST_NAME
 
 from .elsewhere import Elsewhere
@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 
 AUTH_RESOURCE = "gpushare"
 
-_REASON_OF = {
-    400: "bad_request",
-    403: "not_allowed",
-    404: "not_found",
-    405: "method_not_allowed",
-}
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
@@ -54,30 +48,13 @@ class GpuShareHandler(APIHandler):
         self.finish(json.dumps(document, allow_nan=False))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Write ``{"reason", "message", …numbers}``; no traceback, no HTML."""
+        """Write the error's document, and which methods there are."""
         error = kwargs.get("exc_info", (None, None, None))[1]
-        if isinstance(error, Refusal):
-            body: dict[str, Any] = {
-                **error.problem.numbers,
-                "reason": error.problem.reason,
-                "message": error.problem.message,
-            }
-        else:
-            body = {
-                "reason": _REASON_OF.get(status_code, "internal"),
-                "message": self._message(status_code, error),
-            }
         if status_code == 405:
             self.set_header("Allow", ", ".join(self._own_methods()))
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(body))
-
-    def _message(self, status_code: int, error: BaseException | None) -> str:
-        return said_by(error) or {
-            403: "You are not logged in to this server, or may not do this here.",
-            404: "There is nothing at this address.",
-            405: "This address does not know that method.",
-        }.get(status_code, "Something went wrong in the server; its log has the reason.")
+        otherwise = "Something went wrong in the server; its log has the reason."
+        self.finish(json.dumps(error_document(status_code, error, otherwise)))
 
     def _own_methods(self) -> list[str]:
         return [
