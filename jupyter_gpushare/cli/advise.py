@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size, parse_size
+from ..protocol.tables import table
 from ..protocol.times import format_duration
 from .node import NodeRefused, NodeSilent, connect, whole_status
-from .table import table
 from .verb import Refused, UsageError, Verb, number, option
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from .. import __version__
 from .._boot import FRAMEWORKS
 from ..protocol import names
 from ..protocol.holding import gpu_number
+from ..protocol.times import format_duration
 from ..server.otherpythons import CLIENT_WHEEL, PATIENCE, has_hook, lacking, other_python
-from .table import duration
 
 if TYPE_CHECKING:
     from ..protocol.address import Found
@@ -378,7 +378,7 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
     if node["problem"]:
         yield problem("node health", node["problem"], "See the node manager's log."), None
     if (told := node.get("quotas_as_of")) is not None:
-        age = duration(max(0.0, node["time"] - told))
+        age = format_duration(max(0.0, node["time"] - told))
         text = f"JupyterHub does not answer; quotas of its groups are those of {age} ago."
         yield warning("quotas", text, "See whether the Hub runs, and the node manager's log."), None
     for text in status.get("left_out", ()):

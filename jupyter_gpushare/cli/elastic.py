@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..protocol.sizes import Memory, parse_memory
-from .table import listing
+from ..protocol.tables import listing
 from .verb import COMMAND, Refused, UsageError, WithCommand, flag, number, option
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from ..protocol import said
 from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
+from ..protocol.tables import table
 from .node import connect
-from .table import table
 from .verb import Refused, UsageError, Verb, flag, option
 
 

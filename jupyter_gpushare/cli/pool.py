@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, parse_size
+from ..protocol.tables import clean, table
 from ..protocol.times import format_duration, parse_duration
 from . import quota as quotas
 from .node import Node, NodeSilent
-from .table import clean, table
 from .verb import Refused, UsageError, Verb, flag, number, option
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import __version__
 from ..protocol import secured
-from .table import clean
+from ..protocol.tables import clean
 from .verb import Refused, UsageError, Verb, option
 
 #: Where systemd's node manager keeps its ledger; what it has of its pool is beside it.

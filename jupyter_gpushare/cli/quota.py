@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 
 from ..protocol.quota import about, fields_of, read_text, source_text, value_text
 from ..protocol.sizes import parse_share
+from ..protocol.tables import clean, table
 from ..quota import FIELDS, Unit
 from .node import Node, connect
-from .table import clean, table
 from .verb import Option, UsageError, Verb, flag, option
 
 

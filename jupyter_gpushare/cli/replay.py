@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.sizes import parse_size
+from ..protocol.tables import table
 from ..protocol.times import parse_duration
-from .table import table
 from .verb import Refused, UsageError, Verb, flag, number, option
 
 if TYPE_CHECKING:

@@ -41,9 +41,9 @@ from ..protocol.errors import Reason
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.names import RESERVES
 from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
-from ..protocol.times import parse_duration
+from ..protocol.tables import clean
+from ..protocol.times import format_duration, parse_duration
 from .node import NOT_SET_UP, PATIENCE, NodeSilent
-from .table import clean, duration
 from .verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
 
 #: Passed on to the command. Keys typed at the terminal reach it by themselves.
@@ -379,7 +379,7 @@ class _Lease:
             granted = f"Granted: {self._grant.words}."
         except Refused as error:
             if error.reason == Reason.TIMED_OUT.value and timeout:
-                sentence = f"No GPU was free within {duration(timeout)}."
+                sentence = f"No GPU was free within {format_duration(timeout)}."
                 raise Refused(sentence, error.reason) from error
             raise
         finally:

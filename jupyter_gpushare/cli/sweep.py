@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.sizes import Memory, parse_memory
-from .table import listing, table
+from ..protocol.tables import listing, table
 from .verb import COMMAND, Refused, UsageError, Verb, flag, number, option, options
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
+from ..protocol.tables import table
 from ..protocol.times import parse_duration
 from .node import connect
-from .table import table
 from .verb import Refused, Verb, option
 
 

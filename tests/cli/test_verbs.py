@@ -20,7 +20,6 @@ from support.livenode import CLI, LiveNode, in_process, until
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli.app import GpuShareApp, find, tree
 from jupyter_gpushare.cli.release import whole_name
-from jupyter_gpushare.cli.table import clean, duration, table
 
 GIB = 2**30
 VERBS = [
@@ -406,31 +405,3 @@ def test_a_quota_may_be_a_part_of_a_gpu(node: LiveNode) -> None:
     assert wrong.returncode == 2
     assert "no part of a GPU" in wrong.stderr
     node.here("quota", "unset", "bob")
-
-
-def test_tables_line_up_and_cannot_move_the_cursor() -> None:
-    text = table(("NAME", "N"), [("a\x1b[2J\n\u202eb", 5), ("longer", 1234), (None, 1)])
-    lines = text.split("\n")
-    assert len(lines) == 4
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert [line.rstrip()[-1] for line in lines[1:]] == ["5", "4", "1"]
-    assert len({len(line) for line in lines[1:]}) == 1
-    assert clean(None) == "-"
-    assert table(("A", "B"), []) == "A  B"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (-3, "0 s"),
-        (59.9, "59 s"),
-        (60, "1 min"),
-        (3599, "1 h"),
-        (3600, "1 h"),
-        (12000, "3 h 20 min"),
-        (187200, "2 d 4 h"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text

@@ -169,8 +169,8 @@ def test_any_status_is_safe_html_and_text(document: dict[str, Any]) -> None:
 
 @given(same_shape([{"at": 1.0, "kind": "x", "environment": "a", "lease": "b", "text": "c"}]))
 def test_any_history_is_safe(events: list[dict[str, Any]]) -> None:
-    check_html(render.history_html(events))
-    check_text(render.history_text(events))
+    check_html(render.section_html(render.history_section(events)))
+    check_text(render.section_text(render.history_section(events)))
 
 
 @given(
@@ -223,8 +223,8 @@ def test_what_was_used_lately_is_told() -> None:
 
 
 def test_nothing_happened_yet() -> None:
-    assert render.history_text([]) == "Nothing has happened yet."
-    assert "Nothing has happened yet." in render.history_html([])
+    assert render.section_text(render.history_section([])) == "Nothing has happened yet."
+    assert "Nothing has happened yet." in render.section_html(render.history_section([]))
 
 
 def test_help_is_complete() -> None:
@@ -285,29 +285,6 @@ def test_grants_and_asks_in_words() -> None:
     assert render.grant_words(grant) == "GPU 0 (8 GiB of 24 GiB) and GPU 3 (all of its 24 GiB)"
     assert render.ask_words(Ask()) == "1 GPU"
     assert render.ask_words(Ask(2, GIB, "batch")) == "2 GPUs with 1 GiB on each, class batch"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0 s"),
-        (-5, "0 s"),
-        (59.9, "59 s"),
-        (60, "1 min"),
-        (1799, "30 min"),
-        (3599.9, "1 h"),
-        (3725, "1 h 2 min"),
-        (7799, "2 h 10 min"),
-        (86399, "1 d"),
-        (90000, "1 d 1 h"),
-        (float("nan"), "?"),
-        (float("inf"), "?"),
-        (None, "?"),
-        (True, "?"),
-    ],
-)
-def test_durations(seconds: object, words: str) -> None:
-    assert render.duration(seconds) == words
 
 
 def test_what_is_to_be_typed_is_code_in_a_notebook() -> None:

@@ -11,7 +11,7 @@ from jupyter_gpushare.cli.usage import UsageApp
 from jupyter_gpushare.cli.verb import UsageError
 from jupyter_gpushare.client.words.settings import read_settings
 from jupyter_gpushare.pages.forms import read_quota
-from jupyter_gpushare.protocol.times import parse_duration
+from jupyter_gpushare.protocol.times import format_duration, parse_duration
 from jupyter_gpushare.server.extension import GpuShareExtension
 
 
@@ -74,3 +74,28 @@ def test_a_server_setting_that_is_no_time_is_refused_by_name(bad: Any) -> None:
 def test_an_option_that_is_no_time_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"^--since=soon cannot be used: it is not a time"):
         UsageApp().parse(["--since", "soon"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (-5, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min"),
+        (1799, "30 min"),
+        (3599.9, "1 h"),
+        (3725, "1 h 2 min"),
+        (12000, "3 h 20 min"),
+        (187200, "2 d 4 h"),
+        (7799, "2 h 10 min"),
+        (86399, "1 d"),
+        (90000, "1 d 1 h"),
+        (float("nan"), "?"),
+        (float("inf"), "?"),
+        (None, "?"),
+        (True, "?"),
+    ],
+)
+def test_durations(seconds: object, words: str) -> None:
+    assert format_duration(seconds) == words

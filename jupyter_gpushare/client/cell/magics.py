@@ -225,7 +225,8 @@ class GpuShareMagics(Magics):
         from ..words import render
 
         events = api.history(limit)
-        self._show(render.history_text(events), render.history_html(events))
+        section = render.history_section(events)
+        self._show(render.section_text(section), render.page_html(render.section_html(section)))
 
     def _predict(self, words: list[str]) -> None:
         where = "%gpushare predict"
@@ -371,10 +372,10 @@ class GpuShareMagics(Magics):
         elif not kept_for[0]:
             self._tell(f"This kernel's {gpus} {are} not kept any longer: the idle time-out holds.")
         else:
-            from ..words.render import duration
+            from ...protocol.times import format_duration
 
             # What was asked, and not a moment less.
-            kept, turn = (duration(math.ceil(seconds)) for seconds in kept_for)
+            kept, turn = (format_duration(math.ceil(seconds)) for seconds in kept_for)
             told = f"This kernel keeps its {gpus} for {kept}, also while it is idle."
             if kept_for[1]:
                 told += f" Its turn is not asked back for {turn}."

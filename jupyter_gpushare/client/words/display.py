@@ -220,9 +220,10 @@ class NotebookDisplay:
     def done(self, text: str | None = None) -> bool:
         if not self._there:
             return False
+        from ...protocol.times import format_duration
         from . import render
 
-        waited = render.duration(self._pace.elapsed)
+        waited = format_duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
         self._publish(line, render.notice_html(line, good=text is not None), waits=False)
         return True
@@ -270,9 +271,9 @@ class TerminalDisplay:
     def done(self, text: str | None = None) -> bool:
         if not self._pace.shown:
             return False
-        from . import render
+        from ...protocol.times import format_duration
 
-        waited = render.duration(self._pace.elapsed)
+        waited = format_duration(self._pace.elapsed)
         line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
         self._write(f"{_CLEAR if self._terminal else ''}jupyter_gpushare: {line}\n")
         return True

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from ...protocol.tables import table
 from ...protocol.times import format_duration, format_range
-from .render import count, html_table, note_html, page_html, plain, size, text_table
+from .render import count, html_table, note_html, page_html, plain, size
 
 Document = Mapping[str, Any]
 
@@ -46,12 +47,13 @@ class Prediction:
 
     def __repr__(self) -> str:
         rows = [row(one) for one in self.kinds]
-        table = text_table(_TITLES, rows) if rows else "This node has no GPUs."
-        return "\n".join((self._head, table, *self._notes))
+        titles = [title.upper() for title in _TITLES]
+        text = table(titles, rows) if rows else "This node has no GPUs."
+        return "\n".join((self._head, text, *self._notes))
 
     def _repr_html_(self) -> str:
-        table = html_table(self._head, _TITLES, [row(one) for one in self.kinds])
-        return page_html(table, *(note_html(note) for note in self._notes))
+        drawn = html_table(self._head, _TITLES, [row(one) for one in self.kinds])
+        return page_html(drawn, *(note_html(note) for note in self._notes))
 
     @property
     def _head(self) -> str:

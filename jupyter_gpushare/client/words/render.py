@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ...protocol import said
 from ...protocol.holding import gpu_number
 from ...protocol.sizes import format_memory, format_size
+from ...protocol.tables import table
 from ...protocol.times import format_duration
 
 if TYPE_CHECKING:
@@ -57,10 +58,6 @@ _SIGNS: Final = {"good": "✓", "warn": "▲", "bad": "✕"}
 
 
 # -- words -------------------------------------------------------------------------------------
-
-
-#: A length of time as a person says it; the same everywhere.
-duration: Final = format_duration
 
 
 def count(number: object, noun: str) -> str:
@@ -125,12 +122,12 @@ def _hours(seconds: object) -> float:
 
 def waiting_line(notice: Document, seconds: float) -> str:
     """The place of a request in the queue, in one line."""
-    return "; ".join([*_place(notice), f"{duration(seconds)} so far", *_hint(notice)])
+    return "; ".join([*_place(notice), f"{format_duration(seconds)} so far", *_hint(notice)])
 
 
 def waiting_line_within(notice: Document, seconds: float, advice: str, width: int) -> str:
     """The same in at most ``width`` characters, with as much of the rest as fits."""
-    line, so_far = waiting_line(notice, seconds), f"{duration(seconds)} so far"
+    line, so_far = waiting_line(notice, seconds), f"{format_duration(seconds)} so far"
     short = f"{_place(notice)[0]}; {so_far}"
     hinted = [f"{hint}; {so_far}" for hint in _hint(notice)]
     brief = f"{line.replace(' for GPUs', '', 1)} ({advice})"
@@ -161,7 +158,7 @@ def _hint(notice: Document) -> list[str]:
 
 def waiting_html(notice: Document, seconds: float, advice: str) -> str:
     """The same for a notebook; a live region, so that screen readers hear of changes."""
-    first, *more = [*_place(notice), f"{duration(seconds)} so far"]
+    first, *more = [*_place(notice), f"{format_duration(seconds)} so far"]
     rest = "".join(f" · {escape(part)}" for part in more)
     lines = "".join(
         f'<div style="color:{_MUTED}">{escape(line)}</div>' for line in (*why(notice), advice)
@@ -184,10 +181,10 @@ def _time(notice: Document) -> float:
 
 def away_line(left: float, seconds: float) -> str:
     """The line that says how long we have waited for the node manager."""
-    bound = f"{duration(left)} more at most; " if math.isfinite(left) else ""
+    bound = f"{format_duration(left)} more at most; " if math.isfinite(left) else ""
     return (
         "The GPU node manager does not answer; it may be restarting. Waiting for it: "
-        f"{bound}{duration(seconds)} so far."
+        f"{bound}{format_duration(seconds)} so far."
     )
 
 
@@ -405,8 +402,8 @@ def _problems(status: Document) -> list[str]:
 def section_text(one: Section) -> str:
     """A table for a terminal."""
     rows = [[_text(cell) for cell in row] for row in one.rows]
-    table = text_table(one.columns, rows) if rows else one.empty
-    return "\n".join(filter(None, [table, *one.notes]))
+    text = table([title.upper() for title in one.columns], rows) if rows else one.empty
+    return "\n".join(filter(None, [text, *one.notes]))
 
 
 def _text(cell: Cell) -> str:
@@ -416,9 +413,9 @@ def _text(cell: Cell) -> str:
 def section_html(one: Section) -> str:
     """The same for a notebook."""
     rows = [[_html(cell) for cell in row] for row in one.rows]
-    table = _table(one.title, one.columns, rows) if rows else ""
+    drawn = _table(one.title, one.columns, rows) if rows else ""
     lines = one.notes if rows else (one.empty, *one.notes)
-    return table + "".join(f"<div>{escape(line)}</div>" for line in lines if line)
+    return drawn + "".join(f"<div>{escape(line)}</div>" for line in lines if line)
 
 
 def _html(cell: Cell) -> str:
@@ -514,7 +511,7 @@ def _usage_line(status: Document, usage: Document) -> str:
     busy = sum(_hours(row.get("gpu_seconds_busy")) for row in rows)
     since, until = usage.get("since"), usage.get("until")
     span = (
-        duration(until - since)
+        format_duration(until - since)
         if isinstance(since, int | float) and isinstance(until, int | float)
         else "?"
     )
@@ -550,16 +547,19 @@ def quota_html(status: Document, usage: Document | None = None) -> str:
 
 # -- history -------------------------------------------------------------------------------------
 
-_HISTORY: Final = ("when", "lease", "what")
-_NO_HISTORY: Final = "Nothing has happened yet."
 
-
-def history_rows(events: Iterable[Document]) -> list[tuple[str, ...]]:
+def history_section(events: Iterable[Document]) -> Section:
     """One row an event, in the order given; times are this machine's local ones."""
-    return [
-        (_when(event.get("at")), short(event.get("lease")), plain(event.get("text")))
+    rows = tuple(
+        (
+            Cell(_when(event.get("at"))),
+            Cell(short(event.get("lease"))),
+            Cell(plain(event.get("text"))),
+        )
         for event in events
-    ]
+    )
+    titles = ("when", "lease", "what")
+    return Section("History", titles, rows, empty="Nothing has happened yet.")
 
 
 def _when(at: object) -> str:
@@ -567,18 +567,6 @@ def _when(at: object) -> str:
         return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError, OSError):
         return "?"
-
-
-def history_text(events: Iterable[Document]) -> str:
-    """The history, for a terminal."""
-    rows = history_rows(events)
-    return text_table(_HISTORY, rows) if rows else _NO_HISTORY
-
-
-def history_html(events: Iterable[Document]) -> str:
-    """The history, for a notebook."""
-    rows = history_rows(events)
-    return page_html(html_table("History", _HISTORY, rows) if rows else escape(_NO_HISTORY))
 
 
 # -- help ----------------------------------------------------------------------------------------
@@ -654,16 +642,6 @@ def help_html() -> str:
 
 
 # -- tables --------------------------------------------------------------------------------------
-
-
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they need to be."""
-    lines = [[title.upper() for title in header], *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

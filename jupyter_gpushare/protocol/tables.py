@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
-
-from ..protocol.times import format_duration
-
-#: A length of time as a person says it; the same everywhere.
-duration: Final = format_duration
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
