@@ -128,4 +128,4 @@ def test_the_second_run_is_granted_what_the_first_ones_needed(place: Place, tmp_
             "alice keeps what she needs",
         )
         shown = alice.ok("%gpushare status").plain()
-        assert "expected after 2 runs" in shown
+        assert "reserves what 2 runs of the same code needed" in shown

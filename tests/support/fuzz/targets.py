@@ -22,7 +22,7 @@ from jupyter_gpushare.client.words.grant import read_grant
 from jupyter_gpushare.client.words.settings import read_settings
 from jupyter_gpushare.node.ledger.codec import from_record, to_record
 from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerError, Record
-from jupyter_gpushare.node.people.identity import IdentityRefused, TokenFileIdentity
+from jupyter_gpushare.node.people.identity import TokenFileIdentity, TokenFileUnusable
 from jupyter_gpushare.node.quotas.config import NodeSize, configure
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.protocol import checkpoint
@@ -233,8 +233,8 @@ class _TokenFile:
         os.write(fd, data)
         os.close(fd)
         identity = TokenFileIdentity(self.path)
-        with contextlib.suppress(IdentityRefused):
-            identity._refresh()
+        with contextlib.suppress(TokenFileUnusable):
+            identity.read()
 
 
 def traces(data: bytes) -> None:
