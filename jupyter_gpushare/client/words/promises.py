@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from ...protocol.said import clock
 from ...protocol.times import LONGEST, format_duration, parse_duration
 
 #: A new estimate is said again if it is later by this much: seconds, and the share of what is left.
@@ -91,17 +91,6 @@ _SAYS: Final = {
     "late": ("will not be ready", "will not make the steps a second that it was promised"),
     "missed": ("was not ready", "did not make the steps a second that it was promised"),
 }
-
-
-def clock(at: float, now: float) -> str:
-    """``15:40``, ``15:40:05`` if that is soon, ``Tue 15:40``: by the reader's own clock."""
-    moment, today = time.localtime(at), time.localtime(now)
-    if abs(at - now) < 600:
-        return time.strftime("%H:%M:%S", moment)
-    same_day = moment[:3] == today[:3]
-    within = abs(at - now) < 6 * 86400
-    form = "%H:%M" if same_day else "%a %H:%M" if within else "%d %b %H:%M"
-    return time.strftime(form, moment)
 
 
 def share_words(share: object) -> str:
