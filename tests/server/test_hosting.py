@@ -17,7 +17,6 @@ import pytest
 from support.jupyter import Home, Server, wait_for
 from support.node import NodeClient, open_directory
 
-from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.server import extension
@@ -149,8 +148,6 @@ def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home, variable: 
     Two jobs of a batch system, on one host, are apart in the same way.
     """
     folder = home.path / "data" / "gpushare"
-    old = Ledger.open(folder / "ledger.sqlite", history=1e6, wall=1.0)
-    old.close()
     hosts = ("one", "other")
     servers = [home.serve(environ=home.environ(**{variable: name})) for name in hosts]
     leases = []
@@ -169,8 +166,6 @@ def test_two_hosts_with_one_home_have_a_node_manager_each(home: Home, variable: 
     assert len(set(leases)) == 2, "all GPUs of each host"
     parents = {found.ppid() for found in home.node_managers()}
     assert parents == {server.process.pid for server in servers}
-    # It is the first one's now; a job begins anew.
-    assert (folder / "ledger.sqlite").exists() == (variable == "SLURM_JOB_ID")
 
 
 def test_a_job_without_gpus_hosts_no_node_manager(monkeypatch: pytest.MonkeyPatch) -> None:
