@@ -1,4 +1,4 @@
-"""Tables for a terminal."""
+"""A table fits its widest cell, and no cell moves the cursor of a terminal."""
 
 from __future__ import annotations
 
