@@ -21,8 +21,9 @@ Piece = str | int | doc.Figure | Text
 
 def text(words: str, *pieces: Piece) -> Text:
     """``words`` with ``pieces`` in the places of its ``{}``. Names keep no ``{}`` of their own."""
-    if not pieces and "{}" not in words:
-        return Text(words)
+    figures_only = [piece for piece in pieces if isinstance(piece, dict)]
+    if len(figures_only) == len(pieces) == words.count("{}"):  # the usual case, and quick
+        return Text(words, tuple(figures_only))
     first, *rest = words.split("{}")
     told = [first]
     figures: list[doc.Figure] = []
