@@ -50,7 +50,9 @@ test("an administrator edits a quota, and its user's bar follows; it is given ba
   await edit.click();
   await admin.getByRole('button', { name: /^Back to/ }).click();
   await alices.expectGpus('1 of 2');
-  await expect(alices.section('quota')).toContainText('Set for you in the configuration');
+  await expect(alices.section('quota')).toContainText(
+    'Set for you in the configuration'
+  );
   await expect(alices.section('quota')).not.toContainText('of 20');
 });
 
