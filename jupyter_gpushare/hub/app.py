@@ -228,6 +228,10 @@ class GpuShareHub(JupyterApp):
         )
 
 
+#: Below the Hub's prefix all addresses are ours, also those where nothing is.
+_NOTHING: Final[tuple[tuple[str, type[PageHandler]], ...]] = ((r".*", NothingHandler),)
+
+
 def make_application(site: HubSite, audience: Audience) -> web.Application:
     """The routes."""
     given = {"site": site}
@@ -237,8 +241,7 @@ def make_application(site: HubSite, audience: Audience) -> web.Application:
         (r"static/(.*)", StaticHandler, {"path": str(STATIC)}),
         (r"live", HubLiveHandler, {**given, "audience": audience}),
         *((path, handler, given) for path, handler in api.ROUTES),
-        *((path, _served(page), given) for path, page in PAGES),
-        (r".*", _served(NothingHandler), given),
+        *((path, _served(page), given) for path, page in (*PAGES, *_NOTHING)),
     ]
     return web.Application(
         [(url_path_join(site.prefix, path), *rest) for path, *rest in routes],

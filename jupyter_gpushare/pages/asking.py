@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Final
@@ -75,7 +76,7 @@ def error_document(status: int, error: BaseException | None, otherwise: str) -> 
     return {"reason": _REASONS.get(status, "internal"), "message": message}
 
 
-class Asking(web.RequestHandler):
+class Asking(web.RequestHandler, ABC):
     """Asks node managers in the viewer's name.
 
     A server's own handler gives ``site``, :attr:`viewer` and :meth:`link`, and lets nobody in
@@ -92,17 +93,18 @@ class Asking(web.RequestHandler):
         self.clear_header("Server")
 
     @property
+    @abstractmethod
     def viewer(self) -> Viewer:
-        raise NotImplementedError
+        """Who asks."""
 
     @property
     def reader(self) -> dict[str, str] | None:
         """The login that the page around ours shows, if it shows one."""
         return None
 
+    @abstractmethod
     def link(self, node: str) -> AbstractAsyncContextManager[NodeLink]:
         """The viewer's own link to a node. Raises :class:`NodeProblem`."""
-        raise NotImplementedError
 
     async def ask(self, node: str, method: Method, **params: Any) -> dict[str, Any]:
         """Ask a node manager in the viewer's name; ``None`` parameters are left out.

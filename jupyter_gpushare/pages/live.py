@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ def _lasts(host: Host) -> tuple[object, ...]:
     return host.name, host.state, host.problem, host.drained, host.own
 
 
-class Listener(WebSocketHandler):
+class Listener(WebSocketHandler, ABC):
     """Somebody who only listens.
 
     A listener that reads slowly gets fewer, newer messages: at most one is on its way to it and the
@@ -97,22 +98,22 @@ class Listener(WebSocketHandler):
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
+    @abstractmethod
     def viewer(self) -> Viewer:
         """Who listens."""
-        raise NotImplementedError
 
     @property
     def is_full(self) -> bool:
         """Whether nobody else may listen now."""
         return self.audience.is_full(self.viewer.name)
 
+    @abstractmethod
     def news(self) -> str:
         """The message that is sent when something has changed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sources(self) -> list[Coroutine[Any, Any, None]]:
         """What runs as long as the listener is there, and learns of changes."""
-        raise NotImplementedError
 
     @property
     def max_message_size(self) -> int:

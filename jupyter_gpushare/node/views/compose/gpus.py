@@ -60,7 +60,7 @@ def _columns(gpu: doc.Gpu, most_tasks: int | None) -> Iterator[doc.Said]:
 
 
 def _parts(gpu: doc.Gpu) -> Iterator[doc.Said]:
-    """Who has how much of its memory; together they are all of it."""
+    """Each part of its memory and whose it is. The parts add up to all of the memory."""
     total = gpu["memory"]
     mine = min(gpu["mine"], total)
     others = min(max(0, gpu["reserved"] - gpu["mine"]), total - mine)
