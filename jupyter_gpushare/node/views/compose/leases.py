@@ -194,14 +194,7 @@ def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.
     if parts:
         told.append(said("where", ", ".join(f"GPU {gpu_number(part)}" for part in parts)))
     told.append(said("state", _counted(STATES[row["state"]][1] for row in rows)))
-    may = [part["memory"] for row in rows for part in row["gpus"]]
-    used = [part["measured"] for row in rows for part in row["gpus"]]
-    known = [one for one in used if one is not None]
-    if may and len(known) < len(may):
-        told.append(said("memory", "may use {}", each(may), hint=_UNMEASURED))
-    elif may:
-        words, share = "{} of {} in all", sum(known) / max(1, sum(may))
-        told.append(said("memory", words, size(sum(known)), size(sum(may)), share=share))
+    told += _use([part for row in rows for part in row["gpus"]], together=True)
     told.append(said("class", _counted(row["priority_class"] for row in rows)))
     first = min(row["granted"] or row["requested"] for row in rows)
     return [*told, said("held", "{}", since(first))]
@@ -247,14 +240,20 @@ def _memory(row: doc.Lease) -> Iterator[doc.Said]:
         if row["state"] == "queued":
             yield said("memory", asks(row["asked"]["gpus"], row["asked"]["memory"]))
         return
-    may = [part["memory"] for part in row["gpus"]]
-    used = [part["measured"] for part in row["gpus"] if part["measured"] is not None]
+    yield from _use(row["gpus"])
+
+
+def _use(parts: Sequence[doc.LeaseGpu], *, together: bool = False) -> Iterator[doc.Said]:
+    """What is used of what may be: on each GPU, or ``together`` on all of them."""
+    may = [part["memory"] for part in parts]
+    used = [part["measured"] for part in parts if part["measured"] is not None]
     if len(used) < len(may):
         yield said("memory", "may use {}", each(may), hint=_UNMEASURED)
-        return
-    share = sum(used) / max(1, sum(may))
-    tone = "bad" if sum(used) > sum(may) else "plain"
-    yield said("memory", "{} of {}", each(used), each(may), share=share, tone=tone)
+    elif may:
+        share, tone = sum(used) / max(1, sum(may)), "bad" if sum(used) > sum(may) else "plain"
+        words = text("{} of {} in all", size(sum(used)), size(sum(may)))
+        words = words if together else text("{} of {}", each(used), each(may))
+        yield said("memory", words, share=share, tone=tone)
 
 
 def asks(gpus: int, memory: int | None) -> Text:
