@@ -49,5 +49,10 @@ export default defineConfig([
       'prefer-arrow-callback': 'error'
     }
   },
+  {
+    // What a test makes up is nobody's language.
+    files: ['src/__tests__/**'],
+    rules: { 'jupyter/no-untranslated-string': 'off' }
+  },
   prettierRecommended
 ]);

@@ -7,7 +7,9 @@ import { HistoryView } from '../widgets/history';
 import { aStatus } from './support/builders';
 import { show } from './support/views';
 
-const start = new Date(2026, 10, 20).getTime() / 1000;
+// Midnight where the node is, an hour ahead of UTC.
+const start = Date.UTC(2026, 10, 19, 23) / 1000;
+const utc_offset = 3600;
 const aDay = (given: Partial<Day> = {}): Day => ({
   start,
   end: start + 86400,
@@ -69,14 +71,17 @@ it('ends axes at round numbers', () => {
   ]);
 });
 
-it('names local days', () => {
-  expect(dayName(start)).toBe('2026-11-20');
+it('names days as they are where the node is, wherever the reader is', () => {
+  const usage = { environment: 'alice', days: [] };
+  expect(dayName(start, { ...usage, utc_offset })).toBe('2026-11-20');
+  expect(dayName(start, usage)).toBe('2026-11-20'); // one that does not say: UTC
+  expect(dayName(start, { ...usage, utc_offset: -43200 })).toBe('2026-11-19');
 });
 
 it('writes the days for a spreadsheet', () => {
-  const lines = usageCsv({ environment: 'alice', days: [aDay()] }).split(
-    '\r\n'
-  );
+  const lines = usageCsv({
+    ...{ environment: 'alice', days: [aDay()], utc_offset }
+  }).split('\r\n');
   expect(lines[0]).toContain('held_gpu_hours');
   expect(lines[1]).toBe('2026-11-20,alice,2,1,2,24,12,48,2,0');
   const told = { charged: 1800, resident_gib_seconds: 7200 };
@@ -103,14 +108,13 @@ describe('HistoryView', () => {
     ).toBeTruthy();
   });
 
-  it('asks for the span that is chosen, in local days', async () => {
+  it('asks for the span that is chosen, in days of the node', async () => {
     const { model } = show(HistoryView, aStatus());
     model.server.on('GET', 'usage/daily', 200, { environment: 'a', days: [] });
     fireEvent.change(screen.getByRole('combobox'), { target: { value: '30' } });
-    const offset = -new Date().getTimezoneOffset() * 60;
     await waitFor(() =>
       expect(model.server.asked.map(({ path }) => path)).toContain(
-        `usage/daily?days=30&utc_offset=${offset}`
+        'usage/daily?days=30'
       )
     );
   });

@@ -32,10 +32,10 @@ it('sends what it asks for', async () => {
   server.on('DELETE', 'leases/l1', 200, { lease: 'l1', state: 'ended' });
   server.on('GET', 'usage/daily', 200, { environment: 'a', days: [] });
   await server.api.release('l1');
-  await server.api.dailyUsage(7, -3600);
+  await server.api.dailyUsage(7);
   expect(server.asked.map(({ method, path }) => `${method} ${path}`)).toEqual([
     'DELETE leases/l1',
-    'GET usage/daily?days=7&utc_offset=-3600'
+    'GET usage/daily?days=7'
   ]);
 });
 

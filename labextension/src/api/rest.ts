@@ -76,11 +76,11 @@ export class GpuShareApi {
     );
   }
 
-  /** My GPU-seconds and the node's by local day, oldest first. */
-  async dailyUsage(days: number, utcOffset: number): Promise<DailyUsage> {
+  /** My GPU-seconds and the node's by day of the node's zone, as its budgets; oldest first. */
+  async dailyUsage(days: number): Promise<DailyUsage> {
     return validated(
       'DailyUsage',
-      await this._ask('GET', 'usage/daily', { days, utc_offset: utcOffset })
+      await this._ask('GET', 'usage/daily', { days })
     );
   }
 

@@ -36,12 +36,11 @@ export function axisTop(most: number): number {
   return step * power;
 }
 
-/** `2026-11-21`: the local day that begins at a moment (Unix seconds). */
-export function dayName(start: number): string {
+/** `2026-11-21`: the day that begins at a moment (Unix seconds), in the node's own zone. */
+export function dayName(start: number, usage: DailyUsage): string {
   // Noon is on the same day whichever way the clocks were changed meanwhile.
-  const noon = new Date((start + 43200) * 1000);
-  const pad = (value: number): string => String(value).padStart(2, '0');
-  return `${noon.getFullYear()}-${pad(noon.getMonth() + 1)}-${pad(noon.getDate())}`;
+  const noon = start + 43200 + (usage.utc_offset ?? 0);
+  return new Date(noon * 1000).toISOString().slice(0, 10);
 }
 
 /** The days as a file for a spreadsheet; GPU-hours with four places. */
@@ -62,7 +61,7 @@ export function usageCsv(usage: DailyUsage): string {
       'resident_gib_hours'
     ],
     usage.days.map(day => [
-      dayName(day.start),
+      dayName(day.start, usage),
       usage.environment,
       hours(day.held),
       hours(day.busy),

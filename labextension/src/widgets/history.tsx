@@ -1,7 +1,7 @@
 import { Button, HTMLSelect } from '@jupyterlab/ui-components';
 import React from 'react';
 
-import type { DailyUsage, Day } from '../api/types';
+import type { DailyUsage } from '../api/types';
 import { dayName, nodeShares, totals, usageCsv } from '../model/usage';
 import { formatGpuHours, formatShare } from '../text/format';
 import { Bars, ChartLegend } from './chart';
@@ -16,7 +16,7 @@ export function HistoryView(): JSX.Element {
   const { trans, model } = useView();
   const [span, setSpan] = React.useState(SPANS[0]);
   const fetch = React.useCallback(
-    () => model.api.dailyUsage(span, -new Date().getTimezoneOffset() * 60),
+    () => model.api.dailyUsage(span),
     [model, span]
   );
   const { data, error } = useFetched('daily-usage', fetch);
@@ -46,14 +46,15 @@ export function HistoryView(): JSX.Element {
         hasData={data !== null}
         error={error}
       />
-      {data && <Charts days={data.days} />}
+      {data && <Charts usage={data} />}
     </div>
   );
 }
 
-function Charts(props: { days: readonly Day[] }): JSX.Element {
+function Charts(props: { usage: DailyUsage }): JSX.Element {
   const { trans } = useView();
-  const { days } = props;
+  const { usage } = props;
+  const { days } = usage;
   const sum = totals(days);
   const summary =
     sum.share === null
@@ -98,7 +99,7 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
           inner: day.busy / 3600,
           title: trans.__(
             '%1: %2 GPU-hours held, %3 busy',
-            dayName(day.start),
+            dayName(day.start, usage),
             formatGpuHours(day.held),
             formatGpuHours(day.busy)
           )
@@ -117,7 +118,7 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
           inner: node[place].busy,
           title: trans.__(
             '%1: %2 held, %3 busy',
-            dayName(day.start),
+            dayName(day.start, usage),
             formatShare(node[place].held),
             formatShare(node[place].busy)
           )
@@ -140,7 +141,7 @@ function Charts(props: { days: readonly Day[] }): JSX.Element {
           <tbody>
             {days.map((day, place) => (
               <tr key={day.start}>
-                <th scope="row">{dayName(day.start)}</th>
+                <th scope="row">{dayName(day.start, usage)}</th>
                 <td>{formatGpuHours(day.held)}</td>
                 <td>{formatGpuHours(day.busy)}</td>
                 <td>{formatGpuHours(day.charged)}</td>
@@ -163,7 +164,7 @@ function save(usage: DailyUsage): void {
   );
   const link = document.createElement('a');
   link.href = url;
-  link.download = `gpu-usage-${last ? dayName(last.start) : 'empty'}.csv`;
+  link.download = `gpu-usage-${last ? dayName(last.start, usage) : 'empty'}.csv`;
   link.click();
   // The browser has read the link by then, not necessarily before click() returns.
   window.setTimeout(() => URL.revokeObjectURL(url), 10_000);
