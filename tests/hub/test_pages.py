@@ -17,11 +17,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-import schemathesis
 import websocket
-from hypothesis import HealthCheck, assume, given, settings
 from jsonschema import Draft202012Validator
-from schemathesis import GenerationMode
 from support.hub import RunningHub, Spawning, why_not
 from support.jupyter import wait_for
 from support.node import GIB, NodeClient
@@ -509,46 +506,6 @@ def test_rest_answers_are_described(hub: RunningHub, tokens: dict[str, str]) -> 
     }
     # Only a pool ranks hosts: `test_pool_pages` asks it.
     assert asked == every - {("/api/where", "get")}
-
-
-def _without_security() -> dict[str, Any]:
-    """The document for generating: every request here carries the token."""
-    return {key: value for key, value in DOCUMENT.items() if key != "security"}
-
-
-OPERATIONS = {
-    f"{operation.method.upper()} {operation.path}": operation
-    for operation in (
-        result.ok()
-        for result in schemathesis.openapi.from_dict(_without_security()).get_all_operations()
-    )
-}
-
-
-@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_the_document_holds(
-    name: str, mode: GenerationMode, hub: RunningHub, tokens: dict[str, str]
-) -> None:
-    operation = OPERATIONS[name]
-    if mode is GenerationMode.NEGATIVE and not (operation.query or operation.body):
-        pytest.skip("no wrong input can be made")
-
-    @settings(
-        max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
-    @given(case=operation.as_strategy(generation_mode=mode))
-    def hold_it(case: Any) -> None:
-        # Unknown query arguments are no error: browsers add one against their caches.
-        assume(set(case.query or {}) <= {parameter.name for parameter in operation.query})
-        response = case.call(
-            base_url=(hub.url + PREFIX).rstrip("/"),
-            headers={"Authorization": f"token {tokens['carol']}"},
-        )
-        assert response.status_code < 500, response.text
-        case.validate_response(response)
-
-    hold_it()
 
 
 @pytest.mark.parametrize(
