@@ -78,12 +78,17 @@ export function statusItem(page: Page): Locator {
   return page.locator('.jp-gpushare-status-item');
 }
 
-/** Run a command of the application. */
+/** Run a command of the application, once it is there. */
 export async function execute(
   page: Page,
   command: string,
   args: object = {}
 ): Promise<void> {
+  await page.waitForFunction(
+    // eslint-disable-next-line @typescript-eslint/no-explicit-any
+    id => (window as any).jupyterapp?.commands.hasCommand(id),
+    command
+  );
   await page.evaluate(
     async ([id, given]) => {
       // eslint-disable-next-line @typescript-eslint/no-explicit-any

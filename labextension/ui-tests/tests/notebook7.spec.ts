@@ -35,3 +35,22 @@ test('Jupyter Notebook takes leases for the same person, and has the toolbar ite
   await expect(toolbarItem(page)).toHaveText('No GPU');
   expect(complaints).toEqual([]);
 });
+
+test('an administrator has the pages in a tab of the browser', async ({
+  gpushare,
+  pageOf
+}) => {
+  const page = await pageOf(gpushare.carol);
+  await page.goto(`${gpushare.carol.url}tree`);
+  const panel = await GpuPanel.open(page);
+  const opened = page.context().waitForEvent('page');
+  await panel.root
+    .getByRole('button', { name: 'Quotas, leases and events of everybody' })
+    .click();
+  const admin = await opened;
+  await expect(
+    admin.getByRole('heading', { name: 'GPU administration' })
+  ).toBeVisible();
+  await admin.getByRole('link', { name: 'Edit the quota of alice' }).click();
+  await expect(admin.getByLabel('GPUs', { exact: true })).toHaveValue('2');
+});
