@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.pool import join
 from support.runningpool import RunningPool
 
-from jupyter_gpushare.pool.ledger import PoolLedger
+from jupyter_gpushare.pool import ledger
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
@@ -98,8 +98,8 @@ class Pretended:
 
 async def measure(folder: Path, hosts: int, gpus: int, leases: int, asked: int) -> dict[str, Any]:
     authority = Authority.create(folder / "lab" / "pool", "gpushare", time.time())
-    ledger = PoolLedger(folder / "lab" / "pool" / "ledger.sqlite")
-    several = []
+    book = ledger.opened(folder / "lab" / "pool" / "ledger.sqlite")
+    several, addresses = [], dict[str, str]()
     for n in range(hosts):
         name = f"h{n:03}"
         (folder / name).mkdir()
@@ -107,10 +107,11 @@ async def measure(folder: Path, hosts: int, gpus: int, leases: int, asked: int) 
         one = Pretended(name, gpus, leases // hosts, context)
         server = await asyncio.start_server(one.serve, "127.0.0.1", 0, ssl=context, limit=2**24)
         port = server.sockets[0].getsockname()[1]
-        ledger.keep_address(name, f"127.0.0.1:{port}")
-        ledger.append([ev.HostAdded(0.0, name, "bench")], time.time())
+        addresses[name] = f"127.0.0.1:{port}"
+        ledger.append(book, [ev.HostAdded(0.0, name, "bench")], time.time())
         several.append((one, server))
-    ledger.close()
+    book.remember("addresses", addresses)
+    book.close()
     pool = RunningPool(folder / "lab", {"default": {"gpus": 2}})
     pool.arguments = ["--Pool.answer_timeout=10"]
     began = time.monotonic()

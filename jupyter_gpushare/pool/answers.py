@@ -11,8 +11,10 @@ from typing import Any, Final, cast
 import msgspec
 
 from .._version import __version__
+from ..node.ledger.ledger import LedgerError
 from ..node.views.compose.quotas import says as quota_says
 from ..policy.say.quotas import environment_row, group_row
+from ..policy.say.telling import Telling
 from ..policy.words.model import EnvironmentName, Reserve
 from ..protocol.calls import Call, QuotaName, QuotaParams, named_of
 from ..protocol.documents import HeldQuota
@@ -25,12 +27,10 @@ from . import core
 from .draft import Refuse
 from .groups import unlikely
 from .joining import NotJoined
-from .ledger import LedgerProblem
 from .manager import PoolManager
 from .pki import BadRequest
 from .socket import PoolRefused
 from .state import NOT_USED, Host
-from .texts import did
 from .where import newest, rank
 from .words import commands as cmd
 from .words.hosts import Group, Ranked, Wish
@@ -74,7 +74,7 @@ class PoolAnswers:
     async def _answer(self, call: Call, by: str) -> Any:
         try:
             return await self._calls[call.method](call.params, by)
-        except LedgerProblem as problem:
+        except LedgerError as problem:
             raise PoolRefused(Reason.UNAVAILABLE, str(problem)) from problem
         except NotJoined as problem:
             raise PoolRefused(Reason.NOT_ALLOWED, str(problem)) from problem
@@ -252,7 +252,18 @@ class PoolAnswers:
 
     async def _history(self, params: Any, _by: str) -> Any:
         found = await self._manager.audit(params.limit)
-        return {"events": [asdict(one) | {"text": did(one.kind, one.data)} for one in found]}
+        return {
+            "events": [
+                {
+                    "wall": wall,
+                    "by": event.by,
+                    "kind": type(event).__name__,
+                    "data": msgspec.to_builtins(event),
+                    "text": Telling().of(event),
+                }
+                for wall, event in found
+            ]
+        }
 
 
 # -- documents -------------------------------------------------------------------------------------

@@ -6,31 +6,21 @@ moment that the ledger knows. So what is lent counts as lent for too long rather
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
-from .ledger import PoolLedger
+from ..node.host.clock import SystemClock
+from ..node.ledger.ledger import Ledger
 
 
-class PoolClock:
-    """Reads the ledger once."""
+class PoolClock(SystemClock):
+    """Reads the ledger once. ``last`` is the newest time of an event there."""
 
-    def __init__(self, ledger: PoolLedger) -> None:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        shift = float(ledger.recall("shift") or 0.0)
-        last = ledger.last_at()
-        if ledger.recall("boot_id") != boot_id or _boot() + shift < last:
-            shift = last - _boot()
-            ledger.remember((("boot_id", boot_id), ("shift", repr(shift))))
+    def __init__(self, ledger: Ledger, last: float) -> None:
+        boot, boot_id = self.boot(), self.boot_id()
+        shift = float(str(ledger.recollect("shift") or 0.0))
+        if ledger.recollect("boot_id") != boot_id or boot + shift < last:
+            shift = last - boot
+            ledger.remember("shift", shift)
+            ledger.remember("boot_id", boot_id)
         self._shift = shift
 
     def now(self) -> float:
-        return _boot() + self._shift
-
-    def wall(self) -> float:
-        """Unix seconds, for people only."""
-        return time.time()
-
-
-def _boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return self.boot() + self._shift

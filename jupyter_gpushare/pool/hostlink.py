@@ -14,12 +14,12 @@ import msgspec
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
 from ..link.nodelink import NodeLink
+from ..node.ledger.ledger import LedgerError
 from ..policy.words.model import Quota
 from ..protocol.framing import MAX_LINE, MAX_REPORT, encode
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.reading import BadParameter
 from .budget import HostBudget
-from .ledger import LedgerProblem
 from .words import commands as cmd
 from .words.effects import Budget, DrainHost, Effect, Follow, Hint, Lend, ResumeHost
 from .words.hosts import Accepted, Host, HostReport, read_answer, read_report
@@ -133,7 +133,7 @@ class HostLink:
         try:
             await self._submit(make)
             return
-        except LedgerProblem as problem:
+        except LedgerError as problem:
             self._log.error("%s", problem)
         except Exception:  # noqa: BLE001 - our bug must not end the line to this host; it is logged
             self._log.exception("What %s said could not be worked on", self.host)

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ..node.ledger.ledger import LedgerError
 from ..node.people.hubapi import CertificatesUnreadable, HubApi, hub_trust
 from ..node.quotas.hub import HubQuotas
 from ..node.quotas.last import LastQuotas
-from .ledger import LedgerProblem
 from .manager import PoolManager
 from .serving import CannotServe
 from .words import commands as cmd
@@ -66,7 +66,7 @@ class HubGroups:
             try:
                 await self._quotas.look()
                 await self._introduce()
-            except (LedgerProblem, ValueError) as error:
+            except (LedgerError, ValueError) as error:
                 self._log.error("The quotas of JupyterHub's groups could not be applied: %s", error)
 
     async def _introduce(self) -> None:

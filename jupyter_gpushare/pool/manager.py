@@ -19,13 +19,13 @@ from typing import Any, Final, TypeVar
 
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
-from . import core
+from ..node.ledger.ledger import Ledger, LedgerError
+from . import core, ledger
 from .budget import HostBudget
 from .clock import PoolClock
 from .configuration import Pool
 from .hostlink import HostLink
 from .joining import Invitations, Joined, JoinEndpoint, Token
-from .ledger import Audited, LedgerProblem, PoolLedger
 from .metrics import PoolMetrics
 from .pki import Authority, BadRequest, NoAuthority
 from .quotas import PoolQuotas
@@ -35,8 +35,8 @@ from .words.events import AuthorityRotated, Event
 from .words.hosts import Host
 
 LEDGER: Final = "ledger.sqlite"
-#: Records after which the ledger is pruned; seconds between two looks at the certificates.
-_PRUNE_AFTER: Final = 10_000
+#: Records after which the ledger is made shorter; seconds between two looks at the certificates.
+_SHORTEN_AFTER: Final = 10_000
 _RENEW_EVERY: Final = 600.0
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class PoolManager:
         self._due = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._joins: JoinEndpoint | None = None
-        self._open: PoolLedger | None = None
+        self._open: Ledger | None = None
         #: Where hosts join; 0: none can.
         self.join_port = 0
         self._disk = ThreadPoolExecutor(1, "pool-ledger")
@@ -97,19 +97,22 @@ class PoolManager:
     # -- life --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Read the ledger and call the hosts. Raises :class:`LedgerProblem`, :class:`OSError`,
+        """Read the ledger and call the hosts. Raises :class:`LedgerError`, :class:`OSError`,
         :class:`NoAuthority`, and ``ValueError`` for a quota that makes no sense.
         """
         folder = Path(self.settings.folder)
-        self._open = await self._on_disk(lambda: PoolLedger(folder / LEDGER))
-        self._clock = await self._on_disk(lambda: PoolClock(self._ledger))
-        await self._on_disk(self._ledger.prune)
-        for event in await self._on_disk(self._ledger.load):
+        self._open = await self._on_disk(partial(ledger.opened, folder / LEDGER))
+        events = await self._on_disk(partial(ledger.load, self._ledger))
+        for event in events:
             self.state = core.evolve(self.state, event)
-        self._addresses = await self._on_disk(self._ledger.addresses)
+        last = max((event.at for event in events), default=0.0)
+        self._clock = await self._on_disk(lambda: PoolClock(self._ledger, last))
+        await self._shorten()
+        addresses: Any = await self._on_disk(partial(self._ledger.recollect, "addresses"))
+        self._addresses = addresses or {}
         self._authority = await self._on_disk(lambda: self._open_authority(folder))
         self._invitations = Invitations(folder / "tokens.json")
-        self.quotas.recall(await self._on_disk(lambda: self._ledger.recall("size")))
+        self.quotas.recall(await self._on_disk(partial(self._ledger.recollect, "size")))
         wall = self._clock.wall()
         await self.submit(lambda at: cmd.Start(at, wall))
         await self.quotas.apply()
@@ -131,7 +134,7 @@ class PoolManager:
         self._disk.shutdown()
 
     @property
-    def _ledger(self) -> PoolLedger:
+    def _ledger(self) -> Ledger:
         assert self._open is not None, "start() opens it"
         return self._open
 
@@ -160,7 +163,7 @@ class PoolManager:
     # -- commands ----------------------------------------------------------------------------------
 
     async def submit(self, make: Callable[[float], cmd.Command]) -> core.Step:
-        """Work on a command, which gets the time of its turn. Raises :class:`LedgerProblem`."""
+        """Work on a command, which gets the time of its turn. Raises :class:`LedgerError`."""
         async with self._turn:
             command = make(self._clock.now())
             begun = time.monotonic()
@@ -173,6 +176,8 @@ class PoolManager:
             if durable:
                 await self._append(durable)
             self.state = step.state
+            if self._written >= _SHORTEN_AFTER:
+                await self._shorten()
         # No waiting from here on: effects leave in the order of their commands.
         self._follow_hosts()
         self._stepped.set()
@@ -183,8 +188,8 @@ class PoolManager:
         if isinstance(command, cmd.HostReported) and not had_report:
             self._due.set()  # it may have been away while its certificate was due
         if isinstance(command, cmd.HostReported) and self.quotas.grows(command.report):
-            size = (("size", self.quotas.told()),)
-            await self._on_disk(lambda: self._ledger.remember(size))
+            size = (self.quotas.size.gpus, self.quotas.size.smallest)
+            await self._on_disk(partial(self._ledger.remember, "size", size))
             await self.quotas.apply()
         return step
 
@@ -197,11 +202,16 @@ class PoolManager:
 
     async def _append(self, events: list[Event]) -> None:
         wall = self._clock.wall()
-        await self._on_disk(lambda: self._ledger.append(events, wall))
+        await self._on_disk(partial(ledger.append, self._ledger, events, wall))
         self._written += len(events)
-        if self._written >= _PRUNE_AFTER:
-            self._written = 0
-            await self._on_disk(self._ledger.prune)
+
+    async def _shorten(self) -> None:
+        self._written = 0
+        now = (self.state, self._clock.now(), self._clock.wall())
+        try:
+            await self._on_disk(partial(ledger.shorten, self._ledger, *now))
+        except LedgerError as problem:
+            self.log.error("The ledger could not be made shorter: %s", problem)
 
     async def _tick(self) -> None:
         """Time passes: what is lent is renewed, or counts no more; people get hints."""
@@ -209,7 +219,7 @@ class PoolManager:
             await asyncio.sleep(self.config.interval)
             try:
                 await self.submit(cmd.Tick)
-            except LedgerProblem as problem:
+            except LedgerError as problem:
                 self.log.error("%s", problem)
             except Exception:
                 self.log.exception("A look at the time failed")
@@ -263,8 +273,7 @@ class PoolManager:
 
     async def add(self, host: Host, address: str, by: str) -> None:
         """A host joined, or joined anew at another address."""
-        await self._on_disk(lambda: self._ledger.keep_address(host, address))
-        self._addresses[host] = address
+        await self._keep_addresses({**self._addresses, host: address})
         if host not in self.state.hosts:
             await self.submit(lambda at: cmd.AddHost(at, host, by))
         elif (link := self.links.get(host)) is not None:
@@ -274,8 +283,11 @@ class PoolManager:
     async def forget(self, host: Host, by: str) -> None:
         """An administrator says that the host is gone."""
         await self.submit(lambda at: cmd.ForgetHost(at, host, by))
-        await self._on_disk(lambda: self._ledger.keep_address(host, None))
-        self._addresses.pop(host, None)
+        await self._keep_addresses({h: at for h, at in self._addresses.items() if h != host})
+
+    async def _keep_addresses(self, addresses: dict[Host, str]) -> None:
+        await self._on_disk(partial(self._ledger.remember, "addresses", addresses))
+        self._addresses = addresses
 
     def _follow_hosts(self) -> None:
         """Have a link to each host of the pool, and to no other."""
@@ -320,9 +332,9 @@ class PoolManager:
     def address(self, host: Host) -> str:
         return self._addresses.get(host, "")
 
-    async def audit(self, limit: int) -> list[Audited]:
-        """What people did, the newest first."""
-        return await self._on_disk(lambda: self._ledger.audit(limit))
+    async def audit(self, limit: int) -> list[tuple[float, Any]]:
+        """What people did, with its Unix time, the newest first."""
+        return await self._on_disk(partial(ledger.audit, self._ledger, limit))
 
     def token(self, by: str, host: Host | None) -> tuple[str, float]:
         """A token by which a host joins, and its Unix time of expiry. Raises :class:`NotJoined`."""

@@ -6,7 +6,6 @@ They stay when a host goes: one that cannot be reached for a minute must not cau
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -28,14 +27,10 @@ class PoolQuotas:
         self.size = NodeSize(0, 1)
         self._hosts: dict[Host, tuple[int, int]] = {}  # GPUs, bytes of the smallest
 
-    def told(self) -> str:
-        """The pool's size in words of the ledger; :meth:`recall` reads it."""
-        return json.dumps((self.size.gpus, self.size.smallest))
-
-    def recall(self, told: str | None) -> None:
+    def recall(self, told: Any) -> None:
         """After a restart hosts report one by one, and "all" must not shrink meanwhile."""
         if told is not None:
-            self.size = NodeSize(*json.loads(told))
+            self.size = NodeSize(*told)
 
     def check(self) -> None:
         """Raises ``ValueError`` with a sentence for a quota that makes no sense."""

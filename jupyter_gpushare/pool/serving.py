@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tornado.httpserver import HTTPServer
 
+from ..node.ledger.ledger import LedgerError
 from ..node.views import metricsport
 from .answers import PoolAnswers
 from .configuration import Pool
-from .ledger import LedgerProblem
 from .manager import PoolManager
 from .pki import NoAuthority
 from .socket import PoolSocket
@@ -36,7 +36,7 @@ async def serving(settings: Pool, log: logging.Logger) -> AsyncIterator[PoolMana
             exporter = metricsport.serve(
                 manager.metrics.registry, settings.metrics_address, settings.metrics_port
             )
-    except (LedgerProblem, NoAuthority, ValueError) as error:
+    except (LedgerError, NoAuthority, ValueError) as error:
         await manager.close()
         raise CannotServe(str(error)) from error
     except OSError as error:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
-
-from ..policy.say.telling import Telling
 from ..protocol.words import did_you_mean
-from .words.events import EVENTS
 from .words.hosts import Group
 
 
@@ -111,11 +106,3 @@ def hint(host: str, free: int, kind: str) -> str:
     """Another host has room."""
     have = "has a free GPU" if free == 1 else f"has {free} free GPUs"
     return f"Host {host} {have} now ({kind}): start your kernel there."
-
-
-def did(kind: str, data: Mapping[str, Any]) -> str:
-    """What somebody did, from the kind of the event and its fields."""
-    try:
-        return Telling().of(msgspec.convert(data, type=EVENTS[kind]))
-    except (KeyError, msgspec.ValidationError):
-        return kind  # of another release, whose events were other ones

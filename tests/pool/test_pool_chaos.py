@@ -25,9 +25,9 @@ SILENCE = (Fault("killed", POOL, 0.0, 8.0),)
 #: Of the long storm.
 MINUTES = float(os.environ.get("POOL_STORM_MINUTES") or 10.0)
 FORGETS = """
-from jupyter_gpushare.pool.ledger import PoolLedger
-load, lent = PoolLedger.load, ("BudgetLent", "BudgetAccepted")
-PoolLedger.load = lambda self: [one for one in load(self) if type(one).__name__ not in lent]
+from jupyter_gpushare.pool import ledger
+load, lent = ledger.load, ("BudgetLent", "BudgetAccepted", "BudgetStands")
+ledger.load = lambda book: [one for one in load(book) if type(one).__name__ not in lent]
 """
 NEVER_OVER = """
 from jupyter_gpushare.policy.books.quotas import QuotaBook

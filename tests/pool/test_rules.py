@@ -8,8 +8,9 @@ from dataclasses import fields, replace
 import pytest
 from support.pool_world import CONFIG, World, gpu, report
 
+from jupyter_gpushare.policy.say.telling import Telling
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
-from jupyter_gpushare.pool import decide, texts
+from jupyter_gpushare.pool import decide
 from jupyter_gpushare.pool.core import State, evolve, step
 from jupyter_gpushare.pool.decide import ANSWERS
 from jupyter_gpushare.pool.draft import Done, Refuse
@@ -17,7 +18,7 @@ from jupyter_gpushare.pool.evolve import CHANGES
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words import effects as eff
 from jupyter_gpushare.pool.words import events as ev
-from jupyter_gpushare.pool.words.hosts import Accepted, HostEnvironment, Want
+from jupyter_gpushare.pool.words.hosts import Accepted, HostEnvironment, Loan, Want
 
 ADA = EnvironmentName("ada")
 
@@ -33,14 +34,10 @@ def test_whatever_somebody_does_has_a_sentence() -> None:
     for kind in ev.EVENTS.values():
         by_people = any(field.name == "by" for field in fields(kind))
         assert bool(kind.ABOUT.text) == by_people, kind
-    loan = {"id": "1", "environment": "ada", "host": "a", "gpus": 2, "until": 9.0}
-    lent = {"at": 1.0, "loan": loan, "by": "carol"}
-    assert texts.did("GpusLent", lent) == "lent ada GPUs of the host a: 2"
-    unset = {"at": 1.0, "group": None, "by": "carol"}
-    assert texts.did("GroupQuotaUnset", unset) == "made the configured default quota hold again"
-    # What another release has written is shown as it is.
-    assert texts.did("GpusLent", {}) == "GpusLent"
-    assert texts.did("Unheard", {"host": "a"}) == "Unheard"
+    lent = ev.GpusLent(1.0, Loan("1", ADA, "a", 2, 9.0), "carol")
+    assert Telling().of(lent) == "lent ada GPUs of the host a: 2"
+    unset = ev.GroupQuotaUnset(1.0, None, "carol")
+    assert Telling().of(unset) == "made the configured default quota hold again"
 
 
 @pytest.mark.parametrize("kind", sorted(ANSWERS, key=lambda kind: kind.__name__))

@@ -190,7 +190,7 @@ def test_what_it_says_without_end_is_bounded(
         assert len(pool.host("evil")["lent"]) <= MOST_HERE
         rows = f"file:{pool.directory}/pool/ledger.sqlite?mode=ro"
         with contextlib.closing(sqlite3.connect(rows, uri=True)) as ledger:
-            (count,) = ledger.execute("SELECT count(*) FROM events").fetchone()
+            (count,) = ledger.execute("SELECT count(*) FROM records").fetchone()
         # What may be left at once and since, and what one report and its answer leave beyond.
         assert count <= 5_000 + 50 * (time.monotonic() - begun) + 8_000
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from ...policy.words import versions
 from ...policy.words.commands import Command
+from ...policy.words.described import Happening
 from ...policy.words.events import EVENTS, Event
 from .ledger import ROW_BYTES, VERSION_KEY, LedgerFailed, Record
 
@@ -15,7 +17,7 @@ from .ledger import ROW_BYTES, VERSION_KEY, LedgerFailed, Record
 _COLUMNS = ("at", "environment", "lease")
 
 
-def to_record(event: Event, wall: float) -> Record:
+def to_record(event: Happening, wall: float) -> Record:
     """A ledger record of ``event``; ``wall`` (Unix seconds) is for people."""
     data = msgspec.to_builtins(event)
     version = versions.settle(event, data)
@@ -26,13 +28,13 @@ def to_record(event: Event, wall: float) -> Record:
     return Record(type(event).__name__, event.at, wall, environment, lease, data)
 
 
-def from_record(record: Record) -> Event:
-    """The event of a ledger record.
+def from_record(record: Record, kinds: Mapping[str, type[Any]] = EVENTS) -> Any:
+    """The event of a ledger record, one of these kinds.
 
     Raises :class:`LedgerFailed` for a kind, a version or a field that this release does
     not know: guessing could promise memory twice.
     """
-    kind = EVENTS.get(record.kind)
+    kind = kinds.get(record.kind)
     version = record.data.get(VERSION_KEY)
     if kind is None or not isinstance(version, int) or not 1 <= version <= max(versions.RELEASES):
         raise _unknown(f"a record {record.kind!r} of version {version!r}")
@@ -59,7 +61,7 @@ def understood(record: Record) -> Event | None:
         return None
 
 
-def _converted(record: Record, kind: type[Event]) -> Event:
+def _converted(record: Record, kind: type[Any]) -> Any:
     own = {"at": record.at, "environment": record.environment, "lease": record.lease}
     return msgspec.convert({**record.data, **own}, type=kind)
 

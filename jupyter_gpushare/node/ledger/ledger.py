@@ -259,13 +259,13 @@ def _migrate(connection: sqlite3.Connection, wall: float) -> None:
     """Bring the open file to the newest version, each step in its own transaction."""
     have = _version_of(connection) or FIRST_SCHEMA - 1
     for number, step in enumerate(MIGRATIONS[have + 1 - FIRST_SCHEMA :], have + 1):
-        with _transaction(connection):
+        with transaction(connection):
             step(connection)
             connection.execute("INSERT INTO schema_version VALUES (?, ?)", (number, wall))
 
 
 @contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -479,7 +479,13 @@ class LedgerReader(Reads):
 class Ledger(Reads):
     """An open ledger. Make one with :meth:`open`; use it from one thread at a time."""
 
-    def __init__(self, path: Path, history: float, lock: int | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        history: float,
+        lock: int | None,
+        adopt: Callable[[sqlite3.Connection], None],
+    ) -> None:
         """Not for callers: see :meth:`open`."""
         self.path = path
         #: A sentence for people when a corrupt file was set aside at open, else ``None``.
@@ -488,6 +494,7 @@ class Ledger(Reads):
         self.appended = 0
         self._history = history
         self._lock = lock
+        self._adopt = adopt
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._copy: Path | None = None
@@ -496,8 +503,19 @@ class Ledger(Reads):
         self._only_reads = False
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, history: float, wall: float) -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        history: float,
+        wall: float,
+        adopt: Callable[[sqlite3.Connection], None] = lambda connection: None,
+        sets_aside: bool = True,
+    ) -> Self:
         """Open or create the ledger at ``path``, keeping ``history`` seconds of records.
+
+        ``adopt`` may first change a file that is no ledger of this form into one. A corrupt file is
+        an error where ``sets_aside`` is not wanted.
 
         ``wall`` (unix seconds) stamps migrations and the name of a corrupt
         file set aside. On a read-only disk an existing ledger opens for
@@ -511,11 +529,13 @@ class Ledger(Reads):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise _from_os_error(error, path) from error
-        ledger = cls(path, history, _lock(path))
+        ledger = cls(path, history, _lock(path), adopt)
         try:
             try:
                 ledger._start(wall)
             except _Corrupt as corrupt:
+                if not sets_aside:
+                    raise
                 # Renamed before SQLite closes it: closing would fold the log into the file.
                 aside = _set_aside(path, wall)
                 ledger._drop_connection()
@@ -615,17 +635,20 @@ class Ledger(Reads):
                 connection.execute("DELETE FROM meta WHERE key = ?", (_FLOOR,))
             _raise_floor(connection, max(map(_version, records), default=1))
 
-    def prune(self, wall: float) -> bool:
+    def prune(self, wall: float, *, deeds: bool = True) -> bool:
         """Forget records older than the history, as far as the snapshot covers them.
+
+        Without ``deeds`` the records of named people's actions stay.
 
         Works in small steps: ``True`` means that there is more, call again
         soon. Raises as :meth:`append` does.
         """
+        some = "" if deeds else f"AND NOT {_BY} "
         with self._writing() as connection:
             connection.execute(_SET_META, ("seen_wall", repr(float(wall))))
             removed = connection.execute(
                 "DELETE FROM records WHERE seq IN (SELECT seq FROM"
-                " (SELECT seq, wall FROM records WHERE seq <= ? ORDER BY seq LIMIT ?)"
+                f" (SELECT seq, wall FROM records WHERE seq <= ? {some}ORDER BY seq LIMIT ?)"
                 " WHERE wall < ?)",
                 (_meta_int(connection, "snapshot_seq"), PRUNE_ROWS, wall - self._history),
             ).rowcount
@@ -744,6 +767,7 @@ class Ledger(Reads):
             self._connect(self.path)
             assert self._connection is not None
             _check(self._connection, self.path)
+            self._adopt(self._connection)
             _check_floor(self._connection)
             _migrate(self._connection, wall)
             _check_content(self._connection)
@@ -764,6 +788,7 @@ class Ledger(Reads):
             self._connect(copy)
             assert self._connection is not None
             _check(self._connection, copy)
+            self._adopt(self._connection)
             _check_floor(self._connection)
             _migrate(self._connection, 0.0)
             _check_content(self._connection)
@@ -812,7 +837,7 @@ class Ledger(Reads):
             with self._reading() as connection:
                 self._check_place()
                 connection.execute(f"PRAGMA synchronous = {'FULL' if flush else 'NORMAL'}")
-                with _transaction(connection):
+                with transaction(connection):
                     yield connection
         except LedgerReadOnly:
             self._only_reads = True
@@ -822,8 +847,8 @@ class Ledger(Reads):
         """Open the file anew if the disk can be written again."""
         if _unwritable(self.path):
             raise LedgerReadOnly(
-                f"The ledger {self.path} is on a read-only disk: nothing can be recorded, so no"
-                " new leases are given. Running leases are kept. Make the disk writable again."
+                f"The ledger {self.path} is on a read-only disk: nothing can be recorded, so"
+                " nothing new is given. Running leases are kept. Make the disk writable again."
             )
         cause = _probe(self.path)
         if cause is not None:
@@ -847,7 +872,7 @@ class Ledger(Reads):
         if moved:
             raise LedgerFailed(
                 f"The ledger {self.path} was moved or deleted while in use, so nothing can be"
-                " recorded. Put it back, or restart the node manager to start a new one."
+                " recorded. Put it back, or start anew for a new one."
             )
 
     def _last_seq(self, connection: sqlite3.Connection) -> int:
@@ -880,8 +905,8 @@ class Ledger(Reads):
             if cause is not None:
                 return _from_os_error(cause, self.path)
         return LedgerFailed(
-            f"The ledger {self.path} failed: {error}. Nothing new can be recorded, so no new"
-            " leases are given; running leases are kept. Check the disk and the system log."
+            f"The ledger {self.path} failed: {error}. Nothing new can be recorded, so"
+            " nothing new is given; running leases are kept. Check the disk and the system log."
         )
 
 
@@ -1182,14 +1207,14 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 def _full(path: Path) -> LedgerFull:
     return LedgerFull(
-        f"The disk that holds the ledger {path} is full: nothing new can be recorded, so no new"
-        f" leases are given. Running leases are kept. Free some space in {path.parent}."
+        f"The disk that holds the ledger {path} is full: nothing new can be recorded, so"
+        f" nothing new is given. Running leases are kept. Free some space in {path.parent}."
     )
 
 
 def _read_only(path: Path) -> LedgerReadOnly:
     return LedgerReadOnly(
-        f"The ledger {path} cannot be written: nothing new can be recorded, so no new leases are"
+        f"The ledger {path} cannot be written: nothing new can be recorded, so nothing new is"
         " given. Running leases are kept. Check that the disk is not read-only and that the"
         f" directory {path.parent} belongs to the node manager's user."
     )

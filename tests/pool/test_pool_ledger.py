@@ -1,0 +1,205 @@
+"""The pool's ledger loses no event and stays short; one that cannot be written changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerError, LedgerFull
+from jupyter_gpushare.policy.books.table import Map
+from jupyter_gpushare.policy.words.model import EnvironmentName
+from jupyter_gpushare.pool import core, ledger
+from jupyter_gpushare.pool.answers import PoolAnswers
+from jupyter_gpushare.pool.clock import PoolClock
+from jupyter_gpushare.pool.configuration import Pool
+from jupyter_gpushare.pool.manager import PoolManager
+from jupyter_gpushare.pool.socket import PoolRefused
+from jupyter_gpushare.pool.state import Drained, Out
+from jupyter_gpushare.pool.words import events as ev
+from jupyter_gpushare.pool.words.hosts import Group, Loan
+from jupyter_gpushare.protocol.calls import parse_call
+from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.errors import Reason
+from jupyter_gpushare.protocol.messages import Method
+
+BEFORE = Path(__file__).with_name("ledger_before.sql")
+ALICE = EnvironmentName("alice")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.sqlite"
+
+
+def replayed(events: list[ev.Event]) -> core.State:
+    state = core.State()
+    for event in events:
+        state = core.evolve(state, event)
+    return state
+
+
+def started(events: list[ev.Event]) -> core.State:
+    """The state as a pool that starts has it; of nobody's groups where nothing is lent."""
+    state = replayed([*events, ev.PoolStarted(500.0, 1e9, 620.0)])
+    hosts = {
+        name: replace(host, told=Map({who: g for who, g in host.told.items() if who in host.out}))
+        for name, host in state.hosts.items()
+    }
+    return replace(state, hosts=Map(hosts), number=0)
+
+
+def at_random(seed: int) -> list[ev.Event]:
+    """What a host that may say anything makes the pool write, of a few people."""
+    chance, state = random.Random(seed), core.State()
+    told: list[ev.Event] = [ev.HostAdded(0.0, "a", "root"), ev.HostAdded(0.0, "b", "root")]
+    for number in range(1, 120):
+        at, host = float(number), chance.choice("ab")
+        who, gpus = EnvironmentName(chance.choice(("ada", "bo"))), chance.choice((0, 0, 1, 3))
+        hours, why = chance.choice((None, 0.0, 2.0, 9.0)), chance.choice(("", "", "x"))
+        reclaim = chance.random() < 0.3
+        event: ev.Event = ev.BudgetLent(at, host, who, gpus, number, at, hours, reclaim, why)
+        # Only what was lent is ever answered.
+        if number > 2 and who in state.hosts[host].out and chance.random() < 0.5:
+            event = ev.BudgetAccepted(at, host, who, gpus)
+        elif chance.random() < 0.1:
+            event = ev.GroupsTold(at, host, who, (why,))
+        told.append(event)
+        if chance.random() < 0.01:
+            told += [ev.HostForgotten(at, host, "root"), ev.HostAdded(at, host, "root")]
+        state = replayed(told) if len(told) < 4 else core.evolve(state, event)
+    return told
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_host_that_changes_its_mind_leaves_few_records_and_the_same_state(
+    path: Path, seed: int
+) -> None:
+    book, told = ledger.opened(path), at_random(seed)
+    ledger.append(book, told, 1e9)
+    deeds = [event for event in told if hasattr(event, "by")]
+    for _twice in range(2):
+        ledger.shorten(book, replayed(ledger.load(book)), 120.0, 2e9)
+        left = ledger.load(book)
+        assert started(left) == started(told)
+        assert max(event.at for event in left) == 120.0
+        assert len(left) <= 2 * 2 + 2 * 2 * 2
+        assert [event for _wall, event in ledger.audit(book, 99)] == deeds[::-1]
+        assert book.check().records == len(deeds)
+    book.close()
+
+
+def test_invented_people_leave_no_records(path: Path) -> None:
+    """Each was lent something, gave it back, and had groups; all of that stayed for ever."""
+    told: list[ev.Event] = [ev.HostAdded(1.0, "a", "root")]
+    for number in range(500):
+        at, who = 2.0 + number, EnvironmentName(f"nobody-{number}")
+        told += [ev.GroupsTold(at, "a", who, (f"g{step}",)) for step in range(3)]
+        told += [ev.BudgetLent(at, "a", who, gpus, number, at + 120) for gpus in (1, 0)]
+        told.append(ev.BudgetAccepted(at, "a", who, 0))
+    told += [ev.BudgetLent(0.0, "a", ALICE, 1, 1, 120.0), ev.GroupsTold(600.0, "a", ALICE, ("s",))]
+    book = ledger.opened(path)
+    ledger.append(book, told, 1e9)
+    ledger.shorten(book, replayed(told), 600.0, 2e9)
+    left = ledger.load(book)
+    assert len(left) <= 8
+    assert replayed(left).hosts["a"].told[ALICE] == ("s",)
+    book.close()
+
+
+def test_a_ledger_of_the_release_before_is_read(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as before:
+        before.executescript(BEFORE.read_text("utf-8"))
+    book = ledger.opened(path)
+    told = ledger.load(book)
+    state = replayed(told)
+    first = [event for _wall, event in ledger.audit(book, 99)]
+    ledger.shorten(book, state, 1018.0, 2e9)
+    assert started(ledger.load(book)) == started(told)
+    a, b, c = (state.hosts[name] for name in "abc")
+    assert a.out[ALICE] == Out(2, 0, 10, False, 9.5, 9.5, 1007.0, False, a.out[ALICE].why)
+    assert (a.drain, a.due) == (Drained("new memory", "root"), True)
+    assert (b.drain, b.due) == (Drained("a fan", "root"), False)
+    assert dict(b.told) == {"emil": ("staff",)}
+    assert (c.drain, c.due, c.out[EnvironmentName("zoe")].asked) == (None, True, 1)
+    quota, _source = state.quotas.resolve(ALICE)
+    assert (quota.gpus, quota.gpu_hours) == (5, 9.5)
+    assert state.quotas.groups_of[ALICE] == ("staff", "students")
+    assert {of: own.quota.gpus for of, own in state.quotas.group_overrides.items()} == {
+        "staff": 4,
+        None: 1,
+    }
+    assert dict(state.groups) == {"students": Group("students", 4, 2, 1)}
+    assert dict(state.loans) == {"loan-1": Loan("loan-1", ALICE, "c", 2, 87411.0)}
+    assert (len(first), first[0], first[-1].host) == (24, ev.AuthorityRotated(1018.0, "root"), "a")
+    assert [event for _wall, event in ledger.audit(book, 99)] == first
+    assert book.recollect("addresses") == {h: f"10.0.0.{n}:8755" for n, h in enumerate("abc", 1)}
+    assert book.recollect("size") == [12, 80 * 2**30]
+    assert (book.recollect("shift"), book.recollect("boot_id")) == (12.5, "another boot")
+    assert 1018.0 <= PoolClock(book, 1018.0).now() < 1078.0
+    book.close()
+    ledger.opened(path).close()
+
+
+def test_two_pools_never_share_a_ledger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "_OTHER_ENDS", 0.0)
+    first = ledger.opened(path)
+    with pytest.raises(LedgerError, match="Another pool"):
+        ledger.opened(path)
+    first.close()
+    ledger.opened(path).close()
+
+
+def test_a_ledger_of_something_else_is_left_alone(path: Path) -> None:
+    path.write_bytes(b"not a database at all, and long enough to be looked at" * 40)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError):
+        ledger.opened(path)
+    assert path.read_bytes() == before
+
+
+def test_the_pools_clock_never_goes_back(path: Path) -> None:
+    book = ledger.opened(path)
+    # Of a boot that lasted for longer than this one has so far.
+    far = PoolClock(book, 0.0).now() + 1e6
+    book.remember("boot_id", "another boot")
+    now = PoolClock(book, far).now()
+    assert far <= now < far + 60
+    assert now <= PoolClock(book, far).now() < now + 60
+    book.close()
+
+
+def test_what_cannot_be_written_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = ClientConnection().call(Method.QUOTA_SET, environment="alice", gpus=3)[1]
+
+    def full(*_: object) -> None:
+        raise LedgerFull("The disk is full.")
+
+    async def scenario() -> None:
+        manager = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+        await manager.start()
+        answers = PoolAnswers(manager)
+        before = manager.state
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "append", full)
+            with pytest.raises(PoolRefused, match="full") as caught:
+                await answers.answer(parse_call(line), "carol")
+            assert caught.value.reason is Reason.UNAVAILABLE
+        assert manager.state == before
+        assert (await answers.answer(parse_call(line), "carol"))["gpus"] == 3
+        await manager.close()
+        again = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+        await again.start()
+        assert again.state.quotas.resolve(ALICE)[0].gpus == 3
+        assert [event.by for _wall, event in await again.audit(5)] == ["carol"]
+        await again.close()
+
+    asyncio.run(scenario())
