@@ -12,17 +12,17 @@ import msgspec
 
 from .._version import __version__
 from ..node.ledger.ledger import LedgerError
+from ..node.quotas import edits
 from ..node.views.compose.quotas import says as quota_says
 from ..policy.say.quotas import environment_row, group_row
 from ..policy.say.telling import Telling
 from ..policy.words.model import EnvironmentName, Reserve
-from ..protocol.calls import Call, QuotaName, QuotaParams, named_of
+from ..protocol.calls import Call, QuotaName, QuotaParams
 from ..protocol.documents import HeldQuota
 from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
 from ..protocol.poolcalls import PoolMethod
 from ..protocol.quota import period_text
-from ..quota import made_of
 from . import core
 from .draft import Refuse
 from .groups import unlikely
@@ -197,21 +197,11 @@ class PoolAnswers:
         }
 
     async def _set_quota(self, params: QuotaParams, by: str) -> Any:
-        parts, whose = named_of(params), params.whose
-        quota, named = made_of(parts), frozenset(parts)
-        if whose.environment is None:
-            await self._submit(lambda at: cmd.SetGroupQuota(at, whose.group, quota, by, named))
-        else:
-            name = EnvironmentName(whose.environment)
-            await self._submit(lambda at: cmd.SetQuota(at, name, quota, by, named))
-        return self._now(whose)
+        await self._submit(lambda at: edits.edit(at, EnvironmentName(by), params))
+        return self._now(params.whose)
 
     async def _unset_quota(self, whose: QuotaName, by: str) -> Any:
-        if whose.environment is None:
-            await self._submit(lambda at: cmd.UnsetGroupQuota(at, whose.group, by))
-        else:
-            name = EnvironmentName(whose.environment)
-            await self._submit(lambda at: cmd.UnsetQuota(at, name, by))
+        await self._submit(lambda at: edits.unset(at, EnvironmentName(by), whose))
         return self._now(whose)
 
     def _now(self, whose: QuotaName) -> dict[str, Any]:
@@ -259,7 +249,7 @@ class PoolAnswers:
                     "by": event.by,
                     "kind": type(event).__name__,
                     "data": msgspec.to_builtins(event),
-                    "text": Telling().of(event),
+                    "text": Telling().of(event, event.ABOUT.deed),
                 }
                 for wall, event in found
             ]

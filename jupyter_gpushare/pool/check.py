@@ -24,14 +24,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..policy.words.described import Happening
+from ..policy.words.events import ChangesQuotas
 from .evolve import evolve, reindexed
 from .groups import is_beyond, lends
 from .state import NOT_USED, State
 from .words import events as ev
 from .words.hosts import Environment
 
+#: After these more may count for somebody, or less, than before.
+_ALLOWS_OTHERS = (ChangesQuotas, ev.GroupSet, ev.GroupRemoved, ev.GroupsTold)
 
-def check(before: State, events: Sequence[ev.Event], after: State) -> list[str]:
+
+def check(before: State, events: Sequence[Happening], after: State) -> list[str]:
     """What is wrong with a step; nothing, if all is well. For tests: it looks at everything."""
     return [*_indexes(after), *_grown(before, events, after), *_renewed(after)]
 
@@ -54,7 +59,7 @@ def _indexes(state: State) -> list[str]:
     return wrong
 
 
-def _grown(before: State, events: Sequence[ev.Event], after: State) -> list[str]:
+def _grown(before: State, events: Sequence[Happening], after: State) -> list[str]:
     """What was lent beyond a quota, or beyond what a group may have."""
     wrong = []
     lent = {event.environment for event in events if isinstance(event, ev.BudgetLent)}
@@ -64,7 +69,7 @@ def _grown(before: State, events: Sequence[ev.Event], after: State) -> list[str]
         least = max((*limits, _heard(before, events, one)))
         if after.total(one) > least:
             wrong.append(f"{after.total(one)} GPUs count for {one}, {least} may")
-    if any(isinstance(event, ev.ChangesQuotas | ev.GroupsTold) for event in events):
+    if any(isinstance(event, _ALLOWS_OTHERS) for event in events):
         return wrong
     for name, group in after.groups.items():
         used, was = (state.used.get(name, NOT_USED).gpus for state in (after, before))
@@ -96,7 +101,7 @@ def _renewed(state: State) -> list[str]:
     return wrong
 
 
-def _heard(before: State, events: Sequence[ev.Event], one: Environment) -> int:
+def _heard(before: State, events: Sequence[Happening], one: Environment) -> int:
     """What counted before the first loan of this step."""
     state = before
     for event in events:
@@ -106,7 +111,7 @@ def _heard(before: State, events: Sequence[ev.Event], one: Environment) -> int:
     return state.total(one)
 
 
-def _came(events: Sequence[ev.Event]) -> bool:
+def _came(events: Sequence[Happening]) -> bool:
     """Whether a host said what it holds, after it had been given up or before it was known."""
     return any(isinstance(event, ev.HostSpoke | ev.PoolStarted) for event in events)
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from ..policy.words.described import Happening
+from ..policy.words.events import GroupsChanged, QuotasConfigured
 from ..policy.words.registry import registering
-from ..quota import Own
 from . import texts
 from .draft import Decision, Done, Draft, Refuse
 from .effects import drain, effects
@@ -41,7 +42,7 @@ class Step:
     """A decision, its events, the state after them, and what the process is to do then."""
 
     decision: Decision
-    events: tuple[ev.Event, ...]
+    events: tuple[Happening, ...]
     state: State
     effects: tuple[eff.Effect, ...]
 
@@ -330,50 +331,31 @@ def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
     known = (book.default, tuple(sorted(book.groups.items())), tuple(sorted(book.users.items())))
     if book.is_configured and known == parts:
         return _DONE  # as nearly always when hosts join: the quotas do not depend on GPUs
-    draft.emit(ev.QuotasConfigured(command.at, *parts))
+    draft.emit(QuotasConfigured(command.at, *parts))
     _all(draft)
     return _DONE
 
 
 @_decides(cmd.Introduce)
 def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
+    # Who is known to be in no group is in none, whatever a host says.
     if draft.state.quotas.groups_of.get(command.environment) != command.groups:
-        draft.emit(ev.Introduced(command.at, command.environment, command.groups))
+        draft.emit(GroupsChanged(command.at, command.environment, command.groups))
         draft.plan.add(command.environment)
         draft.resend.add(command.environment)
     return _DONE
 
 
-@_decides(cmd.SetQuota)
-def _set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
-    own = draft.state.quotas.edited(command.environment, Own(command.quota, command.named))
-    draft.emit(ev.QuotaSet(command.at, command.environment, own.quota, command.by, own.record))
-    draft.plan.add(command.environment)
-    draft.resend.add(command.environment)
-    return _DONE
-
-
-@_decides(cmd.UnsetQuota)
-def _unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
-    if command.environment in draft.state.quotas.overrides:
-        draft.emit(ev.QuotaUnset(command.at, command.environment, command.by))
+@_decides(*get_args(cmd.EditsBook))
+def _edit(draft: Draft, command: cmd.EditsBook) -> Decision:
+    event = draft.state.quotas.event(command)
+    if event is None:
+        return _DONE
+    draft.emit(event)
+    if isinstance(command, cmd.SetQuota | cmd.UnsetQuota):
         draft.plan.add(command.environment)
         draft.resend.add(command.environment)
-    return _DONE
-
-
-@_decides(cmd.SetGroupQuota)
-def _set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
-    own = draft.state.quotas.group_edited(command.group, Own(command.quota, command.named))
-    draft.emit(ev.GroupQuotaSet(command.at, command.group, own.quota, command.by, own.record))
-    _all(draft)
-    return _DONE
-
-
-@_decides(cmd.UnsetGroupQuota)
-def _unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
-    if command.group in draft.state.quotas.group_overrides:
-        draft.emit(ev.GroupQuotaUnset(command.at, command.group, command.by))
+    else:
         _all(draft)
     return _DONE
 

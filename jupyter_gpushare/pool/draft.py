@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..policy.words.described import Happening
 from .evolve import evolve
 from .state import NOT_LENT, Host, State
 from .words import events as ev
@@ -38,13 +39,13 @@ class Draft:
         self.number = state.number + 1
         #: What counted for groups before.
         self.used = state.used
-        self.events: list[ev.Event] = []
+        self.events: list[Happening] = []
         self.renewed: set[str] = set()
         #: Environments to plan anew; those in ``resend`` are told even what stays as it is.
         self.plan: set[Environment] = set()
         self.resend: set[Environment] = set()
 
-    def emit(self, event: ev.Event) -> None:
+    def emit(self, event: Happening) -> None:
         """Note an event and go on from the state after it."""
         self.state = evolve(self.state, event)
         self.events.append(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..policy.words.described import Happening
 from .state import NOT_USED, Host, State
 from .words import effects as eff
 from .words import events as ev
@@ -11,7 +12,9 @@ from .words.config import PoolConfig
 from .words.hosts import Environment
 
 
-def effects(state: State, events: Iterable[ev.Event], config: PoolConfig) -> tuple[eff.Effect, ...]:
+def effects(
+    state: State, events: Iterable[Happening], config: PoolConfig
+) -> tuple[eff.Effect, ...]:
     """The effects of ``events``, which led to ``state``; nothing is sent to a lost host."""
     found: list[eff.Effect] = []
     lent: dict[str, dict[Environment, None]] = {}

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from dataclasses import replace as remake
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from ..policy.books.copies import replace
 from ..policy.books.quotas import QuotaBook
 from ..policy.books.table import Map
+from ..policy.words.described import Happening
+from ..policy.words.events import ChangesBook
 from ..policy.words.registry import registering
 from .state import NOT_LENT, NOT_USED, NOTHING, Drained, Here, Host, Out, State, Used
 from .words import events as ev
 from .words.hosts import Environment, GroupName, HostReport, Want
 
-CHANGES: Final[dict[type[ev.Event], Callable[[State, Any], State]]] = {}
+CHANGES: Final[dict[type[Happening], Callable[[State, Any], State]]] = {}
 _evolves: Final = registering(CHANGES)
 
 
-def evolve(state: State, event: ev.Event) -> State:
+def evolve(state: State, event: Happening) -> State:
     """The state after ``event``; one about a host that was forgotten changes nothing."""
     host = getattr(event, "host", None)
     if host is not None and host not in state.hosts and not isinstance(event, ev.HostAdded):
@@ -299,36 +301,10 @@ def _requoted(state: State, whose: Environment | None, book: QuotaBook) -> State
     return after
 
 
-@_evolves(ev.QuotasConfigured)
-def _configured(state: State, event: ev.QuotasConfigured) -> State:
-    book = state.quotas.configured(event.default, event.groups, event.users)
-    return _requoted(state, None, book)
-
-
-@_evolves(ev.QuotaSet)
-def _set(state: State, event: ev.QuotaSet) -> State:
-    return _requoted(state, event.environment, state.quotas.with_own(event.environment, event.own))
-
-
-@_evolves(ev.QuotaUnset)
-def _unset(state: State, event: ev.QuotaUnset) -> State:
-    return _requoted(state, event.environment, state.quotas.with_own(event.environment, None))
-
-
-@_evolves(ev.GroupQuotaSet)
-def _group_quota_set(state: State, event: ev.GroupQuotaSet) -> State:
-    return _requoted(state, None, state.quotas.with_group(event.group, event.own))
-
-
-@_evolves(ev.GroupQuotaUnset)
-def _group_quota_unset(state: State, event: ev.GroupQuotaUnset) -> State:
-    return _requoted(state, None, state.quotas.with_group(event.group, None))
-
-
-@_evolves(ev.Introduced)
-def _introduced(state: State, event: ev.Introduced) -> State:
-    book = state.quotas.with_groups_of(event.environment, event.groups)
-    return _requoted(state, event.environment, book)
+@_evolves(*get_args(ChangesBook))
+def _book_changed(state: State, event: ChangesBook) -> State:
+    whose = getattr(event, "environment", None)
+    return _requoted(state, whose, state.quotas.after(event))
 
 
 @_evolves(ev.GroupsTold)

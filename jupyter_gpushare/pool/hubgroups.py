@@ -15,9 +15,9 @@ from ..node.ledger.ledger import LedgerError
 from ..node.people.hubapi import CertificatesUnreadable, HubApi, hub_trust
 from ..node.quotas.hub import HubQuotas
 from ..node.quotas.last import LastQuotas
+from ..policy.words.commands import Introduce
 from .manager import PoolManager
 from .serving import CannotServe
-from .words import commands as cmd
 
 #: Seconds between two looks at the groups.
 _REFRESH: Final = 60.0
@@ -78,4 +78,4 @@ class HubGroups:
         gone = {name: () for name in known if name not in told}
         for name, groups in {**told, **gone}.items():
             if known.get(name, ()) != groups:
-                await self._manager.submit(partial(cmd.Introduce, environment=name, groups=groups))
+                await self._manager.submit(partial(Introduce, environment=name, groups=groups))

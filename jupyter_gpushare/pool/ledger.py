@@ -17,15 +17,23 @@ from typing import Any, Final
 
 from ..node.ledger.codec import from_record, to_record
 from ..node.ledger.ledger import FIRST_SCHEMA, MIGRATIONS, Ledger, LedgerInUse, transaction
+from ..policy.words.described import Happening
 from .state import State
 from .words import events as ev
 
 #: Marks a file of the release before, which had tables of its own ("pool" in ASCII).
 _OWN_TABLES: Final = 0x706F6F6C
+_RENAMED: Final = {
+    "QuotaSet": "QuotaOverridden",
+    "QuotaUnset": "QuotaOverrideRemoved",
+    "GroupQuotaSet": "GroupQuotaOverridden",
+    "GroupQuotaUnset": "GroupQuotaOverrideRemoved",
+    "Introduced": "GroupsChanged",
+}
 #: Seconds for another pool to end.
 _OTHER_ENDS: Final = 5.0
 #: What people did.
-_DEEDS: Final = tuple(name for name, kind in ev.EVENTS.items() if kind.ABOUT.text)
+_DEEDS: Final = tuple(name for name, kind in ev.EVENTS.items() if kind.ABOUT.deed)
 
 
 def opened(path: Path) -> Ledger:
@@ -43,12 +51,12 @@ def opened(path: Path) -> Ledger:
             time.sleep(0.05)
 
 
-def append(ledger: Ledger, events: Iterable[ev.Event], wall: float) -> None:
+def append(ledger: Ledger, events: Iterable[Happening], wall: float) -> None:
     """Write all of them or none."""
     ledger.append([to_record(event, wall) for event in events])
 
 
-def load(ledger: Ledger) -> list[ev.Event]:
+def load(ledger: Ledger) -> list[Happening]:
     """The events that lead to the state, the oldest first."""
     snapshot, later = ledger.load()
     return [from_record(record, ev.EVENTS) for record in (*snapshot, *later)]
@@ -75,7 +83,7 @@ def audit(ledger: Ledger, limit: int) -> list[tuple[float, Any]]:
     return list(found)
 
 
-def _summary(state: State, at: float) -> Iterator[ev.Event]:
+def _summary(state: State, at: float) -> Iterator[Happening]:
     """Events that recreate the state, except reports and configuration."""
     for name, host in state.hosts.items():
         yield ev.HostAdded(at, name, "")
@@ -89,12 +97,7 @@ def _summary(state: State, at: float) -> Iterator[ev.Event]:
             yield ev.HostResumed(at, name, "")
         if not host.due:
             yield ev.DrainSeen(at, name)
-    for environment, groups in state.quotas.groups_of.items():
-        yield ev.Introduced(at, environment, groups)
-    for environment, own in state.quotas.overrides.items():
-        yield ev.QuotaSet(at, environment, own.quota, "", own.record)
-    for of, own in state.quotas.group_overrides.items():
-        yield ev.GroupQuotaSet(at, of, own.quota, "", own.record)
+    yield from state.quotas.told(at)
     for group in state.groups.values():
         yield ev.GroupSet(at, group, "")
     for loan in state.loans.values():
@@ -121,3 +124,5 @@ def _adopt(connection: sqlite3.Connection) -> None:
             "DROP TABLE hosts",
         ):
             connection.execute(statement)
+        renamed = ((new, old) for old, new in _RENAMED.items())
+        connection.executemany("UPDATE records SET kind = ? WHERE kind = ?", renamed)

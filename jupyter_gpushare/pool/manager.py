@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
 from ..node.ledger.ledger import Ledger, LedgerError
+from ..policy.words.described import Happening
 from . import core, ledger
 from .budget import HostBudget
 from .clock import PoolClock
@@ -31,7 +32,7 @@ from .pki import Authority, BadRequest, NoAuthority
 from .quotas import PoolQuotas
 from .renewing import renew
 from .words import commands as cmd
-from .words.events import AuthorityRotated, Event
+from .words.events import AuthorityRotated
 from .words.hosts import Host
 
 LEDGER: Final = "ledger.sqlite"
@@ -200,7 +201,7 @@ class PoolManager:
                 while not holds(self.state):
                     await self._stepped.wait()
 
-    async def _append(self, events: list[Event]) -> None:
+    async def _append(self, events: list[Happening]) -> None:
         wall = self._clock.wall()
         await self._on_disk(partial(ledger.append, self._ledger, events, wall))
         self._written += len(events)

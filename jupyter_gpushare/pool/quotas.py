@@ -11,10 +11,10 @@ from typing import Any
 
 # Quotas are written for a pool as they are for one host.
 from ..node.quotas.config import NodeSize, configure
-from .words import commands as cmd
+from ..policy.words.commands import Command, ConfigureQuotas
 from .words.hosts import Host, HostReport
 
-Submit = Callable[[Callable[[float], cmd.Command]], Awaitable[object]]
+Submit = Callable[[Callable[[float], Command]], Awaitable[object]]
 
 
 class PoolQuotas:
@@ -56,12 +56,11 @@ class PoolQuotas:
         self.size = NodeSize(count, smallest)
         return True
 
-    def _command(self, at: float) -> cmd.ConfigureQuotas:
-        made = configure(
+    def _command(self, at: float) -> ConfigureQuotas:
+        return configure(
             at,
             self.size,
             self._written.get("default", {}),
             {**self._written.get("groups", {}), **self._hub},
             self._written.get("users", {}),
         )
-        return cmd.ConfigureQuotas(at, made.default, made.groups, made.users)

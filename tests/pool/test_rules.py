@@ -9,6 +9,7 @@ import pytest
 from support.pool_world import CONFIG, World, gpu, report
 
 from jupyter_gpushare.policy.say.telling import Telling
+from jupyter_gpushare.policy.words.events import GroupQuotaOverrideRemoved
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool import decide
 from jupyter_gpushare.pool.core import State, evolve, step
@@ -33,11 +34,12 @@ def test_every_command_and_event_has_its_function() -> None:
 def test_whatever_somebody_does_has_a_sentence() -> None:
     for kind in ev.EVENTS.values():
         by_people = any(field.name == "by" for field in fields(kind))
-        assert bool(kind.ABOUT.text) == by_people, kind
+        assert bool(kind.ABOUT.deed) == by_people, kind
     lent = ev.GpusLent(1.0, Loan("1", ADA, "a", 2, 9.0), "carol")
-    assert Telling().of(lent) == "lent ada GPUs of the host a: 2"
-    unset = ev.GroupQuotaUnset(1.0, None, "carol")
-    assert Telling().of(unset) == "made the configured default quota hold again"
+    assert Telling().of(lent, lent.ABOUT.deed) == "lent ada GPUs of the host a: 2"
+    unset = GroupQuotaOverrideRemoved(1.0, None, "carol")
+    said = Telling().of(unset, unset.ABOUT.deed)
+    assert said == "made the configured default quota hold again"
 
 
 @pytest.mark.parametrize("kind", sorted(ANSWERS, key=lambda kind: kind.__name__))

@@ -17,8 +17,8 @@ from ...protocol.calls import Call, QuotaName
 from ...protocol.messages import Method
 from ..host.clock import Clock
 from ..manager import Manager
+from ..quotas.edits import edit
 from ..views.status import environment_quota, group_quota
-from . import translate
 from .guests import Guest
 
 #: Whose quota is doubted, where it is nobody's in particular.
@@ -62,7 +62,7 @@ class QuotaCalls:
             # Asked before it is set: who has a quota is known afterwards.
             is_known = name in self._known_names() or await self.knows(name) is not False
             groups = self.members().get(name, ())
-        command = translate.quota_set(self._clock.boot(), guest.who, call.params, groups)
+        command = edit(self._clock.boot(), guest.who.environment, call.params, groups)
         self._ask(guest, call, command, partial(self._is_set, guest, call, is_known))
 
     def _is_set(self, guest: Guest, call: Call, is_known: bool, decision: core.Decision) -> None:

@@ -40,7 +40,7 @@ from ...protocol import calls
 from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
-from ...quota import made_of
+from ..quotas import edits
 from ..views.compose.waiting import notice_says
 from ..views.hints import Hints, with_hints
 from ..views.outlook import outlook_document
@@ -145,22 +145,8 @@ def _request(at: float, who: Caller, params: calls.RequestParams, fresh: LeaseId
     )
 
 
-def quota_set(
-    at: float, who: Caller, params: calls.QuotaParams, groups: tuple[str, ...]
-) -> cmd.Command:
-    """An edit of a quota. ``groups`` are given for an environment that has never connected."""
-    parts = calls.named_of(params)
-    quota, named = made_of(parts), frozenset(parts)
-    if params.whose.environment is None:
-        return cmd.SetGroupQuota(at, params.whose.group, quota, who.environment, named)
-    environment = EnvironmentName(params.whose.environment)
-    return cmd.SetQuota(at, environment, quota, who.environment, named, groups)
-
-
 def _quota_unset(at: float, who: Caller, whose: calls.QuotaName, _: LeaseId) -> cmd.Command:
-    if whose.environment is None:
-        return cmd.UnsetGroupQuota(at, whose.group, who.environment)
-    return cmd.UnsetQuota(at, EnvironmentName(whose.environment), who.environment)
+    return edits.unset(at, who.environment, whose)
 
 
 def _promise(params: calls.PromiseParams) -> Promise | None:

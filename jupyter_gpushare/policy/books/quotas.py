@@ -13,6 +13,8 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from ...quota import Own, best
+from ..words import commands as cmd
+from ..words import events as ev
 from ..words.model import EnvironmentName, Loan, Period, Quota
 from .table import Map
 
@@ -155,39 +157,53 @@ class QuotaBook:
             return best(quotas), QuotaSource.GROUP
         return self.of_default, QuotaSource.DEFAULT
 
-    # What an admin set, as the events of a node and of a pool record it.
+    # How it changes, in a node and in a pool.
 
     def edited(self, environment: EnvironmentName, edit: Own, told: tuple[str, ...] = ()) -> Own:
         """What is an environment's own after an edit."""
         now = self.overrides.get(environment, Own(self.resolve(environment, told)[0], frozenset()))
         return now.then(edit)
 
-    def group_edited(self, group: str | None, edit: Own) -> Own:
-        """What is set for a group after an edit."""
-        now = Own(self.of_group(group) or self.of_default, frozenset())
-        return self.group_overrides.get(group, now).then(edit)
+    def event(self, edit: cmd.EditsBook) -> ev.ChangesBook | None:
+        """What follows from an edit; ``None``: nothing was set that could be taken back."""
+        at, by = edit.at, edit.by
+        if isinstance(edit, cmd.SetQuota):
+            change = Own(edit.quota, edit.named)
+            own = self.edited(edit.environment, change, edit.groups)
+            return ev.QuotaOverridden(at, edit.environment, own.quota, by, own.record)
+        if isinstance(edit, cmd.SetGroupQuota):
+            now = Own(self.of_group(edit.group) or self.of_default, frozenset())
+            own = self.group_overrides.get(edit.group, now).then(Own(edit.quota, edit.named))
+            return ev.GroupQuotaOverridden(at, edit.group, own.quota, by, own.record)
+        if isinstance(edit, cmd.UnsetQuota):
+            is_set = edit.environment in self.overrides
+            return ev.QuotaOverrideRemoved(at, edit.environment, by) if is_set else None
+        is_set = edit.group in self.group_overrides
+        return ev.GroupQuotaOverrideRemoved(at, edit.group, by) if is_set else None
 
-    def configured(
-        self,
-        default: Quota,
-        groups: tuple[tuple[str, Quota], ...],
-        users: tuple[tuple[EnvironmentName, Quota], ...],
-    ) -> QuotaBook:
-        """The book after the configuration was read."""
-        maps = Map(dict(groups)), Map(dict(users))
-        return replace(self, default=default, groups=maps[0], users=maps[1], is_configured=True)
+    def after(self, event: ev.ChangesBook) -> QuotaBook:
+        """The book after an event."""
+        if isinstance(event, ev.QuotasConfigured):
+            groups, users = Map(dict(event.groups)), Map(dict(event.users))
+            return replace(
+                self, default=event.default, groups=groups, users=users, is_configured=True
+            )
+        if isinstance(event, ev.GroupsChanged):
+            return replace(self, groups_of=self.groups_of.set(event.environment, event.groups))
+        if isinstance(event, ev.OfGroup):
+            of_groups = _with(self.group_overrides, event.group, event.own)
+            return replace(self, group_overrides=of_groups)
+        return replace(self, overrides=_with(self.overrides, event.environment, event.own))
 
-    def with_own(self, environment: EnvironmentName, own: Own | None) -> QuotaBook:
-        """The book with what is set for an environment; ``None``: nothing is."""
-        return replace(self, overrides=_with(self.overrides, environment, own))
-
-    def with_group(self, group: str | None, own: Own | None) -> QuotaBook:
-        """The book with what is set for a group; ``None``: nothing is."""
-        return replace(self, group_overrides=_with(self.group_overrides, group, own))
-
-    def with_groups_of(self, environment: EnvironmentName, groups: tuple[str, ...]) -> QuotaBook:
-        """The book with an environment's groups."""
-        return replace(self, groups_of=self.groups_of.set(environment, groups))
+    def told(self, at: float) -> Iterator[ev.ChangesBook]:
+        """Events that lead to the book as it is, except the configuration."""
+        for name, own in sorted(self.overrides.items()):
+            yield ev.QuotaOverridden(at, name, own.quota, name, own.record)
+        for group, own in sorted(self.group_overrides.items(), key=lambda one: one[0] or ""):
+            by = EnvironmentName(group or "default")
+            yield ev.GroupQuotaOverridden(at, group, own.quota, by, own.record)
+        for name, groups in sorted(self.groups_of.items()):
+            yield ev.GroupsChanged(at, name, groups)
 
 
 def _with(known: Map[K, Own], key: K, own: Own | None) -> Map[K, Own]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final, get_args
 
-from ...quota import Own
 from ..say import texts
 from ..words import commands as cmd
 from ..words import events as ev
@@ -13,6 +13,8 @@ from ..words.model import BudgetLevel, EnvironmentName, Quota, RefusalReason
 from .draft import Decision, Done, Draft, Refuse
 from .registry import decides
 from .serving import serve
+
+_TAKES_BACK: Final = (cmd.UnsetQuota, cmd.UnsetGroupQuota)
 
 
 def level_of(spent: float, quota: Quota, config: PolicyConfig) -> BudgetLevel:
@@ -77,57 +79,19 @@ def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
     return Done()
 
 
-def _of_pool(draft: Draft) -> Refuse | None:
-    """Why no quota can be edited here; ``None``: it can."""
-    pool = draft.state.quotas.pool
-    if pool is None:
-        return None
-    return Refuse(RefusalReason.NOT_ALLOWED, texts.quotas_of_pool_text(pool))
-
-
-@decides(cmd.SetQuota)
-def set_quota(draft: Draft, command: cmd.SetQuota) -> Decision:
-    """Override an environment's quota."""
-    if (refuse := _of_pool(draft)) is not None:
-        return refuse
-    edit, name = Own(command.quota, command.named), command.environment
-    own = draft.state.quotas.edited(name, edit, command.groups)
-    draft.emit(ev.QuotaOverridden(draft.at, name, own.quota, command.by, own.record))
-    weigh(draft, (command.environment,))
-    serve(draft)
-    return Done()
-
-
-@decides(cmd.SetGroupQuota)
-def set_group_quota(draft: Draft, command: cmd.SetGroupQuota) -> Decision:
-    """Override a group's quota, or the default one."""
-    if (refuse := _of_pool(draft)) is not None:
-        return refuse
-    edit, group = Own(command.quota, command.named), command.group
-    own = draft.state.quotas.group_edited(group, edit)
-    draft.emit(ev.GroupQuotaOverridden(draft.at, group, own.quota, command.by, own.record))
-    weigh_all(draft)
-    serve(draft)
-    return Done()
-
-
-@decides(cmd.UnsetGroupQuota)
-def unset_group_quota(draft: Draft, command: cmd.UnsetGroupQuota) -> Decision:
-    """Take such an override back."""
-    if command.group not in draft.state.quotas.group_overrides:
+@decides(*get_args(cmd.EditsBook))
+def edit(draft: Draft, command: cmd.EditsBook) -> Decision:
+    """Override a quota, or take an override back."""
+    pool, takes_back = draft.state.quotas.pool, isinstance(command, _TAKES_BACK)
+    if pool is not None and not takes_back:
+        return Refuse(RefusalReason.NOT_ALLOWED, texts.quotas_of_pool_text(pool))
+    event = draft.state.quotas.event(command)
+    if event is None:
         return Done()
-    draft.emit(ev.GroupQuotaOverrideRemoved(draft.at, command.group, command.by))
-    weigh_all(draft)
+    draft.emit(event)
+    if isinstance(command, cmd.SetQuota | cmd.UnsetQuota):
+        weigh(draft, (command.environment,))
+    else:
+        weigh_all(draft)
     serve(draft)
-    return Done(count=1)
-
-
-@decides(cmd.UnsetQuota)
-def unset_quota(draft: Draft, command: cmd.UnsetQuota) -> Decision:
-    """Take an override back."""
-    if command.environment not in draft.state.quotas.overrides:
-        return Done()
-    draft.emit(ev.QuotaOverrideRemoved(draft.at, command.environment, command.by))
-    weigh(draft, (command.environment,))
-    serve(draft)
-    return Done(count=1)
+    return Done(count=1 if takes_back else 0)

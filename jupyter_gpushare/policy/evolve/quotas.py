@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from ..books.copies import replace
 from ..books.quotas import QuotaBook
@@ -33,36 +33,9 @@ def _requoted(state: State, at: float, book: QuotaBook) -> State:
     return _rekey(replace(state, quotas=book), at)
 
 
-@evolves(ev.QuotasConfigured)
-def _quotas_configured(state: State, event: ev.QuotasConfigured) -> State:
-    book = state.quotas.configured(event.default, event.groups, event.users)
-    return _requoted(state, event.at, book)
-
-
-@evolves(ev.QuotaOverridden)
-def _quota_overridden(state: State, event: ev.QuotaOverridden) -> State:
-    return _requoted(state, event.at, state.quotas.with_own(event.environment, event.own))
-
-
-@evolves(ev.QuotaOverrideRemoved)
-def _override_removed(state: State, event: ev.QuotaOverrideRemoved) -> State:
-    return _requoted(state, event.at, state.quotas.with_own(event.environment, None))
-
-
-@evolves(ev.GroupQuotaOverridden)
-def _group_overridden(state: State, event: ev.GroupQuotaOverridden) -> State:
-    return _requoted(state, event.at, state.quotas.with_group(event.group, event.own))
-
-
-@evolves(ev.GroupQuotaOverrideRemoved)
-def _group_override_removed(state: State, event: ev.GroupQuotaOverrideRemoved) -> State:
-    return _requoted(state, event.at, state.quotas.with_group(event.group, None))
-
-
-@evolves(ev.GroupsChanged)
-def _groups_changed(state: State, event: ev.GroupsChanged) -> State:
-    book = state.quotas.with_groups_of(event.environment, event.groups)
-    return _requoted(state, event.at, book)
+@evolves(*get_args(ev.ChangesBook))
+def _book_changed(state: State, event: ev.ChangesBook) -> State:
+    return _requoted(state, event.at, state.quotas.after(event))
 
 
 @evolves(ev.PoolJoined)

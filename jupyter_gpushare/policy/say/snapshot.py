@@ -39,13 +39,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
     yield ev.BootSeen(at, state.boot_id, half_life, quantum, state.owed_most)
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.order):
         yield ev.GpuFound(at, gpu.gpu)
-    for environment, own in sorted(state.quotas.overrides.items()):
-        yield ev.QuotaOverridden(at, environment, own.quota, environment, own.record)
-    for group, own in sorted(state.quotas.group_overrides.items(), key=lambda one: one[0] or ""):
-        by = EnvironmentName(group or "default")
-        yield ev.GroupQuotaOverridden(at, group, own.quota, by, own.record)
-    for environment, groups in sorted(state.quotas.groups_of.items()):
-        yield ev.GroupsChanged(at, environment, groups)
+    yield from state.quotas.told(at)
     yield from _pool(state)
     for lease in sorted(state.leases.values(), key=lambda lease: lease.order):
         yield from _lease(state, lease)

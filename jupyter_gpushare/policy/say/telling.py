@@ -12,7 +12,7 @@ from enum import Enum
 from string import Formatter
 from typing import Any, Final
 
-from ..words.described import Happening, chosen
+from ..words.described import Happening, OneOf, chosen
 from ..words.model import Allocation, EndReason, HolderAction, OverLimitStage, Request
 from ..words.promises import PromiseState, ShareWhy
 from . import texts
@@ -76,9 +76,9 @@ class Telling(Formatter):
         self._gpu = gpu
         self._words = {**WORDS, "gpu": gpu, "parts": self._parts, **more}
 
-    def of(self, event: Happening) -> str:
-        """The sentence about an event."""
-        return self.vformat(chosen(event, event.ABOUT.text), (event,), {})
+    def of(self, event: Happening, text: str | OneOf[str] = "") -> str:
+        """The sentence about an event: ``text``, or the one that it declares."""
+        return self.vformat(chosen(event, text or event.ABOUT.text), (event,), {})
 
     def get_value(self, key: int | str, args: Any, _kwargs: Any) -> Any:
         """What an event has by that name: a field, or what it makes of them."""

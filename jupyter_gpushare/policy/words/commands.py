@@ -433,6 +433,10 @@ class UnsetGroupQuota(Command):
     by: EnvironmentName
 
 
+#: What an admin does to the quota book of a node, and to that of a pool.
+EditsBook = SetQuota | UnsetQuota | SetGroupQuota | UnsetGroupQuota
+
+
 @dataclass(frozen=True, slots=True)
 class Observe(Command):
     """A measurement of the inventory, begun at ``at`` and finished at ``ended``.

@@ -85,13 +85,15 @@ class About:
     """The description of a kind of event.
 
     ``title`` names it for people who choose among kinds, and ``text`` tells it in a sentence that
-    :mod:`..say.telling` fills in. History leaves out what has none; ``unlisted`` says why.
+    :mod:`..say.telling` fills in. History leaves out what has none; ``unlisted`` says why. ``deed``
+    tells it in a pool's list of who did what.
     ``is_quiet``: it changes nothing that a person sees. ``moves_queue``: after it a request may
     wait in another place, for another reason, or may no longer have to.
     """
 
     title: str = ""
     text: str | OneOf[str] = ""
+    deed: str | OneOf[str] = ""
     unlisted: str = ""
     log: Line | None = None
     is_quiet: bool | OneOf[bool] = False
@@ -128,6 +130,7 @@ def recorded(
     title: str = "",
     text: str | OneOf[str] = "",
     *,
+    deed: str | OneOf[str] = "",
     unlisted: str = "",
     log: Line | None = None,
     moves_queue: bool = False,
@@ -137,7 +140,7 @@ def recorded(
 
     ``since`` is the version of the durable events that brought it (:mod:`.versions`).
     """
-    about = About(title, text, unlisted, log, moves_queue=moves_queue)
+    about = About(title, text, deed, unlisted, log, moves_queue=moves_queue)
     return lambda kind: _declare(kind, about, True, since)
 
 

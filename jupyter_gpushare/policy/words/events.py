@@ -300,6 +300,7 @@ class QuotasConfigured(ChangesQuotas):
 @recorded(
     "quota set",
     "quota set to {own:quota}, by {by}",
+    deed="set the quota of {environment}",
     log=info("quota.set", "environment", "quota", "by"),
     moves_queue=True,
 )
@@ -323,12 +324,14 @@ class QuotaOverridden(ChangesQuotas):
 @recorded(
     "configured quota again",
     "has the configured quota again, by {by}",
+    deed="gave {environment} the configured quota again",
     log=info("quota.unset", "environment", "by"),
     moves_queue=True,
 )
 class QuotaOverrideRemoved(ChangesQuotas):
     """An admin took an override back."""
 
+    own: ClassVar = None
     environment: EnvironmentName
     by: EnvironmentName
 
@@ -340,6 +343,7 @@ class QuotaOverrideRemoved(ChangesQuotas):
         {None: "default quota set to {own:quota}, by {by}"},
         "quota of group {group} set to {own:quota}, by {by}",
     ),
+    deed=OneOf("group", {None: "set the default quota"}, "set the quota of the group {group}"),
     log=info("quota.set", "quota", "by", group="whose"),
     moves_queue=True,
 )
@@ -363,12 +367,18 @@ class GroupQuotaOverridden(OfGroup):
         {None: "the default quota is the configured one again, by {by}"},
         "the quota of group {group} is the configured one again, by {by}",
     ),
+    deed=OneOf(
+        "group",
+        {None: "made the configured default quota hold again"},
+        "gave the group {group} the configured quota again",
+    ),
     log=info("quota.unset", "by", group="whose"),
     moves_queue=True,
 )
 class GroupQuotaOverrideRemoved(OfGroup):
     """An admin took the override of a group, or of the default, back."""
 
+    own: ClassVar = None
     by: EnvironmentName
 
 
@@ -383,6 +393,17 @@ class GroupsChanged(ChangesQuotas):
 
     environment: EnvironmentName
     groups: tuple[str, ...]
+
+
+#: What changes the quota book of a node, and that of a pool.
+ChangesBook = (
+    QuotasConfigured
+    | QuotaOverridden
+    | QuotaOverrideRemoved
+    | GroupQuotaOverridden
+    | GroupQuotaOverrideRemoved
+    | GroupsChanged
+)
 
 
 @recorded(

@@ -10,12 +10,13 @@ F = TypeVar("F")
 G = TypeVar("G")
 
 
-def registering(table: dict[K, F]) -> Callable[[K], Callable[[G], G]]:
+def registering(table: dict[K, F]) -> Callable[..., Callable[[G], G]]:
     """A decorator: ``@it(kind)`` enters a function into ``table`` and leaves it as it is."""
 
-    def of(kind: K) -> Callable[[G], G]:
+    def of(*kinds: K) -> Callable[[G], G]:
         def register(function: G) -> G:
-            table[kind] = function  # type: ignore[assignment]  # as the table's owner promises
+            # As the table's owner promises.
+            table.update(dict.fromkeys(kinds, function))  # type: ignore[arg-type]
             return function
 
         return register

@@ -7,16 +7,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...policy.words.model import Quota
-from ...quota import WHOLE
+# Quotas are edited by the same commands as a node's.
+from ...policy.words.commands import (
+    Command as Command,
+)
+from ...policy.words.commands import (
+    ConfigureQuotas as ConfigureQuotas,
+)
+from ...policy.words.commands import (
+    EditsBook as EditsBook,
+)
+from ...policy.words.commands import (
+    Introduce as Introduce,
+)
+from ...policy.words.commands import (
+    SetGroupQuota as SetGroupQuota,
+)
+from ...policy.words.commands import (
+    SetQuota as SetQuota,
+)
+from ...policy.words.commands import (
+    UnsetGroupQuota as UnsetGroupQuota,
+)
+from ...policy.words.commands import (
+    UnsetQuota as UnsetQuota,
+)
 from .hosts import Accepted, Environment, Group, GroupName, Host, HostReport
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Base of all commands."""
-
-    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,59 +88,6 @@ class LendAnswered(Command):
     host: Host
     number: int
     environments: tuple[Accepted, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigureQuotas(Command):
-    """The quotas of the configuration files."""
-
-    default: Quota
-    groups: tuple[tuple[GroupName, Quota], ...] = ()
-    users: tuple[tuple[Environment, Quota], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Introduce(Command):
-    """The Hub told the groups of an environment. They hold on every host, whatever it says."""
-
-    environment: Environment
-    groups: tuple[GroupName, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SetQuota(Command):
-    """An override. What the parts ``named`` of the quota leave out stays as it is."""
-
-    environment: Environment
-    quota: Quota
-    by: str
-    named: frozenset[str] = WHOLE
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetQuota(Command):
-    """An override, taken back."""
-
-    environment: Environment
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class SetGroupQuota(Command):
-    """An override of the quota of a group's members, or (``None``) of the default one."""
-
-    group: GroupName | None
-    quota: Quota
-    by: str
-    named: frozenset[str] = WHOLE
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetGroupQuota(Command):
-    """The same, taken back."""
-
-    group: GroupName | None
-    by: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,20 @@
 """The events: facts in the past tense. Only events change the state.
 
 ``recorded`` events are in the ledger before anything is sent to a host; the ``measured`` others
-are told again by the hosts after a restart. The text of an event says what a person did.
+are told again by the hosts after a restart. A deed is what a person did.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, get_args
 
-from ...policy.words.described import Happening, OneOf, measured, recorded
-from ...policy.words.model import Quota
-from ...policy.words.versions import since
-from ...quota import Own
+from ...policy.words.described import Happening, measured, recorded
+from ...policy.words.events import ChangesBook
 from .hosts import Environment, Group, GroupName, Host, HostReport, Loan
 
-#: All events by their names, which the ledger keeps.
-EVENTS: Final[dict[str, type[Event]]] = {}
+#: All events by their names, which the ledger keeps; quotas change by a node's.
+EVENTS: Final[dict[str, type[Happening]]] = {kind.__name__: kind for kind in get_args(ChangesBook)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,6 @@ class OfSubBudget(Event):
     environment: Environment
 
 
-@dataclass(frozen=True, slots=True)
-class ChangesQuotas(Event):
-    """Base of those that change who may have how much: more than that may be lent then."""
-
-
 @measured()
 class PoolStarted(Event):
     """What was lent counts as lent now, since nobody knows what the hosts did meanwhile."""
@@ -47,19 +40,19 @@ class PoolStarted(Event):
     until: float
 
 
-@recorded(text="let the host {host} join")
+@recorded(deed="let the host {host} join")
 class HostAdded(Event):
     host: Host
     by: str
 
 
-@recorded(text="said that the host {host} is gone")
+@recorded(deed="said that the host {host} is gone")
 class HostForgotten(Event):
     host: Host
     by: str
 
 
-@recorded(text="made a new authority for certificates")
+@recorded(deed="made a new authority for certificates")
 class AuthorityRotated(Event):
     """Another authority signs certificates; the state does not know of them."""
 
@@ -168,89 +161,26 @@ class HintOf:
     text: str
 
 
-@measured()
-class QuotasConfigured(ChangesQuotas):
-    default: Quota
-    groups: tuple[tuple[GroupName, Quota], ...]
-    users: tuple[tuple[Environment, Quota], ...]
-
-
-@recorded()
-class Introduced(ChangesQuotas):
-    environment: Environment
-    groups: tuple[GroupName, ...]
-
-
-@recorded(text="set the quota of {environment}")
-class QuotaSet(ChangesQuotas):
-    """An admin set the parts ``named`` of a quota; ``None``: all that there were then."""
-
-    environment: Environment
-    quota: Quota
-    by: str
-    named: tuple[str, ...] | None = since(3, None)
-
-    @property
-    def own(self) -> Own:
-        """What is set now."""
-        return Own.recorded(self.quota, self.named)
-
-
-@recorded(text="gave {environment} the configured quota again")
-class QuotaUnset(ChangesQuotas):
-    environment: Environment
-    by: str
-
-
-@recorded(
-    text=OneOf("group", {None: "set the default quota"}, "set the quota of the group {group}")
-)
-class GroupQuotaSet(ChangesQuotas):
-    """The same for a group, or (``group`` is ``None``) as the default."""
-
-    group: GroupName | None
-    quota: Quota
-    by: str
-    named: tuple[str, ...] | None = since(3, None)
-
-    @property
-    def own(self) -> Own:
-        """What is set now."""
-        return Own.recorded(self.quota, self.named)
-
-
-@recorded(
-    text=OneOf(
-        "group",
-        {None: "made the configured default quota hold again"},
-        "gave the group {group} the configured quota again",
-    )
-)
-class GroupQuotaUnset(ChangesQuotas):
-    group: GroupName | None
-    by: str
-
-
-@recorded(text="set the GPUs of the group {group.name}: {group.nominal} of its own")
-class GroupSet(ChangesQuotas):
+@recorded(deed="set the GPUs of the group {group.name}: {group.nominal} of its own")
+class GroupSet(Event):
     group: Group
     by: str
 
 
-@recorded(text="removed the GPUs of the group {group}")
-class GroupRemoved(ChangesQuotas):
+@recorded(deed="removed the GPUs of the group {group}")
+class GroupRemoved(Event):
     group: GroupName
     by: str
 
 
-@recorded(text="took the host {host} out of service: {reason}")
+@recorded(deed="took the host {host} out of service: {reason}")
 class HostDrained(Event):
     host: Host
     reason: str
     by: str
 
 
-@recorded(text="put the host {host} back into service")
+@recorded(deed="put the host {host} back into service")
 class HostResumed(Event):
     host: Host
     by: str
@@ -263,13 +193,13 @@ class DrainSeen(Event):
     host: Host
 
 
-@recorded(text="lent {loan.environment} GPUs of the host {loan.host}: {loan.gpus}")
+@recorded(deed="lent {loan.environment} GPUs of the host {loan.host}: {loan.gpus}")
 class GpusLent(Event):
     loan: Loan
     by: str
 
 
-@recorded(text="took back the loan {loan}")
+@recorded(deed="took back the loan {loan}")
 class GpusReturned(Event):
     """A loan ended; ``by`` is empty where its time was over."""
 
