@@ -32,7 +32,6 @@ from pool_programs import MODEL, TRAINING
 
 from jupyter_gpushare.elastic import Phase as JobPhase
 from jupyter_gpushare.elastic.records import Records as JobRecords
-from jupyter_gpushare.elastic.records import names as job_names
 from jupyter_gpushare.jobs.core import Phase
 from jupyter_gpushare.jobs.records import Model
 from jupyter_gpushare.jobs.records import Records as SweepRecords
@@ -106,9 +105,9 @@ class Play:
 
     def workers(self) -> int:
         """So many cards train now."""
-        if "line" not in job_names():
+        if "line" not in JobRecords.names():
             return 0
-        status = JobRecords("line").status()
+        status = JobRecords("line").follow().read()
         return len(status.ranks) if status.phase is JobPhase.TRAINING else 0
 
     def has(self, who: str, place: Place) -> int:
@@ -163,7 +162,7 @@ class Play:
         check(first < most, f"carol's training: {', '.join(map(str, sizes))} cards; it grew")
         steps = [one["step"] for one in events if one["event"] == "step" or one["rank"] == 0]
         check(steps == sorted(steps), f"its step counter never fell, and came to {steps[-1]}")
-        said = JobRecords("line").status()
+        said = JobRecords("line").follow().read()
         check(said.phase is JobPhase.DONE, f"it is {said.phase.value}. {said.reason}".rstrip())
 
     def sweep_is_whole(self, held: list[Held]) -> None:

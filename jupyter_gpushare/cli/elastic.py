@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..protocol.sizes import Memory, parse_memory
-from ..protocol.tables import listing
-from .verb import COMMAND, Refused, UsageError, WithCommand, flag, number, option
+from .jobverb import JobVerb
+from .verb import COMMAND, Refused, UsageError, WithCommand, number, option
 
 if TYPE_CHECKING:
     from ..elastic import Job
+    from ..elastic.records import Records
 
 #: What may stand before the script: a worker runs the script in a Python of its own anyway.
 _PYTHONS = ("python", "python3")
@@ -21,7 +21,7 @@ def _is_python(words: list[str]) -> bool:
     return bool(words) and os.path.basename(words[0]) in _PYTHONS
 
 
-class ElasticApp(WithCommand):
+class ElasticApp(WithCommand, JobVerb):
     """Train on as many idle GPUs as there are just now."""
 
     name = "elastic"
@@ -42,70 +42,30 @@ class ElasticApp(WithCommand):
     file that is named at the beginning.
     """
 
+    listed_as = "jobs"
+    stopping = " after the step under way."
+
     min_gpus = option(
         1, "It trains with so many at least, else it waits. Default: 1.", number(1, 1024)
     )
     max_gpus = option(8, "It takes so many at most. Default: 8.", number(1, 1024))
-    memory: Memory | None = option(
-        None,
-        "Memory on each, such as 8GiB, or 8GiB..40GiB. Default: what the quota gives.",
-        parse_memory,
-    )
-    job_name = option("", "What the job is called. Default: the time.", name="name")
-    resume = option("", "Go on with the job of this name; it has its program and settings.")
-    listed = flag("List your jobs, the newest first, and do nothing else.", name="list")
-    delete = option("", "Remove the job of this name, with its checkpoints, and do nothing else.")
 
-    def run(self, arguments: list[str]) -> int:
-        from ..client.errors import GpuShareError
+    def records(self) -> type[Records]:
+        from ..elastic.records import Records
 
-        try:
-            if self.listed:
-                return self._listed(arguments)
-            if self.delete:
-                return self._deleted(arguments)
-            running = self._begun(arguments)
-        except GpuShareError as error:
-            raise Refused(str(error)) from error
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        print(f"{COMMAND}: what the workers print is in {running.output}", file=sys.stderr)
-        try:
-            self._follow(running)
-        except KeyboardInterrupt:
-            print(f"\n{COMMAND}: stopping after the step under way.", file=sys.stderr)
-            running.stop()
-            print(f"Go on: {COMMAND} elastic --resume {running.name}", file=sys.stderr)
-            return 130
-        return self._told(running)
+        return Records
 
-    def _listed(self, arguments: list[str]) -> int:
-        from ..elastic.records import Records, names
+    def row(self, records: Records) -> dict[str, Any]:
+        status = records.follow().read()
+        # Whoever led it may have died without a word.
+        state = status.phase.value if status.is_over or records.is_run() else "stopped"
+        return {"name": status.name, "state": state, "step": status.step, "epoch": status.epoch}
 
-        self.no_arguments(arguments)
-        said = []
-        for records in map(Records, names()):
-            status = records.status()
-            # Whoever led it may have died without a word.
-            state = status.phase.value if status.is_over or records.is_run() else "stopped"
-            row = {"name": status.name, "state": state, "step": status.step}
-            said.append({**row, "epoch": status.epoch})
-        return self.say({"jobs": said}, listing(said) if said else "There is no job.")
-
-    def _deleted(self, arguments: list[str]) -> int:
-        from .. import elastic
-
-        self.no_arguments(arguments)
-        elastic.delete(self.delete)
-        self.say({"deleted": self.delete}, f"Job {self.delete} is deleted.")
-        return 0
-
-    def _begun(self, arguments: list[str]) -> Job:
+    def begun(self, arguments: list[str]) -> Job:
         from .. import elastic
         from ..elastic.running import begun
 
         if self.resume:
-            self.no_arguments(arguments)
             return elastic.load(self.resume)
         program = arguments[1:] if _is_python(arguments[:1]) else arguments
         if not program:
@@ -135,7 +95,8 @@ class ElasticApp(WithCommand):
             self.memory,
         )
 
-    def _follow(self, running: Job) -> None:
+    def follow(self, running: Job) -> None:
+        print(f"{COMMAND}: what the workers print is in {running.output}", file=sys.stderr)
         heard, phase = 0, ""
         over = False
         while not over:
@@ -149,7 +110,7 @@ class ElasticApp(WithCommand):
                 print(f"{running.seconds:8.1f} s  {now}", file=sys.stderr, flush=True)
             phase = now
 
-    def _told(self, running: Job) -> int:
+    def told(self, running: Job) -> int:
         from ..elastic import Phase
 
         status = running.status()

@@ -8,11 +8,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..protocol.sizes import Memory, parse_memory
-from ..protocol.tables import listing, table
-from .verb import COMMAND, Refused, UsageError, Verb, flag, number, option, options
+from ..protocol.tables import table
+from .jobverb import JobVerb
+from .verb import Refused, UsageError, flag, number, option, options
 
 if TYPE_CHECKING:
+    from ..jobs.records import Records
     from ..jobs.sweeps import Look, Sweep
 
 
@@ -31,7 +32,7 @@ def _value(text: str) -> Any:
         return text
 
 
-class SweepApp(Verb):
+class SweepApp(JobVerb):
     """Try many models on the GPUs that idle."""
 
     name = "sweep"
@@ -53,22 +54,16 @@ class SweepApp(Verb):
     number that is none (NaN, infinite) is null.
     """
 
+    listed_as = "sweeps"
+    stopping = "; models that can save do so."
+
     over = options("A name of train's arguments and its values: lr=1e-4,1e-3.")
     function = option("train", "The function of FILE to call. Default: train.")
-    sweep_name = option("", "What the sweep is called. Default: the time.", name="name")
-    resume = option("", "Go on with the sweep of this name; it has its FILE and settings.")
     retry = flag("With --resume: models that have failed run again.")
-    listed = flag("List your sweeps, the newest first, and do nothing else.", name="list")
     show = option("", "Show the results of the sweep of this name, and how it stands.")
     least = option("", "The best model is the one with the least of this number of its result.")
     most = option("", "The best model is the one with the most of this number of its result.")
-    delete = option("", "Remove the sweep of this name, with its results, and do nothing else.")
     gpus = option(1, "GPUs for each model, of one host. Default: 1.", number(1, 1024))
-    memory: Memory | None = option(
-        None,
-        "Memory on each, such as 8GiB, or 8GiB..40GiB. Default: what the quota gives.",
-        parse_memory,
-    )
     pick = option(
         "random",
         "Which idle GPU is next: random, or most-free. Default: random.",
@@ -82,72 +77,37 @@ class SweepApp(Verb):
         choices=("here", "ray"),
     )
 
-    def run(self, arguments: list[str]) -> int:
-        from ..client.errors import GpuShareError
+    def records(self) -> type[Records]:
+        from ..jobs.records import Records
 
-        try:
-            if self.delete:
-                return self._deleted(arguments)
-            if self.listed:
-                return self._listed(arguments)
-            if self.show:
-                return self._shown(arguments)
-            if self.retry and not self.resume:
-                raise UsageError("--retry is for a sweep that there is: --resume NAME --retry")
-            running = self._begun(arguments)
-        except GpuShareError as error:
-            raise Refused(str(error)) from error
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-        try:
-            self._follow(running)
-        except KeyboardInterrupt:
-            print(f"\n{COMMAND}: stopping; models that can save do so.", file=sys.stderr)
-            running.stop()
-            print(f"Go on: {COMMAND} sweep --resume {running.name}", file=sys.stderr)
-            return 130
-        return self._told(running)
+        return Records
 
-    def _deleted(self, arguments: list[str]) -> int:
+    def row(self, records: Records) -> dict[str, Any]:
+        from ..jobs.sweeps import Look
+
+        status = Look(records).status()
+        counts = {phase.value: count for phase, count in status.counts.items()}
+        state = "ended" if not counts["queued"] else "stopped"
+        return {"name": records.name, "state": state if status.is_over else "runs", **counts}
+
+    def shown(self) -> int:
         from ..jobs.sweeps import sweep
 
-        self.no_arguments(arguments)
-        sweep.delete(self.delete)
-        self.say({"deleted": self.delete}, f"Sweep {self.delete} is deleted.")
-        return 0
-
-    def _listed(self, arguments: list[str]) -> int:
-        from ..jobs.records import names
-        from ..jobs.sweeps import sweep
-
-        self.no_arguments(arguments)
-        said = []
-        for name in names():
-            status = sweep.look(name).status()
-            counts = {phase.value: count for phase, count in status.counts.items()}
-            state = "ended" if not counts["queued"] else "stopped"
-            state = state if status.is_over else "runs"
-            said.append({"name": name, "state": state, **counts})
-        return self.say({"sweeps": said}, listing(said) if said else "There is no sweep.")
-
-    def _shown(self, arguments: list[str]) -> int:
-        from ..jobs.sweeps import sweep
-
-        self.no_arguments(arguments)
         look = sweep.look(self.show)
         if not self.json:
             print(look.status())
-        self._told(look)
+        self.told(look)
         return 0
 
-    def _begun(self, arguments: list[str]) -> Sweep:
+    def begun(self, arguments: list[str]) -> Sweep:
         from ..jobs.sweeps import sweep
         from ..jobs.worker import Code
 
         engine = self.engine or None
         if self.resume:
-            self.no_arguments(arguments)
             return sweep.load(self.resume, engine=engine, retry=self.retry)
+        if self.retry:
+            raise UsageError("--retry is for a sweep that there is: --resume NAME --retry")
         if len(arguments) != 1:
             raise UsageError("which file? jupyter gpushare sweep train.py --over lr=1e-4,1e-3")
         if not self.over:
@@ -165,13 +125,13 @@ class SweepApp(Verb):
             ],
             gpus=self.gpus,
             memory=self.memory,
-            name=self.sweep_name or None,
+            name=self.job_name or None,
             pick=self.pick,
             seed=self.seed,
             engine=engine,
         )
 
-    def _follow(self, running: Sweep) -> None:
+    def follow(self, running: Sweep) -> None:
         shown, live, over = "", sys.stderr.isatty(), False
         while not over:
             over = running.wait(0.5)
@@ -181,7 +141,7 @@ class SweepApp(Verb):
                 print(f"{back}{text}", file=sys.stderr, flush=True)
                 shown = text
 
-    def _told(self, look: Look) -> int:
+    def told(self, look: Look) -> int:
         status, rows = look.status(), [model.row for model in look.models()]
         if self.least and self.most:
             raise UsageError("say --least or --most, not both")

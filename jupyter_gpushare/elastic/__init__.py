@@ -8,9 +8,11 @@ and ``records`` are on disk, and ``running`` is what people call.
 """
 
 from .core import Phase, Rank, Status
-from .records import ElasticError, names
+from .records import ElasticError, Records
 from .running import Job, delete, load, run
 from .training import World, batches, device, keep, report, world
+
+names = Records.names
 
 __all__ = [
     "ElasticError",

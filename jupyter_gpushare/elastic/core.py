@@ -9,7 +9,7 @@ At the end of an epoch the rest is shared equally, too, as one smaller step; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
@@ -198,15 +198,6 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
 def workers_text(count: int) -> str:
     """``1 worker``, ``3 workers``."""
     return "1 worker" if count == 1 else f"{count} workers"
-
-
-def folded(name: str, events: Iterable[Mapping[str, Any]]) -> Status:
-    """The status of a job with these events, the oldest first."""
-    status, begun = Status(name), None
-    for event in events:
-        begun = float(event.get("at", 0.0)) if begun is None else begun
-        status = told(status, event, begun)
-    return status
 
 
 def _moved(status: Status, phase: Phase, reason: str) -> Status:

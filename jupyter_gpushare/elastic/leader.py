@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import sys
 import threading
 import time
 from dataclasses import replace
 from typing import Final
 
-from ..cli.verb import Refused
-from ..jobs.core import End
-from ..jobs.hostside import Attempt, Ended, Lost, Reported, Told, idle
+from ..jobs.core import Card, End, Send
+from ..jobs.engine import Event, Idle, OneHost, Silent
+from ..jobs.hostside import Ended, Lost, Reported
 from ..protocol.sizes import MemoryRange
 from . import core
 from .core import Phase
@@ -43,11 +42,15 @@ class Leader:
         self._follower = self._records.follow()
         self._meeting = Meeting.make()
         self._team = core.Team(self._plan.min_gpus, self._plan.max_gpus)
-        self._members: dict[int, Attempt] = {}
-        self._events: queue.SimpleQueue[Told | None] = queue.SimpleQueue()
+        job = replace(self._plan.job, train=b"")
+        self._host = OneHost(
+            job,
+            module="jupyter_gpushare.elastic.member",
+            beside=isinstance(job.memory, MemoryRange),
+        )
+        self._is_stopped = threading.Event()
         self._started = 0
         self._ask_at, self._refused = 0.0, 0
-        self._asked: queue.SimpleQueue[int | str] = queue.SimpleQueue()
         self._asking = False
         self._waits = ""
         self._barren, self._step = 0, -1
@@ -60,7 +63,7 @@ class Leader:
         threading.Thread(target=self._listen, daemon=True).start()
         self._records.add("begins", pid=os.getpid())
         while self._end is None:
-            self._heard(_LOOK)
+            self._heard()
             self._read()
             self._grow()
             self._change()
@@ -75,26 +78,32 @@ class Leader:
         """``stop`` on standard input; its end is that of whoever started us."""
         for line in sys.stdin:
             if line.strip() == "stop":
-                self._events.put(None)
+                self._is_stopped.set()
         os._exit(1)  # members end with us
 
-    def _heard(self, within: float) -> None:
-        try:
-            told = self._events.get(timeout=within)
-        except queue.Empty:
-            return
-        if told is None:
+    def _heard(self) -> None:
+        if self._is_stopped.is_set():
             self._end = self._end or (Phase.STOPPED, "It was stopped.")
-        elif isinstance(told, Reported):
-            self._reported(told)
-        elif isinstance(told, Lost):
-            why = (
-                f"One of its leases has ended: {told.why} So it saved and stopped. "
-                f"elastic.load({self._records.name!r}) goes on."
-            )
-            self._end = self._end or (Phase.STOPPED, why)
-        elif isinstance(told, Ended):
-            self._ended(told)
+        for event in self._host.events(_LOOK):
+            self._told(event)
+
+    def _told(self, event: Event) -> None:
+        match event:
+            case Idle(_, rows):
+                self._idle(len(rows))
+            case Silent(_, why):
+                self._asking = False
+                self._say_waits(why)
+            case Reported():
+                self._reported(event)
+            case Lost(_, _, why):
+                reason = (
+                    f"One of its leases has ended: {why} So it saved and stopped. "
+                    f"elastic.load({self._records.name!r}) goes on."
+                )
+                self._end = self._end or (Phase.STOPPED, reason)
+            case Ended():
+                self._ended(event)
 
     def _reported(self, told: Reported) -> None:
         if told.values.get("ready"):
@@ -108,7 +117,6 @@ class Leader:
 
     def _ended(self, told: Ended) -> None:
         was_inside = told.number in self._team.inside
-        self._members.pop(told.number, None)
         self._team = core.gone(self._team, told.number)
         if told.end is End.DONE:
             self._is_done = True
@@ -133,31 +141,23 @@ class Leader:
     # -- what is done ---------------------------------------------------------------------------
 
     def _grow(self) -> None:
-        """Ask for idle cards, on another thread, and start a member for each."""
-        while not self._asked.empty():
-            self._asking = False
-            found = self._asked.get()
-            if isinstance(found, str):
-                self._say_waits(found)
-                continue
-            if not found and not self._team.members:
-                self._say_waits("No GPU is idle, or your quota allows no more.")
-            for _ in range(min(found, core.room(self._team))):
-                self._start()
+        """Ask for idle cards; the answer comes as an event."""
         now = time.monotonic()
         starting = any(one.ready_at is None for one in self._team.members)
         if core.room(self._team) and not starting and not self._asking and now >= self._ask_at:
             self._ask_at = now + EVERY * 2**self._refused
             self._asking = True
-            threading.Thread(target=self._ask, daemon=True).start()
+            self._host.ask("")
 
-    def _ask(self) -> None:
-        try:
-            memory = self._plan.job.memory
-            rows = idle("", memory, beside=isinstance(memory, MemoryRange))
-            self._asked.put(len(rows))
-        except Refused as refused:
-            self._asked.put(str(refused))
+    def _idle(self, count: int) -> None:
+        """So many cards idle: a member is started for each."""
+        self._asking = False
+        if self._end is not None:
+            return
+        if not count and not self._team.members:
+            self._say_waits("No GPU is idle, or your quota allows no more.")
+        for _ in range(min(count, core.room(self._team))):
+            self._start()
 
     def _say_waits(self, reason: str) -> None:
         if self._follower.status.phase is Phase.WAITING and reason != self._waits:
@@ -170,11 +170,9 @@ class Leader:
             "meeting": os.fspath(self._meeting.folder),
             "output": os.fspath(self._records.output),
         }
-        job = replace(self._plan.job, train=b"")
-        self._members[self._started] = Attempt(
-            *(job, self._started, 1, json.dumps(told).encode(), self._events.put),
-            module="jupyter_gpushare.elastic.member",
-        )
+        # Which card it gets, the node manager says.
+        send = Send(self._started, 1, (Card("", ""),))
+        self._host.start(send, json.dumps(told).encode())
         self._team = core.joined(self._team, self._started)
 
     def _change(self) -> None:
@@ -213,15 +211,14 @@ class Leader:
             self._team = replace(self._team, generation=self._team.generation + 1, inside=())
             assert self._end is not None
             self._announce(gentle=self._end[0] is Phase.STOPPED, ends=True)
-        for number, member in self._members.items():
-            if number not in before:
-                member.kill()  # it has done nothing yet
+        for one in self._team.members:
+            if one.number not in before:
+                self._host.kill(one.number, 1)  # it has done nothing yet
         until = time.monotonic() + _END_WITHIN
-        while self._members and time.monotonic() < until:
-            self._heard(_LOOK)
+        while self._team.members and time.monotonic() < until:
+            self._heard()
             self._read()
-        for member in list(self._members.values()):
-            member.kill()
+        self._host.close()
 
 
 def _why(before: core.Team, team: core.Team) -> str:

@@ -28,10 +28,11 @@ from ..cli.node import connect
 from ..cli.verb import Refused
 from ..client import acquire, api
 from ..client.errors import GpuShareError
+from ..jobs.hostside import idle_in
+from ..jobs.rayengine import connected
 from ..protocol import names
-from ..protocol.holding import whole_memory
 from ..protocol.messages import Method
-from ..protocol.sizes import Memory, least_of, parse_memory
+from ..protocol.sizes import Memory, parse_memory
 from .records import ElasticError
 
 #: Seconds between two looks at the hosts' cards, and in which a host must answer.
@@ -94,14 +95,7 @@ def cards(status: Mapping[str, Any], job: str, memory: Memory | None) -> tuple[i
     others = [one for one in status["leases"] if one not in ours]
     held = {part["uuid"] for one in ours for part in one["gpus"]}
     held -= {part["uuid"] for one in others for part in one["gpus"]}
-    idle = [
-        gpu
-        for gpu in status["gpus"]
-        if not gpu["tasks"]
-        and gpu["health"] == "ok"
-        and gpu["out_of_service"] is None
-        and gpu["free"] >= (least_of(memory) or whole_memory(gpu))
-    ]
+    idle = idle_in(status, memory)
     quota = status["quota"]
     # Whoever waits is to have an idle card first.
     left = len(idle) - sum(not one["mine"] for one in status["queue"])
@@ -377,14 +371,7 @@ def run(
         raise ElasticError(
             "Training over many hosts needs Ray Train: pip install 'ray[train]'"
         ) from error
-    if not ray.is_initialized():
-        try:
-            ray.init(address="auto", log_to_driver=False, logging_level="warning")
-        except ConnectionError as error:
-            raise ElasticError(
-                "No Ray cluster can be reached. Start one: `ray start --head` on one host,"
-                " `ray start --address=HOST:6379` on the others."
-            ) from error
+    connected(ray, ElasticError)
     for variable, value in _FASTER.items():
         os.environ.setdefault(variable, value)
     bytes_each = None if memory is None else parse_memory(memory)

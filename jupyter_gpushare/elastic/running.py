@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..jobs import hostside
-from ..jobs.records import SweepError
+from ..jobs.show import Running
 from ..jobs.sweeps import pickled
 from ..protocol.sizes import Memory
-from . import checkpoints
+from . import checkpoints, show
 from .core import Phase, Status
 from .records import ElasticError, Plan, Records
 
@@ -28,23 +28,19 @@ from .records import ElasticError, Plan, Records
 MOST_LEADERS: Final = 4
 
 
-class Job:
+class Job(Running):
     """A job that runs, or has run. Its methods may be called from any thread."""
 
     def __init__(self, records: Records) -> None:
         """Raises `ElasticError` where another process leads it."""
+        super().__init__()
         self._records = records
         self.name = records.name
-        self._over = threading.Event()
         self._stopping = False
         self._lock = threading.Lock()
         self._follower = records.follow()
         self._leader = self._started(records.lock())
         threading.Thread(target=self._follow, name="gpushare-elastic", daemon=True).start()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over; whether it is. Ctrl-C ends the wait, not the job."""
-        return self._over.wait(timeout)
 
     def stop(self) -> None:
         """Let it save after the step under way, and end; and wait for that.
@@ -61,9 +57,11 @@ class Job:
     def status(self) -> Status:
         """How it stands now."""
         with self._lock:
-            for _ in self._follower.news():
-                pass
-            return self._follower.status
+            return self._follower.read()
+
+    def page(self) -> str:
+        """All that is shown of it, as HTML."""
+        return show.page(self.status(), self.seconds)
 
     def result(self) -> Any:
         """What ``train`` returned on rank 0, where it is numbers, texts, or dicts or lists of them;
@@ -90,9 +88,6 @@ class Job:
     def leader(self) -> int:
         """The leader's process."""
         return self._leader.pid
-
-    def __repr__(self) -> str:
-        return str(self.status())
 
     # -- inside -------------------------------------------------------------------------
 
@@ -179,11 +174,7 @@ def run(
             f"data is {type(data).__name__!r}, and has no length: give a dataset with __len__ and "
             "__getitem__, so that each GPU gets its part of it."
         )
-    try:
-        packed = pickled((train, data))
-    except SweepError as error:
-        raise ElasticError(str(error)) from error
-    return begun(packed, (), min_gpus, max_gpus, name, memory)
+    return begun(pickled((train, data), ElasticError), (), min_gpus, max_gpus, name, memory)
 
 
 def begun(
@@ -202,32 +193,17 @@ def begun(
         raise ValueError(
             f"min_gpus={min_gpus} is more than max_gpus={max_gpus}: the job would never begin."
         )
-    each = hostside.memory_each(memory)
-    work = hostside.Job(
-        name or time.strftime("elastic-%Y%m%d-%H%M%S"),
-        train,
-        1,
-        each,
-        os.getcwd(),
-        tuple(place for place in sys.path if place),
-    )
-    return _shown(Job(Records.make(Plan(work, min_gpus, max_gpus, tuple(command)))))
+    work = hostside.Job.here("elastic", name, train, memory)
+    return Job(Records.make(Plan(work, min_gpus, max_gpus, tuple(command)))).shown()
 
 
 def load(name: str) -> Job:
     """Go on with a job that was stopped, failed, or whose kernel or machine died: from its newest
     checkpoint. Raises :class:`ElasticError`."""
-    return _shown(Job(Records(name)))
+    return Job(Records(name)).shown()
 
 
 def delete(name: str) -> None:
     """Remove a job with its checkpoints and its output. Raises :class:`ElasticError` where it runs,
     or where there is none of this name."""
     Records(name).delete()
-
-
-def _shown(job: Job) -> Job:
-    from .show import follow
-
-    follow(job)
-    return job

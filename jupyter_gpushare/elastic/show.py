@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..jobs import show
 from ..protocol.times import format_duration
 from .core import Phase, Status, workers_text
-
-if TYPE_CHECKING:
-    from .running import Job
 
 _WIDTH, _LEFT, _RIGHT = 600, 60, 12
 #: From the top: where the steps of the workers, and the loss, are drawn.
@@ -99,9 +96,8 @@ def _loss_words(status: Status) -> str:
     return f"loss: {values[-1]:.4g} now, from {min(values):.4g} to {max(values):.4g}"
 
 
-def page(job: Job) -> str:
-    """All of it."""
-    status = job.status()
+def page(status: Status, seconds: float) -> str:
+    """All that is shown of a job. ``seconds``: since its begin."""
     mark = _MARKS.get(status.phase, show.NEUTRAL)
     facts = [status.phase.value, f"step {status.step}", f"epoch {status.epoch}"]
     if status.ranks:
@@ -118,12 +114,7 @@ def page(job: Job) -> str:
     return show.block(
         f"<div>{show.dot(mark)} <b>{escape(status.name)}</b>: {', '.join(facts)}</div>"
         + (f"<div>{escape(status.reason)}</div>" if status.reason else "")
-        + picture(status, job.seconds)
+        + picture(status, seconds)
         + (f"<div>{where}</div>" if where else "")
         + (f"<ul>{said}</ul>" if said else "")
     )
-
-
-def follow(job: Job) -> None:
-    """In a notebook: show it below the running cell, from now on until it is over."""
-    show.follow(job, page)

@@ -57,10 +57,20 @@ class Engine(Protocol):
 
 
 class OneHost:
-    """This host alone: its workers are processes of this one."""
+    """This host alone: its workers, which run ``module``, are processes of this one.
 
-    def __init__(self, job: Job, name: str = "") -> None:
-        self._job = job
+    ``beside``: cards count as idle, too, where others' tasks make room.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        name: str = "",
+        *,
+        module: str = "jupyter_gpushare.jobs.worker",
+        beside: bool = False,
+    ) -> None:
+        self._job, self._module, self._beside = job, module, beside
         self._name = name or os.uname().nodename
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._attempts: dict[tuple[int, int], Attempt] = {}
@@ -73,14 +83,15 @@ class OneHost:
 
     def _ask(self, host: str) -> None:
         try:
-            self._events.put(Idle(host, tuple(idle(host, self._job.memory))))
+            self._events.put(Idle(host, tuple(idle(host, self._job.memory, self._beside))))
         except Refused as refused:
             self._events.put(Silent(host, str(refused)))
 
     def start(self, send: Send, candidate: bytes) -> None:
         known = (send.number, send.attempt)
         try:
-            self._attempts[known] = Attempt(self._job, *known, candidate, self._told)
+            attempt = Attempt(self._job, *known, candidate, self._told, self._module)
+            self._attempts[known] = attempt
         except OSError as error:
             self._told(Ended(*known, End.HOST_FAULT, error=f"No worker could be started: {error}"))
 
@@ -93,6 +104,12 @@ class OneHost:
         running = self._attempts.get((number, attempt))
         if running is not None:
             running.stop()
+
+    def kill(self, number: int, attempt: int) -> None:
+        """End a worker, which has nothing to save, at once."""
+        running = self._attempts.get((number, attempt))
+        if running is not None:
+            running.kill()
 
     def events(self, within: float) -> list[Event]:
         found: list[Event] = []

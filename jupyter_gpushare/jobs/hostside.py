@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -31,7 +32,6 @@ NOT_INHERITED: Final = (
 GRACE: Final = 10.0
 #: Bytes of what a model printed that are kept.
 _KEPT: Final = 4096
-#: Less memory than this is a number whose unit was forgotten.
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,19 @@ class Job:
     memory: Memory | None = None
     folder: str = ""
     path: tuple[str, ...] = ()
+
+    @classmethod
+    def here(
+        cls, kind: str, name: str | None, train: bytes, memory: Memory | str | None, gpus: int = 1
+    ) -> Job:
+        """A new one, which finds what this process finds. Raises `ValueError`.
+
+        Its ``name`` is by default the time, after its ``kind``.
+        """
+        each = None if memory is None else parse_memory(memory)
+        path = tuple(place for place in sys.path if place)
+        name = name or time.strftime(f"{kind}-%Y%m%d-%H%M%S")
+        return cls(name, train, gpus, each, os.getcwd(), path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,29 +106,30 @@ class Lost:
 Told = Granted | Reported | Lost | Ended
 
 
-def idle(
-    host: str,
-    memory: Memory | None,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    beside: bool = False,
-) -> list[Row]:
+def idle(host: str, memory: Memory | None, beside: bool = False) -> list[Row]:
     """The cards that nobody uses and that the quota allows. Raises `Refused`.
 
     ``beside``: also those where only others' tasks are that make room, for they asked for a range
     of memory.
     """
-    with connect(environ) as node:
+    with connect() as node:
         status = node.call(Method.STATUS)
     allowed = max(0, status["quota"]["gpus"] - status["quota"]["used_gpus"])
-    rows = [
-        Row(Card(host, gpu["uuid"]), gpu["free"])
+    rows = [Row(Card(host, gpu["uuid"]), gpu["free"]) for gpu in idle_in(status, memory, beside)]
+    return sorted(rows, key=lambda row: (-row.free, row.card))[:allowed]
+
+
+def idle_in(
+    status: Mapping[str, Any], memory: Memory | None, beside: bool = False
+) -> list[dict[str, Any]]:
+    """The cards in a status that have room for a job, whatever its quota is."""
+    return [
+        gpu
         for gpu in status["gpus"]
         if gpu["health"] == "ok"
         and gpu["out_of_service"] is None
         and _room(gpu, beside) >= (least_of(memory) or whole_memory(gpu))
     ]
-    return sorted(rows, key=lambda row: (-row.free, row.card))[:allowed]
 
 
 def _room(gpu: Mapping[str, Any], beside: bool) -> int:
@@ -124,11 +138,6 @@ def _room(gpu: Mapping[str, Any], beside: bool) -> int:
         return int(gpu["free"])
     makes_room = beside and gpu["tasks"] == gpu.get("ranged") and not gpu["mine"]
     return int(gpu["free"] + gpu["lifted"]) if makes_room else 0
-
-
-def memory_each(memory: Memory | str | None) -> Memory | None:
-    """Bytes on each GPU, or a range of them. Raises `ValueError`."""
-    return None if memory is None else parse_memory(memory)
 
 
 def must_be_callable(train: object) -> None:
@@ -149,8 +158,7 @@ class Attempt:
         attempt: int,
         candidate: bytes,
         tell: Callable[[Told], object],
-        environ: Mapping[str, str] = os.environ,
-        module: str = "jupyter_gpushare.jobs.worker",
+        module: str,
     ) -> None:
         self._id = (number, attempt)
         self._tell = tell
@@ -166,7 +174,7 @@ class Attempt:
                 stderr=subprocess.STDOUT,
                 pass_fds=(writes,),
                 cwd=job.folder if os.path.isdir(job.folder) else None,
-                env={k: v for k, v in environ.items() if k not in NOT_INHERITED},
+                env={k: v for k, v in os.environ.items() if k not in NOT_INHERITED},
                 # What it starts ends with it, and Ctrl-C in a terminal is for the sweep.
                 start_new_session=True,
             )

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any, Final
 
+from ..client.errors import GpuShareError
 from .core import End, Send
 from .engine import Event, OneHost, Silent
 from .hostside import Ended, Job
@@ -32,23 +33,29 @@ class _Host:
         self.poll = actor.events.remote(_POLL)
 
 
+def connected(ray: Any, refused: type[GpuShareError]) -> None:
+    """Connect this process to a cluster if it is not. Raises ``refused`` where there is none."""
+    if ray.is_initialized():
+        return
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level="warning")
+    except ConnectionError as error:
+        raise refused(
+            "No Ray cluster can be reached. Start one: `ray start --head` on one host,"
+            " `ray start --address=HOST:6379` on the others."
+        ) from error
+
+
 class RayHosts:
     """The hosts of a Ray cluster, which this process is connected to or connects to."""
 
-    def __init__(self, job: Job, address: str = "auto") -> None:
+    def __init__(self, job: Job) -> None:
         """Raises `SweepError` without Ray, or without a cluster."""
         try:
             self._ray = ray = import_module("ray")
         except ImportError as error:
             raise SweepError("Sweeps over many hosts need Ray: pip install ray") from error
-        if not ray.is_initialized():
-            try:
-                ray.init(address=address, log_to_driver=False, logging_level="warning")
-            except ConnectionError as error:
-                raise SweepError(
-                    "No Ray cluster can be reached. Start one: `ray start --head` on one host,"
-                    " `ray start --address=HOST:6379` on the others."
-                ) from error
+        connected(ray, SweepError)
         self._job = job
         self._pinned = import_module("ray.util.scheduling_strategies")
         self._actors = ray.remote(num_cpus=0, max_concurrency=_CALLS)(OneHost)

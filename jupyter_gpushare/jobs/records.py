@@ -17,12 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_core.paths import jupyter_data_dir
-
 from ..client.errors import GpuShareError
 from .core import Phase, Pick
 from .hostside import Ended, Job
-from .place import checked, is_locked, lock, must_be_own
+from .store import Stored
 
 _VERSION: Final = 1
 _TABLES: Final = """
@@ -113,31 +111,23 @@ def by_name(result: Any) -> Mapping[str, Any]:
     return {} if result is None else {"result": result}
 
 
-def folder() -> Path:
-    """Where this user's sweeps are."""
-    return Path(jupyter_data_dir()) / "gpushare" / "sweeps"
+class Records(Stored):
+    """The records of one sweep. One thread writes, between `open` and `close`; any may read."""
 
-
-def names() -> list[str]:
-    """The sweeps that there are, the newest first."""
-    found = sorted(folder().glob("*.sqlite"), key=lambda path: -path.stat().st_mtime)
-    return [path.stem for path in found]
-
-
-class Records:
-    """The records of one sweep. One thread writes, between `lock` and `close`; any may read."""
+    kind = verb = "sweep"
+    error = SweepError
+    runs = (
+        "runs already, in another kernel or program. Stop it there, or wait for its end; "
+        "`sweep.look` and `--show` say how it stands."
+    )
+    place = "sweeps"
+    parts = ("{}.sqlite",)
+    locks = "{}.lock"
 
     def __init__(self, name: str) -> None:
         """Raises `SweepError`: there is none, it is of a later release, or not one's own."""
-        self.name = checked(name, SweepError)
-        self.path = folder() / f"{name}.sqlite"
-        try:
-            must_be_own(self.path, SweepError)
-        except FileNotFoundError:
-            known = ", ".join(names()[:5]) or "none"
-            raise SweepError(
-                f"There is no sweep {name!r} in {folder()} (there: {known})."
-            ) from None
+        super().__init__(name)
+        self.path = self.at("{}.sqlite")
         self._lock: int | None = None
         with self._read() as db:
             version, job, plan = db.execute("SELECT version, job, plan FROM sweep").fetchone()
@@ -150,9 +140,9 @@ class Records:
     @classmethod
     def make(cls, job: Job, plan: Plan, candidates: Iterable[Any]) -> Records:
         """A new sweep. Raises `SweepError`."""
-        checked(job.name, SweepError)
-        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-        path, made = folder() / f"{job.name}.sqlite", folder() / f".{job.name}.{os.getpid()}"
+        name, folder = cls.checked(job.name), cls.folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path, made = folder / f"{name}.sqlite", folder / f".{name}.{os.getpid()}"
         made.unlink(missing_ok=True)
         try:
             with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as db:
@@ -173,43 +163,26 @@ class Records:
             # Its whole content is there at once, and no other sweep's is ever replaced.
             os.link(made, path)
         except FileExistsError as error:
-            raise SweepError(
-                f"There is a sweep {job.name!r} already. Go on with it (in a notebook "
-                f"`sweep.load({job.name!r})`, in a terminal `jupyter gpushare sweep --resume "
-                f"{job.name}`), or take another name."
-            ) from error
+            raise cls.is_taken(name) from error
         finally:
             made.unlink(missing_ok=True)
-        return cls(job.name)
+        return cls(name)
 
-    def lock(self) -> None:
+    def open(self) -> None:
         """From now on this process runs it. Raises `SweepError` where another one does."""
-        held = lock(self.path.with_suffix(".lock"))
-        if held is None:
-            raise SweepError(
-                f"Sweep {self.name!r} runs already, in another kernel or program. Stop it "
-                "there, or wait for its end; `sweep.look` and `--show` say how it stands."
-            )
-        self._lock = held
+        self._lock = self.lock()
         self._db = _opened(self.path)
-
-    def is_run(self) -> bool:
-        """Whether some process runs it now."""
-        return is_locked(self.path.with_suffix(".lock"))
 
     def retry(self) -> None:
         """Models that have failed are to run again."""
         failed = "UPDATE models SET phase='queued', result=NULL, error='' WHERE phase='failed'"
         self._db.execute(failed)
 
-    def delete(self) -> None:
-        """Remove it, with all results. Raises `SweepError` where it runs."""
-        self.lock()
+    def _remove(self) -> None:
         # SQLite would take what is left of it for a part of a later sweep of this name.
         for end in ("-wal", "-shm", ""):
             Path(f"{self.path}{end}").unlink(missing_ok=True)
-        self.path.with_suffix(".lock").unlink()  # while it is ours: the next one is another sweep's
-        self.close()
+        self.at(self.locks).unlink()  # while it is ours: the next one is another sweep's
 
     def close(self) -> None:
         """Somebody else may run it."""

@@ -10,18 +10,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..client.words.display import notebook_publisher
 from .best import COUNTS
 from .core import Phase
 
 if TYPE_CHECKING:
-    from .sweeps import Sweep
-
-T = TypeVar("T", bound="Followed")
+    from .sweeps import Status
 
 #: Seconds between two updates of what is shown, and how many times as long as one takes.
 _REFRESH: Final = 1.0
@@ -211,10 +209,11 @@ def metric_of(reports: Iterable[tuple[int, Mapping[str, Any]]]) -> str | None:
     return None
 
 
-def page(sweep: Sweep) -> str:
-    """All of it."""
-    status, reports = sweep.status(), sweep.reports()
-    bars = [bar(status.counts, f"all of {sweep.name}")]
+def page(
+    status: Status, reports: Sequence[tuple[int, Mapping[str, Any]]], rows: list[dict[str, Any]]
+) -> str:
+    """All that is shown of a sweep."""
+    bars = [bar(status.counts, f"all of {status.name}")]
     bars += [bar(counts, host) for host, counts in sorted(status.by_host.items())]
     why = [f"<div>{escape(host)}: {escape(said)}</div>" for host, said in status.why.items()]
     metric, lines = metric_of(reports), dict[int, list[float]]()
@@ -223,39 +222,52 @@ def page(sweep: Sweep) -> str:
             lines.setdefault(number, []).append(value)
     drawn = plot(metric, lines) if metric else ""
     drawn += f"<div>{escape(str(status.best))}</div>" if status.best else ""
-    rows = [model.row for model in sweep.models()]
     error = f"<div>{escape(status.error)}</div>" if status.error else ""
-    return block("".join([*bars, *why, error, drawn, table(rows, sweep.name)]))
+    return block("".join([*bars, *why, error, drawn, table(rows, status.name)]))
 
 
-class Followed(Protocol):
-    """What can be shown while it runs."""
+class Running:
+    """What runs, or has run, and can be shown meanwhile."""
 
-    def status(self) -> object: ...
+    def __init__(self) -> None:
+        self._over = threading.Event()
 
-    def wait(self, timeout: float | None = None) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is over; whether it is. Ctrl-C ends the wait, and nothing else."""
+        return self._over.wait(timeout)
 
+    def status(self) -> Any:
+        """How it stands now."""
+        raise NotImplementedError
 
-def follow(running: T, page: Callable[[T], str]) -> None:
-    """In a notebook: show its ``page``, HTML, below the running cell, from now on to its end."""
-    publisher = notebook_publisher()
-    if publisher is None:
-        return
-    shown = f"gpushare-{os.urandom(8).hex()}"
+    def page(self) -> str:
+        """All that is shown of it, as HTML."""
+        raise NotImplementedError
 
-    def publish(html: str, update: bool = True) -> None:
-        said = {"text/plain": str(running.status()), "text/html": html}
-        publisher.publish(said, metadata={}, transient={"display_id": shown}, update=update)
+    def __repr__(self) -> str:
+        return str(self.status())
 
-    def live() -> None:
-        last, took = "", 0.0
-        over = False
-        while not over:
-            over = running.wait(max(_REFRESH, _IDLE * took))
-            began = time.monotonic()
-            if (now := page(running)) != last:
-                publish(now)
-            last, took = now, time.monotonic() - began
+    def shown(self) -> Self:
+        """In a notebook: show its page below the running cell, from now on to its end."""
+        publisher = notebook_publisher()
+        if publisher is None:
+            return self
+        shown = f"gpushare-{os.urandom(8).hex()}"
 
-    publish(page(running), update=False)
-    threading.Thread(target=live, name="gpushare-view", daemon=True).start()
+        def publish(html: str, update: bool = True) -> None:
+            said = {"text/plain": str(self.status()), "text/html": html}
+            publisher.publish(said, metadata={}, transient={"display_id": shown}, update=update)
+
+        def live() -> None:
+            last, took = "", 0.0
+            over = False
+            while not over:
+                over = self.wait(max(_REFRESH, _IDLE * took))
+                began = time.monotonic()
+                if (now := self.page()) != last:
+                    publish(now)
+                last, took = now, time.monotonic() - began
+
+        publish(self.page(), update=False)
+        threading.Thread(target=live, name="gpushare-view", daemon=True).start()
+        return self

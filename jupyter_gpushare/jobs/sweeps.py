@@ -16,13 +16,14 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
+from ..client.errors import GpuShareError
 from ..protocol.sizes import Memory
-from . import core, hostside
+from . import core, hostside, show
 from .best import Best, best
 from .core import End, Phase, Pick
 from .engine import Engine, Event, Idle, OneHost, Silent
 from .hostside import Ended, Granted, Job, Lost, Reported
-from .records import Model, Plan, Records, SweepError, names
+from .records import Model, Plan, Records, SweepError
 from .worker import Code, report
 
 
@@ -115,13 +116,14 @@ class Look:
         return Status(self.name, counts, by_host, why, is_over, error, best(done))
 
 
-class Sweep(Look):
+class Sweep(show.Running, Look):
     """A sweep that runs, or has run. Its methods may be called from any thread."""
 
     def __init__(self, records: Records, engine: str | None = None, retry: bool = False) -> None:
         """Raises `SweepError` where another process runs it, or the engine is not to be had."""
-        super().__init__(records)
-        records.lock()
+        Look.__init__(self, records)
+        show.Running.__init__(self)
+        records.open()
         try:
             self._engine = _engine_named(engine)(records.job)
             if retry:
@@ -144,15 +146,10 @@ class Sweep(Look):
         self._why: dict[str, str] = {}
         self._pace, self._deadline = core.Pace(plan.every), 0.0
         self._error = ""
-        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpushare-sweep", daemon=True)
         self._thread.start()
 
     # -- what people call ---------------------------------------------------------------
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is over; whether it is. Ctrl-C ends the wait, not the sweep."""
-        return self._over.wait(timeout)
 
     def stop(self) -> None:
         """Start no model any more, let those that run save and end, and wait for that.
@@ -168,6 +165,10 @@ class Sweep(Look):
         with self._lock:
             why, is_over, error = dict(self._why), self._over.is_set(), self._error
         return self._counted(why, is_over, error)
+
+    def page(self) -> str:
+        """All that is shown of it, as HTML."""
+        return show.page(self.status(), self.reports(), [model.row for model in self.models()])
 
     def _running(self) -> Collection[int]:
         return self._state.running
@@ -267,9 +268,7 @@ class Table(list[dict[str, Any]]):
     """Rows where there is no pandas; a notebook shows a table."""
 
     def _repr_html_(self) -> str:
-        from .show import table
-
-        return table(self)
+        return show.table(self)
 
 
 class Sweeps:
@@ -318,18 +317,10 @@ class Sweeps:
         candidates = list(candidates)
         if not candidates:
             raise ValueError("candidates: the list is empty, so there is nothing to try.")
-        each = hostside.memory_each(memory)
-        job = Job(
-            name or time.strftime("sweep-%Y%m%d-%H%M%S"),
-            pickled(train),
-            gpus,
-            each,
-            os.getcwd(),
-            tuple(place for place in sys.path if place),
-        )
+        job = Job.here("sweep", name, pickled(train, SweepError), memory, gpus)
         plan = Plan(Pick(pick), seed, every, answer_within)
         _engine_named(engine)
-        return _shown(Sweep(Records.make(job, plan, candidates), engine))
+        return Sweep(Records.make(job, plan, candidates), engine).shown()
 
     def load(self, name: str, *, engine: str | None = None, retry: bool = False) -> Sweep:
         """Go on with a sweep whose kernel or machine died, or that was stopped.
@@ -337,7 +328,7 @@ class Sweeps:
         Models that have a result keep it. With ``retry`` those that have failed run again. Raises
         :class:`SweepError`.
         """
-        return _shown(Sweep(Records(name), engine, retry))
+        return Sweep(Records(name), engine, retry).shown()
 
     def look(self, name: str) -> Look:
         """A sweep of this user as it stands, whoever runs it. Raises :class:`SweepError`."""
@@ -350,19 +341,12 @@ class Sweeps:
 
     def names(self) -> list[str]:
         """This user's sweeps, the newest first."""
-        return names()
+        return Records.names()
 
     report = staticmethod(report)
 
     def __reduce__(self) -> str:
         return "sweep"  # a model's function may name it
-
-
-def _shown(begun: Sweep) -> Sweep:
-    from .show import follow, page
-
-    follow(begun, page)
-    return begun
 
 
 def _engine_named(name: str | None) -> Callable[[Job], Engine]:
@@ -380,8 +364,8 @@ def _engine_named(name: str | None) -> Callable[[Job], Engine]:
     return OneHost
 
 
-def pickled(work: Any) -> bytes:
-    """A function, with what goes with it. Raises `SweepError` where it cannot be sent to another
+def pickled(work: Any, refused: type[GpuShareError]) -> bytes:
+    """A function, with what goes with it. Raises ``refused`` where it cannot be sent to another
     process."""
     pack: Callable[[Any], bytes] | None = None
     with contextlib.suppress(ImportError):
@@ -389,10 +373,10 @@ def pickled(work: Any) -> bytes:
     try:
         packed = (pack or pickle.dumps)(work)
     except Exception as error:
-        raise SweepError(f"The function cannot be sent to another process: {error}") from error
+        raise refused(f"The function cannot be sent to another process: {error}") from error
     # By name it would be looked for in that process's own __main__, when it has its GPU already.
     if pack is None and b"__main__" in packed:
-        raise SweepError(
+        raise refused(
             "A function of a notebook can be sent to another process with cloudpickle only:"
             " pip install cloudpickle. Or import it from a file."
         )

@@ -5,6 +5,7 @@ What elastic training decides: samples by rank, who trains, and how a job stands
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import pairwise
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.elastic import core
-from jupyter_gpushare.elastic.core import Cut, Phase, Tail, Team
+from jupyter_gpushare.elastic.core import Cut, Phase, Status, Tail, Team
 
 MOVES = ["joined", "ready", "leaves", "gone", "failed"]
 CUTS = st.builds(
@@ -144,23 +145,20 @@ def test_who_trains_has_a_card_and_is_never_too_many(moves: list[tuple[str, int]
 
 def test_the_step_never_falls_and_times_rise() -> None:
     where = {"host": "a", "gpu": "G", "lease": "L"}
-    status = core.folded(
-        "x",
-        [
-            {"event": "begins", "at": 10.0},
-            {"event": "changes", "at": 11.0, "first": True, "reason": ""},
-            {"event": "trains", "at": 12.0, "rank": 0, "world": 1, "entry": "train", "step": 0}
-            | where,
-            {"event": "step", "at": 13.0, "step": 5, "epoch": 0, "loss": 1.0},
-            {"event": "changes", "at": 14.0, "first": False, "reason": "A worker died."},
-            {"event": "trains", "at": 15.0, "rank": 0, "world": 2, "entry": "breakpoint", "step": 4}
-            | where,
-            {"event": "step", "at": 16.0, "step": 4, "epoch": 0},
-            {"event": "nobody knows this", "at": 17.0},
-            {"event": "ended", "at": 18.0, "phase": "done", "reason": ""},
-            {"event": "waits", "at": 19.0, "reason": "too late"},
-        ],
-    )
+    events = [
+        {"event": "begins", "at": 10.0},
+        {"event": "changes", "at": 11.0, "first": True, "reason": ""},
+        {"event": "trains", "at": 12.0, "rank": 0, "world": 1, "entry": "train", "step": 0} | where,
+        {"event": "step", "at": 13.0, "step": 5, "epoch": 0, "loss": 1.0},
+        {"event": "changes", "at": 14.0, "first": False, "reason": "A worker died."},
+        {"event": "trains", "at": 15.0, "rank": 0, "world": 2, "entry": "breakpoint", "step": 4}
+        | where,
+        {"event": "step", "at": 16.0, "step": 4, "epoch": 0},
+        {"event": "nobody knows this", "at": 17.0},
+        {"event": "ended", "at": 18.0, "phase": "done", "reason": ""},
+        {"event": "waits", "at": 19.0, "reason": "too late"},
+    ]
+    status = reduce(lambda now, event: core.told(now, event, 10.0), events, Status("x"))
     assert (status.phase, status.step, status.restarts) == (Phase.DONE, 5, 1)
     assert status.losses == ((5, 3.0, 1.0),)
     assert all(a[0] <= b[0] for a, b in pairwise(status.workers))

@@ -77,13 +77,13 @@ def test_without_cloudpickle_a_notebooks_code_is_refused_before_any_gpu_is_taken
 def test_an_ended_sweep_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
     plan, job = sweeps.Plan(), Job("digits", b"")
     records = sweeps.Records.make(job, plan, [{}])
-    records.lock()
+    records.open()
     with pytest.raises(sweeps.SweepError, match="runs already"):
         sweep.delete("digits")
     records.close()
     sweep.delete("digits")
     assert sweep.names() == []
-    assert list(sweeps.folder().iterdir()) == []
+    assert list(sweeps.Records.folder().iterdir()) == []
     with pytest.raises(sweeps.SweepError, match="There is no sweep 'digits'"):
         sweep.delete("digits")
     sweeps.Records.make(job, plan, [{}])
@@ -97,7 +97,7 @@ def test_an_ended_job_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
     os.close(held)
     elastic.delete("digits")
     assert elastic.names() == []
-    assert list(jobs.folder().iterdir()) == []
+    assert list(jobs.Records.folder().iterdir()) == []
     with pytest.raises(elastic.ElasticError, match="There is no job 'digits'"):
         elastic.delete("digits")
     jobs.Records.make(plan)
@@ -123,7 +123,7 @@ def _sweep(name: str) -> Path:
 
 
 def _job(name: str) -> Path:
-    return jobs.Records.make(jobs.Plan(Job(name, b""), 1, 2)).path / "plan"
+    return jobs.Records.make(jobs.Plan(Job(name, b""), 1, 2)).at("{}/plan")
 
 
 @pytest.fixture(params=["sweep", "elastic"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from html.parser import HTMLParser
 
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.elastic import show as elastic_show
 from jupyter_gpushare.elastic.core import Phase as JobPhase
-from jupyter_gpushare.elastic.core import Rank, Status, folded
+from jupyter_gpushare.elastic.core import Rank, Status, told
 from jupyter_gpushare.jobs import show
 from jupyter_gpushare.jobs.core import Phase
 
@@ -78,7 +79,7 @@ def test_a_tables_heads_are_buttons_and_long_names_are_short() -> None:
 
 
 def a_status(**more: object) -> Status:
-    events = [
+    events: list[dict[str, object]] = [
         {"event": "begins", "at": 100.0},
         {"event": "changes", "at": 101.0, "first": True, "reason": "2 idle GPUs joined."},
         *(
@@ -89,7 +90,8 @@ def a_status(**more: object) -> Status:
         {"event": "step", "at": 111.0, "step": 1, "epoch": 0, "loss": 0.5},
         {"event": "step", "at": 112.0, "step": 2, "epoch": 0, "loss": 0.25},
     ]
-    return folded("digits", [*events, *([more] if more else [])])
+    events += [more] if more else []
+    return reduce(lambda now, event: told(now, event, 100.0), events, Status("digits"))
 
 
 def test_the_picture_of_a_job_says_in_words_what_it_draws() -> None:

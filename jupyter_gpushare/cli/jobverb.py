@@ -1,0 +1,94 @@
+"""What ``sweep`` and ``elastic`` have in common: a job is begun, gone on with, listed, deleted."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..protocol.sizes import Memory, parse_memory
+from ..protocol.tables import listing
+from .verb import COMMAND, Refused, UsageError, Verb, flag, option
+
+if TYPE_CHECKING:
+    from ..jobs.store import Stored
+
+
+class JobVerb(Verb):
+    """A verb that begins a job and follows it to its end, or looks at those that there are."""
+
+    #: The key of the list of all with --json, and what is said after Ctrl-C.
+    listed_as: ClassVar[str]
+    stopping: ClassVar[str]
+
+    memory: Memory | None = option(
+        None,
+        "Memory on each, such as 8GiB, or 8GiB..40GiB. Default: what the quota gives.",
+        parse_memory,
+    )
+    job_name = option("", "What it is called. Default: the time.", name="name")
+    resume = option("", "Go on with the one of this name; it has its program and settings.")
+    listed = flag("List yours, the newest first, and do nothing else.", name="list")
+    show = ""
+    delete = option("", "Remove the one of this name, with its results, and do nothing else.")
+
+    def run(self, arguments: list[str]) -> int:
+        from ..client.errors import GpuShareError
+
+        try:
+            if self.delete or self.listed or self.show or self.resume:
+                self.no_arguments(arguments)
+            if self.delete:
+                return self._deleted()
+            if self.listed:
+                return self._listed()
+            if self.show:
+                return self.shown()
+            running = self.begun(arguments)
+        except GpuShareError as error:
+            raise Refused(str(error)) from error
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        try:
+            self.follow(running)
+        except KeyboardInterrupt:
+            print(f"\n{COMMAND}: stopping{self.stopping}", file=sys.stderr)
+            running.stop()
+            print(f"Go on: {self.command()} --resume {running.name}", file=sys.stderr)
+            return 130
+        return self.told(running)
+
+    def _deleted(self) -> int:
+        records = self.records()(self.delete)
+        records.delete()
+        kind = records.kind.capitalize()
+        return self.say({"deleted": self.delete}, f"{kind} {self.delete} is deleted.")
+
+    def _listed(self) -> int:
+        records = self.records()
+        said = [self.row(records(name)) for name in records.names()]
+        text = listing(said) if said else f"There is no {records.kind}."
+        return self.say({self.listed_as: said}, text)
+
+    def records(self) -> type[Stored]:
+        """The class of such jobs' records."""
+        raise NotImplementedError
+
+    def row(self, records: Any) -> dict[str, Any]:
+        """A job's line in the list."""
+        raise NotImplementedError
+
+    def shown(self) -> int:
+        """Show what came of the job that ``show`` names."""
+        raise NotImplementedError
+
+    def begun(self, arguments: list[str]) -> Any:
+        """The job, begun or gone on with: it has a name, and can be stopped."""
+        raise NotImplementedError
+
+    def follow(self, running: Any) -> None:
+        """Print how it goes, until it is over."""
+        raise NotImplementedError
+
+    def told(self, running: Any) -> int:
+        """Print what came of it; the exit code."""
+        raise NotImplementedError
