@@ -36,6 +36,7 @@ c.NodeManagerApp.debug_checks = True
 c.NodeManagerApp.measure_interval = 0.1
 c.Policy.notify_before = 0.0
 c.Quotas.default = {"gpus": 2}
+c.Quotas.groups = {"staff": {"gpus": 9}}
 """
 
 
@@ -199,10 +200,14 @@ def test_a_node_is_drained_and_resumed_by_its_pool_and_by_its_administrators(
             assert refused.value.reason is Reason.NOT_ALLOWED
 
 
-def test_quotas_are_edited_in_the_pool_only(node: PoolNode, pool: Pool) -> None:
-    with node.client("root") as root, pytest.raises(RemoteError) as refused:
-        root.call(Method.QUOTA_SET, environment="alice", gpus=2)
-    assert "pool lab" in str(refused.value)
+def test_own_quotas_are_neither_edited_nor_doubted_in_a_pool(node: PoolNode, pool: Pool) -> None:
+    with node.client("root") as root:
+        with pytest.raises(RemoteError) as refused:
+            root.call(Method.QUOTA_SET, environment="alice", gpus=2)
+        assert "pool lab" in str(refused.value)
+        # More GPUs than there are, but they do not count.
+        assert root.call(Method.QUOTA_LIST)["warnings"] == []
+    assert "Quotas:" not in node.story()
 
 
 def test_reports_come_without_a_change_too_because_loans_count_from_them(pool: Pool) -> None:

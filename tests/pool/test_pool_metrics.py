@@ -2,70 +2,90 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from support.exporter import samples
-from support.node import until
-from support.runningpool import PoolHost, RunningPool, free_port
+from support.pool_world import CONFIG, World, gpu, report
+from support.runningpool import free_port
 
-from jupyter_gpushare.protocol.errors import RemoteError
-from jupyter_gpushare.protocol.poolcalls import PoolMethod
+from jupyter_gpushare.policy.words.model import EnvironmentName
+from jupyter_gpushare.pool.answers import PoolAnswers
+from jupyter_gpushare.pool.configuration import Pool
+from jupyter_gpushare.pool.metrics import PoolMetrics
+from jupyter_gpushare.pool.serving import serving
+from jupyter_gpushare.pool.socket import PoolRefused
+from jupyter_gpushare.pool.words import commands as cmd
+from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 
 RULES = Path(__file__).parents[2] / "etc" / "prometheus" / "jupyter-gpushare.rules.yml"
 POOL = "jupyter_gpushare_pool"
 
 
-def test_the_pools_metrics_say_how_its_hosts_stand(tmp_path: Path) -> None:
+def test_hosts_and_their_gpus_are_counted_as_they_stand() -> None:
+    world = World("a", "b")
+    registry = PoolMetrics(lambda: world.state).registry
+
+    def told(name: str, label: str, *words: str, **more: str) -> list[float | None]:
+        several = ({**more, label: word} for word in words)
+        return [registry.get_sample_value(f"{POOL}_{name}", labels) for labels in several]
+
+    def hosts() -> list[float | None]:
+        return told("hosts", "state", "in_service", "out_of_service", "lost", "given_up")
+
+    def gpus(kind: str) -> list[float | None]:
+        return told("gpus", "state", "free", "used", "out_of_service", "unknown", kind=kind)
+
+    world.request("b", "ada")
+    world.settle()
+    several = (gpu("b", 0, free=False), gpu("b", 1), gpu("b", 2, out="broken"))
+    said = report("b", world.nodes["b"].clock + 1, boot_id="boot-1", gpus=several, queue=3)
+    world.do(cmd.HostReported(world.time, "b", said))
+    assert hosts() == [2, 0, 0, 0]
+    assert gpus("H100") == [2, 1, 1, 0]
+    assert told("lent_gpus", "hosts", "reached", "lost", "given_up") == [1, 0, 0]
+    assert registry.get_sample_value(f"{POOL}_queue_requests") == 3
+    world.do(cmd.LendGpus(world.time, "l", EnvironmentName("bob"), 1, 600.0, "root", "a"))
+    assert registry.get_sample_value(f"{POOL}_kept_gpus") == 1
+    world.do(cmd.Drain(world.time, "a", "new fans", "root"))
+    assert (hosts(), gpus("H100")) == ([1, 1, 0, 0], [1, 1, 2, 0])
+    world.cut("b")
+    assert told("host_reached", "host", "a", "b") == [1, 0]
+    assert (hosts(), gpus("H100")) == ([0, 1, 1, 0], [0, 0, 1, 3])
+    world.passes(CONFIG.validity * 1.02)
+    assert hosts() == [0, 1, 0, 1]
+    assert told("lent_gpus", "hosts", "given_up") == [1]
+
+
+def test_calls_are_counted_and_all_is_at_the_port(tmp_path: Path) -> None:
     port = free_port()
-    # A short time, so that what a lost host was lent is over within the test.
-    options = (f"--metrics-port={port}", "--Pool.validity=3")
-    with RunningPool(tmp_path / "pool", {"default": {"gpus": 1}}, *options) as pool:
+    settings = Pool(folder=str(tmp_path), socket=f"{tmp_path}/s", listen="", metrics_port=port)
 
-        def hosts() -> dict[str, float]:
-            return {word: samples(port)[f'{POOL}_hosts{{state="{word}"}}'] for word in STANDINGS}
+    async def scenario() -> dict[str, float]:
+        async with serving(settings, logging.getLogger("test")) as manager:
+            answers = PoolAnswers(manager)
 
-        def gpus(kind: str) -> dict[str, float]:
-            of = f'{POOL}_gpus{{{{kind="Simulated GPU ({kind})",state="{{}}"}}}}'
-            return {word: samples(port)[of.format(word)] for word in GPUS}
+            async def ask(method: PoolMethod, **params: Any) -> None:
+                line = ClientConnection().call(method, **params)[1]
+                await answers.answer(parse_pool_call(line), "root")
 
-        # The port makes five answers a second anew, so what is new is waited for.
-        until(lambda: hosts() == dict.fromkeys(STANDINGS, 0.0), "there is no host")
-        with (
-            PoolHost(tmp_path / "a", pool, "a", "1x24GiB"),
-            PoolHost(tmp_path / "b", pool, "b", "2x40GiB") as b,
-        ):
-            pool.sees("a", "b")
-            until(lambda: hosts()["in_service"] == 2, "both serve")
-            with b.client("alice") as alice:
-                alice.request(gpus=1)
-                now = {"free": 1.0, "used": 1.0, "out_of_service": 0.0, "unknown": 0.0}
-                until(lambda: gpus("40 GiB") == now, "alice's GPU is used")
-                assert gpus("24 GiB")["free"] == 1
-                assert samples(port)[f'{POOL}_lent_gpus{{hosts="reached"}}'] == 1
-                pool.verb("drain", "a", "--reason=new fans")
-                until(lambda: hosts()["out_of_service"] == 1, "a is out of service")
-                assert gpus("24 GiB")["out_of_service"] == 1
-                pool.ask(PoolMethod.WHERE, environment="bob", gpus=1)
-                with pytest.raises(RemoteError):
-                    pool.ask(PoolMethod.DRAIN, host="nowhere", reason="x")
-                refused = f'{POOL}_refusals_total{{reason="bad_request"}}'
-                until(lambda: samples(port)[refused] == 1, "the refusal is counted")
-                assert samples(port)[f"{POOL}_where_seconds_count"] == 1
-                b.kill9()
-                until(lambda: hosts()["lost"] + hosts()["given_up"] == 1, "b is lost")
-                assert samples(port)[f'{POOL}_host_reached{{host="b"}}'] == 0
-                assert gpus("40 GiB")["unknown"] == 2
-                until(lambda: hosts()["given_up"] == 1, "what b was lent is over")
-        names = {name.partition("{")[0] for name in samples(port)}
-        rules = yaml.safe_load(RULES.read_text())["groups"]
-        asked = " ".join(rule["expr"] for group in rules for rule in group["rules"])
-        wanted = set(re.findall(rf"{POOL}_\w+", asked))
-        assert wanted
-        assert wanted <= names
+            await ask(PoolMethod.WHERE, environment="bob", gpus=1)
+            with pytest.raises(PoolRefused):
+                await ask(PoolMethod.DRAIN, host="nowhere", reason="x")
+            return await asyncio.to_thread(samples, port)
 
-
-STANDINGS = ("in_service", "out_of_service", "lost", "given_up")
-GPUS = ("free", "used", "out_of_service", "unknown")
+    found = asyncio.run(scenario())
+    assert found[f'{POOL}_refusals_total{{reason="bad_request"}}'] == 1
+    assert found[f"{POOL}_where_seconds_count"] == 1
+    rules = yaml.safe_load(RULES.read_text())["groups"]
+    asked = " ".join(rule["expr"] for group in rules for rule in group["rules"])
+    wanted = set(re.findall(rf"{POOL}_\w+", asked))
+    assert wanted
+    # There is no host of which it could be told that it is reached.
+    assert wanted - {f"{POOL}_host_reached"} <= {name.partition("{")[0] for name in found}

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.node import NodeClient, RemoteError, until
+from support.pool import join
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.cli import checks, poolchecks
@@ -105,7 +106,7 @@ def test_a_killed_pool_is_missed_by_nobody_and_knows_all_when_it_comes_back(
         assert not bob.notices
 
 
-def test_a_host_that_is_cut_off_is_named_with_the_time(
+def test_a_host_that_is_cut_off_is_named_with_the_time_until_it_is_said_to_be_gone(
     pool: RunningPool, host: Callable[..., PoolHost]
 ) -> None:
     a, b = host("a"), host("b")
@@ -119,7 +120,6 @@ def test_a_host_that_is_cut_off_is_named_with_the_time(
                 "b says that a cannot be reached",
             )
             assert " a " in said
-            assert any(word.count(":") >= 1 and word[0].isdigit() for word in said.split())
             lost = pool.host("a")
             assert lost["problem"] == "The host did not answer in time. It is tried again."
             assert not lost["connected"]
@@ -130,18 +130,8 @@ def test_a_host_that_is_cut_off_is_named_with_the_time(
         pool.sees("a")
         until(lambda: "cannot be reached" not in reason(b, "alice"), "a is back")
         assert not there.answered(waits)
-
-
-def test_an_administrator_who_says_that_a_host_is_gone_frees_what_it_was_lent(
-    pool: RunningPool, host: Callable[..., PoolHost]
-) -> None:
-    a, b = host("a"), host("b")
-    with a.client("alice") as here, b.client("alice") as there:
-        here.request(gpus=1)
-        waits = there.ask(gpus=1)
         a.kill9()
         until(lambda: not pool.host("a")["connected"], "the pool misses it")
-        assert not there.answered(waits)
         pool.verb("forget", "a")
         there.wait(waits, within=10)
         assert not pool.host("a")
@@ -171,19 +161,6 @@ def test_a_drained_host_says_when_it_is_empty(
             bob.wait(waits, within=10)
 
 
-def test_the_pool_ranks_hosts_and_says_why(
-    pool: RunningPool, host: Callable[..., PoolHost]
-) -> None:
-    host("a"), host("b", "2x40GiB")
-    ranked = pool.verb("where", "alice", "--memory", "30GiB")["hosts"]
-    assert [one["host"] for one in ranked] == ["b", "a"]
-    assert [one["fits_now"] for one in ranked] == [True, False]
-    assert all(one["reasons"] for one in ranked)
-    # Whoever starts servers says no hello.
-    with NodeClient(pool.socket, hello=False) as client:
-        assert client.call(PoolMethod.WHERE, environment="alice", gpus=1)["hosts"]
-
-
 def refused(pool: RunningPool, method: Any, **params: Any) -> str:
     with pytest.raises(RemoteError) as caught:
         pool.ask(method, **params)
@@ -191,26 +168,22 @@ def refused(pool: RunningPool, method: Any, **params: Any) -> str:
     return str(caught.value)
 
 
-def test_a_refusal_says_what_would_be_right(
+def test_the_pool_ranks_hosts_and_its_refusals_say_what_would_be_right(
     pool: RunningPool, host: Callable[..., PoolHost]
 ) -> None:
-    host("a")
-    assert "its hosts: a" in refused(pool, PoolMethod.DRAIN, host="x", reason="why")
+    host("a"), host("b", "2x40GiB")
+    ranked = pool.verb("where", "alice", "--memory", "30GiB")["hosts"]
+    assert [(one["host"], one["fits_now"]) for one in ranked] == [("b", True), ("a", False)]
+    assert all(one["reasons"] for one in ranked)
+    # Whoever starts servers says no hello.
+    with NodeClient(pool.socket, hello=False) as client:
+        assert client.call(PoolMethod.WHERE, environment="alice", gpus=1)["hosts"]
+    assert "its hosts: a, b" in refused(pool, PoolMethod.DRAIN, host="x", reason="why")
     assert "`gpus`" in refused(pool, PoolMethod.WHERE, environment="alice", gpus=-1)
     assert "no method" in refused(pool, Method.REQUEST)
 
 
-def test_groups_breathe_by_the_administrators_word(pool: RunningPool) -> None:
-    pool.verb("group", "set", "physics", "--nominal", "3", "--borrowing", "1")
-    pool.kill9()
-    pool.start()
-    (group,) = pool.verb("group")["groups"]
-    assert (group["name"], group["nominal"], group["borrowing"]) == ("physics", 3, 1)
-    pool.verb("group", "unset", "physics")
-    assert pool.verb("group")["groups"] == []
-
-
-def test_an_administrator_who_errs_about_groups_reads_what_is_wrong(
+def test_an_administrator_sets_groups_and_reads_what_is_wrong(
     pool: RunningPool, host: Callable[..., PoolHost]
 ) -> None:
     said = pool.words("group", "unset", "chemistry", code=1)
@@ -220,6 +193,9 @@ def test_an_administrator_who_errs_about_groups_reads_what_is_wrong(
     assert said.startswith("physics has 1 GPU of its own.\nWarning: Group physics may lend 2, but")
     said = pool.words("group", "set", "physics", "--nominal", "1")
     assert said == "physics has 1 GPU of its own.\n"
+    pool.kill9()
+    pool.start()
+    pool.sees("a")
     with a.client("alice") as alice:
         alice.request(gpus=1)
         until(lambda: pool.verb("group")["groups"][0]["used"], "the pool knows what is in use")
@@ -231,9 +207,9 @@ def test_an_administrator_who_errs_about_groups_reads_what_is_wrong(
     assert "together have 41 GPUs" in pool.words("group")
     said = pool.words("group", "unset", "chemstry", code=1)
     assert "; did you mean chemistry? Groups that have: chemistry, physics." in said
-    for name in ("", "x" * 300):
-        said = pool.words("group", "set", name, "--nominal", "1", code=1)
-        assert "`group`" in said
+    assert "`group`" in pool.words("group", "set", "x" * 300, "--nominal", "1", code=1)
+    pool.verb("group", "unset", "chemistry")
+    assert [one["name"] for one in pool.verb("group")["groups"]] == ["physics"]
 
 
 def test_whole_gpus_are_lent_and_returned_by_the_administrators_word(
@@ -255,22 +231,16 @@ def test_whole_gpus_are_lent_and_returned_by_the_administrators_word(
     pool.sees("a")
     pool.verb("return", loan["id"])
     assert "no such loan" in refused(pool, PoolMethod.RETURN_GPUS, loan=loan["id"])
-    told = pool.verb("history")["events"]
-    kinds = [one["kind"] for one in told]
-    assert "lent alice GPUs of the host a: 1" in [one["text"] for one in told]
+    told = [one["text"] for one in pool.verb("history")["events"]]
+    assert "lent alice GPUs of the host a: 1" in told
     words = pool.words("history").splitlines()
     assert words[0].split() == ["WHEN", "WHO", "WHAT"]
     assert f"took back the loan {loan['id']}" in words[1]
-    assert kinds.index("GpusReturned") < kinds.index("GpusLent")  # newest first
-    assert "whole GPUs" in refused(
-        pool, PoolMethod.LEND_GPUS, environment="bob", gpus=9, seconds=60.0
-    )
 
 
-def test_the_doctor_knows_a_host_of_a_pool_and_its_certificate(
-    pool: RunningPool, host: Callable[..., PoolHost]
-) -> None:
-    folder = host("a").directory / "pool"
+def test_the_doctor_knows_a_host_of_a_pool_and_its_certificate(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    join(Authority.create(tmp_path / "authority", "lab", time.time()), folder, "a")
     (good,) = checks.pool(folder.parent / "ledger.sqlite")
     assert good.level is Level.OK
     assert "this host is a in its pool" in good.text
@@ -300,16 +270,3 @@ def test_the_doctor_knows_a_host_of_a_pool_and_its_certificate(
     assert broken.level is Level.PROBLEM
     assert "join the pool again" in broken.text
     assert not [*poolchecks.membership(folder / "none")]
-
-
-def test_a_host_of_a_pool_does_not_warn_about_quotas_that_do_not_count(
-    pool: RunningPool, tmp_path: Path
-) -> None:
-    node = PoolHost(tmp_path / "a", pool, "a", "1x24GiB")
-    more = 'c.Quotas.groups = {"staff": {"gpus": 9}}\n'
-    node.config.write_text(node.config.read_text() + more)
-    with node:
-        pool.sees("a")
-        with node.client("root") as root:
-            assert root.call(Method.QUOTA_LIST)["warnings"] == []
-        assert "Quotas:" not in node.story()

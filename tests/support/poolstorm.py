@@ -3,76 +3,47 @@
 Round after round some of the hosts are cut off or their node managers killed, and the pool is
 killed; then all is healed, and within ``TRUE_WITHIN`` seconds the pool has to say what is so. In
 the end everybody has to get all of their quota again. :mod:`.poolverdict` judges the rest from the
-ledgers and from what people saw.
+ledgers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
-import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.node.host.membership import Membership, ask
 from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.pool import joining
+from jupyter_gpushare.protocol.connection import ClientConnection
+from jupyter_gpushare.protocol.errors import RemoteError
+from jupyter_gpushare.protocol.messages import ErrorAnswer, Method, Notification
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
 
-from .faults.observed import boot, read_log
+from .faults.observed import boot
 from .hosts import Host, Hosts
-from .kernel import Kernel
 from .node import RunningNode, token_file, until
-from .poolcrowd import ENDS, Spec
-from .poolverdict import Away, Story, Told, holds_of, judge, spans_of
+from .poolverdict import Away, Story, holds_of, judge
 from .runningpool import CONFIG, RunningPool
 
 TESTS = Path(__file__).resolve().parents[1]
 PORT = 10205
 TRUE_WITHIN = 5.0  # seconds; the promise
+LOOK = 0.5  # seconds between two looks at a lease
+#: Seconds in which all should end well: nobody is there any more to give anything back.
+ENDS = 30.0
 POOL = "the pool"
-#: Beside what the pool says of a host: what the Hub's page would show of it at that moment. And the
-#: pool writes down whom it gives up, and when it heard of them again.
-_WATCHED = """
-import json, time
-from jupyter_gpushare.pool import core
-step, words = core.step, ("HostExpired", "HostSpoke", "PoolStarted")
-lost = {{}}
-def noted(state, command, config):
-    # Of the hosts' clock, not of the pool's own; before anything is sent.
-    now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    done = step(state, command, config)
-    with open({file!r}, "a") as file:
-        for event in done.events:
-            kind, host = type(event).__name__, getattr(event, "host", "")
-            if kind in words and (kind != "HostSpoke" or lost.pop(host, None)):
-                file.write(json.dumps([kind, host, now]) + "\\n")
-            if kind == "HostExpired":
-                lost[host] = True
-    return done
-core.step = noted
-"""
-_PAGES = """
-from jupyter_gpushare.hub.pooling import HubPool
-from jupyter_gpushare.pool.answers import PoolAnswers
-plain, hubs = PoolAnswers._host, {}
-def with_page(self, host):
-    hub = hubs.setdefault(self._manager, None) or HubPool(self._manager)
-    hubs[self._manager] = hub
-    told = hub._look(host)
-    held = {who: own.held for who, own in told.owners.items() if own.held}
-    page = {"problem": told.host.problem, "waiting": told.host.waiting, "held": held}
-    return plain(self, host) | {"page": page}
-PoolAnswers._host = with_page
-"""
 
 
 @dataclass(frozen=True)
@@ -94,8 +65,6 @@ class Plan:
     names: tuple[str, ...] = ("a", "b", "c", "d", "e")
     gpus: int = 16
     people: int = 200
-    #: Notebooks, each of one more person, on the first hosts: they hold a GPU all the time.
-    kernels: int = 2
     think: float = 30.0
     hold: tuple[float, float] = (0.5, 6.0)
     validity: float = 4.0
@@ -139,9 +108,7 @@ class StormPool(RunningPool):
         users = {who: {"gpus": gpus} for who, gpus in quotas.items()}
         told = {"default": {"gpus": 1}, "users": users}
         super().__init__(directory, told, f"--Pool.validity={plan.validity}")
-        self.watched = directory / "given-up.jsonl"
-        watched = _WATCHED.format(file=str(self.watched))
-        self._at, self._code = at, watched + _PAGES + plan.in_pool
+        self._at, self._code = at, plan.in_pool
 
     def command(self) -> list[str]:
         line = [one.replace("127.0.0.1", self._at) for one in super().command()]
@@ -155,18 +122,13 @@ class StormHost(RunningNode):
         directory.mkdir()
         listen = f"--NodeManagerApp.pool_listen=0.0.0.0:{PORT}"
         known = token_file(directory, *people, "root")
-        super().__init__(
-            directory,
-            simulate=f"{plan.gpus}x24GiB",
-            config=CONFIG,
-            arguments=[listen, known],
-        )
+        gpus = f"{plan.gpus}x24GiB"
+        super().__init__(directory, simulate=gpus, config=CONFIG, arguments=[listen, known])
         self.host, self._code = host, plan.in_nodes
 
     def command(self) -> list[str]:
-        return self.host.command(
-            _planted(self._code, "jupyter_gpushare.node", super().command()), TESTS.parent
-        )
+        line = _planted(self._code, "jupyter_gpushare.node", super().command())
+        return self.host.command(line, TESTS.parent)
 
     def join(self, pool: StormPool) -> None:
         asked, token = ask(), joining.Token.read(pool.ask(PoolMethod.TOKEN)["token"])
@@ -176,67 +138,158 @@ class StormHost(RunningNode):
         Membership.keep(self.directory / "pool", asked, told)
 
 
+class Line:
+    """One person's connection, which is made anew whenever it ended."""
+
+    def __init__(self, path: Path, who: str) -> None:
+        self._path, self._who = path, who
+        self._protocol = ClientConnection()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def call(self, method: Method, **params: Any) -> dict[str, Any]:
+        """Ask until there is an answer. Raises :class:`RemoteError`."""
+        while True:
+            try:
+                if self._streams is None:
+                    self._streams = await asyncio.open_unix_connection(self._path, limit=2**22)
+                    self._protocol = ClientConnection()
+                    said = {"protocol": 1, "client": {"name": "crowd", "version": "0"}}
+                    await self._ask(Method.HELLO, **said, token=self._who)
+                return await self._ask(method, **params)
+            except (OSError, asyncio.IncompleteReadError):
+                self.close()
+                await asyncio.sleep(0.1)  # the node manager is away; nobody says when it comes back
+
+    async def _ask(self, method: Method, **params: Any) -> dict[str, Any]:
+        assert self._streams is not None
+        reader, writer = self._streams
+        call_id, line = self._protocol.call(method, **params)
+        writer.write(line)
+        while True:
+            for message in self._protocol.receive(await reader.readuntil(b"\n")):
+                if isinstance(message, Notification) or message.id != call_id:
+                    continue
+                if isinstance(message, ErrorAnswer):
+                    raise message.error
+                return dict(message.result)
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+class Crowd:
+    """The people on all hosts, each a client of its node manager's socket, in a thread.
+
+    Each asks for GPUs, works on them for a while, gives them back, and thinks. Whatever happens to
+    the node manager meanwhile, they go on.
+    """
+
+    def __init__(self, plan: Plan, nodes: Mapping[str, StormHost], quotas: dict[str, int]) -> None:
+        self._plan, self._nodes, self._quotas = plan, nodes, quotas
+        self._requests = count()
+        self.granted = 0
+        self._stopped = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._lives = {
+            f"{who} on {host}": self._begin(self._live(host, who))
+            for host in nodes
+            for who in quotas
+        }
+
+    def stop(self) -> list[str]:
+        """End everybody's work; who still waits then."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        return self._late(self._lives)
+
+    def serve(self, where: Mapping[str, str]) -> list[str]:
+        """Have each get all GPUs of their quota once, on a host; who did not."""
+        works = {
+            f"{who} on {host}": self._begin(self._work(host, who, self._quotas[who], 0.0))
+            for who, host in where.items()
+        }
+        return self._late(works)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> Future[None]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @staticmethod
+    def _late(works: Mapping[str, Future[None]]) -> list[str]:
+        """Raises what a node manager refused, and for what it took."""
+        done, _late = wait(works.values(), ENDS)
+        for one in done:
+            one.result()
+        return [name for name, one in works.items() if one.cancel()]
+
+    async def _live(self, host: str, who: str) -> None:
+        rng = random.Random(f"{self._plan.seed} {host} {who}")
+        while not await self._stops(rng.expovariate(1 / self._plan.think)):
+            gpus = rng.randint(1, self._quotas[who])
+            await self._work(host, who, gpus, rng.uniform(*self._plan.hold))
+
+    async def _work(self, host: str, who: str, gpus: int, seconds: float) -> None:
+        """Get GPUs, hold them, and give them back."""
+        request, task = f"r{next(self._requests)}", {"name": who, "kind": "process"}
+        with contextlib.closing(Line(self._nodes[host].socket, who)) as line:
+            result = await line.call(Method.REQUEST, task=task, request_id=request, gpus=gpus)
+            lease, end = str(result["lease"]), boot() + seconds
+            self.granted += 1
+            while (left := end - boot()) > 0 and not await self._stops(min(LOOK, left)):
+                state = (await line.call(Method.HEARTBEAT, lease=lease))["state"]
+                assert state == "held", f"{who}'s lease {lease} is {state}"
+            with contextlib.suppress(RemoteError):  # it was taken; then the answer was lost
+                await line.call(Method.RELEASE, lease=lease)
+
+    async def _stops(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        return self._stopped.is_set()
+
+
 class Storm:
     """One storm; :meth:`run` does it all. ``directory`` keeps what it left."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory, self.plan = directory, plan
         self.rng = random.Random(plan.seed)
-        people = [f"p{number}" for number in range(plan.people)]
-        self.quotas = {who: 2 if number % 4 == 0 else 1 for number, who in enumerate(people)}
-        self.users = [f"k{number}" for number in range(plan.kernels)]
-        self.kernels: list[Kernel] = []
+        self.quotas = {f"p{number}": 1 + (number % 4 == 0) for number in range(plan.people)}
         self.report = Report(plan.seed)
         self.nodes: dict[str, StormHost] = {}
-        self.crowds: dict[str, subprocess.Popen[str]] = {}
         self.aways: list[Away] = []
-        self.told: list[Told] = []
 
     def run(self) -> Report:
         with Hosts(self.plan.names, real=True) as hosts:
             self.pool = StormPool(self.directory / "pool", self.plan, self.quotas, hosts.address)
             try:
-                with self.pool, contextlib.ExitStack() as notebooks:
+                with self.pool:
                     self._start(hosts)
-                    self._open(hosts, notebooks)
-                    self._blow()
-                    self._end()
+                    with contextlib.closing(Crowd(self.plan, self.nodes, self.quotas)) as crowd:
+                        until(lambda: crowd.granted > len(self.quotas), "hosts were lent much")
+                        self._blow()
+                        self._end(crowd)
             finally:
-                for crowd in self.crowds.values():
-                    self._hang_up(crowd)
                 for node in self.nodes.values():
                     node.close()
         self._judge()
         return self.report
 
-    # -- people ------------------------------------------------------------------------------------
-
     def _start(self, hosts: Hosts) -> None:
         for name, host in hosts.items():
-            known = [*self.quotas, *self.users]
-            self.nodes[name] = StormHost(self.directory / name, self.plan, host, known)
+            self.nodes[name] = StormHost(self.directory / name, self.plan, host, [*self.quotas])
             self.nodes[name].join(self.pool)
             self.nodes[name].launch()
-        for name, node in self.nodes.items():
+        for node in self.nodes.values():
             self._serves(node)
-            self.crowds[name] = self._crowd(name, node)
         self.pool.sees(*self.nodes)
-
-    def _open(self, hosts: Hosts, notebooks: contextlib.ExitStack) -> None:
-        """Real kernels on the hosts, which work through it all."""
-        for who, name in zip(self.users, self.plan.names, strict=False):
-            home = self.directory / who
-            home.mkdir()
-            kernel = Kernel(home, self.nodes[name].socket, JUPYTER_GPUSHARE_TOKEN=who)
-            # Over Unix sockets: a host has a network of its own.
-            kernel.manager.transport = "ipc"
-            kernel.manager.ip = str(hosts.folder / who)
-            spec = kernel.manager.kernel_spec
-            assert spec is not None
-            spec.argv[:1] = [*hosts[name].prefix, sys.executable]
-            self.kernels.append(notebooks.enter_context(kernel))
-            kernel.ok(f"import os; assert os.uname().nodename == {name!r}")
-            kernel.ok("%gpushare request\ncells = 0")
 
     @staticmethod
     def _serves(node: RunningNode) -> None:
@@ -246,60 +299,16 @@ class Storm:
         line = process.stdout.readline()
         assert line.startswith("ready "), node.story()
 
-    def _crowd(self, name: str, node: StormHost) -> subprocess.Popen[str]:
-        plan = self.plan
-        seed, log = f"{plan.seed} {name}", str(self.directory / f"{name}.log")
-        spec = Spec(str(node.socket), log, seed, self.quotas, plan.think, plan.hold)
-        line = [sys.executable, "-m", "support.poolcrowd", json.dumps(asdict(spec))]
-        pipe = subprocess.PIPE
-        own = {**os.environ, "PYTHONPATH": str(TESTS)}
-        command = node.host.command(line, TESTS.parent)
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=own)
-
-    def _say(self, words: Mapping[str, str]) -> dict[str, str]:
-        """Tell each host's crowd something; what each answers. Its people work at once."""
-        for name, text in words.items():
-            self._ask(self.crowds[name], text)
-        return {name: self._hear(self.crowds[name]) for name in words}
-
-    @staticmethod
-    def _ask(crowd: subprocess.Popen[str], text: str) -> None:
-        assert crowd.stdin is not None
-        crowd.stdin.write(f"{text}\n")
-        crowd.stdin.flush()
-
-    @staticmethod
-    def _hear(crowd: subprocess.Popen[str]) -> str:
-        assert crowd.stdout is not None
-        line = crowd.stdout.readline()
-        assert line, "a crowd died; its reason is above"
-        return line.strip()
-
-    @staticmethod
-    def _hang_up(crowd: subprocess.Popen[str]) -> None:
-        for stream in (crowd.stdin, crowd.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            crowd.wait(ENDS)
-        except subprocess.TimeoutExpired:
-            crowd.kill()
-            crowd.wait()
-
     # -- the storm ---------------------------------------------------------------------------------
 
     def _blow(self) -> None:
-        for crowd in self.crowds.values():
-            assert self._hear(crowd) == "ready"
         end = boot() + self.plan.seconds
         made_up = iter(self.plan.rounds or iter(self._round, None))
         while boot() < end and (faults := next(made_up, None)):
-            self._suffer(faults)
-            healed = boot()
-            self._look(healed)
+            aways = self._suffer(faults)
+            self._look(boot())
+            self.aways += [replace(away, seen=boot()) for away in aways]
             self.report.rounds += 1
-            for kernel in self.kernels:
-                kernel.ok("cells += 1")
             time.sleep(self.rng.uniform(0.2, 1.5))  # a rest; nothing is awaited
 
     def _round(self) -> tuple[Fault, ...]:
@@ -317,8 +326,9 @@ class Storm:
             for one in whom
         )
 
-    def _suffer(self, faults: tuple[Fault, ...]) -> None:
+    def _suffer(self, faults: tuple[Fault, ...]) -> list[Away]:
         """Let them all begin and end at their times."""
+        aways = []
         begun = boot()
         times = [(fault.begin, False, fault) for fault in faults]
         times += [(fault.begin + fault.seconds, True, fault) for fault in faults]
@@ -326,104 +336,68 @@ class Storm:
         started: list[RunningNode] = []
         for at, is_over, fault in sorted(times, key=lambda one: one[:2]):
             time.sleep(max(0.0, begun + at - boot()))
-            if is_over:
-                self.aways.append(
-                    Away("" if fault.whom == POOL else fault.whom, since[fault], boot())
-                )
-                started += self._heal(fault)
-            else:
+            node = self.pool if fault.whom == POOL else self.nodes[fault.whom]
+            is_cut = fault.what == "cut"
+            if not is_over:
                 since[fault] = boot()
-                self.report.faults[f"{'pool' if fault.whom == POOL else 'host'} {fault.what}"] += 1
-                self._hurt(fault)
+                self.report.faults[f"{'pool' if node is self.pool else 'host'} {fault.what}"] += 1
+                self.nodes[fault.whom].host.cut() if is_cut else node.kill9()
+                continue
+            whom = "" if node is self.pool else fault.whom
+            aways.append(Away(whom, since[fault], boot(), boot()))
+            if is_cut:
+                self.nodes[fault.whom].host.join()
+            else:
+                node.launch()
+                started.append(node)
         for node in started:
             self._serves(node)
-
-    def _hurt(self, fault: Fault) -> None:
-        if fault.what == "cut":
-            self.nodes[fault.whom].host.cut()
-        else:
-            (self.pool if fault.whom == POOL else self.nodes[fault.whom]).kill9()
-
-    def _heal(self, fault: Fault) -> list[RunningNode]:
-        """What was started and does not serve yet."""
-        if fault.what == "cut":
-            self.nodes[fault.whom].host.join()
-            return []
-        node = self.pool if fault.whom == POOL else self.nodes[fault.whom]
-        node.launch()
-        return [node]
+        return aways
 
     def _look(self, healed: float) -> None:
         """The pool knows all hosts, and what it says of each is newer than the storm."""
         rows: list[dict[str, Any]] = []
 
         def is_fresh() -> bool:
-            rows[:] = self.pool.ask(PoolMethod.HOSTS)["hosts"]
-            reports = [one["report"] for one in rows if one["connected"]]
-            return len(reports) == len(self.nodes) and all(one["at"] > healed for one in reports)
+            rows[:] = [one for one in self.pool.ask(PoolMethod.HOSTS)["hosts"] if one["connected"]]
+            fresh = [one for one in rows if one["report"]["at"] > healed]
+            return len(fresh) == len(self.nodes)
 
         try:
             until(is_fresh, "the pool sees its hosts", TRUE_WITHIN * _crowding())
             self.report.true_after.append(round(boot() - healed, 2))
         except AssertionError:
-            stale = {
-                one["host"]: one["problem"] or f"{healed - one['report']['at']:.1f} s old"
-                for one in rows
-                if not one["connected"] or one["report"]["at"] <= healed
-            }
+            fresh = {one["host"] for one in rows if one["report"]["at"] > healed}
+            stale = sorted({*self.nodes} - fresh)
             self.report.wrong.append(f"{TRUE_WITHIN:g} s after healing ({healed:.1f}): {stale}")
-        for one in rows:
-            if one["connected"]:
-                report, page = one["report"], one["page"]
-                held = {row["environment"]: row["held"] for row in report["environments"]}
-                self.told.append(Told(one["host"], report["at"], held))
-                self.told.append(Told(one["host"], report["at"], page["held"]))
-                if page["problem"] or page["waiting"] != report["queue"]:
-                    self.report.wrong.append(f"the page says {page}, {one['host']} says {report}")
 
-    def _end(self) -> None:
+    def _end(self, crowd: Crowd) -> None:
         """All is well again: work ends, everybody gets their quota, and quotas are whole."""
         wrong = self.report.wrong
-        for kernel in self.kernels:
-            kernel.ok(f"assert cells == {self.report.rounds}")
-            kernel.ok("%gpushare release")
-        for name, late in self._say(dict.fromkeys(self.crowds, "stop")).items():
-            if late:
-                wrong.append(f"{ENDS:g} s after all others stopped, on {name} still wait: {late}")
-        where: dict[str, list[str]] = {name: ["serve"] for name in self.crowds}
-        for who in self.quotas:
-            where[self.rng.choice(self.plan.names)].append(who)
-        for name, late in self._say({name: " ".join(one) for name, one in where.items()}).items():
-            if late:
-                wrong.append(f"within {ENDS:g} s nothing was granted on {name} to {late}")
+        if late := crowd.stop():
+            wrong.append(f"{ENDS:g} s after all others stopped still wait: {late}")
+        if late := crowd.serve({who: self.rng.choice(self.plan.names) for who in self.quotas}):
+            wrong.append(f"within {ENDS:g} s nothing was granted to {late}")
         try:
             until(lambda: not self._used(), "quotas are whole", TRUE_WITHIN * _crowding())
         except AssertionError:
             wrong.append(f"nobody holds anything, and of quotas are used: {self._used()}")
-        for who, lent in self._lent().items():
-            if lent > self.quotas.get(who, 1):
-                wrong.append(f"{who} is lent {lent} GPUs of {self.quotas.get(who, 1)} in the end")
+        lent: Counter[str] = Counter()
+        for host in self.pool.verb("hosts")["hosts"]:
+            lent.update({who: one["gpus"] for who, one in host["lent"].items()})
+        for who, gpus in lent.items():
+            if gpus > self.quotas.get(who, 1):
+                wrong.append(f"{who} is lent {gpus} GPUs of {self.quotas.get(who, 1)} in the end")
 
     def _used(self) -> dict[str, int]:
         rows = self.pool.verb("quota")["quotas"]
         return {one["environment"]: one["used_gpus"] for one in rows if one["used_gpus"]}
 
-    def _lent(self) -> Counter[str]:
-        lent: Counter[str] = Counter()
-        for host in self.pool.verb("hosts")["hosts"]:
-            lent.update({who: one["gpus"] for who, one in host["lent"].items()})
-        return lent
-
     # -- the verdict -------------------------------------------------------------------------------
 
     def _judge(self) -> None:
         holds = [hold for name in self.nodes for hold in holds_of(name, self._records(name))]
-        seen = {name: read_log(self.directory / f"{name}.log") for name in self.nodes}
-        quotas = self.quotas | dict.fromkeys(self.users, 1)
-        if len([hold for hold in holds if hold.who in self.users]) != len(self.users):
-            self.report.wrong.append("a kernel did not hold one lease from its begin to its end")
-        given_up = spans_of(map(json.loads, self.pool.watched.read_text().splitlines()))
-        story = Story(self.plan.validity, quotas, holds, seen, self.aways, given_up, self.told)
+        story = Story(self.plan.validity, self.quotas, holds, self.aways)
         self.report.wrong += judge(story)
         self.report.leases = len(holds)
         last: dict[str, str] = {}
