@@ -289,6 +289,11 @@ class Own:
         ends = {"per"} if parts.get("gpu_hours", 0) is None else set()
         return Own(replace(self.quota, **parts), (self.named | later.named) - ends)
 
+    def without(self, parts: frozenset[str]) -> Own:
+        """This, where some parts follow the rest again; a period goes with its hours."""
+        gone = parts | {"per"} if "gpu_hours" in parts else parts
+        return replace(self, named=self.named - gone)
+
 
 def best(quotas: Iterable[Quota]) -> Quota:
     """The most generous of several: each part on its own, and a period with its hours."""

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Final
 from ..protocol.quota import about, fields_of, read_text, source_text, value_text
 from ..protocol.sizes import parse_share
 from ..protocol.tables import clean, table
+from ..protocol.words import parse_word
 from ..quota import FIELDS, Unit
 from .node import Node, connect
-from .verb import Option, UsageError, Verb, flag, option
+from .verb import Option, UsageError, Verb, flag, option, options
 
 
 def quota_field(field: str) -> Option:
@@ -135,19 +136,32 @@ class QuotaSetApp(Whose):
         return self.show(said, quota)
 
 
+def _part(text: str) -> str:
+    return parse_word(text, [name.replace("_", "-") for name in FIELDS]).replace("-", "_")
+
+
 class QuotaUnsetApp(Whose):
     """Forget a quota that was set."""
 
     name = "quota unset"
     description = """Forget the quota that was set for an environment, a group or everybody else:
     the configured one counts again (administrators)."""
+    examples = """
+    jupyter gpushare quota unset alice
+    jupyter gpushare quota unset alice --only memory --only gpu-hours
+    """
+
+    only = options("Only this part of it, such as gpu-hours; the others stay.", read=_part)
 
     def run(self, arguments: list[str]) -> int:
         said, whose = self.whose(arguments)
         from ..protocol.messages import Method
 
         with self.connect() as node:
-            quota = node.call(Method.QUOTA_UNSET, **whose)
+            if self.only:
+                quota = node.call(Method.QUOTA_SET, **whose, follow=list(self.only))
+            else:
+                quota = node.call(Method.QUOTA_UNSET, **whose)
         return self.show(said, quota)
 
 

@@ -90,9 +90,9 @@ def option(default: T, help: str, read: Callable[[str], T] | None = None, **more
     return cast("T", Option(default, help, read or str, **more))
 
 
-def options(help: str, *, name: str = "") -> tuple[str, ...]:
+def options(help: str, *, name: str = "", read: Callable[[str], str] = str) -> tuple[str, ...]:
     """An option that may be given again, each time with a text."""
-    return cast("tuple[str, ...]", Option((), help, str, name=name, many=True))
+    return cast("tuple[str, ...]", Option((), help, read, name=name, many=True))
 
 
 def flag(help: str, *, name: str = "", default: bool = False) -> bool:

@@ -179,8 +179,13 @@ def checked_pin(body: Mapping[str, Any]) -> float | None:
 
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a quota's JSON body into the protocol's parameters. Fields left out stay as they are."""
-    named = {}
+    named: dict[str, Any] = {}
     for name, given in body.items():
+        if name == "follow":
+            if not isinstance(given, list) or not all(part in FIELDS for part in given):
+                raise bad_request(f"'follow' must be a list of some of {', '.join(FIELDS)}.")
+            named[name] = given
+            continue
         try:
             if FIELDS[name].unit is Unit.SECONDS and isinstance(given, str):
                 raise ValueError("it must be seconds, not text.")
@@ -205,7 +210,7 @@ def _drain(body: bytes) -> dict[str, Any]:
 
 
 def _quota(body: bytes) -> dict[str, Any]:
-    return quota_wish(json_object(body, *FIELDS))
+    return quota_wish(json_object(body, *FIELDS, "follow"))
 
 
 #: The readers of the bodies, by OpenAPI's names; each returns a call's parameters.

@@ -32,12 +32,14 @@ _NUMBER: Final = re.compile(r"\d{1,16}(?:[.,]\d{1,6})?", re.ASCII)
 class QuotaForm:
     """The text of each input, and the mistake beside it.
 
-    For several users the form changes only the ``ticked`` parts.
+    For several users the form changes only the ``ticked`` parts. Of one, parts that ``follow`` the
+    rest again are taken back.
     """
 
     texts: Mapping[str, str]
     ticked: frozenset[str] = frozenset()
     mistakes: Mapping[str, str] = field(default_factory=dict)
+    follow: frozenset[str] = frozenset()
 
     def marked(self, where: str, mistake: str) -> QuotaForm:
         """The same with one more mistake."""
@@ -57,17 +59,22 @@ def read_quota(
     ticked: Collection[str] | None = None,
     now: QuotaForm | None = None,
     needs: Collection[str] = (),
+    follow: Collection[str] = (),
 ) -> tuple[QuotaForm, dict[str, Any]]:
     """The form as it was typed, and the wish; the wish only counts without mistakes.
 
     These stay as they are, and are not in the wish: a field whose input is not there, or reads as
     in the form ``now`` and is not one that it ``needs``, or, of several users, is not ``ticked``.
+    Fields that ``follow`` the group again are in the wish by that only.
     """
     texts = {**MANY.texts, **{name: text.strip() for name, text in typed.items() if text.strip()}}
     wish: dict[str, Any] = {}
     mistakes: dict[str, str] = {}
     for part in PARTS:
         if part.name not in typed or (ticked is not None and part.name not in ticked):
+            continue
+        if part.name in follow:
+            wish.setdefault("follow", []).append(part.name)
             continue
         is_same = now is not None and all(texts[name] == now.texts[name] for name in part.inputs)
         if is_same and part.name not in needs:
@@ -84,7 +91,23 @@ def read_quota(
             mistakes[where] = f"{str(error)[:1].upper()}{str(error)[1:]}{empty}"
     if ticked is not None and not wish and not mistakes:
         mistakes["ticked"] = "Tick what is to be changed."
-    return QuotaForm(texts, frozenset(ticked or ()), mistakes), wish
+    return QuotaForm(texts, frozenset(ticked or ()), mistakes, frozenset(follow)), wish
+
+
+def undone(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The fields of a form that turns the quota ``now`` into what was ``before`` an edit."""
+    own, is_own = before.get("own") or (), now.get("own") or ()
+    if not own:
+        return [("action", "unset")]
+    was, texts = filled(before).texts, filled(now).texts
+    told: list[tuple[str, str]] = []
+    for part in PARTS:
+        differs = any(was[name] != texts[name] for name in part.inputs)
+        if part.name in own and (differs or part.name not in is_own):
+            told += [(name, was[name]) for name in part.inputs]
+        elif part.name in is_own and part.name not in own:
+            told += [(part.name, ""), ("follow", part.name)]
+    return told
 
 
 def own_text(quota: Mapping[str, Any]) -> str:

@@ -34,6 +34,7 @@ _AT_ONCE: Final = 8  # hosts that one request of a page asks at the same time
 _PLOTTED: Final = 150  # steps in the width of a plot
 _NOTE_COOKIE: Final = "gpushare-note"
 _LONGEST_NOTE: Final = 600
+_LARGEST_NOTE: Final = 2700  # bytes, with what undoes it
 NO_HOST: Final = (
     "No host has joined the pool yet. `jupyter gpushare pool token` on this host makes a token, "
     "and `jupyter gpushare pool join TOKEN` on another one joins it."
@@ -99,10 +100,11 @@ class Done(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The note on the next page about what a form has done."""
+    """The note on the next page about what a form has done; ``undo``: the fields that undo it."""
 
     text: str
     done: Done = Done.DONE
+    undo: Sequence[tuple[str, str]] = ()
 
 
 class PageHandler(Asking):
@@ -166,8 +168,11 @@ class PageHandler(Asking):
 
     def leave(self, path: str, note: Note, **query: str) -> None:
         """Redirect to one of our pages, which will show ``note``."""
-        text = json.dumps([note.text[:_LONGEST_NOTE], note.done.value])
-        value = base64.urlsafe_b64encode(text.encode()).decode()
+        told = [note.text[:_LONGEST_NOTE], note.done.value, note.undo]
+        # A browser keeps no cookie over 4 KiB.
+        if len(json.dumps(told, ensure_ascii=False).encode()) > _LARGEST_NOTE:
+            told.pop()
+        value = base64.urlsafe_b64encode(json.dumps(told, ensure_ascii=False).encode()).decode()
         self.set_signed_cookie(
             _NOTE_COOKIE,
             value,
@@ -188,8 +193,8 @@ class PageHandler(Asking):
         if value is None or self.get_argument("part", None) is not None:
             return None
         self.clear_cookie(_NOTE_COOKIE, path=self.site.prefix)
-        text, done = json.loads(base64.urlsafe_b64decode(value))
-        return Note(text, Done(done))
+        text, done, *undo = json.loads(base64.urlsafe_b64decode(value))
+        return Note(text, Done(done), *undo)
 
     # -- asking --------------------------------------------------------------------------------
 

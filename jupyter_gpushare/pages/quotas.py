@@ -95,6 +95,7 @@ class QuotaFormHandler(AdminPage):
             self.get_body_arguments("change") if many else None,
             None if many else forms.filled(rows[0]),
             ("gpus",) if whose.is_new else (),  # what is all as the default is there, too
+            () if many else self.get_body_arguments("follow"),
         )
         if wrong:
             form = form.marked(kind.names, wrong)
@@ -114,16 +115,34 @@ class QuotaFormHandler(AdminPage):
         said = quota_text(wish if many else said_of(fields_of(told.answers[0])))
         warnings = dict.fromkeys(w for one in told.answers for w in one.get("warnings") or ())
         text = f"{whose.text()} is now {said}.{self._here(node)}"
-        self._done(node, text, [*warnings], told)
+        self._done(node, text, [*warnings], told, self._undo(node, whose, rows, told))
 
     async def _unset(self, node: str, whose: Whose, rows: Sequence[Mapping[str, Any]]) -> None:
         if all(row.get("source") != "override" for row in rows):
             self.leave("admin", Note(whose.unchanged(), Done.NOTHING), **self.at(node))
             return
         told = await self._tell(node, Method.QUOTA_UNSET, whose)
-        self._done(node, f"{whose.text()} is the configured one again.{self._here(node)}", [], told)
+        text = f"{whose.text()} is the configured one again.{self._here(node)}"
+        self._done(node, text, [], told, self._undo(node, whose, rows, told))
 
-    def _done(self, node: str, text: str, more: Sequence[str], told: Told) -> None:
+    def _undo(
+        self, node: str, whose: Whose, rows: Sequence[Mapping[str, Any]], told: Told
+    ) -> list[tuple[str, str]]:
+        """The form that undoes what was done to one quota."""
+        if len(told.answers) != 1 or len(rows) != 1:
+            return []
+        names = [(whose.kind.names, name) for name in whose.names]
+        fixed = [("node", node), ("of", whose.kind.value), *names]
+        return [*fixed, *forms.undone(rows[0], told.answers[0])]
+
+    def _done(
+        self,
+        node: str,
+        text: str,
+        more: Sequence[str],
+        told: Told,
+        undo: Sequence[tuple[str, str]],
+    ) -> None:
         """Tell what was changed, and for how many users it failed."""
         if told.problem and not told.answers:
             self.leave(
@@ -133,7 +152,7 @@ class QuotaFormHandler(AdminPage):
             text = f"Changed for {len(told.answers)}, not for {told.failed}: {told.problem}"
             self.leave("admin", Note(text, Done.FAILED), **self.at(node))
         else:
-            self.leave("admin", Note(" ".join([text, *more])), **self.at(node))
+            self.leave("admin", Note(" ".join([text, *more]), undo=undo), **self.at(node))
 
     def _here(self, node: str) -> str:
         """A sentence for a site with several nodes: each has quotas of its own."""
@@ -195,7 +214,7 @@ class QuotaFormHandler(AdminPage):
             many=len(whose.names) > 1,
             form=form,
             parts=forms.PARTS,
-            own=rows[0].get("own", ()) if len(whose.names) == 1 else (),
+            own=() if len(whose.names) > 1 else rows[0].get("own", ()),
             rest=rows[0].get("rest", ""),
             overridden=any(row.get("source") == "override" for row in rows),
             refusal=refusal,

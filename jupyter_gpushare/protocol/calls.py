@@ -507,6 +507,12 @@ def named_of(params: QuotaFields) -> dict[str, Any]:
 class QuotaParams(QuotaFields, Whose):
     """What an admin sets. Fields that are left out stay as they are, or follow the group's."""
 
+    follow: Annotated[
+        tuple[Annotated[str, words(*FIELDS)], ...],
+        "fields of which is taken back what was set; from now on they follow the group, or the "
+        "configuration",
+    ] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class RevokeParams(LeaseParams):

@@ -363,6 +363,10 @@ def test_quotas_are_set_listed_and_unset(node: LiveNode) -> None:
         words = "  0 of 20" if budget else "no budget"
         lines = node.here("quota", "list").stdout.splitlines()
         assert words in next(line for line in lines if line.startswith("alice"))
+    own = node.json("quota", "unset", "alice", "--only", "gpu-hours", "--only=weight")["own"]
+    assert own == ["gpus", "memory"]
+    wrong = node.here("quota", "unset", "alice", "--only", "hours")
+    assert (wrong.returncode, "gpu-hours or" in wrong.stderr) == (2, True)
     assert node.cli("quota", "unset", "alice").returncode == 0
     assert "alice" not in node.here("quota", "list").stdout
 

@@ -103,7 +103,7 @@ def note(page: httpx.Response) -> tuple[str, str]:
     """How a page tells what was done, and its words."""
     found = re.search(r'<div class="alert alert-(\w+)" role="\w+">(.*?)</div>', page.text, re.S)
     assert found is not None, page.text
-    return found[1], html.unescape(found[2])
+    return found[1], html.unescape(found[2].partition("<form")[0].strip())
 
 
 def row(root: NodeClient, name: str) -> dict[str, Any]:
@@ -236,8 +236,15 @@ def test_what_was_not_changed_is_not_said_to_be(carol: httpx.Client, root: NodeC
         "Nothing was changed: the quota of s05 has these values already.",
     )
     assert row(root, "s05")["source"] == "group", "nor is it an administrator's now"
-    assert note(save(carol, form, weight="2"))[0] == "success"
+    done = save(carol, form, weight="2")
+    assert note(done)[0] == "success"
     assert row(root, "s05")["budget"]["per"] == "month", "what was not typed anew stays"
+    undone = carol.post(FORM, data=dict(fields(done)) | {"action": "unset"})
+    assert ">Undo</button>" in done.text
+    assert note(undone)[1] == "The quota of s05 is the configured one again."
+    assert row(root, "s05")["source"] == "group"
+    redone = carol.post(FORM, data=dict(fields(undone)))
+    assert row(root, "s05")["own"] == ["weight"], note(redone)
     for _ in range(2):
         last = note(save(carol, form, action="unset"))
     assert last == ("info", "Nothing was changed: the quota of s05 has these values already.")

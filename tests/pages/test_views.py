@@ -511,6 +511,25 @@ def test_a_budget_that_makes_no_sense_stays_in_its_field(typed: str) -> None:
     assert form.texts["gpu_hours"] == typed
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "undo"),
+    [
+        ([], ["gpus"], {"action": "unset"}),
+        (["gpus", "memory"], [], {"gpus": "1", "memory": "6GiB"}),
+        (["gpus"], ["gpus", "memory"], {"memory": "", "follow": "memory"}),
+        (["gpus", "gpu_hours"], ["gpus", "gpu_hours"], {"gpu_hours": "20"}),
+    ],
+)
+def test_an_edit_of_a_quota_is_undone(was: list[str], now: list[str], undo: dict[str, str]) -> None:
+    before = {"gpus": 1, "memory": 6 * GIB, "weight": 1.0, "gpu_hours": 20.0, "own": was}
+    after = {**before, "gpu_hours": 5.0, "own": now}
+    told = dict(forms.undone(before, after))
+    assert told == undo
+    follow = [told["follow"]] if "follow" in told else []
+    _form, wish = forms.read_quota(told, now=forms.filled(after), follow=follow)
+    assert wish.get("follow", []) == follow
+
+
 def test_a_budget_that_is_there_is_shown() -> None:
     quota = {"gpus": 1, "memory": None, "weight": 1, "budget": {"hours": 20.0}}
     assert forms.filled(quota).texts["gpu_hours"] == "20"

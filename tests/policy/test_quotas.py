@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jupyter_gpushare.policy.books.quotas import QuotaBook, QuotaSource
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.say.quotas import environment_row
+from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import MONTH, WEEK, Bytes, EnvironmentName, Quota
 from jupyter_gpushare.quota import WHOLE, Own, best
 
@@ -78,6 +81,23 @@ def test_what_was_not_set_for_a_person_follows_the_group():
     row = environment_row(later, ALICE)
     assert (row["own"], row["rest"]) == (["gpu_hours"], "the group students")
     assert "rest" not in environment_row(member(Own(Quota(0))), ALICE)
+
+
+def test_what_was_set_is_taken_back_part_by_part():
+    def edit(book: QuotaBook, *follow: str, **parts: Any) -> QuotaBook:
+        quota, named = Quota(**{"gpus": 0, **parts}), frozenset(parts)
+        command = cmd.SetQuota(0.0, ALICE, quota, ALICE, named, (), frozenset(follow))
+        return book if (event := book.event(command)) is None else book.after(event)
+
+    one = edit(member(Own(Quota(3), frozenset({"gpus"}))), memory=Bytes(9), gpu_hours=1.0, per=WEEK)
+    assert one.resolve(ALICE)[0] == Quota(3, Bytes(9), gpu_hours=1.0, per=WEEK)
+    one = edit(one, "gpu_hours")
+    assert one.resolve(ALICE)[0] == Quota(3, Bytes(9), gpu_hours=10.0, per=MONTH), "and its period"
+    one = edit(one, "memory", weight=2.0)
+    assert one.overrides[ALICE].names == ("gpus", "weight")
+    one = edit(one, "gpus", "weight", "reserve")
+    assert not one.overrides, "nothing is set any more"
+    assert edit(one, "gpus") == one
 
 
 def test_a_period_without_hours_is_none_until_there_are_hours():

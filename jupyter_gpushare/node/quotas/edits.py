@@ -13,11 +13,11 @@ def edit(
 ) -> cmd.EditsBook:
     """An edit of a quota. ``groups`` are given for an environment that has never connected."""
     parts = named_of(params)
-    quota, named = made_of(parts), frozenset(parts)
+    quota, named, follow = made_of(parts), frozenset(parts), frozenset(params.follow)
     if params.whose.environment is None:
-        return cmd.SetGroupQuota(at, params.whose.group, quota, by, named)
+        return cmd.SetGroupQuota(at, params.whose.group, quota, by, named, follow)
     environment = EnvironmentName(params.whose.environment)
-    return cmd.SetQuota(at, environment, quota, by, named, groups)
+    return cmd.SetQuota(at, environment, quota, by, named, groups, follow)
 
 
 def unset(at: float, by: EnvironmentName, whose: QuotaName) -> cmd.EditsBook:

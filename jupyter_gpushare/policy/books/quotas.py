@@ -169,13 +169,16 @@ class QuotaBook:
         at, by = edit.at, edit.by
         if isinstance(edit, cmd.SetQuota):
             change = Own(edit.quota, edit.named)
-            own = self.edited(edit.environment, change, edit.groups)
-            return ev.QuotaOverridden(at, edit.environment, own.quota, by, own.record)
+            own = self.edited(edit.environment, change, edit.groups).without(edit.follow)
+            if own.named:
+                return ev.QuotaOverridden(at, edit.environment, own.quota, by, own.record)
         if isinstance(edit, cmd.SetGroupQuota):
             now = Own(self.of_group(edit.group) or self.of_default, frozenset())
             own = self.group_overrides.get(edit.group, now).then(Own(edit.quota, edit.named))
-            return ev.GroupQuotaOverridden(at, edit.group, own.quota, by, own.record)
-        if isinstance(edit, cmd.UnsetQuota):
+            own = own.without(edit.follow)
+            if own.named:
+                return ev.GroupQuotaOverridden(at, edit.group, own.quota, by, own.record)
+        if isinstance(edit, cmd.SetQuota | cmd.UnsetQuota):
             is_set = edit.environment in self.overrides
             return ev.QuotaOverrideRemoved(at, edit.environment, by) if is_set else None
         is_set = edit.group in self.group_overrides

@@ -393,8 +393,8 @@ class RenameTask(Command):
 class SetQuota(Command):
     """An admin sets the parts ``named`` of a quota; the others stay as they are.
 
-    ``groups`` are the environment's groups, as identity tells them; they are needed for an
-    environment that has never connected.
+    What was set of the parts that ``follow`` is taken back. ``groups`` are the environment's
+    groups, as identity tells them; they are needed for one that has never connected.
     """
 
     environment: EnvironmentName
@@ -402,6 +402,7 @@ class SetQuota(Command):
     by: EnvironmentName
     named: frozenset[str] = WHOLE
     groups: tuple[str, ...] = ()
+    follow: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,13 +417,15 @@ class UnsetQuota(Command):
 class SetGroupQuota(Command):
     """An admin's override of a group's quota, or (``group`` is ``None``) of the default one.
 
-    What the parts ``named`` of the quota leave out stays as it is.
+    What the parts ``named`` of the quota leave out stays as it is, and what was set of the parts
+    that ``follow`` is taken back.
     """
 
     group: str | None
     quota: Quota
     by: EnvironmentName
     named: frozenset[str] = WHOLE
+    follow: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -900,6 +900,8 @@ export interface components {
         QuotaWish: {
             /** @description up to what memory limits are lifted on a nearly empty GPU; up to 1 a share of a GPU, else bytes; 0: not at all; null: the node's own; or text as '60GiB' */
             burst_memory?: number | ("60GiB" | "40 GB" | "0.9") | null;
+            /** @description fields of which is taken back what was set; from now on they follow the group, or the configuration */
+            follow?: ("gpus" | "memory" | "weight" | "gpu_hours" | "idle_timeout" | "burst_memory" | "per" | "turn_offset" | "reserve" | "pin_turn_limit" | "interactive" | "share" | "max_wait")[];
             /** @description a budget of GPU-hours in each period; when it is spent, new requests wait; null: no budget */
             gpu_hours?: number | null;
             /** @description GPUs that may be held at once; 0: none */
