@@ -1,16 +1,14 @@
-"""Who waits is served in a fair order and within a bound, and a step costs little."""
+"""Who waits is served in a fair order and within a bound."""
 
 from __future__ import annotations
 
 import math
-import random
 
 from hypothesis import given
 from hypothesis import strategies as st
 from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.heap import Heap
 from jupyter_gpushare.policy.books.queue import Account, Queue, Waiting
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.events import LeaseGranted
@@ -26,17 +24,6 @@ from jupyter_gpushare.policy.words.model import (
 
 ALICE = EnvironmentName("alice")
 BATCH = Request(priority_class=PriorityClass.BATCH)
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5))))
-def test_heap_pops_in_order_and_keeps_its_earlier_versions(keys):
-    heap = Heap.of(keys)
-    popped, rest = [], heap
-    while (top := rest.pop()) is not None:
-        key, rest = top
-        popped.append(key)
-    assert popped == sorted(keys)
-    assert (heap.pop() or (None,))[0] == (min(keys) if keys else None)
 
 
 @given(
@@ -223,29 +210,6 @@ def test_waiting_is_limited_for_each_environment():
     assert isinstance(refused, core.Refuse)
     assert refused.reason.value == "rate_limited"
     assert isinstance(world.request("carol", 5), core.Wait), "others are not affected"
-
-
-class _CountedKey(tuple):
-    compared = 0
-
-    def __lt__(self, other):
-        _CountedKey.compared += 1
-        return tuple.__lt__(self, other)
-
-
-def test_a_step_costs_log_n_comparisons():
-    rng = random.Random(7)
-    costs = {}
-    for n in (256, 4096):
-        keys = [_CountedKey((rng.random(),)) for _ in range(n)]
-        heap = Heap.of(keys)
-        _CountedKey.compared = 0
-        for _ in range(64):
-            _key, heap = heap.pop()
-            heap = heap.push(_CountedKey((rng.random(),)))
-        costs[n] = _CountedKey.compared / 64
-    assert costs[4096] <= 2 * 2 * math.log2(4096)
-    assert costs[4096] <= 3 * costs[256], "16 times as many must not cost 16 times as much"
 
 
 @given(

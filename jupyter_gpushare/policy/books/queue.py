@@ -18,20 +18,24 @@ bound; when it is let in again the rest of the bound counts on.
 
 Recent use is a forward-decayed sum (G. Cormode et al., "Forward Decay", ICDE
 2009), kept as a logarithm so that it never overflows: with it the *order* of
-two environments changes only when one of them uses a GPU, so the heap stays
-valid while time passes. A step costs O(log n) in waiting requests.
+two environments changes only when one of them uses a GPU, so what is sorted stays
+sorted while time passes. A step looks at O(log n) of those that wait; it copies the
+sorted tuples, which is quicker up to many thousands than a heap that never changes.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ..words.model import EnvironmentName, LeaseId, PriorityClass
 from .copies import replace
-from .heap import Heap
 from .table import Map
+
+E = TypeVar("E", bound="tuple[Any, ...]")
 
 CLASSES = (PriorityClass.INTERACTIVE, PriorityClass.BATCH)
 
@@ -90,19 +94,32 @@ class Waiting:
 _Lane = tuple[PriorityClass, EnvironmentName]
 
 
+def _with(entries: tuple[E, ...], entry: E) -> tuple[E, ...]:
+    """These, which are sorted, with one more."""
+    at = bisect_left(entries, entry)
+    return (*entries[:at], entry, *entries[at:])
+
+
+def _without(entries: tuple[E, ...], entry: E) -> tuple[E, ...]:
+    """These without the one, which is there."""
+    at = bisect_left(entries, entry)
+    return (*entries[:at], *entries[at + 1 :])
+
+
 @dataclass(frozen=True)
 class Queue:
     """All waiting requests. Every method returns a new queue.
 
-    ``held_up`` are the requests in ``waiting`` that stand in no lane.
+    ``held_up`` are the requests in ``waiting`` that stand in no lane. ``fair`` and ``urgent`` are
+    sorted: the first of each lane by its environment's use, and all in lanes by ``urgent_at``.
     """
 
     waiting: Map[LeaseId, Waiting] = Map()
     held_up: Map[LeaseId, None] = Map()
     lanes: Map[_Lane, tuple[LeaseId, ...]] = Map()
     keys: Map[EnvironmentName, float] = Map()
-    fair: Map[PriorityClass, Heap[tuple[float, int, str]]] = Map()
-    urgent: Heap[tuple[int, int, str]] = Heap()
+    fair: Map[PriorityClass, tuple[tuple[float, int, EnvironmentName], ...]] = Map()
+    urgent: tuple[tuple[int, int, LeaseId], ...] = ()
 
     def add(self, item: Waiting) -> Queue:
         lane = (item.priority_class, item.environment)
@@ -114,9 +131,9 @@ class Queue:
             self,
             waiting=waiting,
             lanes=self.lanes.set(lane, lanes),
-            urgent=self.urgent.push((item.urgent_at, item.order, item.lease)),
+            urgent=_with(self.urgent, (item.urgent_at, item.order, item.lease)),
         )
-        return queue._list(lane)
+        return queue._listed(lane, self)
 
     def remove(self, lease: LeaseId) -> Queue:
         item = self.waiting.get(lease)
@@ -132,8 +149,9 @@ class Queue:
             self,
             waiting=self.waiting.delete(lease),
             lanes=self.lanes.set(lane, rest) if rest else self.lanes.delete(lane),
+            urgent=_without(self.urgent, (item.urgent_at, item.order, item.lease)),
         )
-        return queue._list(lane)._compact()
+        return queue._listed(lane, self)
 
     def last_urgent_at(self, kind: PriorityClass, who: EnvironmentName) -> int:
         """When the last request of a lane becomes urgent, in grants; 0: it has none."""
@@ -172,7 +190,7 @@ class Queue:
             return self
         queue = replace(self, keys=self.keys.set(environment, key))
         for priority_class in CLASSES:
-            queue = queue._list((priority_class, environment))
+            queue = queue._listed((priority_class, environment), self)
         return queue
 
     def in_environment(self, environment: EnvironmentName) -> int:
@@ -181,32 +199,16 @@ class Queue:
 
     def first_urgent(self, grants: int) -> Waiting | None:
         """The first urgent request, which no other may pass; ``None`` if no request is urgent."""
-        heap = self.urgent
-        while (top := heap.pop()) is not None:
-            (urgent_at, order, lease), heap = top
-            if urgent_at > grants:
-                return None
-            item = self.waiting.get(LeaseId(lease))
-            current = item is not None and (item.urgent_at, item.order) == (urgent_at, order)
-            if item is not None and current and item.left is None:
-                return item
-        return None
+        if not self.urgent or self.urgent[0][0] > grants:
+            return None
+        return self.waiting[self.urgent[0][2]]
 
     def fair_order(self) -> Iterator[Waiting]:
         """Everybody in line, class by class, the least served environment first; lazily."""
         for priority_class in CLASSES:
-            heap = self.fair.get(priority_class, Heap())
-            last: tuple[float, int, str] | None = None
-            while (top := heap.pop()) is not None:
-                entry, heap = top
-                if entry == last:  # listed again while it already stood here
-                    continue
-                last = entry
-                environment = EnvironmentName(entry[2])
-                lane = (priority_class, environment)
-                if self._entry(lane) == entry:
-                    for lease in self.lanes[lane]:
-                        yield self.waiting[lease]
+            for _use, _order, environment in self.fair.get(priority_class, ()):
+                for lease in self.lanes[(priority_class, environment)]:
+                    yield self.waiting[lease]
 
     def service_order(self, grants: int) -> tuple[Waiting, ...]:
         """All requests in the order of service, held-up ones last; for display, O(n log n)."""
@@ -222,31 +224,21 @@ class Queue:
         last = sorted((self.waiting[n] for n in self.held_up), key=lambda item: item.order)
         return (*urgent, *(x for x in self.fair_order() if x.lease not in first), *last)
 
-    def _entry(self, lane: _Lane) -> tuple[float, int, str] | None:
+    def _entry(self, lane: _Lane) -> tuple[float, int, EnvironmentName] | None:
         leases = self.lanes.get(lane)
         if not leases:
             return None
         head = self.waiting[leases[0]]
         return (self.keys.get(lane[1], -math.inf), head.order, lane[1])
 
-    def _list(self, lane: _Lane) -> Queue:
-        entry = self._entry(lane)
-        if entry is None:
+    def _listed(self, lane: _Lane, before: Queue) -> Queue:
+        """The queue with a lane at its place, which was another ``before``."""
+        old, new = before._entry(lane), self._entry(lane)
+        if old == new:
             return self
-        heap = self.fair.get(lane[0], Heap())
-        return replace(self, fair=self.fair.set(lane[0], heap.push(entry)))._compact()
-
-    def _compact(self) -> Queue:
-        """Rebuild a heap whose out-of-date entries outnumber the live: O(1) amortised per step."""
-        queue = self
-        limit = 2 * len(self.waiting) + 8
-        if self.urgent.size > limit:
-            items = [item for item in self.waiting.values() if item.left is None]
-            urgent = Heap.of((i.urgent_at, i.order, str(i.lease)) for i in items)
-            queue = replace(queue, urgent=urgent)
-        for priority_class, heap in self.fair.items():
-            if heap.size > limit:
-                entries = (self._entry(lane) for lane in self.lanes if lane[0] is priority_class)
-                fresh: Heap[tuple[float, int, str]] = Heap.of(e for e in entries if e is not None)
-                queue = replace(queue, fair=queue.fair.set(priority_class, fresh))
-        return queue
+        entries = self.fair.get(lane[0], ())
+        if old is not None:
+            entries = _without(entries, old)
+        if new is not None:
+            entries = _with(entries, new)
+        return replace(self, fair=self.fair.set(lane[0], entries))
