@@ -20,6 +20,7 @@ from support.policy_world import BOOT, GIB, World, gpu, plain_config
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
@@ -426,9 +427,11 @@ def _count_lifts_as_entitlement(monkeypatch):
     original = room.rooms_without
 
     def rooms(state, environment, without):
-        return original(
-            dataclasses.replace(state, bursts=type(state.bursts)()), environment, without
-        )
+        entitled = {
+            key: dataclasses.replace(held, lifted=0) for key, held in state.reservations.items()
+        }
+        state = dataclasses.replace(state, reservations=Map(entitled))
+        return original(state, environment, without)
 
     monkeypatch.setattr(room, "rooms_without", rooms)
 

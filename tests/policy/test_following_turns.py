@@ -258,7 +258,7 @@ def test_who_needs_more_waits_at_its_gate_while_an_idle_neighbour_gives() -> Non
     waited = 0
     for _ in range(40):
         trains(at, 2)
-        if (EnvironmentName("alice"), UUID) in at.state.short:
+        if at.state.is_short:
             turn = at.state.turns.get(alice.lease)
             shared = order.sharers(at.state, at.config)
             gpus = order.gpus_of(shared, alice.lease)
@@ -269,7 +269,7 @@ def test_who_needs_more_waits_at_its_gate_while_an_idle_neighbour_gives() -> Non
     del at.actors[carol.lease]
     at.die(3)
     trains(at, 8)
-    assert not at.state.short
+    assert not at.state.is_short
     assert phase(at, bob) is LeasePhase.HELD
 
 

@@ -63,7 +63,7 @@ def test_what_a_rank_says_of_memory_is_not_believed() -> None:
     world, hers, _his = scene()
     tells(world, hers, RANK, kept=5)
     assert not [key for key in world.state.figures if key[0] == hers]
-    assert hers not in world.state.steps
+    assert world.state.leases[hers].steps is None
 
 
 def test_who_has_not_joined_may_say_nothing() -> None:

@@ -88,7 +88,7 @@ def test_it_is_counted_by_the_rule_after_its_first_gate_not_before() -> None:
     refused(at, 3, 8)
     at.end_step(alice)
     at.train(bob, 1)
-    assert at.state.steps[bob.lease] == 1
+    assert at.state.leases[bob.lease].steps == 1
     refused(at, 4, 8)  # their word is not enough
     at.observe()
     come(at, "carol", 5, 1, 1, 8)

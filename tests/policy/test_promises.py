@@ -432,7 +432,7 @@ def test_a_cell_that_ends_ends_its_promise() -> None:
     who = node.world.who(alice.actor)
     node.world.run(cmd.SetActivity(node.world.at, *who, Activity.IDLE))
     assert node.ended(alice) is PromiseState.ENDED, "5 of 60 steps: nobody can tell"
-    assert not node.world.state.meters
+    assert not node.world.state.promises
 
 
 def test_promises_are_there_after_a_restart() -> None:

@@ -277,7 +277,7 @@ def test_nobody_is_asked_for_a_doubt() -> None:
     """Alice would like four times what she was measured to use; the others keep theirs."""
     one = beside(reserve_doubt=0.6)
     uses(one, 1, 4)
-    assert not one.state.short
+    assert not one.state.is_short
     waits(one, 100)
     assert not asked(one)
 
@@ -428,7 +428,7 @@ def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() ->
     one = beside()
     uses(one, 1, 5)
     assert books(one) == (5, 5), "no room"
-    assert dict(one.state.short) == {(EnvironmentName("alice"), ZERO): int(1.25 * GIB)}
+    assert one.state.reservations[(EnvironmentName("alice"), ZERO)].short == int(1.25 * GIB)
     waits(one, 55)
     assert not asked(one), "not before it was idle for a minute"
     waits(one, 4)
@@ -443,7 +443,7 @@ def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() ->
     look(one)
     assert books(one) == (6.25, 6.25)
     assert limit(one) == 6.25, "and it is told"
-    assert not one.state.short
+    assert not one.state.is_short
     waits(one, 200)
     assert asked(one) == ["L2"]
 
@@ -469,7 +469,7 @@ def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
     uses(one, 1, 5)
     assert books(one) == (5, 5), "6.25 GiB are needed, and Carol computes"
     waits(one, 200)
-    assert one.state.short
+    assert one.state.is_short
     assert not asked(one)
     assert not [*growing.neighbours(one.state, one.config)], "and nobody looks again for that"
 
@@ -615,7 +615,11 @@ def _tell_nobody_of_more(monkeypatch):
 
 def _grow_for_nobody(monkeypatch):
     """Memory is asked for those who needed it and are idle now."""
-    monkeypatch.setattr(growing, "growers", lambda state: sorted(state.short))
+
+    def growers(state):
+        return sorted(key for key, held in state.reservations.items() if held.short)
+
+    monkeypatch.setattr(growing, "growers", growers)
 
 
 def _park_whoever_is_idle(monkeypatch):

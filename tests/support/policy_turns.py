@@ -643,7 +643,7 @@ class FollowingTurns(TakingTurns):
         """Somebody asks for more than is left without turns; then others need less, or more."""
         state = self.world.state
         uuid = gpu(0).uuid
-        lifted = sum(burst for key, burst in state.bursts.items() if key[1] == uuid)
+        lifted = state.gpus[uuid].lifted
         free = max(0, state.gpus[uuid].free + lifted) // GIB
         self.come("abcde"[self.next_pid % 5], 1, free + more, 30, 50, 9, waits=True)
         self.look(16)

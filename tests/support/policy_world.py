@@ -304,7 +304,7 @@ class World:
         assert not grew or event.gpu not in after.out, "it grew on a GPU out of service"
         quota = after.quotas.resolve(event.environment)[0].memory
         most = gpu.gpu.memory if quota is None else min(quota, gpu.gpu.memory)
-        was = held.memory - before.bursts.get(key, 0)
+        was = held.memory - held.lifted
         assert event.memory <= max(most, held.named, was), "it is more than the quota gives"
         mine = [
             lease
@@ -424,7 +424,8 @@ class World:
 
     def somebody_grows(self, before: State, lease: Lease) -> None:
         """A task that computes beside it was measured to use nearly all that it may."""
-        for environment, uuid in before.short:
+        short = (key for key, held in before.reservations.items() if held.short)
+        for environment, uuid in short:
             for name, where in before.claims:
                 other = before.leases[name]
                 used = self.memory.get((other.task.process.pid, uuid), 0)

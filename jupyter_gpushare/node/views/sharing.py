@@ -95,7 +95,7 @@ def _interruption(
 
 def progress_of(state: State, lease: Lease) -> doc.LeaseProgress | None:
     """How far a task is, as it said last; ``None``: it does not say."""
-    told = state.progress.get(lease.id)
+    told = lease.progress
     if told is None:
         return None
     return {"done": told.done, "total": told.total, "seconds": told.seconds}
@@ -104,7 +104,7 @@ def progress_of(state: State, lease: Lease) -> doc.LeaseProgress | None:
 def compute_of(state: State, lease: Lease) -> doc.LeaseCompute | None:
     """The share that a task is counted with; ``None``: it is all that was predicted, or nothing."""
     share = state.given.get(lease.id)
-    known = compute.expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    known = compute.foreseen(state, lease)
     if share is None or known is None or share >= known.share:
         return None
     return {"share": share, "predicted": known.share}

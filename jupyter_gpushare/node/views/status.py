@@ -637,7 +637,7 @@ def quota_document(
         key = (environment, uuid)
         if own := state.reservations.get(key):
             most = wanted(quota, None, books.whole)
-            reserved = (own.full or own.memory) - state.bursts.get(key, 0)
+            reserved = (own.full or own.memory) - own.lifted
             left = max(0, most - reserved)
             gpu = books.gpu
             part: doc.RemainingMemory = {"uuid": uuid, "index": gpu.index, "bytes": left}
@@ -790,7 +790,7 @@ def _gpu(
         "system": books.system,
         "free": max(0, books.free) if books.problem is None and uuid not in state.out else 0,
         "used": reading.used if reading else None,
-        "lifted": sum(burst for key, burst in state.bursts.items() if key[1] == uuid),
+        "lifted": books.lifted,
         "utilisation": reading.utilisation if reading else None,
         "tasks": books.tasks,
         "ranged": ranged,

@@ -53,6 +53,11 @@ def expected_on(state: State, request: Request, gpus: Iterable[GpuUuid]) -> Expe
     return max(known, key=lambda one: (one.share, one.seconds or 0.0))
 
 
+def foreseen(state: State, lease: Lease) -> Expected | None:
+    """What a task is predicted to need where it is."""
+    return expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+
+
 def is_batch(lease: Lease) -> bool:
     """Whether nobody waits for the task at a screen."""
     return lease.request.priority_class is PriorityClass.BATCH
@@ -135,14 +140,14 @@ def work_left(state: State, name: LeaseId) -> float | None:
 
     Where the count of its steps is unknown the predicted time says what is left.
     """
-    told, known = state.progress.get(name), state.promises.get(name)
+    told, known = state.leases[name].progress, state.promises.get(name)
     if told is None:
         return None
     total = told.total if told.total is not None or known is None else known.total
     if total is not None:
         return max(0, total - told.done) * told.seconds
     lease = state.leases[name]
-    expected = expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    expected = foreseen(state, lease)
     if known is None or expected is None or expected.seconds is None:
         return None
     return max(0.0, expected.seconds - told.done * told.seconds)
@@ -150,7 +155,7 @@ def work_left(state: State, name: LeaseId) -> float | None:
 
 def said(state: State, name: LeaseId) -> float | None:
     """GPU-seconds that a task's work takes in all, as it said last; ``None``: it said nothing."""
-    told, left = state.progress.get(name), work_left(state, name)
+    told, left = state.leases[name].progress, work_left(state, name)
     if told is None or left is None:
         return None
     return told.attained + left * max(1, len(state.leases[name].allocations))
@@ -166,8 +171,8 @@ def whole(state: State, name: LeaseId) -> float | None:
     lease, told = state.leases[name], said(state, name)
     gpus = max(1, len(lease.allocations))
     if told is not None:
-        return min(told, (1 + LATE) * state.claimed.get(name, math.inf))
-    known = expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+        return told if lease.claimed is None else min(told, (1 + LATE) * lease.claimed)
+    known = foreseen(state, lease)
     runs_once = lease.task.kind is TaskKind.PROCESS or name in state.promises
     if known is None or not known.sure or known.seconds is None or not runs_once:
         return None
@@ -179,7 +184,8 @@ def remaining(state: State, name: LeaseId, had: float) -> float | None:
 
     Of a task that takes a tenth longer than was known nothing is known any more.
     """
-    if not state.progress and not state.leases[name].request.expected:
+    lease = state.leases[name]
+    if lease.progress is None and not lease.request.expected:
         return None  # quickly
     takes_all = whole(state, name)
     if takes_all is None or had > (1 + LATE) * takes_all:
@@ -198,7 +204,7 @@ def pace(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float
 
     ``sure``: that its floor gives it, whatever it had so far.
     """
-    told, known = state.progress.get(name), state.promises.get(name)
+    told, known = state.leases[name].progress, state.promises.get(name)
     if name not in state.turns or told is None:
         return 1.0  # nobody else computes there, or all do
     is_floor = known is not None and known.is_floor
@@ -213,7 +219,7 @@ def pace(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float
 
 def ends(state: State, name: LeaseId, at: float, *, sure: bool = False) -> float | None:
     """Boot time at which the work of a promise is expected to end; ``None``: nobody knows."""
-    told, left = state.progress.get(name), work_left(state, name)
+    told, left = state.leases[name].progress, work_left(state, name)
     if told is None or left is None:
         return None
     left = max(0.0, left - _since(state, name, told, at))
@@ -225,7 +231,7 @@ def is_late(state: State, name: LeaseId, at: float) -> bool | None:
 
     One that is late is on time again only with a little to spare: it is not said to and fro.
     """
-    told, known = state.progress.get(name), state.promises[name]
+    told, known = state.leases[name].progress, state.promises[name]
     if told is None:
         return None
     was_late = known.state is PromiseState.LATE
@@ -241,7 +247,7 @@ def is_late(state: State, name: LeaseId, at: float) -> bool | None:
 
 def keeps_with(state: State, name: LeaseId, part: float) -> bool:
     """Whether a promise is kept with this part of its GPUs' time (0-1), and no more."""
-    told, known, left = state.progress.get(name), state.promises[name], work_left(state, name)
+    told, known, left = state.leases[name].progress, state.promises[name], work_left(state, name)
     if told is None or part < (known.promise.rate or 0.0) * told.seconds:
         return False
     if known.until is None:
@@ -251,7 +257,7 @@ def keeps_with(state: State, name: LeaseId, part: float) -> bool:
 
 def needs_more(state: State, name: LeaseId, at: float) -> bool:
     """Whether the floor of a promise alone is too little to keep it. Handing over takes time."""
-    told, known = state.progress.get(name), state.promises[name]
+    told, known = state.leases[name].progress, state.promises[name]
     when = ends(state, name, at, sure=True)
     if told is None or name not in state.turns or not known.is_floor:
         return False

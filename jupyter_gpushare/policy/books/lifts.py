@@ -9,8 +9,7 @@ from ..words.config import MIB
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallPhase
 from .copies import replace
-from .state import GpuState, Lease, Reservation, ReservationKey, State
-from .table import Map
+from .state import Lease, ReservationKey, State
 
 #: Lifts are multiples of this; smaller rises are not told.
 STEP: Final = 256 * MIB
@@ -18,26 +17,29 @@ STEP: Final = 256 * MIB
 
 def unlifted(state: State) -> State:
     """The state as if no limit were lifted. Who asks it more than once makes it once."""
-    if not state.bursts:
+    if not state.is_lifted:
         return state
-    reservations: dict[ReservationKey, Reservation] = {}
-    gpus: dict[GpuUuid, GpuState] = {}
-    for key, burst in state.bursts.items():
-        held, books = state.reservations[key], gpus.get(key[1]) or state.gpus[key[1]]
-        reservations[key] = replace(held, memory=Bytes(held.memory - burst))
-        gpus[key[1]] = replace(books, reserved=books.reserved - burst)
+    reservations = {
+        key: replace(held, memory=Bytes(held.memory - held.lifted), lifted=0)
+        for key, held in state.reservations.items()
+        if held.lifted
+    }
+    gpus = {
+        uuid: replace(books, reserved=books.reserved - books.lifted, lifted=0)
+        for uuid, books in state.gpus.items()
+        if books.lifted
+    }
     return replace(
         state,
         reservations=state.reservations.update(reservations),
         gpus=state.gpus.update(gpus),
-        bursts=Map(),
     )
 
 
 def entitled(state: State, key: ReservationKey) -> int:
     """An environment's reservation on a GPU without what is lifted; 0 where it has none."""
     held = state.reservations.get(key)
-    return held.memory - state.bursts.get(key, 0) if held else 0
+    return held.memory - held.lifted if held else 0
 
 
 def part_on(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:

@@ -12,12 +12,12 @@ import math
 from typing import Final
 
 from ..words.model import LeaseId
-from ..words.promises import WHOLE, PromiseState
+from ..words.promises import WHOLE, Meter, PromiseState
 from ..words.turns import TurnPhase
 from . import compute
 from .compute import WINDOW
 from .copies import replace
-from .state import Meter, State
+from .state import State
 
 #: Parts in which a floor is given: six a minute, or a quantum or a step, as `piece` says.
 PIECES: Final = 6
@@ -32,7 +32,7 @@ def floor(state: State, lease: LeaseId) -> float:
 
 
 def _step(state: State, lease: LeaseId) -> float:
-    told = state.progress.get(lease)
+    told = state.leases[lease].progress
     return 0.0 if told is None else min(told.seconds, WINDOW)
 
 
@@ -46,11 +46,11 @@ def piece(state: State, lease: LeaseId, quantum: float) -> float:
 
 def settled(state: State, lease: LeaseId, at: float) -> State:
     """The state in which a task's meter stands as it does at ``at``, before its turn changes."""
-    meter = state.meters.get(lease)
-    if meter is None:
+    known = state.promises.get(lease)
+    if known is None:
         return state
-    now = Meter(at, credit(state, lease, at), used(state, lease, at), meter.beyond)
-    return replace(state, meters=state.meters.set(lease, now))
+    now = Meter(at, credit(state, lease, at), used(state, lease, at), known.meter.beyond)
+    return replace(state, promises=state.promises.set(lease, replace(known, meter=now)))
 
 
 def _phase(state: State, lease: LeaseId) -> TurnPhase:
@@ -60,9 +60,10 @@ def _phase(state: State, lease: LeaseId) -> TurnPhase:
 
 def credit(state: State, lease: LeaseId, at: float) -> float:
     """Seconds of its turn that a task is owed by its floor."""
-    meter, part = state.meters.get(lease), floor(state, lease)
-    if meter is None or not part:
+    part = floor(state, lease)
+    if not part:
         return 0.0
+    meter = state.promises[lease].meter
     phase, lasted = _phase(state, lease), max(0.0, at - meter.at)
     most = max(part * WINDOW, _step(state, lease))
     if phase is TurnPhase.WAITS:
@@ -74,24 +75,26 @@ def credit(state: State, lease: LeaseId, at: float) -> float:
 
 def used(state: State, lease: LeaseId, at: float) -> float:
     """The part of the last minute in which a task had its turn (0-1)."""
-    meter = state.meters[lease]
+    meter = state.promises[lease].meter
     has = 1.0 if _phase(state, lease) is TurnPhase.HOLDS else 0.0
     return has + (meter.used - has) * math.exp(-max(0.0, at - meter.at) / WINDOW)
 
 
 def ripe_at(state: State, lease: LeaseId, quantum: float) -> float:
     """Boot time from which a waiting task goes first by its floor; ``inf``: it has none."""
-    meter, part = state.meters.get(lease), floor(state, lease)
-    if meter is None or not part or _phase(state, lease) is not TurnPhase.WAITS:
+    part = floor(state, lease)
+    if not part or _phase(state, lease) is not TurnPhase.WAITS:
         return math.inf
+    meter = state.promises[lease].meter
     return meter.at + max(0.0, piece(state, lease, quantum) - meter.credit) / part
 
 
 def spent_at(state: State, lease: LeaseId) -> float:
     """Boot time until which a task that has its turn has it by its floor."""
-    meter, part = state.meters.get(lease), floor(state, lease)
-    if meter is None or not part or _phase(state, lease) is not TurnPhase.HOLDS:
+    part = floor(state, lease)
+    if not part or _phase(state, lease) is not TurnPhase.HOLDS:
         return -math.inf
+    meter = state.promises[lease].meter
     return meter.at + meter.credit / (1.0 - part) if part < 1.0 else math.inf
 
 
@@ -108,11 +111,11 @@ def _limit(state: State, lease: LeaseId) -> float:
     known, found = state.promises.get(lease), state.leases[lease]
     if known is None or known.state is not PromiseState.ON_TIME or known.ends is None:
         return 1.0
-    predicted = compute.expected_on(state, found.request, (one.gpu for one in found.allocations))
+    predicted = compute.foreseen(state, found)
     if predicted is None:
         return 1.0
     share = state.given[lease]
-    if any(seen > share for seen in state.seen_use.get(lease, ())) and not known.named:
+    if any(seen > share for seen in found.seen_use) and not known.named:
         return 1.0
     most = max(share, predicted.share) / WHOLE
     return most if compute.keeps_with(state, lease, most) else 1.0
@@ -120,9 +123,10 @@ def _limit(state: State, lease: LeaseId) -> float:
 
 def beyond_at(state: State, lease: LeaseId) -> float:
     """Boot time from which a task that has its turn used more than its share; ``inf``: never."""
-    meter, most = state.meters.get(lease), _limit(state, lease)
-    if meter is None or most >= 1.0 or _phase(state, lease) is not TurnPhase.HOLDS:
+    most = _limit(state, lease)
+    if most >= 1.0 or _phase(state, lease) is not TurnPhase.HOLDS:
         return math.inf
+    meter = state.promises[lease].meter
     if meter.used >= most:
         return meter.at
     return meter.at - WINDOW * math.log((1.0 - most) / (1.0 - meter.used))
@@ -130,8 +134,8 @@ def beyond_at(state: State, lease: LeaseId) -> float:
 
 def back_at(state: State, lease: LeaseId) -> float:
     """Boot time until which a waiting task is behind the others: it used more than its share."""
-    meter, most = state.meters.get(lease), _limit(state, lease)
-    if meter is None or not meter.beyond or most >= 1.0:
+    most = _limit(state, lease)
+    if most >= 1.0 or not (meter := state.promises[lease].meter).beyond:
         return -math.inf
     least = BACK * most
     return meter.at if meter.used <= least else meter.at + WINDOW * math.log(meter.used / least)

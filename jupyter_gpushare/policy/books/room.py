@@ -310,13 +310,13 @@ def rooms_without(
             memory=books.gpu.memory,
             free=books.free + freed[uuid],
             tasks=books.tasks - tasks[uuid],
-            reservation=Bytes(own.memory - state.bursts.get(key, 0)) if own else None,
+            reservation=Bytes(own.memory - own.lifted) if own else None,
             usable=books.problem is None
             and uuid not in state.out
             and not (books.gpu.exclusive and _is_taken(books, tasks[uuid], freed[uuid])),
             named=own.named - named[uuid] if own else 0,
             follows=own is not None and own.following > 0,
-            lifted=state.bursts.get(key, 0) if own and own.following else 0,
+            lifted=own.lifted if own and own.following else 0,
             kind=books.gpu.name,
             left_over=left_over[uuid],
             system=books.system,

@@ -134,9 +134,9 @@ def known(state: State, lease: LeaseId, gpu: GpuUuid) -> Figures | None:
     use beyond its persistent one: what others are promised must not depend on its word.
     """
     told = state.figures.get((lease, gpu))
-    if told is None or state.steps.get(lease, 0) >= KNOWN_AFTER:
-        return told
     found = state.leases[lease]
+    if told is None or (found.steps or 0) >= KNOWN_AFTER:
+        return told
     if found.request.foreknown is None:
         return None
     may = sum(part.memory for part in found.allocations if part.gpu == gpu)
@@ -237,9 +237,9 @@ def squeezed(
     """All shares of a GPU if everybody there who can takes turns, but for one environment."""
     result: list[Share] = []
     for environment, leases in sorted(_claims_on(state, gpu).items()):
-        if environment == without or (environment, gpu) in state.bursts:
-            continue  # what is lifted comes back first
         held = state.reservations[(environment, gpu)]
+        if environment == without or held.lifted:
+            continue  # what is lifted comes back first
         result += _shares_of(state, config, gpu, held, sorted(leases)) or ()
     return tuple(sorted(result, key=lambda share: share.lease))
 

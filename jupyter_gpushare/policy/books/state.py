@@ -49,10 +49,12 @@ FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
 class GpuState:
     """A GPU's books in bytes: ``reserved`` by environments, ``unleased`` measured beyond that.
 
-    ``system`` of the unleased bytes are used by the host's own processes: a screen's, monitoring.
-    ``tasks`` counts the leases with a claim here, without parked ones that only left something
-    behind. ``shared`` is the region that tasks use by turns, with the head-room of their own parts,
-    ``offset``; 0 where no tasks take turns.
+    ``lifted`` of the reserved bytes are above what their environments are entitled to, and
+    ``short`` is what tasks need beyond that and cannot have. ``system`` of the unleased bytes are
+    used by the host's own processes: a screen's, monitoring. ``tasks`` counts the leases with a
+    claim here, without parked ones that only left something behind. ``shared`` is the region that
+    tasks use by turns, with the head-room of their own parts, ``offset``; 0 where no tasks take
+    turns.
     """
 
     gpu: Gpu
@@ -63,6 +65,8 @@ class GpuState:
     shared: int = 0
     offset: int = 0
     system: int = 0
+    lifted: int = 0
+    short: int = 0
 
     @property
     def whole(self) -> Bytes:
@@ -90,6 +94,13 @@ class Lease:
     ``live_limits`` says whether its frameworks' memory limits can change while it runs. ``peaks``
     are the most that it was measured to use on each GPU, where its reservation follows that;
     it has ended ``known_by`` cells or steps since it was first measured to use any.
+
+    ``rests`` is what was seen of a program that may compute nothing (:mod:`..measure.resting`).
+    ``steps`` are those that it had ended when it last told of its memory, and a process
+    ``joined_at`` it last then. ``attained`` are the GPU-seconds that it had without a turn, until
+    then (:func:`.demand.attained`). ``progress`` is how far it is, ``claimed`` the least of the
+    GPU-seconds that it said its work takes in all, and ``seen_use`` the hundredths of a GPU that it
+    was last seen to use.
     """
 
     id: LeaseId
@@ -122,6 +133,13 @@ class Lease:
     outlived: bool = False
     #: Since when another process goes on with it than the one that asked; ``None``: that one does.
     inherited_at: float | None = None
+    rests: Stall | None = None
+    steps: int | None = None
+    joined_at: float | None = None
+    attained: tuple[float, float] | None = None
+    progress: Progress | None = None
+    claimed: float | None = None
+    seen_use: tuple[int, ...] = ()
 
     @property
     def full(self) -> bool:
@@ -188,23 +206,29 @@ class Claim:
 class Reservation:
     """An environment's bytes on one GPU, shared by its ``claims`` there.
 
+    It is entitled to them without those ``lifted``, which its tasks have while nobody else needs
+    them (:mod:`..recall.lifts`). They need ``short`` bytes more, which are not free there.
     ``full`` is set where it takes turns: ``memory`` is then what its tasks keep across their steps,
     and ``full`` is the plain reservation that it has without turns. ``named`` is the sum of the
-    bytes that its tasks named in their requests, and ``following`` counts the tasks whose needs it
-    follows; parked tasks that only left something behind do not count.
+    bytes that its tasks named in their requests, and ``following`` counts the ``tasks`` whose needs
+    it follows; parked tasks that only left something behind do not count.
     """
 
     memory: Bytes
     claims: int
     full: Bytes | None = None
     named: int = 0
+    tasks: int = 0
     following: int = 0
+    lifted: int = 0
+    short: int = 0
 
     def with_task(self, request: Request, count: int) -> Reservation:
         """The same with ``count`` tasks more that asked for this."""
         return replace(
             self,
             named=self.named + count * request.named,
+            tasks=self.tasks + count,
             following=self.following + count * request.follows,
         )
 
@@ -272,19 +296,6 @@ class Rebuild:
     done: frozenset[LeaseId] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Meter:
-    """What a promise is owed of its GPUs' time, in seconds, and the part that its task used lately.
-
-    ``beyond``: it gave its turn back because that is more than its share (:mod:`.meters`).
-    """
-
-    at: float
-    credit: float = 0.0
-    used: float = 0.0
-    beyond: bool = False
-
-
 @dataclass(frozen=True)
 class State:
     """The whole state of a node. An ended lease is kept only while one of its claims drains.
@@ -307,20 +318,15 @@ class State:
     lease_counts: Map[EnvironmentName, int] = Map()
     by_request: Map[tuple[ProcessId, str], LeaseId] = Map()
     by_kernel: Map[tuple[EnvironmentName, str], tuple[LeaseId, ...]] = Map()
+    #: Apart from the leases, as signs of life come by the thousand.
     last_seen: Map[LeaseId, float] = Map()
+    stalled: Map[LeaseId, Stall] = Map()
     resident: Map[ClaimKey, None] = Map()
     draining: Map[ClaimKey, None] = Map()
-    stalled: Map[LeaseId, Stall] = Map()
-    #: What was seen of programs that may compute nothing (:mod:`..measure.resting`).
-    rests: Map[LeaseId, Stall] = Map()
     idle: Map[LeaseId, None] = Map()
-    #: Bytes of each reservation above what its environment is entitled to, while leases are
-    #: lifted; and when that was last taken back on a GPU (:mod:`..recall.lifts`).
-    bursts: Map[ReservationKey, int] = Map()
     lifts: Map[ClaimKey, Lift] = Map()
+    #: When limits were last taken back on a GPU.
     lowered_at: Map[GpuUuid, float] = Map()
-    #: Bytes that tasks need on a GPU beyond what they are entitled to, and that are not free there.
-    short: Map[ReservationKey, int] = Map()
     flags: Map[FlagKey, Flag] = Map()
     #: GPUs out of service, also those that are missing from the node for now.
     out: Map[GpuUuid, OutOfService] = Map()
@@ -346,38 +352,44 @@ class State:
     grants: int = 0
     arrivals: int = 0
     figures: Map[ClaimKey, Figures] = Map()
-    steps: Map[LeaseId, int] = Map()
     #: ``None``: the measurement gave no figure. A task that joined the turns later has no entry
     #: yet.
     measured: Map[ClaimKey, Bytes | None] = Map()
     #: Whether another process of the lease than its task's own was measured there. No entry: not
-    #: known since a process joined, which was at boot time ``joined``.
+    #: known since a process joined.
     others: Map[ClaimKey, bool] = Map()
-    joined: Map[LeaseId, float] = Map()
     shares: Map[ClaimKey, Share] = Map()
     takers: Map[LeaseId, bool] = Map()
     by_lock: Map[LeaseId, None] = Map()
     leaders: Map[LeaseId, ProcessId] = Map()
     lock_took: float = 0.0
     turns: Map[LeaseId, Turn] = Map()
-    #: GPU-seconds that a busy task without a turn had until then (:func:`.demand.attained`).
-    attained: Map[LeaseId, tuple[float, float]] = Map()
-    #: GPU-seconds that the work of a busy task takes in all, by the least that it said of it.
-    claimed: Map[LeaseId, float] = Map()
     left: Map[ClaimKey, float] = Map()
     #: Hundredths of its GPUs' compute that a task was given (:mod:`.compute`); the promises made to
-    #: tasks, how far these are, and hundredths of a GPU that they were last seen to use.
+    #: tasks.
     given: Map[LeaseId, int] = Map()
     promises: Map[LeaseId, Promised] = Map()
-    progress: Map[LeaseId, Progress] = Map()
-    meters: Map[LeaseId, Meter] = Map()
-    seen_use: Map[LeaseId, tuple[int, ...]] = Map()
     #: The recalls: what tasks are asked to give (:mod:`..recall`).
     recalls: Map[RecallKey, Recall] = Map()
     asks: int = 0
     #: Seconds in which tasks moved a GiB out of a GPU or back, the newest counting most; ``None``:
     #: none did.
     pace: float | None = None
+
+    @property
+    def bursts(self) -> dict[ReservationKey, int]:
+        """What is lifted of each reservation, where anything is. O(reservations)."""
+        return {key: held.lifted for key, held in self.reservations.items() if held.lifted}
+
+    @property
+    def is_lifted(self) -> bool:
+        """Whether any reservation is lifted. O(GPUs)."""
+        return any(books.lifted for books in self.gpus.values())
+
+    @property
+    def is_short(self) -> bool:
+        """Whether tasks need more than they have. O(GPUs)."""
+        return any(books.short for books in self.gpus.values())
 
     def gpus_used(self, environment: EnvironmentName) -> int:
         """The GPUs whose time is this environment's: those it holds, without those in turns where

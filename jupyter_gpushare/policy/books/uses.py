@@ -51,7 +51,7 @@ def _parts(state: State, only: Set[LeaseId] | None) -> Iterator[tuple[LeaseId, f
         if key not in oldest or lease.order < state.leases[oldest[key]].order:
             oldest[key] = name
     for key, name in oldest.items():
-        yield name, float(state.reservations[key].memory - state.bursts.get(key, 0))
+        yield name, float(state.reservations[key].memory - state.reservations[key].lifted)
 
 
 def touched(before: State, state: State) -> Set[LeaseId]:
@@ -60,10 +60,7 @@ def touched(before: State, state: State) -> Set[LeaseId]:
     A claim that comes or goes changes its reservation, so claims are compared only of those.
     """
     names = set(_differing(before.turns, state.turns))
-    keys = {
-        *_differing(before.reservations, state.reservations),
-        *_differing(before.bursts, state.bursts),
-    }
+    keys = set(_differing(before.reservations, state.reservations))
     for name, gpu in _differing(before.shares, state.shares):
         lease = state.leases.get(name) or before.leases[name]
         keys.add((lease.environment, gpu))

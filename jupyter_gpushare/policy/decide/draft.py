@@ -65,10 +65,11 @@ class Draft:
         self.at = at
         self.events: list[ev.Event] = []
 
-    def emit(self, event: ev.Event) -> None:
-        """Note an event and go on from the state after it."""
-        self.state = evolve(self.state, event)
-        self.events.append(event)
+    def emit(self, *events: ev.Event) -> None:
+        """Note these events and go on from the state after them."""
+        for event in events:
+            self.state = evolve(self.state, event)
+            self.events.append(event)
 
     def end(
         self,

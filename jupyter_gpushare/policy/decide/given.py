@@ -19,7 +19,7 @@ from ..words.model import (
     RefusalReason,
     Request,
 )
-from ..words.promises import WHOLE, Cause, Expected, Promise, PromiseState, ShareWhy
+from ..words.promises import WHOLE, Cause, Promise, PromiseState, ShareWhy
 from .draft import Draft, Refuse
 
 
@@ -83,9 +83,7 @@ def granted(draft: Draft, name: LeaseId) -> None:
         refuse = infeasible(promise, found)
         who = (draft.at, name, lease.environment)
         draft.emit(ev.PromiseRefused(*who, promise, found.best, refuse.message, found.why))
-    known = compute.expected_on(
-        draft.state, lease.request, (part.gpu for part in lease.allocations)
-    )
+    known = compute.foreseen(draft.state, lease)
     if known is None or known.seconds is None or compute.is_batch(lease):
         return
     share = draft.state.given.get(name, known.share)
@@ -147,7 +145,7 @@ def settle_batch(draft: Draft) -> None:
         (lease, known.share)
         for name, share in state.given.items()
         if compute.is_batch(lease := state.leases[name]) and compute.takes(lease)
-        if (known := _known(draft, lease)) is not None and share < known.share
+        if (known := compute.foreseen(state, lease)) is not None and share < known.share
     ]
     for lease, most in sorted(shrunk, key=lambda pair: pair[0].order):
         now = draft.state.given[lease.id]
@@ -157,10 +155,6 @@ def settle_batch(draft: Draft) -> None:
         )
         if left > 0:
             set_share(draft, lease, min(most, now + left), ShareWhy.RETURNED)
-
-
-def _known(draft: Draft, lease: Lease) -> Expected | None:
-    return compute.expected_on(draft.state, lease.request, (part.gpu for part in lease.allocations))
 
 
 def _predict(draft: Draft, lease: Lease, share: int) -> None:
@@ -175,10 +169,10 @@ def _predict(draft: Draft, lease: Lease, share: int) -> None:
 
 def correct(draft: Draft) -> None:
     """Give tasks what they are measured to use, where the prediction was steadily wrong."""
-    for name, seen in tuple(draft.state.seen_use.items()):
+    for name, now in tuple(draft.state.given.items()):
         lease, known = draft.state.leases[name], draft.state.promises.get(name)
-        now, step = draft.state.given.get(name), draft.config.promise_step
-        if now is None or len(seen) < 3 or (known is not None and known.is_floor):
+        seen, step = lease.seen_use, draft.config.promise_step
+        if len(seen) < 3 or (known is not None and known.is_floor):
             continue
         if min(seen) >= now + step or max(seen) <= now - step:
             share = min(WHOLE, max(1, sorted(seen)[1]))

@@ -101,22 +101,17 @@ def _take_node_out(draft: Draft, command: cmd.TakeNodeOut) -> Decision:
 def _observe(draft: Draft, command: cmd.Observe) -> Decision:
     before = len(draft.events)
     used = lifts.NOTHING_MEASURED
-    if draft.state.bursts:
+    if draft.state.is_lifted:
         # First: what is used beyond a reservation depends on its size.
         used = used_by_environment(draft.state, command.readings, draft.config)
-        for shrunk in lifts.settle(draft.state, used, draft.at, draft.config):
-            draft.emit(shrunk)
+        draft.emit(*lifts.settle(draft.state, used, draft.at, draft.config))
     vitals = dict(command.vitals)
-    for event in observe(draft.state, command.readings, draft.at, draft.config, vitals):
-        draft.emit(event)
+    draft.emit(*observe(draft.state, command.readings, draft.at, draft.config, vitals))
     _follow(draft, command.readings)
-    for lower in tuple(naming.down(draft.state, command.readings, draft.at, draft.config)):
-        draft.emit(lower)
-    if draft.state.seen_use:
-        given.correct(draft)
+    draft.emit(*naming.down(draft.state, command.readings, draft.at, draft.config))
+    given.correct(draft)
     seen_gpus = frozenset(one.uuid for one in command.readings if one.problem is None)
-    for done in tuple(plan.gave(draft.state, draft.config, command.at, seen_gpus)):
-        draft.emit(done)
+    draft.emit(*plan.gave(draft.state, draft.config, command.at, seen_gpus))
     for name in tuple(draft.state.stalled):
         lease = draft.state.leases[name]
         seen = {reading.uuid: reading for reading in command.readings}
@@ -138,8 +133,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
         draft.at = max(draft.at, command.ended)
     if len(draft.events) > before:
         serve(draft)
-    for fixed in tuple(lifts.unanswered(draft.state, draft.at)):
-        draft.emit(fixed)
+    draft.emit(*lifts.unanswered(draft.state, draft.at))
     set_limits(draft, may_lift=draft.state.rebuild is None, used=used)
     return Done()
 
@@ -151,12 +145,9 @@ def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
     if not following.follows_any(draft.state):
         return
     used = used_by_lease(draft.state, readings, draft.config)
-    for seen in tuple(following.peaks(draft.state, used, draft.at, draft.config)):
-        draft.emit(seen)
-    for followed in tuple(following.follow(draft.state, used, draft.at, draft.config)):
-        draft.emit(followed)
-    for told in tuple(following.told(draft.state, used, draft.at)):
-        draft.emit(told)
+    draft.emit(*following.peaks(draft.state, used, draft.at, draft.config))
+    draft.emit(*following.follow(draft.state, used, draft.at, draft.config))
+    draft.emit(*following.told(draft.state, used, draft.at))
 
 
 def _follow_by_turns(draft: Draft, readings: Iterable[GpuReading]) -> None:
@@ -164,10 +155,8 @@ def _follow_by_turns(draft: Draft, readings: Iterable[GpuReading]) -> None:
     regions = {gpu for _lease, gpu in draft.state.shares}
     used = used_by_lease(draft.state, readings, draft.config)
     here = {gpu: sizes for gpu, sizes in used.items() if gpu in regions}
-    for lowered in tuple(arranging.lowered(draft.state, draft.config, here, draft.at)):
-        draft.emit(lowered)
-    for lacking in tuple(arranging.lacking(draft.state, draft.config, sorted(here), draft.at)):
-        draft.emit(lacking)
+    draft.emit(*arranging.lowered(draft.state, draft.config, here, draft.at))
+    draft.emit(*arranging.lacking(draft.state, draft.config, sorted(here), draft.at))
 
 
 def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:
@@ -213,8 +202,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     if rebuild.end_when_due(draft) or batch or links.line(draft.state):
         serve(draft)
     _end_waits(draft)
-    for late in tuple(plan.gave(draft.state, draft.config, draft.at)):
-        draft.emit(late)
+    draft.emit(*plan.gave(draft.state, draft.config, draft.at))
     if plan.deadline(draft.state, draft.config) <= draft.at:
         ask_back(draft)
     if draft.state.lifts:

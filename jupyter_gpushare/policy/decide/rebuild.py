@@ -122,8 +122,7 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
             whose = tuple(sorted({voucher.task.process, *voucher.members}))
             draft.emit(ev.RebuildRefused(at, name, voucher.environment, whose, why))
         return Refuse(RefusalReason.UNKNOWN_LEASE, why)
-    for event in trial.events:
-        draft.emit(event)
+    draft.emit(*trial.events)
     return Grant(name)
 
 
@@ -197,8 +196,7 @@ def _has_again(trial: Draft, command: cmd.Present, before: State) -> str | None:
         if held is not None and held.full is not None:  # as for any newcomer
             trial.emit(arranging.arranged(trial.state, config, trial.at, part.gpu, ()))
     ledger = trial.state
-    for event in _again(ledger, command, config, dict(_beyond(before, command))):
-        trial.emit(event)
+    trial.emit(*_again(ledger, command, config, dict(_beyond(before, command))))
     for part in parts:
         if _fits(trial.state, ledger, command.voucher, part.gpu):
             continue

@@ -30,8 +30,7 @@ def ask_back(draft: Draft) -> None:
     ripe = [o for o in sources.all_offers(draft.state, draft.config) if o.due <= draft.at]
     if not ripe:
         return
-    for asked in tuple(plan.asks(draft.state, draft.config, draft.at, ripe)):
-        draft.emit(asked)
+    draft.emit(*plan.asks(draft.state, draft.config, draft.at, ripe))
     draft.emit(ev.LineLooked(draft.at))
 
 
@@ -199,9 +198,7 @@ def set_limits(
     """Lift limits, or lower them; before a task may use more, it is reserved."""
     adjusted = lifts.adjust(draft.state, draft.config, draft.at, may_lift=may_lift, used=used)
     for told in tuple(adjusted):
-        for grown in lifts.growth(draft.state, told):
-            draft.emit(grown)
-        draft.emit(told)
+        draft.emit(*lifts.growth(draft.state, told), told)
 
 
 def settle_newcomers(draft: Draft) -> None:
@@ -219,8 +216,7 @@ def settle_newcomers(draft: Draft) -> None:
             for followed in tuple(following.again(draft.state, event)):
                 draft.emit(replace(followed, at=draft.at))
             gpus = {part.gpu for part in event.gpus}
-            for told in tuple(following.told(draft.state, gpus, draft.at)):
-                draft.emit(told)
+            draft.emit(*following.told(draft.state, gpus, draft.at))
     if draft.state.rebuild is None and any(
         held.request.follows or held.request.memory_most
         for event in granted

@@ -101,10 +101,8 @@ def _views(draft: Draft, environment: EnvironmentName) -> Iterator[View]:
 def settle_sharing(draft: Draft) -> None:
     """Settle the memory and the turns of tasks that share a GPU by turns."""
     if draft.state.shares:
-        for bound in tuple(arranging.bounds(draft.state, draft.config, draft.at)):
-            draft.emit(bound)
-        for shared in tuple(arranging.settle(draft.state, draft.config, draft.at)):
-            draft.emit(shared)
+        draft.emit(*arranging.bounds(draft.state, draft.config, draft.at))
+        draft.emit(*arranging.settle(draft.state, draft.config, draft.at))
     while (event := order.next_event(draft.state, draft.config, draft.at)) is not None:
         draft.emit(event)
 

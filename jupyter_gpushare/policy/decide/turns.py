@@ -29,7 +29,7 @@ def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Dec
             _member_joins_turns(draft, lease, command.process, alone=command.alone)
         return Done(lease.id)
     told = tuple(shares.bounded(state, lease.id, command.figures))
-    known = state.steps.get(lease.id)
+    known = lease.steps
     newly_known = (known or 0) < shares.KNOWN_AFTER <= command.steps
     if known and lease.request.follows and known < shares.MOST_STEPS:
         newly_known |= command.steps >= 2 * known

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.index import drop, lease_of
-from ..books.state import (
-    State,
-)
+from ..books.index import lease_of
+from ..books.state import State
 from ..words import events as ev
 from ..words.model import (
     ClaimPhase,
@@ -17,13 +15,12 @@ from ..words.model import (
 from . import lifts, recalls, shares
 from .registry import evolves
 from .steps import (
-    books_of,
     changed,
     claim_phase,
     forget_lease,
     in_line,
-    put_books,
     put_lease,
+    reserve,
     uses,
 )
 
@@ -43,11 +40,9 @@ def _residue_found(state: State, event: ev.ResidueFound) -> State:
 @evolves(ev.ReservationResized)
 def _reservation_resized(state: State, event: ev.ReservationResized) -> State:
     key = (event.environment, event.gpu)
-    held, books = state.reservations[key], books_of(state, event.gpu)
-    state = put_books(state, replace(books, reserved=books.reserved - held.memory + event.memory))
-    resized = replace(held, memory=event.memory)
-    state = replace(state, reservations=state.reservations.set(key, resized))
-    return lifts.resized(state, key, held.memory)
+    held = state.reservations[key]
+    lifted = max(0, event.memory - (held.memory - held.lifted))
+    return lifts.lifted(state, key, replace(held, memory=event.memory, lifted=lifted))
 
 
 @evolves(ev.ClaimMoved)
@@ -58,21 +53,11 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     lease = lease_of(state, event.lease)
     state = lifts.forget(state, event.lease, event.gpu)
     state = replace(state, claims=state.claims.delete((event.lease, event.gpu)))
-    books = books_of(state, event.gpu)
     key = (lease.environment, event.gpu)
-    held = state.reservations[key]
-    tasks = books.tasks - lease.is_task
-    if held.claims > 1:
-        state = put_books(state, replace(books, tasks=tasks))
-        kept = replace(held, claims=held.claims - 1).with_task(lease.request, -lease.is_task)
-        state = replace(state, reservations=state.reservations.set(key, kept))
-    else:
-        reserved = books.reserved - held.memory
-        state = put_books(state, replace(books, tasks=tasks, reserved=reserved))
-        reservations, short = state.reservations.delete(key), drop(state.short, key)
-        state = replace(state, reservations=reservations, short=short)
-        state = lifts.forget_reservation(state, key)
-    state = uses(state, lease.environment, event.at, -(held.claims == 1))
+    held = state.reservations[key].with_task(lease.request, -lease.is_task)
+    held = replace(held, claims=held.claims - 1)
+    state = reserve(state, key, held if held.claims else None)
+    state = uses(state, lease.environment, event.at, -(not held.claims))
     state = shares.forget(state, lease.id, event.gpu)
     if lease.phase is LeasePhase.PARKED:
         left = tuple(part for part in lease.allocations if part.gpu != event.gpu)

@@ -7,16 +7,7 @@ from typing import Any, Final
 from ..books.copies import replace
 from ..books.index import drop, lease_of, with_id, without_id
 from ..books.queue import Waiting
-from ..books.state import (
-    Claim,
-    ClaimKey,
-    GpuState,
-    Lease,
-    Reservation,
-    ReservationKey,
-    Stall,
-    State,
-)
+from ..books.state import Claim, Lease, Reservation, Stall, State
 from ..books.table import Map
 from ..words import events as ev
 from ..words.model import (
@@ -33,7 +24,6 @@ from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
 from . import lifts, promises, recalls, shares, turns
 from .registry import evolves
 from .steps import (
-    books_of,
     changed,
     charge,
     claim_phase,
@@ -41,6 +31,8 @@ from .steps import (
     forget_lease,
     in_line,
     put_lease,
+    reserve,
+    seen_at,
     uses,
 )
 
@@ -141,6 +133,7 @@ def _line_looked(state: State, event: ev.LineLooked) -> State:
 
 @evolves(ev.LeaseParked)
 def _lease_parked(state: State, event: ev.LeaseParked) -> State:
+    state = turns.remember(state, event.lease, event.at)
     before = lease_of(state, event.lease)
     deeper = before.has_residue
     phase = LeasePhase.PARKED
@@ -159,8 +152,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         ),
         **_ANEW,
     )
-    state = _paced(state, event.memory, event.seconds)
-    state = put_lease(turns.remember(state, lease.id, event.at), before, lease)
+    state = put_lease(_paced(state, event.memory, event.seconds), before, lease)
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     if lease.id in state.given and lease.id not in state.promises:
         state = replace(state, given=state.given.delete(lease.id))
@@ -234,45 +226,38 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     )
     state = recalls.forget(put_lease(state, before, lease), lease.id)
     opened = 0
-    claims: dict[ClaimKey, Claim] = {}
-    reservations: dict[ReservationKey, Reservation] = {}
-    gpus: dict[GpuUuid, GpuState] = {}
     sizes = {part.gpu: part.memory for part in (*event.gpus, *event.reserved)}
     for part in event.gpus:  # each on another GPU
-        books = books_of(state, part.gpu)
-        key = (event.environment, part.gpu)
-        old = state.reservations.get(key, Reservation(Bytes(0), 0))
-        size = max(sizes[part.gpu], old.memory)
-        grown = size - old.memory
+        state = lifts.forget(state, event.lease, part.gpu)
+        opened += (event.environment, part.gpu) not in state.reservations
         # A parked task that left something here has a claim already.
         more = (event.lease, part.gpu) not in state.claims
-        held = replace(old, memory=Bytes(size), claims=old.claims + more, full=None)
-        reservations[key] = held.with_task(before.request, more)
-        gpus[part.gpu] = replace(books, reserved=books.reserved + grown, tasks=books.tasks + more)
         if more:
-            claims[(event.lease, part.gpu)] = Claim(ClaimPhase.RESERVED, event.at)
-        opened += not old.claims
-    earlier = state.reservations
+            claim = Claim(ClaimPhase.RESERVED, event.at)
+            state = replace(state, claims=state.claims.set((event.lease, part.gpu), claim))
+        state = _reserved(state, lease, part.gpu, sizes[part.gpu], more)
     state = replace(
         state,
-        claims=state.claims.update(claims),
-        reservations=state.reservations.update(reservations),
-        gpus=state.gpus.update(gpus),
         queue=state.queue.remove(lease.id),
         grants=state.grants + 1,
-        last_seen=state.last_seen.set(
-            lease.id, max(event.at, state.last_seen.get(lease.id, event.at))
-        ),
+        last_seen=seen_at(state, lease.id, event.at),
     )
     if lease.request.expected or lease.id in state.given:
         state = promises.granted(state, lease)
     state = shares.name_figures(state, lease)
-    for part in event.gpus:
-        key = (event.environment, part.gpu)
-        state = lifts.forget(state, event.lease, part.gpu)
-        if key in earlier:
-            state = lifts.granted(state, key, earlier[key].memory, sizes[part.gpu])
     return uses(state, event.environment, event.at, opened)
+
+
+def _reserved(state: State, lease: Lease, gpu: GpuUuid, size: Bytes, more: int) -> State:
+    """The state with at least ``size`` bytes reserved on a GPU, where ``more`` tasks are now."""
+    key = (lease.environment, gpu)
+    held = state.reservations.get(key, Reservation(Bytes(0), 0)).with_task(lease.request, more)
+    grown = Bytes(max(size, held.memory))
+    grown_held = replace(held, memory=grown, claims=held.claims + more, full=None)
+    if not held.lifted:
+        return reserve(state, key, grown_held)
+    lifted = grown - max(held.memory - held.lifted, size)
+    return lifts.lifted(state, key, replace(grown_held, lifted=lifted))
 
 
 @evolves(ev.MemberJoined)
@@ -281,14 +266,14 @@ def _member_joined(state: State, event: ev.MemberJoined) -> State:
     if event.process in lease.members:
         return state
     workers = lease.workers | ({event.process} if event.worker else set())
-    lease = replace(lease, members=lease.members | {event.process}, workers=workers)
+    members = lease.members | {event.process}
+    lease = replace(lease, members=members, workers=workers, joined_at=event.at)
     others = state.others
     for part in lease.allocations:
         others = drop(others, (lease.id, part.gpu))
     return replace(
         state,
         others=others,
-        joined=state.joined.set(lease.id, event.at),
         leases=state.leases.set(lease.id, lease),
         by_process=with_id(state.by_process, event.process, lease.id),
     )
@@ -322,12 +307,12 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
         changed_at=event.at,
         worked_at=None,
         stalled=False,
+        rests=None,
         ability=None,
         inherited_at=event.at,
     )
-    last_seen = state.last_seen.set(lease.id, max(event.at, state.last_seen[lease.id]))
-    stalled, rests = drop(state.stalled, lease.id), drop(state.rests, lease.id)
-    state = replace(state, last_seen=last_seen, stalled=stalled, rests=rests)
+    last_seen, stalled = seen_at(state, lease.id, event.at), drop(state.stalled, lease.id)
+    state = replace(state, last_seen=last_seen, stalled=stalled)
     return put_lease(state, before, lease)
 
 
@@ -351,26 +336,17 @@ def _not_found(state: State, lease: Lease) -> State:
 
 @evolves(ev.HeartbeatSeen)
 def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
-    seen = max(event.at, state.last_seen.get(event.lease, event.at))
-    state = replace(state, last_seen=state.last_seen.set(event.lease, seen))
-    if event.lease in state.stalled:
-        lease = replace(lease_of(state, event.lease), stalled=False)
-        state = replace(
-            state,
-            leases=state.leases.set(lease.id, lease),
-            stalled=state.stalled.delete(lease.id),
-        )
-    return state
+    state = replace(state, last_seen=seen_at(state, event.lease, event.at))
+    if event.lease not in state.stalled:
+        return state
+    state = replace(state, stalled=state.stalled.delete(event.lease))
+    return changed(state, event.lease, stalled=False)
 
 
 @evolves(ev.HeartbeatLost)
 def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
-    lease = replace(lease_of(state, event.lease), stalled=True)
-    return replace(
-        state,
-        leases=state.leases.set(lease.id, lease),
-        stalled=state.stalled.set(lease.id, Stall()),
-    )
+    state = replace(state, stalled=state.stalled.set(event.lease, Stall()))
+    return changed(state, event.lease, stalled=True)
 
 
 @evolves(ev.StallLooked)
@@ -383,16 +359,15 @@ def _stall_looked(state: State, event: ev.StallLooked) -> State:
 
 @evolves(ev.RestLooked)
 def _rest_looked(state: State, event: ev.RestLooked) -> State:
-    seen = Stall(event.since, event.cpu, event.at)
-    return replace(state, rests=state.rests.set(event.lease, seen))
+    return changed(state, event.lease, rests=Stall(event.since, event.cpu, event.at))
 
 
 @evolves(ev.Rested)
 def _rested(state: State, event: ev.Rested) -> State:
     """A program that rests has ended nothing: its service and its steps count on."""
+    state = turns.remember(state, event.lease, event.at)
     before = lease_of(state, event.lease)
-    lease = replace(before, activity=event.activity, changed_at=event.at)
-    return put_lease(turns.remember(state, before.id, event.at), before, lease)
+    return put_lease(state, before, replace(before, activity=event.activity, changed_at=event.at))
 
 
 @evolves(ev.StallActed)
@@ -424,9 +399,11 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         changed_at=event.at,
         worked_at=None,
         known_by=before.known_by + (ended and bool(before.peaks)),
+        attained=None,
+        **promises.CELL_OVER,
     )
     state = put_lease(recalls.forget(state, lease.id), before, lease)
-    return turns.begins_anew(promises.cell_over(state, lease.id), lease.id)
+    return turns.begins_anew(state, lease)
 
 
 @evolves(ev.LeaseEnded)
@@ -440,20 +417,22 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         stalled=False,
         parked=None,
         end_reason=event.reason,
+        attained=None,
+        seen_use=(),
         **_ANEW,
+        **promises.CELL_OVER,
     )
     state = _not_found(put_lease(state, before, lease), lease)
+    state = replace(state, queue=state.queue.remove(lease.id))
+    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     state = replace(
         state,
+        takers=drop(state.takers, lease.id),
+        by_lock=drop(state.by_lock, lease.id),
+        leaders=drop(state.leaders, lease.id),
         last_seen=drop(state.last_seen, lease.id),
         stalled=drop(state.stalled, lease.id),
-        rests=drop(state.rests, lease.id),
-        queue=state.queue.remove(lease.id),
     )
-    state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
-    takers, attained = drop(state.takers, lease.id), drop(state.attained, lease.id)
-    by_lock, leaders = drop(state.by_lock, lease.id), drop(state.leaders, lease.id)
-    state = replace(state, takers=takers, by_lock=by_lock, leaders=leaders, attained=attained)
     state = promises.ended(state, lease.id)
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from ..books.copies import replace
 from ..books.index import drop, lease_of
 from ..books.lifts import agrees, answers, followers_on, lifted_by, lifted_on
-from ..books.state import Lease, Lift, ReservationKey, State
+from ..books.state import Lease, Lift, Reservation, ReservationKey, State
 from ..words import events as ev
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from ..words.recalls import Give, RecallKey, RecallPhase
 from . import recalls
 from .registry import evolves
-from .steps import books_of, changed, put_books
+from .steps import changed, reserve
 
 
 @evolves(ev.LimitTold)
@@ -22,7 +22,8 @@ def told(state: State, event: ev.LimitTold) -> State:
         key = (event.lease, part.gpu)
         before = state.lifts.get(key)
         state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
-        burst, extra = state.bursts.get((lease.environment, part.gpu), 0), lifted_by(state, *key)
+        burst = state.reservations[(lease.environment, part.gpu)].lifted
+        extra = lifted_by(state, *key)
         plain = replace(state.claims[key], told=None if extra else event.at, agreed=None)
         state = replace(state, claims=state.claims.set(key, plain))
         recall = RecallKey(event.lease, Give.LIFT, part.gpu)
@@ -52,16 +53,14 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     tells them.
     """
     key = (event.environment, event.gpu)
-    held, books = state.reservations[key], books_of(state, event.gpu)
+    held = state.reservations[key]
     if held.full is not None:  # it takes turns: that is what it has without them
-        held = replace(held, full=event.reserved)
-        state = replace(state, reservations=state.reservations.set(key, held))
+        state = reserve(state, key, replace(held, full=event.reserved))
         for lease in followers_on(state, key):
             state = changed(state, lease.id, allocations=_with(lease, event.gpu, event.memory))
         return state
-    state = put_books(state, replace(books, reserved=books.reserved - held.memory + event.reserved))
-    held = replace(held, memory=event.reserved)
-    state = replace(state, reservations=state.reservations.set(key, held))
+    lifted = event.reserved - event.memory
+    state = reserve(state, key, replace(held, memory=event.reserved, lifted=lifted))
     for name, peak in event.peaks:
         lease = lease_of(state, name)
         peaks = {part.gpu: part for part in lease.peaks}
@@ -69,9 +68,6 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
             peaks[event.gpu] = Allocation(event.gpu, peak)
         known_by = max(1, lease.known_by)
         state = changed(state, name, peaks=tuple(peaks.values()), known_by=known_by)
-    burst = event.reserved - event.memory
-    bursts = state.bursts.set(key, burst) if burst else drop(state.bursts, key)
-    state = replace(state, bursts=bursts)
     for lease in followers_on(state, key):
         state = _entitled(state, lease, event.gpu, event.memory, event.at)
     return state
@@ -81,8 +77,7 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
 def short_of_memory(state: State, event: ev.ShortOfMemory) -> State:
     """The state after tasks were measured to need more than is left on their GPU, or no more."""
     key = (event.environment, event.gpu)
-    short = state.short.set(key, event.memory) if event.memory else drop(state.short, key)
-    return replace(state, short=short)
+    return reserve(state, key, replace(state.reservations[key], short=event.memory))
 
 
 def _entitled(state: State, lease: Lease, gpu: GpuUuid, memory: Bytes, at: float) -> State:
@@ -117,30 +112,14 @@ def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     return state
 
 
-def resized(state: State, key: ReservationKey, before: int) -> State:
-    """The lifted part of a reservation, after its size has changed from ``before`` bytes."""
-    entitlement = before - state.bursts.get(key, 0)
-    return _put(state, key, max(0, state.reservations[key].memory - entitlement))
-
-
-def granted(state: State, key: ReservationKey, before: int, memory: int) -> State:
-    """The same after another lease was granted ``memory`` bytes of it."""
-    if key not in state.bursts:
-        return state
-    entitlement = max(before - state.bursts[key], memory)
-    return _put(state, key, state.reservations[key].memory - entitlement)
-
-
-def _put(state: State, key: ReservationKey, burst: int) -> State:
-    if burst:
-        state = replace(state, bursts=state.bursts.set(key, burst))
-    else:
-        state = forget_reservation(state, key)
+def lifted(state: State, key: ReservationKey, held: Reservation) -> State:
+    """The state with a reservation of which another part is lifted now."""
+    state = reserve(state, key, held)
     for lease in lifted_on(state, key):
         recall = RecallKey(lease.id, Give.LIFT, key[1])
-        if not burst and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
+        if not held.lifted and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
             state = forget(state, lease.id, key[1])
-        elif lifted_by(state, lease.id, key[1]) >= burst:  # this step is done
+        elif lifted_by(state, lease.id, key[1]) >= held.lifted:  # this step is done
             state = replace(state, recalls=drop(state.recalls, recall))
     return state
 
@@ -151,7 +130,7 @@ def parked(state: State, lease: Lease) -> State:
     Its lifted limit counts as on its way back from now on.
     """
     for part in lease.allocations:
-        if (lease.environment, part.gpu) not in state.bursts:
+        if not state.reservations[(lease.environment, part.gpu)].lifted:
             state = forget(state, lease.id, part.gpu)
     return state
 
@@ -162,8 +141,3 @@ def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
         return state
     recalls = drop(state.recalls, RecallKey(lease, Give.LIFT, gpu))
     return replace(state, lifts=state.lifts.delete((lease, gpu)), recalls=recalls)
-
-
-def forget_reservation(state: State, key: ReservationKey) -> State:
-    """Nothing is reserved there any more."""
-    return replace(state, bursts=state.bursts.delete(key)) if key in state.bursts else state

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from ..books import compute, meters
 from ..books.copies import replace
 from ..books.demand import attained
 from ..books.index import drop
-from ..books.state import Lease, Meter, State
+from ..books.state import Lease, State
 from ..words import events as ev
 from ..words.model import LeaseId, LeasePhase, Request, TaskKind
 from ..words.moves import move
-from ..words.promises import PROMISE_MOVES, Expected, Progress, Promised
+from ..words.promises import PROMISE_MOVES, Meter, Progress, Promised
 from .registry import evolves
+from .steps import changed
 
+#: A cell has ended: what its task told of its steps tells nothing of the next one.
+CELL_OVER: Final[dict[str, Any]] = dict.fromkeys(("progress", "claimed"))
 #: So many measurements of what a task uses are kept.
 SEEN: Final = 3
 
@@ -24,24 +27,20 @@ def granted(state: State, lease: Lease) -> State:
 
     What a promise claims stays, where its task moved in the midst of its work.
     """
-    known = expected_of(state, lease)
+    known = compute.foreseen(state, lease)
     kept = state.given.get(lease.id, 0) if lease.id in state.promises else 0
     share = max(kept, 0 if known is None else known.share)
     given = state.given.set(lease.id, share) if share else drop(state.given, lease.id)
     return replace(state, given=given)
 
 
-def expected_of(state: State, lease: Lease) -> Expected | None:
-    """What a task is predicted to need where it is."""
-    return compute.expected_on(state, lease.request, (part.gpu for part in lease.allocations))
-
-
 def ended(state: State, lease: LeaseId) -> State:
     """It has no right to any GPU any more."""
-    state = cell_over(state, lease)
-    promises, given = drop(state.promises, lease), drop(state.given, lease)
-    own, seen = drop(state.meters, lease), drop(state.seen_use, lease)
-    return replace(state, promises=promises, given=given, meters=own, seen_use=seen)
+    return replace(
+        state,
+        promises=drop(state.promises, lease),
+        given=drop(state.given, lease),
+    )
 
 
 def parked(lease: Lease, held: float, *, at_work: bool) -> Request:
@@ -55,25 +54,16 @@ def parked(lease: Lease, held: float, *, at_work: bool) -> Request:
     return replace(request, expected=(), promise=None)
 
 
-def cell_over(state: State, lease: LeaseId) -> State:
-    """A cell has ended: what it told of its steps tells nothing of the next one."""
-    return replace(work_over(state, lease), claimed=drop(state.claimed, lease))
-
-
-def work_over(state: State, lease: LeaseId) -> State:
-    """Work in a cell has ended or begins: its steps are counted anew."""
-    return replace(state, progress=drop(state.progress, lease))
-
-
 @evolves(ev.PromiseMade)
 def _made(state: State, event: ev.PromiseMade) -> State:
     had = attained(state, event.lease, event.at)
-    made = Promised(event.promise, event.named, event.at, event.total, attained=had)
+    made = Promised(
+        event.promise, event.named, event.at, Meter(event.at), event.total, attained=had
+    )
     return replace(
-        work_over(state, event.lease),
+        changed(state, event.lease, progress=None),  # its steps are counted anew
         promises=state.promises.set(event.lease, made),
         given=state.given.set(event.lease, event.share),
-        meters=state.meters.set(event.lease, Meter(event.at)),
     )
 
 
@@ -95,11 +85,11 @@ def _moved(state: State, event: ev.PromiseMoved) -> State:
 
 @evolves(ev.PromiseEnded)
 def _ended(state: State, event: ev.PromiseEnded) -> State:
+    state = changed(state, event.lease, progress=None)
     known, lease = state.promises[event.lease], state.leases[event.lease]
     if event.state is not known.state:
         move(PROMISE_MOVES, known.state, event.state, f"promise to {event.lease}")
-    promises, own = state.promises.delete(event.lease), drop(state.meters, event.lease)
-    state = replace(work_over(state, event.lease), promises=promises, meters=own)
+    state = replace(state, promises=state.promises.delete(event.lease))
     if not event.named:
         return state
     if lease.request.promise is not None:  # it does not begin again when the task resumes
@@ -114,7 +104,7 @@ def _foreseen(state: State, event: ev.TaskForeseen) -> State:
     lease = state.leases[event.lease]
     lease = replace(lease, request=replace(lease.request, expected=event.expected))
     state = replace(state, leases=state.leases.set(lease.id, lease))
-    known, promised = expected_of(state, lease), state.promises.get(lease.id)
+    known, promised = compute.foreseen(state, lease), state.promises.get(lease.id)
     if known is None or lease.phase is not LeasePhase.HELD or (promised and promised.is_floor):
         return state
     return replace(state, given=state.given.set(lease.id, known.share))
@@ -123,11 +113,8 @@ def _foreseen(state: State, event: ev.TaskForeseen) -> State:
 @evolves(ev.ShareSet)
 def _share_set(state: State, event: ev.ShareSet) -> State:
     state = meters.settled(state, event.lease, event.at)
-    state = replace(
-        state,
-        given=state.given.set(event.lease, event.share),
-        seen_use=drop(state.seen_use, event.lease),
-    )
+    state = replace(state, given=state.given.set(event.lease, event.share))
+    state = changed(state, event.lease, seen_use=())
     return _reckoned(state, event.lease, event.at)
 
 
@@ -144,7 +131,7 @@ def _reckoned(state: State, lease: LeaseId, at: float) -> State:
 def _progress(state: State, event: ev.ProgressSeen) -> State:
     """What it had of the time between two reports counts the more, the longer that was."""
     state = meters.settled(state, event.lease, event.at)
-    before, known = state.progress.get(event.lease), state.promises.get(event.lease)
+    before, known = state.leases[event.lease].progress, state.promises.get(event.lease)
     had, got = attained(state, event.lease, event.at), 1.0
     if before is not None:
         part = _part(state, event, had - before.attained, event.at - before.at)
@@ -152,10 +139,11 @@ def _progress(state: State, event: ev.ProgressSeen) -> State:
     elif known is not None:
         got = _part(state, event, had - known.attained, event.at - known.since)
     now = Progress(event.at, event.done, event.total, event.seconds, got, had)
-    state = replace(state, progress=state.progress.set(event.lease, now))
+    state = changed(state, event.lease, progress=now)
     if (takes := compute.said(state, event.lease)) is not None:
-        least = min(takes, state.claimed.get(event.lease, takes))
-        state = replace(state, claimed=state.claimed.set(event.lease, least))
+        claimed = state.leases[event.lease].claimed
+        least = takes if claimed is None else min(takes, claimed)
+        state = changed(state, event.lease, claimed=least)
     return _reckoned(state, event.lease, event.at)
 
 
@@ -167,5 +155,5 @@ def _part(state: State, event: ev.ProgressSeen, had: float, lasted: float) -> fl
 
 @evolves(ev.UseSeen)
 def _use_seen(state: State, event: ev.UseSeen) -> State:
-    seen = (*state.seen_use.get(event.lease, ()), event.share)[-SEEN:]
-    return replace(state, seen_use=state.seen_use.set(event.lease, seen))
+    seen = (*state.leases[event.lease].seen_use, event.share)[-SEEN:]
+    return changed(state, event.lease, seen_use=seen)

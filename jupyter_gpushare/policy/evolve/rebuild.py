@@ -14,7 +14,7 @@ from ..books.table import Map
 from ..words import events as ev
 from ..words.moves import InvariantBroken
 from .registry import evolves
-from .steps import books_of, put_books
+from .steps import reserve
 
 
 @evolves(ev.RebuildBegun)
@@ -58,14 +58,11 @@ def _books_restored(state: State, event: ev.BooksRestored) -> State:
         accounts=Map(accounts),
         pace=event.pace,
     )
+    lifted = {(environment, gpu): burst for environment, gpu, burst in event.bursts}
     for environment, gpu, size in event.reservations:
-        held = state.reservations[(environment, gpu)]
-        books = books_of(state, gpu)
-        state = put_books(state, replace(books, reserved=books.reserved - held.memory + size))
-        resized = replace(held, memory=size)
-        state = replace(state, reservations=state.reservations.set((environment, gpu), resized))
-    bursts = {(environment, gpu): burst for environment, gpu, burst in event.bursts}
-    state = replace(state, bursts=Map(bursts))
+        whose = (environment, gpu)
+        held = replace(state.reservations[whose], memory=size, lifted=lifted.get(whose, 0))
+        state = reserve(state, whose, held)
     for environment, account in accounts.items():
         key = account.charge - math.log2(state.quotas.resolve(environment)[0].weight)
         state = replace(state, queue=state.queue.charge(environment, key))

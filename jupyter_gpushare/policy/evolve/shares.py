@@ -10,16 +10,13 @@ from ..words.model import Bytes, EnvironmentName, GpuUuid, LeaseId
 from ..words.moves import InvariantBroken
 from ..words.turns import Figures
 from .registry import evolves
+from .steps import put_books, reserve
 
 
 @evolves(ev.GpuShared)
 def arrange(state: State, event: ev.GpuShared) -> State:
     """The books after everybody on a GPU is counted as the event says."""
     gpu = event.gpu
-    reservations = dict(state.reservations.items())
-    for key, held in state.reservations.items():
-        if key[1] == gpu and held.full is not None:
-            reservations[key] = replace(held, memory=held.full, full=None)
     shares = {key: share for key, share in state.shares.items() if key[1] != gpu}
     kept: dict[EnvironmentName, int] = {}
     for share in event.shares:
@@ -28,27 +25,24 @@ def arrange(state: State, event: ev.GpuShared) -> State:
             raise InvariantBroken(f"{share.lease} shares {gpu} and has no claim there")
         shares[(share.lease, gpu)] = share
         kept[lease.environment] = kept.get(lease.environment, 0) + share.persistent
-    for environment, persistent in kept.items():
-        held = reservations[(environment, gpu)]
-        taken = replace(held, memory=Bytes(persistent), full=held.memory)
-        reservations[(environment, gpu)] = taken
-    short = state.short
-    for key in state.short:
-        if key[1] == gpu and key[0] not in kept:
-            short = short.delete(key)  # it has its plain reservation
-    state = replace(state, reservations=Map(reservations), shares=Map(shares), short=short)
+    state = replace(state, shares=Map(shares))
+    for key, held in state.reservations.items():
+        if key[1] != gpu:
+            continue
+        plain = held.memory if held.full is None else held.full
+        now = replace(held, memory=plain, full=None, short=0)
+        if key[0] in kept:
+            now = replace(held, memory=Bytes(kept[key[0]]), full=plain)
+        state = reserve(state, key, now)
     return tally(state, gpu, event.offset)
 
 
 def tally(state: State, gpu: GpuUuid, offset: int) -> State:
-    """Add up what is promised on a GPU; the first task there needs no head-room before its part."""
-    books = state.gpus[gpu]
-    reserved = sum(held.memory for key, held in state.reservations.items() if key[1] == gpu)
+    """The region that tasks share on a GPU; the first one there needs no head-room."""
     steps = [share.temporary for key, share in state.shares.items() if key[1] == gpu]
     offset = offset if len(steps) > 1 else 0
     region = max(steps, default=0) + offset
-    books = replace(books, reserved=reserved, shared=region, offset=offset)
-    return replace(state, gpus=state.gpus.set(gpu, books))
+    return put_books(state, replace(state.gpus[gpu], shared=region, offset=offset))
 
 
 def name_figures(state: State, lease: Lease) -> State:
@@ -79,6 +73,5 @@ def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
     held = state.reservations.get((environment, gpu))
     if held is not None:
         left = replace(held, memory=Bytes(held.memory - share.persistent))
-        reservations = state.reservations.set((environment, gpu), left)
-        state = replace(state, reservations=reservations)
+        state = reserve(state, (environment, gpu), left)
     return tally(state, gpu, state.gpus[gpu].offset)

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from ..books.copies import replace
 from ..books.index import drop, lease_of, without_id
 from ..books.queue import Account
-from ..books.state import (
-    GpuState,
-    Lease,
-    State,
-)
+from ..books.state import GpuState, Lease, Reservation, ReservationKey, State
 from ..books.table import Map
 from ..words.model import (
+    Bytes,
     ClaimPhase,
     EnvironmentName,
     GpuUuid,
     LeaseId,
 )
 from ..words.moves import CLAIM_MOVES, InvariantBroken, move
+
+_NOTHING: Final = Reservation(Bytes(0), 0)
 
 
 def changed(state: State, name: LeaseId, **parts: Any) -> State:
@@ -39,16 +38,16 @@ def put_lease(state: State, before: Lease, lease: Lease) -> State:
         idle=index.set(lease.id, None) if lease.can_give else drop(index, lease.id),
     )
     change = lease.is_task - before.is_task
-    if change:
-        for part in before.allocations:
-            if (lease.id, part.gpu) not in state.claims:
-                continue
-            books = books_of(state, part.gpu)
-            state = put_books(state, replace(books, tasks=books.tasks + change))
+    for part in before.allocations if change else ():
+        if (lease.id, part.gpu) in state.claims:
             key = (lease.environment, part.gpu)
-            held = state.reservations[key].with_task(lease.request, change)
-            state = replace(state, reservations=state.reservations.set(key, held))
+            state = reserve(state, key, state.reservations[key].with_task(lease.request, change))
     return state
+
+
+def seen_at(state: State, lease: LeaseId, at: float) -> Map[LeaseId, float]:
+    """When each task gave its last sign of life, of which this one gives one ``at`` then."""
+    return state.last_seen.set(lease, max(at, state.last_seen.get(lease, at)))
 
 
 def counted(state: State, who: EnvironmentName, more: int) -> Map[EnvironmentName, int]:
@@ -65,8 +64,6 @@ def forget_lease(state: State, lease: Lease) -> State:
         leases=state.leases.delete(lease.id),
         by_process=by_process,
         lease_counts=counted(state, lease.environment, -1),
-        steps=drop(state.steps, lease.id),
-        joined=drop(state.joined, lease.id),
     )
 
 
@@ -98,6 +95,25 @@ def books_of(state: State, gpu: GpuUuid) -> GpuState:
 
 def put_books(state: State, gpu: GpuState) -> State:
     return replace(state, gpus=state.gpus.set(gpu.gpu.uuid, gpu))
+
+
+def reserve(state: State, key: ReservationKey, held: Reservation | None) -> State:
+    """The state with this reservation, which the GPU's sums follow; ``None``: there is none."""
+    before, books = state.reservations.get(key, _NOTHING), books_of(state, key[1])
+    now = held or _NOTHING
+    books = replace(
+        books,
+        reserved=books.reserved + now.memory - before.memory,
+        tasks=books.tasks + now.tasks - before.tasks,
+        lifted=books.lifted + now.lifted - before.lifted,
+        short=books.short + now.short - before.short,
+    )
+    known = state.reservations
+    return replace(
+        state,
+        gpus=state.gpus.set(key[1], books),
+        reservations=drop(known, key) if held is None else known.set(key, held),
+    )
 
 
 def uses(state: State, environment: EnvironmentName, at: float, held: int = 0) -> State:

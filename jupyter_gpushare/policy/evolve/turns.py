@@ -14,13 +14,13 @@ from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
-from .steps import uses
+from .steps import changed, seen_at, uses
 
 
 @evolves(ev.MemoryReported)
 def memory_reported(state: State, event: ev.MemoryReported) -> State:
     figures = state.figures.update({(event.lease, told.gpu): told for told in event.figures})
-    return replace(state, figures=figures, steps=state.steps.set(event.lease, event.steps))
+    return changed(replace(state, figures=figures), event.lease, steps=event.steps)
 
 
 @evolves(ev.ClaimMeasured)
@@ -70,21 +70,19 @@ def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
     return replace(turn, served=at) if lasted >= state.quantum else turn
 
 
-def begins_anew(state: State, lease: LeaseId) -> State:
+def begins_anew(state: State, lease: Lease) -> State:
     """Its cell has ended, or its person was waited for and has sent another one."""
-    turn = state.turns.get(lease)
-    state = replace(state, attained=drop(state.attained, lease))
-    if turn is None or not computes(state.leases[lease]):
+    turn = state.turns.get(lease.id)
+    if turn is None or not computes(lease):
         return state
-    return replace(state, turns=state.turns.set(lease, replace(turn, had=0.0)))
+    return replace(state, turns=state.turns.set(lease.id, replace(turn, had=0.0)))
 
 
 def remember(state: State, lease: LeaseId, at: float) -> State:
     """A busy task has no turn from now on, or holds no GPU: its service counts on later."""
     if not computes(lease_of(state, lease)):
         return state
-    service = (attained(state, lease, at), at)
-    return replace(state, attained=state.attained.set(lease, service))
+    return changed(state, lease, attained=(attained(state, lease, at), at))
 
 
 def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> State:
@@ -118,9 +116,10 @@ def _has_turn(
     state: State, lease: LeaseId, turn: Turn | None, at: float, *, beyond: bool = False
 ) -> State:
     state = meters.settled(state, lease, at)
-    if lease in state.meters:
-        meter = replace(state.meters[lease], beyond=beyond)
-        state = replace(state, meters=state.meters.set(lease, meter))
+    promised = state.promises.get(lease)
+    if promised is not None:
+        promised = replace(promised, meter=replace(promised.meter, beyond=beyond))
+        state = replace(state, promises=state.promises.set(lease, promised))
     known = drop(state.turns, lease) if turn is None else state.turns.set(lease, turn)
     return uses(replace(state, turns=known), lease_of(state, lease).environment, at)
 
@@ -201,8 +200,7 @@ def _computed(state: State, lease: LeaseId) -> bool:
 @evolves(ev.TurnLocked)
 def turn_locked(state: State, event: ev.TurnLocked) -> State:
     # It can give no sign of life before, and owes none.
-    seen = max(event.until, state.last_seen.get(event.lease, event.until))
-    state = replace(state, last_seen=state.last_seen.set(event.lease, seen))
+    state = replace(state, last_seen=seen_at(state, event.lease, event.until))
     turn = state.turns.get(event.lease)
     if turn is None:  # the ledger tells
         return state

@@ -52,7 +52,8 @@ def peaks(
             size = used.get(part.gpu, {}).get(name)
             if size and size >= before.get(part.gpu, 0) + config.measure_granularity:
                 now[part.gpu] = Bytes(size)
-        steps = max(state.steps.get(name, 0), _steps_done(state, name))
+        done = 0 if lease.progress is None else lease.progress.done
+        steps = max(lease.steps or 0, done)  # not every framework tells of its memory
         ended = steps >= shares.KNOWN_AFTER or (
             # A cell that ended has perhaps only made the model of which a prediction tells.
             lease.activity is Activity.IDLE
@@ -90,7 +91,7 @@ def follow(
             reserved = Bytes(max(reserved, need))
             free[gpu] -= reserved - held.memory
             lacks = sure - need if sure - need >= STEP else 0
-        if lacks != state.short.get(key, 0):
+        if lacks != held.short:
             yield ev.ShortOfMemory(at, environment, gpu, Bytes(lacks))
         if need < now and (now - need < STEP or not _may_shrink(state, key)):
             continue
@@ -122,12 +123,6 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
         need += config.with_headroom(memory, known_by)
         sure += config.with_headroom(memory, None if known_by is None else math.inf)
     return max(named, min(most, need)), max(named, min(most, sure))
-
-
-def _steps_done(state: State, name: LeaseId) -> int:
-    """Steps of its cell, also of a framework that does not tell of its memory."""
-    progress = state.progress.get(name)
-    return 0 if progress is None else progress.done
 
 
 def _size(lease: Lease, gpu: GpuUuid) -> tuple[int, int | None] | None:

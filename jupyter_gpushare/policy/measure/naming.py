@@ -26,7 +26,7 @@ def down(
     """Limits to tell, and reservations that shrink, by measurements begun ``at``."""
     if state.problem is not None or state.rebuild is not None:
         return
-    found = [key for key, held in sorted(state.reservations.items()) if _has_more(state, key, held)]
+    found = [key for key, held in sorted(state.reservations.items()) if _has_more(held)]
     seen = told_apart(state, readings, config) if found else {}
     for key in found:
         environment, gpu = key
@@ -47,9 +47,9 @@ def down(
                 yield ev.ReservationResized(at, environment, gpu, Bytes(need))
 
 
-def _has_more(state: State, key: ReservationKey, held: Reservation) -> bool:
+def _has_more(held: Reservation) -> bool:
     """Whether more may be reserved than is named; quickly, as most reservations have not."""
-    plain = held.full is None and not held.following and key not in state.bursts
+    plain = held.full is None and not held.following and not held.lifted
     return plain and 0 < held.named < held.memory
 
 

@@ -501,9 +501,10 @@ def _others_compute(state: State, name: LeaseId, parts: Parts, at: float) -> boo
     The task's own stops for it, or the one that leads. ``None``: unknown, also where a process
     joined after the measurement began.
     """
-    if parts.opaque or state.joined.get(name, -math.inf) >= at:
+    lease = state.leases[name]
+    if parts.opaque or (lease.joined_at is not None and lease.joined_at >= at):
         return None
-    own = state.leaders.get(name, state.leases[name].task.process)
+    own = state.leaders.get(name, lease.task.process)
     return any(lease == name and process != own for process, lease in parts.owner.items())
 
 

@@ -46,7 +46,7 @@ def look(
                 yield ev.RestLooked(at, lease.id, None, None)
                 yield ev.Rested(at, lease.id, Activity.BUSY)
             continue
-        before, now = state.rests.get(lease.id), vitals[lease.id]
+        before, now = lease.rests, vitals[lease.id]
         if before is None and now is None:
             continue
         gpus = (part.gpu for part in lease.allocations)

@@ -29,7 +29,7 @@ AFTER: Final = 60.0
 
 def growers(state: State) -> Iterator[ReservationKey]:
     """Reservations whose tasks compute and need more than they have."""
-    for key in sorted(state.short):
+    for key in sorted(key for key, held in state.reservations.items() if held.short):
         books = state.gpus[key[1]]
         works = books.problem is None and key[1] not in state.out
         if works and any(computes(lease) for lease in tasks_on(state, key)):
@@ -45,7 +45,7 @@ def slack(
     free = next(room.free for room in rooms if room.uuid == gpu)
     own = (lease for lease in tasks_on(state, key) if lease.id in without)
     less = sum(_needs(state, config, lease, gpu) for lease in own)
-    return {gpu: free + less - state.short[key]}
+    return {gpu: free + less - state.reservations[key].short}
 
 
 def _needs(state: State, config: PolicyConfig, lease: Lease, gpu: GpuUuid) -> int:
@@ -67,8 +67,8 @@ def fits(state: State, config: PolicyConfig, key: ReservationKey, without: Set[L
 def neighbours(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """Idle tasks on the GPUs of those that need more, where that helps. The longest idle first."""
     asked: set[LeaseId] = set()
-    back = unlifted(state) if state.short else state
-    for key in growers(state) if state.short else ():
+    back = unlifted(state) if state.is_short else state
+    for key in growers(state) if state.is_short else ():
         here = {name for name, gpu in state.claims if gpu == key[1]}
         idle = [name for name in state.idle if name in here]
         going = {name for name in here if (name, key[1]) in state.draining}

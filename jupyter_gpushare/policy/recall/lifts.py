@@ -93,7 +93,7 @@ def adjust(
         return
     line = state.has_line
     demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
-    if state.short and state.lifts:
+    if state.is_short and state.lifts:
         demand, freed = _with_growers(state, config, at, demand, freed)
     resting = {
         uuid
@@ -171,8 +171,7 @@ def adjust(
 
 def _spare(state: State, gpu: GpuUuid) -> int:
     """Bytes of a GPU that are free, or would be if no limit were lifted."""
-    bursts = sum(size for key, size in state.bursts.items() if key[1] == gpu)
-    return state.gpus[gpu].free + bursts
+    return state.gpus[gpu].free + state.gpus[gpu].lifted
 
 
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
@@ -292,18 +291,17 @@ def _by_turns(state: State, lease: Lease, config: PolicyConfig) -> list[GpuUuid]
 
     Tasks share a common region only when what they are lifted by is back.
     """
-    if not state.bursts or not (state.takers or state.shares):
+    if not state.is_lifted or not (state.takers or state.shares):
         return []
     caches = (
         (name, gpu)
         for name, gpu in state.measured
-        if (state.leases[name].environment, gpu) in state.bursts
+        if state.reservations[(state.leases[name].environment, gpu)].lifted
     )
     placed = plan.place_emptied(unlifted(state), config, lease, caches)
     if not isinstance(placed, Granted):
         return []
-    lifted = {gpu for _environment, gpu in state.bursts}
-    return [part.gpu for part in placed.allocations if part.gpu in lifted]
+    return [part.gpu for part in placed.allocations if state.gpus[part.gpu].lifted]
 
 
 def _with_growers(
@@ -316,7 +314,7 @@ def _with_growers(
     """The same with what tasks that compute need beyond what they have."""
     wanted, came = Counter(demand), freed or _freed(state, set(plan.coming(state, config, at)))
     for key in growing.growers(state):
-        wanted[key[1]] += state.short[key]
+        wanted[key[1]] += state.reservations[key].short
     return dict(wanted), dict(came)
 
 

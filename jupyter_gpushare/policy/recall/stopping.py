@@ -61,7 +61,7 @@ def stopped(state: State, config: PolicyConfig) -> Iterator[Offer]:
 def promised(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """A batch program for each late promise whose GPU has no more to give but by its end."""
     for name in state.promises:
-        told = state.progress.get(name)
+        told = state.leases[name].progress
         if told is None or not compute.needs_more(state, name, told.at):
             continue
         lease = state.leases[name]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from ..books import compute
+from ..books.copies import replace
 from ..books.lifts import entitled, followers_on
-from ..books.state import State
-from ..words.model import BudgetLevel, ClaimPhase, LeasePhase, PriorityClass
+from ..books.state import Reservation, ReservationKey, State
+from ..words.model import BudgetLevel, Bytes, ClaimPhase, GpuUuid, LeasePhase, PriorityClass
 from ..words.moves import InvariantBroken
 from ..words.promises import MOST_FLOORS, WHOLE
 from ..words.recalls import MEMORY, Give, RecallKey, RecallPhase
@@ -33,30 +35,34 @@ def _require(holds: bool, story: str) -> None:
         raise InvariantBroken(story)
 
 
+#: What a GPU adds up of its reservations, by its name there.
+_SUMS: Final = {"memory": "reserved", "tasks": "tasks", "lifted": "lifted", "short": "short"}
+
+
 def _books(state: State) -> None:
-    claims = Counter((state.leases[lease].environment, gpu) for lease, gpu in state.claims)
-    tasks: Counter[str] = Counter()
-    named: Counter[tuple[str, str]] = Counter()
-    following: Counter[tuple[str, str]] = Counter()
+    counted: dict[ReservationKey, Reservation] = {}
     for name, gpu in state.claims:
-        if (lease := state.leases[name]).is_task:
-            tasks[gpu] += 1
-            named[(lease.environment, gpu)] += lease.request.named
-            following[(lease.environment, gpu)] += lease.request.follows
-    _require(set(claims) == set(state.reservations), "reservations and claims disagree")
-    reserved: Counter[str] = Counter()
+        lease = state.leases[name]
+        key = (lease.environment, gpu)
+        one = counted.get(key, Reservation(Bytes(0), 0))
+        one = replace(one, claims=one.claims + 1)
+        counted[key] = one.with_task(lease.request, 1) if lease.is_task else one
+    _require(set(counted) == set(state.reservations), "reservations and claims disagree")
+    sums: dict[GpuUuid, Counter[str]] = {uuid: Counter() for uuid in state.gpus}
     for key, held in state.reservations.items():
-        _require(held.claims == claims[key], f"reservation {key} counts its claims wrong")
         _require(held.memory > 0, f"reservation {key} is empty")
-        _require(held.named == named[key], f"reservation {key} counts wrong what tasks named")
-        _require(held.following == following[key], f"reservation {key} counts followers wrong")
-        reserved[key[1]] += held.memory
+        for what in ("claims", "tasks", "named", "following"):
+            right = getattr(held, what) == getattr(counted[key], what)
+            _require(right, f"reservation {key} counts {what} wrong")
+        for what, total in _SUMS.items():
+            sums[key[1]][total] += getattr(held, what)
     _shares(state)
     for uuid, books in state.gpus.items():
-        _require(books.reserved == reserved[uuid], f"GPU {uuid}: reserved bytes do not add up")
+        for total in _SUMS.values():
+            right = getattr(books, total) == sums[uuid][total]
+            _require(right, f"GPU {uuid}: {total} of its reservations does not add up")
         promises = books.reserved + books.shared
         _require(promises <= books.gpu.memory, f"GPU {uuid} is promised twice")
-        _require(books.tasks == tasks[uuid], f"GPU {uuid}: tasks do not add up")
         _require(0 <= books.system <= books.unleased, f"GPU {uuid}: the host's own part is wrong")
     for environment, account in state.accounts.items():
         used = state.gpus_used(environment)
@@ -158,9 +164,8 @@ def _recalls(state: State) -> None:
 
 
 def _lifts(state: State) -> None:
-    for key, burst in state.bursts.items():
-        _require(key in state.reservations, f"{key} is lifted and has no reservation")
-        _require(0 < burst < state.reservations[key].memory, f"{key} is lifted by {burst} bytes")
+    for key, held in state.reservations.items():
+        _require(0 <= held.lifted < held.memory, f"{key} is lifted by {held.lifted} bytes")
     for (name, gpu), lift in state.lifts.items():
         _require((name, gpu) in state.claims, f"{name} is lifted on {gpu} and has no claim there")
         lease = state.leases[name]
@@ -172,9 +177,8 @@ def _lifts(state: State) -> None:
 
 def _following(state: State) -> None:
     """Tasks whose reservation follows what they use share what it is entitled to."""
-    for key, lacks in state.short.items():
-        _require(key in state.reservations and lacks > 0, f"{key} needs {lacks} bytes and has none")
     for key, held in state.reservations.items():
+        _require(held.short >= 0, f"{key} needs {held.short} bytes more")
         for lease in followers_on(state, key) if held.full is None else ():
             part = next(part for part in lease.allocations if part.gpu == key[1])
             now = entitled(state, key)
@@ -227,15 +231,12 @@ def _promises(state: State) -> None:
         at_work = lease.parked is not None and lease.parked.at_work
         live = lease.phase is LeasePhase.HELD or (lease.phase is LeasePhase.PARKED and at_work)
         _require(live, f"{name} was promised something and holds no GPU")
-        _require(name in state.given and name in state.meters, f"{name} has no share for a promise")
+        _require(name in state.given, f"{name} has no share for a promise")
         batch = known.named and compute.is_batch(lease)
         _require(not batch, f"{name} is batch, and was promised something")
-    _require(set(state.meters) == set(state.promises), "a meter of no promise")
     for uuid in state.gpus:
         floors = compute.floors_on(state, uuid)
         _require(floors <= MOST_FLOORS, f"promises claim {floors} hundredths of {uuid}")
-    told = {*state.progress, *state.claimed, *state.seen_use}
-    _require(told <= set(state.leases), "progress of a task that is gone")
 
 
 def _loans(state: State) -> None:

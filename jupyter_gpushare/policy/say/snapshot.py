@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..books.compute import expected_on
+from ..books.compute import foreseen
 from ..books.lifts import entitled, followers_on
 from ..books.queue import Waiting
 from ..books.state import Lease, State
@@ -168,7 +168,7 @@ def _promises(state: State) -> Iterator[ev.Event]:
             if known.state is not PromiseState.ON_TIME or known.why is not None:
                 yield ev.PromiseMoved(state.settled_at, *who, known.state, known.ends, known.why)
             continue
-        expected = expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+        expected = foreseen(state, lease)
         if expected is None or share != expected.share:
             yield ev.ShareSet(state.settled_at, *who, share, ShareWhy.RETURNED)
 

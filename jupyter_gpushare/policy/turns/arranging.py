@@ -75,7 +75,7 @@ def lacking(
         }
         for environment in sorted({state.leases[share.lease].environment for share in now}):
             lacks = more if environment in grow and more >= LEAST else 0
-            if lacks != state.short.get((environment, gpu), 0):
+            if lacks != state.reservations[(environment, gpu)].short:
                 yield ev.ShortOfMemory(at, environment, gpu, Bytes(lacks))
 
 

@@ -234,7 +234,8 @@ def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:
     And whether no idle task was just asked for memory that this one needs.
     """
     environment = state.leases[lease].environment
-    if any((environment, gpu) in state.short and _makes_room(state, gpu) for gpu in gpus):
+    held = {gpu: state.reservations.get((environment, gpu)) for gpu in gpus}
+    if any(one is not None and one.short and _makes_room(state, gpu) for gpu, one in held.items()):
         return False
     for gpu in gpus:
         share = state.shares.get((lease, gpu))

@@ -74,7 +74,7 @@ def terms(
     state: State, config: PolicyConfig, lease: Lease, promise: Promise, total: int | None
 ) -> Terms:
     """With what a promise to this task would begin now."""
-    known = compute.expected_on(state, lease.request, (part.gpu for part in lease.allocations))
+    known = compute.foreseen(state, lease)
     least, wish = compute.floor(config, promise, known, total)
     most, why = most_of(state, config, lease)
     work = None if known is None else known.seconds
@@ -125,7 +125,7 @@ def is_shared_out(state: State, config: PolicyConfig, lease: Lease) -> bool:
 
 def why_late(state: State, config: PolicyConfig, lease: Lease) -> Cause:
     """Why a promise will not be kept as things are."""
-    known, told = state.promises[lease.id], state.progress.get(lease.id)
+    known, told = state.promises[lease.id], lease.progress
     left = compute.work_left(state, lease.id)
     if told is not None and left is not None:
         had = (told.attained - known.attained) / max(1, len(lease.allocations))
@@ -155,7 +155,7 @@ def _stops_on(state: State, gpu: GpuUuid) -> bool:
 
 def verdict(state: State, lease: Lease, at: float) -> tuple[PromiseState, Cause | None]:
     """How a promise ends whose work is over ``at`` then, and why it was not kept."""
-    known, told = state.promises[lease.id], state.progress.get(lease.id)
+    known, told = state.promises[lease.id], lease.progress
     if not known.state.is_open:
         return known.state, known.why
     total = known.total if told is None or told.total is None else told.total

@@ -105,6 +105,19 @@ class ShareWhy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Meter:
+    """What a promise is owed of its GPUs' time, in seconds, and the part that its task used lately.
+
+    ``beyond``: it gave its turn back because that is more than its share (:mod:`..books.meters`).
+    """
+
+    at: float
+    credit: float = 0.0
+    used: float = 0.0
+    beyond: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Promised:
     """A promise that was made ``since`` then (boot time), and how it stands.
 
@@ -116,6 +129,7 @@ class Promised:
     promise: Promise
     named: bool
     since: float
+    meter: Meter
     total: int | None = None
     state: PromiseState = PromiseState.ON_TIME
     ends: float | None = None
