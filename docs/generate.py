@@ -301,11 +301,12 @@ def _names(kind: Any) -> str:
 
     parts = []
     for name, shape in shapes(kind).items():
-        row = _part(shape) if get_origin(shape.kind) is list else None
-        inner = f": [{{{_names(row)}}}]" if is_typeddict(row) else ""
-        if is_typeddict(shape.kind) and len(shape.kind.__annotations__) <= _SMALL:
+        row = _part(shape) if get_origin(shape.kind) in (list, tuple) else None
+        inner = f": [{{{_names(row)}}}]" if _is_object(row) else ""
+        if _is_object(shape.kind) and len(shape.kind.__annotations__) <= _SMALL:
             inner = f": {{{_names(shape.kind)}}}"
-        parts.append(f"{name}{'' if name in kind.__required_keys__ else '?'}{inner}")
+        perhaps = "?" if name in getattr(kind, "__optional_keys__", ()) else ""
+        parts.append(f"{name}{perhaps}{inner}")
     return ", ".join(parts)
 
 
@@ -368,10 +369,14 @@ def status() -> str:
     return "".join(parts) + "\n"
 
 
+def _is_object(kind: Any) -> bool:
+    return is_typeddict(kind) or dataclasses.is_dataclass(kind)
+
+
 def _part(shape: Any) -> Any:
     from jupyter_gpushare.protocol.shapes import shape as taken_apart
 
-    listed = get_origin(shape.kind) is list
+    listed = get_origin(shape.kind) in (list, tuple)
     return taken_apart(get_args(shape.kind)[0]).kind if listed else shape.kind
 
 
@@ -379,7 +384,7 @@ def _rows(kind: Any, prefix: str, path: str, told: dict[Any, str]) -> Iterable[t
     """A row a field; the fields of an object in it follow it, unless they were ``told`` before."""
     from jupyter_gpushare.protocol.shapes import Private, Words, shapes
 
-    if not is_typeddict(kind):
+    if not _is_object(kind):
         return
     told[kind] = path
     for name, shape in shapes(kind).items():

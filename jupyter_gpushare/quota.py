@@ -15,6 +15,8 @@ from enum import Enum, auto
 from typing import Any, Final, NewType
 
 Bytes = NewType("Bytes", int)
+#: Whose a quota is: a user, or one of their servers.
+EnvironmentName = NewType("EnvironmentName", str)
 #: What a budget is for: a calendar ``week`` or ``month``, or a term's first day: ``2026-10-01``.
 Period = NewType("Period", str)
 WEEK: Final = Period("week")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..protocol.calls import HintParams
 from . import texts
 from .draft import Draft
 from .state import Host
@@ -35,7 +36,7 @@ def _is_short(host: Host) -> bool:
     return any(here.short for here in host.here.values()) and not _free(host)
 
 
-def _hints(draft: Draft, host: Host, free: list[tuple[Host, HostGpu]]) -> Iterator[ev.HintOf]:
+def _hints(draft: Draft, host: Host, free: list[tuple[Host, HostGpu]]) -> Iterator[HintParams]:
     for one, here in sorted(host.here.items()):
         if not here.short or not free:
             continue  # what a person's own quota prevents here it prevents there, too
@@ -46,4 +47,4 @@ def _hints(draft: Draft, host: Host, free: list[tuple[Host, HostGpu]]) -> Iterat
             continue
         free.pop(0)
         text = texts.hint(other.name, 1, gpu.kind)
-        yield ev.HintOf(one, other.name, 1, gpu.kind, text)
+        yield HintParams(one, other.name, 1, gpu.kind, text)

@@ -10,6 +10,7 @@ leave a ``NotRequired`` field out.
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 from ..quota import FIELDS
+from .hostreports import Answer, HostReport
 from .messages import GIVES, RUNGS, Method, Notice
 from .names import RESERVES
 from .quota import bounds, hint_of, meaning
@@ -1354,102 +1355,6 @@ class Renamed(TypedDict):
 # -- a pool of hosts -----------------------------------------------------------------------------
 
 
-class HostGpu(TypedDict):
-    """A GPU of a host, as the pool needs to know it."""
-
-    uuid: str
-    index: Count
-    kind: Annotated[str, "its name"]
-    memory: Bytes
-    free_memory: Annotated[Bytes, "bytes that may still be promised"]
-    free_share: Annotated[Count, "hundredths of its compute that nobody was given"]
-    out: Annotated[str | None, "why it cannot be used; null: it can"]
-    exclusive_free: Annotated[bool, "nobody has anything there"]
-    batch_share: Annotated[
-        Count, "hundredths of its compute with which batch tasks there make way for a person"
-    ]
-
-
-class KindShare(TypedDict):
-    """What somebody's newest model needs on a kind of GPU."""
-
-    kind: Annotated[str, "the GPU's name, or the kind's as predictors name it"]
-    share: Annotated[Count, "hundredths of its compute"]
-    memory: Annotated[Bytes, "bytes that are enough in nine of ten cases"]
-
-
-class HostEstimate(TypedDict):
-    """The newest prediction of an environment on a host."""
-
-    environment: str
-    at: Annotated[float, "Unix seconds"]
-    kinds: list[KindShare]
-
-
-class HostEnvironment(TypedDict):
-    """What an environment has on a host."""
-
-    environment: str
-    held: Annotated[Count, "GPUs"]
-    parked: Annotated[Count, "leases"]
-    parked_bytes: Annotated[Bytes, "bytes of their GPUs' memory in the host's"]
-    waiting: Annotated[Count, "requests"]
-    short: Annotated[
-        bool,
-        "its longest waiting request is for one GPU, and lacks neither GPU-hours nor a loan: a "
-        "free GPU on another host would do",
-    ]
-    gpu_hours: Annotated[float, "GPU-hours that it has spent here in its period"]
-    lent: Annotated[Count, "GPUs that the pool lends it here now; an expired loan is 0"]
-
-
-class HostWant(TypedDict):
-    """A request that waits because the pool lends its environment too little here."""
-
-    environment: str
-    gpus: Count
-    memory: MemoryLimit
-    priority_class: Class
-    since: Annotated[float, "when it began to wait, seconds on the host's boot clock"]
-    groups: Annotated[list[str], "the environment's, as identity told them"]
-
-
-class HostReport(TypedDict):
-    """A host as its pool sees it."""
-
-    name: str
-    boot_id: str
-    at: Annotated[float, "seconds on the host's boot clock"]
-    version: str
-    seconds: Annotated[Seconds, "for which the last loan is still valid; 0: none is"]
-    draining: Annotated[str | None, "why the whole host is out of service; null: it serves"]
-    empty: Annotated[bool, "no lease has anything on a GPU"]
-    gpus: list[HostGpu]
-    environments: Annotated[list[HostEnvironment], "with a lease, a request or a loan"]
-    talking: Annotated[list[str], "environments of which a server or task is connected now"]
-    wants: Annotated[list[HostWant], "the longest waiting first"]
-    estimates: Annotated[list[HostEstimate], "the newest first, of the people asked about last"]
-    queue: Annotated[Count, "requests that wait"]
-    expected_wait: Annotated[
-        float | None,
-        "seconds that a new request for one GPU is expected to wait; null: nobody can tell",
-    ]
-
-
-class LentNow(TypedDict):
-    """What an environment has of the pool after a loan."""
-
-    environment: str
-    gpus: Annotated[Count, "lent now: what was asked for, and never less than it holds"]
-    held: Annotated[Count, "GPUs that it holds"]
-
-
-class Lent(TypedDict):
-    """The host's answer to a loan."""
-
-    environments: list[LentNow]
-
-
 class Certify(TypedDict):
     """The host's request for a new certificate; left out when it was told what was signed."""
 
@@ -1624,7 +1529,7 @@ RESULTS: Final[dict[Method, Any]] = {
     Method.NODE_DRAIN: Changes,
     Method.NODE_RESUME: Changes,
     Method.POOL_FOLLOW: HostReport,
-    Method.POOL_LEND: Lent,
+    Method.POOL_LEND: Answer,
     Method.POOL_CERTIFY: Certify,
 }
 

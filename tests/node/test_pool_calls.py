@@ -25,8 +25,9 @@ from jupyter_gpushare.node.views import report as reports
 from jupyter_gpushare.node.wire import pool as calls
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.pki import Authority
-from jupyter_gpushare.pool.words.hosts import read_report
+from jupyter_gpushare.pool.words.hosts import Want, read_report
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.framing import MAX_REPORT, encoded
 from jupyter_gpushare.protocol.messages import PAGES, Method, Notice
@@ -293,12 +294,13 @@ def test_a_report_names_those_who_talk_to_the_host_and_not_those_who_look(
 def test_a_report_has_no_more_than_a_pool_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests of many people in many groups: the first in line are told."""
     groups = [f"{n:03}{'g' * 100}" for n in range(20)]
-    row = {"gpus": 1, "memory": None, "priority_class": "batch", "since": 1.0, "groups": groups}
-    rows = [{"environment": f"person-{n}", **row} for n in range(3000)]
+    row = (1, None, "batch", 1.0, tuple(groups))
+    rows = [Want(EnvironmentName(f"person-{n}"), *row) for n in range(3000)]
     monkeypatch.setattr(reports, "_wants", lambda state: rows)
     state, talking = State(boot_id="boot"), [f"p{n}" for n in range(3000)]
-    told = reports.report(state, PolicyConfig(), "a", "1", 1.0, {}, talking, [])
-    assert 200 < len(told["wants"]) < 1024
-    assert told["wants"] == rows[: len(told["wants"])]
-    assert len(encoded(told)) < MAX_REPORT
-    assert len(read_report(json.loads(encoded(told))).talking) == len(told["talking"])
+    told = encoded(reports.report(state, PolicyConfig(), "a", "1", 1.0, {}, talking, []))
+    assert len(told) < MAX_REPORT
+    read = read_report(json.loads(told))
+    assert 200 < len(read.wants) < 1024
+    assert list(read.wants) == rows[: len(read.wants)]
+    assert len(read.talking) == len(read.wants)

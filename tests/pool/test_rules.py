@@ -20,6 +20,7 @@ from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words import effects as eff
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.hosts import Accepted, HostEnvironment, Loan, Want
+from jupyter_gpushare.protocol.calls import HintParams
 
 ADA = EnvironmentName("ada")
 
@@ -182,7 +183,7 @@ def test_each_free_gpu_is_hinted_to_one_person() -> None:
     world.do(cmd.HostReported(world.time, "a", told))
     world.do(cmd.Tick(world.time))
     text = "Host b has a free GPU now (H100): start your kernel there."
-    assert world.hints["a"] == (ev.HintOf(ADA, "b", 1, "H100", text),)
+    assert world.hints["a"] == (HintParams(ADA, "b", 1, "H100", text),)
     world.do(cmd.HostReported(world.time, "a", world.nodes["a"].report()))
     world.do(cmd.Tick(world.time))
     assert world.hints["a"] == ()

@@ -20,6 +20,7 @@ from jupyter_gpushare.pool.words.hosts import (
     HostReport,
     Want,
 )
+from jupyter_gpushare.protocol.calls import HintParams
 
 CONFIG = PoolConfig(validity=120.0, drift=0.01)
 GIB = 2**30
@@ -182,7 +183,7 @@ class World:
         self.rate = 1.0
         self.state = State()
         self.ledger: list[ev.Event] = []
-        self.hints: dict[str, tuple[ev.HintOf, ...]] = {}
+        self.hints: dict[str, tuple[HintParams, ...]] = {}
         self.drains: list[eff.Effect] = []
         self.quota = quota or Quota(gpus=1)
         self.nodes: dict[str, Node] = {}

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
 
 from ...policy.books.quotas import QuotaBook
 from ...policy.books.state import GpuState, Lease, State
@@ -15,8 +18,8 @@ from ...policy.recall.outlook import Recent, by_waits
 from ...policy.words.config import PolicyConfig
 from ...policy.words.model import Activity, BudgetLevel, EnvironmentName, LeasePhase, PriorityClass
 from ...policy.words.promises import WHOLE
-from ...protocol import documents as doc
 from ...protocol.framing import MAX_REPORT, encoded
+from ...protocol.hostreports import HostEnvironment, HostEstimate, HostGpu, HostReport, Want
 from ...protocol.reading import MOST_PARTS
 
 #: Bytes of a report's line that are left for what is around it.
@@ -31,8 +34,8 @@ def report(
     at: float,
     recent: Recent,
     talking: Iterable[EnvironmentName],
-    estimates: list[doc.HostEstimate],
-) -> doc.HostReport:
+    estimates: list[HostEstimate],
+) -> dict[str, Any]:
     """The host at boot time ``at``; ``recent`` are the waits of requests granted lately.
 
     ``talking``: the environments of which a server or task is connected. ``estimates``: what
@@ -45,33 +48,34 @@ def report(
         _gpu(state, books, config, claimed[uuid], (left.get(uuid, WHOLE), batch[uuid]))
         for uuid, books in state.gpus.items()
     ]
-    told: doc.HostReport = {
-        "name": name,
-        "boot_id": state.boot_id,
-        "at": at,
-        "version": version,
-        "seconds": _valid(state.quotas, at),
-        "draining": None if state.drained is None else state.drained.reason,
-        "empty": not state.claims,
-        "gpus": sorted(gpus, key=lambda row: row["index"]),
-        "environments": _environments(state),
-        "talking": sorted({*talking}),
-        "wants": _wants(state),
-        "estimates": estimates,
-        "queue": len(state.queue.waiting),
-        "expected_wait": _expected_wait(state, gpus, recent),
-    }
+    told = HostReport(
+        name=name,
+        boot_id=state.boot_id,
+        at=at,
+        version=version,
+        seconds=_valid(state.quotas, at),
+        draining=None if state.drained is None else state.drained.reason,
+        empty=not state.claims,
+        gpus=tuple(sorted(gpus, key=lambda row: row.index)),
+        environments=tuple(_environments(state)),
+        wants=tuple(_wants(state)),
+        queue=len(state.queue.waiting),
+        expected_wait=_expected_wait(state, gpus, recent),
+        talking=tuple(sorted({*talking})),
+        estimates=tuple(estimates),
+    )
     most = MOST_PARTS
     while True:
-        told = {
-            **told,
-            "environments": told["environments"][:most],
-            "wants": told["wants"][:most],
-            "talking": told["talking"][:most],
-            "estimates": told["estimates"][:most],
-        }
-        if not most or len(encoded(told)) < MAX_REPORT - _AROUND:
-            return told
+        told = replace(
+            told,
+            environments=told.environments[:most],
+            wants=told.wants[:most],
+            talking=told.talking[:most],
+            estimates=told.estimates[:most],
+        )
+        plain: dict[str, Any] = msgspec.to_builtins(told)
+        if not most or len(encoded(plain)) < MAX_REPORT - _AROUND:
+            return plain
         most //= 2
 
 
@@ -83,23 +87,23 @@ def _valid(book: QuotaBook, at: float) -> float:
 
 def _gpu(
     state: State, books: GpuState, config: PolicyConfig, claims: int, shares: tuple[int, int]
-) -> doc.HostGpu:
+) -> HostGpu:
     uuid = books.gpu.uuid
     out = state.out.get(uuid)
     most = config.max_tasks_per_gpu
     is_full = most is not None and books.tasks >= most
     why = books.problem if out is None else out.reason
-    return {
-        "uuid": uuid,
-        "index": books.gpu.index,
-        "kind": books.gpu.name,
-        "memory": books.gpu.memory,
-        "free_memory": 0 if is_full or why is not None else max(0, books.free),
-        "free_share": shares[0],
-        "out": why,
-        "exclusive_free": why is None and not claims and books.free == books.whole,
-        "batch_share": shares[1],
-    }
+    return HostGpu(
+        uuid=uuid,
+        index=books.gpu.index,
+        kind=books.gpu.name,
+        memory=books.gpu.memory,
+        free_memory=0 if is_full or why is not None else max(0, books.free),
+        free_share=shares[0],
+        out=why,
+        exclusive_free=why is None and not claims and books.free == books.whole,
+        batch_share=shares[1],
+    )
 
 
 def _shares_left(state: State, config: PolicyConfig) -> tuple[dict[str, int], Counter[str]]:
@@ -119,7 +123,7 @@ def _shares_left(state: State, config: PolicyConfig) -> tuple[dict[str, int], Co
     return left, batch
 
 
-def _environments(state: State) -> list[doc.HostEnvironment]:
+def _environments(state: State) -> list[HostEnvironment]:
     held = Counter(environment for environment, _gpu in state.reservations)
     waiting = Counter(item.environment for item in state.queue.waiting.values())
     parked, moved = Counter[EnvironmentName](), Counter[EnvironmentName]()
@@ -129,16 +133,16 @@ def _environments(state: State) -> list[doc.HostEnvironment]:
             moved[lease.environment] += 0 if lease.parked is None else lease.parked.memory
     book = state.quotas
     return [
-        {
-            "environment": name,
-            "held": held[name],
-            "parked": parked[name],
-            "parked_bytes": moved[name],
-            "waiting": waiting[name],
-            "short": waiting[name] > 0 and _is_short(state, name),
-            "gpu_hours": state.budget(name).spent,
-            "lent": book.lent[name].quota.gpus if _lends(book, name) else 0,
-        }
+        HostEnvironment(
+            environment=name,
+            held=held[name],
+            parked=parked[name],
+            parked_bytes=moved[name],
+            waiting=waiting[name],
+            gpu_hours=state.budget(name).spent,
+            lent=book.lent[name].quota.gpus if _lends(book, name) else 0,
+            short=waiting[name] > 0 and _is_short(state, name),
+        )
         for name in sorted(
             {*held, *waiting, *parked, *book.lent}, key=lambda name: (not held[name], name)
         )
@@ -161,7 +165,7 @@ def _lends(book: QuotaBook, name: EnvironmentName) -> bool:
     return name in book.lent and name not in book.stale
 
 
-def _wants(state: State) -> list[doc.HostWant]:
+def _wants(state: State) -> list[Want]:
     held = Counter(environment for environment, _gpu in state.reservations)
     waits = (state.leases[name] for name in state.queue.waiting)
     wanting = [lease for lease in waits if _gains(state, lease, held[lease.environment])]
@@ -176,23 +180,23 @@ def _gains(state: State, lease: Lease, held: int) -> bool:
     return book.pool is not None and lent <= held and lent < book.most(lease.environment).gpus
 
 
-def _rows(state: State, leases: list[Lease]) -> Iterator[doc.HostWant]:
+def _rows(state: State, leases: list[Lease]) -> Iterator[Want]:
     for lease in leases:
-        yield {
-            "environment": lease.environment,
-            "gpus": lease.request.gpus,
-            "memory": lease.request.memory,
-            "priority_class": lease.request.priority_class.value,
-            "since": lease.requested_at,
-            "groups": list(state.quotas.groups_of.get(lease.environment, ())),
-        }
+        yield Want(
+            environment=lease.environment,
+            gpus=lease.request.gpus,
+            memory=lease.request.memory,
+            priority_class=lease.request.priority_class.value,
+            since=lease.requested_at,
+            groups=state.quotas.groups_of.get(lease.environment, ()),
+        )
 
 
-def _expected_wait(state: State, gpus: list[doc.HostGpu], recent: Recent) -> float | None:
+def _expected_wait(state: State, gpus: list[HostGpu], recent: Recent) -> float | None:
     """Seconds that a new interactive request for one GPU waits, about."""
     if state.problem is not None or state.rebuild is not None:
         return None
-    if not state.has_line and any(gpu["free_memory"] for gpu in gpus):
+    if not state.has_line and any(gpu.free_memory for gpu in gpus):
         return 0.0
     found = by_waits(sorted(recent.get(PriorityClass.INTERACTIVE, ())), 0.0)
     return None if found is None else (found.low + found.high) / 2.0

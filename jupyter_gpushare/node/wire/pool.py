@@ -10,7 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 from ...policy import core
 from ...policy.books.state import State
@@ -20,6 +22,7 @@ from ...policy.words.model import EnvironmentName, Loan
 from ...protocol import documents as doc
 from ...protocol.calls import Call, LentParams, named_of
 from ...protocol.errors import Reason
+from ...protocol.hostreports import Accepted, Answer, HostEstimate
 from ...protocol.messages import Method, Notice
 from ...protocol.sizes import MOST_GPUS
 from ...quota import made_of
@@ -50,7 +53,7 @@ class PoolCalls:
         version: str,
         recent: Callable[[], Recent],
         talking: Callable[[], Iterable[EnvironmentName]],
-        estimates: Callable[[], list[doc.HostEstimate]],
+        estimates: Callable[[], list[HostEstimate]],
         ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
         refused: Callable[[Guest, Call, core.Decision], None],
         news: Callable[[], None],
@@ -105,7 +108,7 @@ class PoolCalls:
         if self._followers and outcome.events:
             self._changed.set()
 
-    def _report(self) -> doc.HostReport:
+    def _report(self) -> dict[str, Any]:
         manager, at = self._manager, self._clock.boot()
         about = (self._name, self._version, at, self._recent(), self._talking())
         return report(manager.state, manager.config, *about, self._estimates())
@@ -152,13 +155,12 @@ class PoolCalls:
         holders = [environment for environment, _gpu in state.reservations]
         if call.params.complete:
             named |= before | set(holders)
-        rows: list[doc.LentNow] = []
+        rows = []
         for name in sorted(named):
             held, loan = holders.count(name), state.quotas.lent.get(name)
             lent = 0 if loan is None else loan.quota.gpus
-            rows.append({"environment": name, "gpus": max(held, lent), "held": held})
-        answer: doc.Lent = {"environments": rows}
-        guest.conn.reply(call.id, answer)
+            rows.append(Accepted(name, max(held, lent), held))
+        guest.conn.reply(call.id, msgspec.to_builtins(Answer(tuple(rows))))
 
     def _hint(self, guest: Guest, call: Call) -> None:
         hints: dict[EnvironmentName, list[doc.Hint]] = {}

@@ -29,6 +29,7 @@ from ...predict.kinds import KINDS, hardware_of
 from ...protocol import documents as doc
 from ...protocol.calls import Call, PredictParams
 from ...protocol.errors import Reason
+from ...protocol.hostreports import HostEstimate, KindShare
 from ..host.clock import Clock
 from ..ledger.ledger import LedgerError
 from ..manager import Manager
@@ -170,17 +171,17 @@ class Predictions:
         # Each change is told to all who watch, so here nothing is foreseen.
         return [self._document(one, foresees=False) for one in newest]
 
-    def for_pool(self) -> list[doc.HostEstimate]:
+    def for_pool(self) -> list[HostEstimate]:
         """The newest prediction of each person, by which the pool ranks hosts; the newest first."""
         return [
-            {
-                "environment": one.environment,
-                "at": one.at,
-                "kinds": [
-                    {"kind": of.kind, "share": of.utilisation, "memory": of.memory_p90}
+            HostEstimate(
+                one.environment,
+                one.at,
+                tuple(
+                    KindShare(of.kind, of.utilisation, of.memory_p90)
                     for of in (*one.estimates, *one.elsewhere)
-                ],
-            }
+                ),
+            )
             for one in reversed(self._last.values())
         ]
 

@@ -15,6 +15,7 @@ from typing import Final, NewType
 from ...quota import MONTH as MONTH
 from ...quota import WEEK as WEEK
 from ...quota import Bytes as Bytes
+from ...quota import EnvironmentName as EnvironmentName
 from ...quota import Period as Period
 from ...quota import Quota as Quota
 from ...quota import Reserve as Reserve
@@ -23,7 +24,6 @@ from .versions import since
 
 GpuUuid = NewType("GpuUuid", str)
 LeaseId = NewType("LeaseId", str)
-EnvironmentName = NewType("EnvironmentName", str)
 
 
 def is_own(environment: str, who: str, *, servers: bool) -> bool:

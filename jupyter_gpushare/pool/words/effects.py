@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...policy.words.model import Quota
-from .events import HintOf
+from ...protocol.calls import HintParams
 from .hosts import Environment, Host
 
 
@@ -54,7 +54,7 @@ class Hint:
     """Call ``pool.hint``."""
 
     host: Host
-    hints: tuple[HintOf, ...]
+    hints: tuple[HintParams, ...]
 
 
 @dataclass(frozen=True, slots=True)

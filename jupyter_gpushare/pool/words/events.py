@@ -11,6 +11,7 @@ from typing import ClassVar, Final, get_args
 
 from ...policy.words.described import Happening, measured, recorded
 from ...policy.words.events import ChangesBook
+from ...protocol.calls import HintParams
 from .hosts import Environment, Group, GroupName, Host, HostReport, Loan
 
 #: All events by their names, which the ledger keeps; quotas change by a node's.
@@ -144,21 +145,10 @@ class GroupsTold(OfSubBudget):
 
 @measured()
 class HintsGiven(Event):
-    """A host is told which waiting environments could start elsewhere now."""
+    """A host is told which waiting environments have free GPUs elsewhere now."""
 
     host: Host
-    hints: tuple[HintOf, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class HintOf:
-    """``host`` has free GPUs now for an environment that waits on another one."""
-
-    environment: Environment
-    host: Host
-    gpus: int
-    kind: str
-    text: str
+    hints: tuple[HintParams, ...]
 
 
 @recorded(deed="set the GPUs of the group {group.name}: {group.nominal} of its own")
