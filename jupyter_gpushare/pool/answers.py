@@ -31,6 +31,7 @@ from .manager import PoolManager
 from .pki import BadRequest
 from .socket import PoolRefused
 from .state import NOT_USED, Host
+from .texts import no_host
 from .where import newest, rank
 from .words import commands as cmd
 from .words.hosts import Group, Ranked, Wish
@@ -123,10 +124,8 @@ class PoolAnswers:
     def _known(self, name: str) -> Host:
         host = self._manager.state.hosts.get(name)
         if host is None:
-            known = ", ".join(sorted(self._manager.state.hosts)) or "none yet"
-            raise PoolRefused(
-                Reason.BAD_REQUEST, f"There is no host {name!r} in the pool; its hosts: {known}."
-            )
+            known = sorted(self._manager.state.hosts)
+            raise PoolRefused(Reason.BAD_REQUEST, no_host(name, known))
         return host
 
     async def _where(self, params: Any, _by: str) -> Any:
@@ -152,12 +151,10 @@ class PoolAnswers:
         return {"token": token, "expires": expires}
 
     async def _drain(self, params: Any, by: str) -> Any:
-        self._known(params.host)
         await self._submit(lambda at: cmd.Drain(at, params.host, params.reason, by))
         return await self._carried_out(params.host)
 
     async def _resume(self, params: Any, by: str) -> Any:
-        self._known(params.host)
         await self._submit(lambda at: cmd.Resume(at, params.host, by))
         return await self._carried_out(params.host)
 

@@ -49,6 +49,9 @@ class Step:
 
 def step(state: State, command: cmd.Command, config: PoolConfig) -> Step:
     """Decide ``command``. The durable events are to be in the ledger before the effects."""
+    host = getattr(command, "host", None)
+    if host is not None and host not in state.hosts and not isinstance(command, cmd.AddHost):
+        return Step(Refuse(texts.no_host(host, sorted(state.hosts))), (), state, ())
     draft = Draft(state, config, command.at)
     decision = ANSWERS[type(command)](draft, command)
     _plan(draft)
@@ -94,10 +97,6 @@ def _again(draft: Draft, command: cmd.Command) -> list[eff.Effect]:
 # -- hosts -------------------------------------------------------------------------------------
 
 
-def _unknown(host: str) -> Refuse:
-    return Refuse(f"No host {host} is in the pool.")
-
-
 @_decides(cmd.Start)
 def _start(draft: Draft, command: cmd.Start) -> Decision:
     draft.emit(ev.PoolStarted(command.at, command.unix, draft.until))
@@ -114,19 +113,14 @@ def _add(draft: Draft, command: cmd.AddHost) -> Decision:
 
 @_decides(cmd.ForgetHost)
 def _forget(draft: Draft, command: cmd.ForgetHost) -> Decision:
-    host = draft.state.hosts.get(command.host)
-    if host is None:
-        return _unknown(command.host)
-    draft.plan |= host.everybody
+    draft.plan |= draft.state.hosts[command.host].everybody
     draft.emit(ev.HostForgotten(command.at, command.host, command.by))
     return _DONE
 
 
 @_decides(cmd.HostReported)
 def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
-    host = draft.state.hosts.get(command.host)
-    if host is None or command.report.name != command.host:
-        return _unknown(command.host)
+    host = draft.state.hosts[command.host]
     report = _bounded(host, command.report)
     known = host.report
     if known is not None and host.connected and _is_older(report, known):
@@ -218,9 +212,7 @@ def _see_drain(draft: Draft, host: Host, report: HostReport) -> None:
 
 @_decides(cmd.HostLost)
 def _lost(draft: Draft, command: cmd.HostLost) -> Decision:
-    host = draft.state.hosts.get(command.host)
-    if host is None:
-        return _unknown(command.host)
+    host = draft.state.hosts[command.host]
     if host.connected:
         draft.emit(ev.HostVanished(command.at, command.host))
         draft.plan |= host.everybody
@@ -229,9 +221,8 @@ def _lost(draft: Draft, command: cmd.HostLost) -> Decision:
 
 @_decides(cmd.LendAnswered)
 def _answered(draft: Draft, command: cmd.LendAnswered) -> Decision:
-    host = draft.state.hosts.get(command.host)
-    if host is None or not host.connected:
-        return _unknown(command.host)
+    if not draft.state.hosts[command.host].connected:
+        return _DONE  # a new connection begins with a report, and with all that is lent there
     for one in command.environments:
         out = draft.state.hosts[command.host].out.get(one.environment)
         if out is None or command.number < out.number:
@@ -265,8 +256,6 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
 
 @_decides(cmd.Drain)
 def _drain(draft: Draft, command: cmd.Drain) -> Decision:
-    if command.host not in draft.state.hosts:
-        return _unknown(command.host)
     draft.emit(ev.HostDrained(command.at, command.host, command.reason, command.by))
     if not draft.state.hosts[command.host].connected:
         return Done(f"Host {command.host} cannot be reached; it is told when it comes back.")
@@ -275,11 +264,8 @@ def _drain(draft: Draft, command: cmd.Drain) -> Decision:
 
 @_decides(cmd.Resume)
 def _resume(draft: Draft, command: cmd.Resume) -> Decision:
-    host = draft.state.hosts.get(command.host)
-    if host is None:
-        return _unknown(command.host)
     draft.emit(ev.HostResumed(command.at, command.host, command.by))
-    draft.plan |= host.everybody
+    draft.plan |= draft.state.hosts[command.host].everybody
     return _DONE
 
 
@@ -287,8 +273,6 @@ def _resume(draft: Draft, command: cmd.Resume) -> Decision:
 def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> Decision:
     wish = Wish(command.environment, command.gpus)
     hosts = draft.state.hosts
-    if command.host is not None and command.host not in hosts:
-        return _unknown(command.host)
     some = hosts.values() if command.host is None else (hosts[command.host],)
     best = next(iter(rank(some, wish)), None)
     if best is None or not best.fits_now:

@@ -26,6 +26,7 @@ from ..protocol import secured
 from ..protocol.calls import Name
 from ..protocol.errors import Reason, RemoteProtocolError
 from ..protocol.framing import MAX_LINE, decode, encode
+from ..protocol.listening import listening
 from ..protocol.messages import PEM, ErrorAnswer, answer, error_answer, is_id, parse_incoming
 from ..protocol.privateplace import replace_private
 from ..protocol.reading import BadParameter, reader
@@ -215,15 +216,8 @@ class JoinEndpoint:
 
     async def start(self, address: str, port: int = secured.JOIN_PORT) -> int:
         """Listen. Returns the port. Raises :class:`OSError`."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-        family, kind, proto, _name, where = found[0]
-        listener = self._listener = socket.socket(family, kind, proto)
-        listener.setblocking(False)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(128)
-        self._accepting = loop.create_task(self._accept(listener))
+        listener = self._listener = await listening(address, port)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
         bound: int = listener.getsockname()[1]
         return bound
 

@@ -56,15 +56,7 @@ class PoolSocket:
             # Who holds the pool's ledger is the only one who listens here.
             if stat.S_ISSOCK(self.path.lstat().st_mode):
                 self.path.unlink()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        mask = os.umask(0o177)
-        try:
-            sockets.bind(sock, self.path)
-        except OSError:
-            sock.close()
-            raise
-        finally:
-            os.umask(mask)
+        sock = sockets.bound(self.path, 0o177)
         self._server = await asyncio.start_unix_server(
             self._accept, sock=sock, limit=MAX_LINE, **sockets.KEEPS_FILE
         )

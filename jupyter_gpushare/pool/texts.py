@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..policy.say.texts import gpus
 from ..protocol.words import did_you_mean
 from .words.hosts import Group
-
-
-def gpus(count: int) -> str:
-    """``1 GPU``, ``2 GPUs``."""
-    return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
 def clock(unix: float) -> str:
@@ -84,6 +80,12 @@ def no_group(name: str, known: Sequence[str]) -> str:
         return f"Group {name} has no GPUs of its own, and no other group has any."
     like = did_you_mean(name, known) or "."
     return f"Group {name} has no GPUs of its own{like} Groups that have: {', '.join(known)}."
+
+
+def no_host(name: str, known: Sequence[str]) -> str:
+    """Somebody named a host that never joined, or is forgotten."""
+    hosts = ", ".join(known) or "none yet"
+    return f"There is no host {name!r} in the pool; its hosts: {hosts}."
 
 
 def lends_less(group: Group) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ..policy.say.texts import gpus
 from ..predict.kinds import model_of
 from . import texts
 from .state import NOTHING, Host
@@ -202,7 +203,7 @@ def _left(gpu: HostGpu, left: int, needs: _Needs) -> str:
 
 
 def _count(count: int) -> str:
-    return "no GPU" if count == 0 else texts.gpus(count)
+    return "no GPU" if count == 0 else gpus(count)
 
 
 def _wished(wish: Wish) -> str:

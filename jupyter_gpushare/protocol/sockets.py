@@ -51,6 +51,21 @@ def bind(sock: socket.socket, path: str | os.PathLike[str]) -> None:
         sock.bind(name)
 
 
+def bound(path: str | os.PathLike[str], mask: int) -> socket.socket:
+    """A Unix socket of that name, which has no permission of ``mask``. Raises :class:`OSError`."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    # The mask closes the instant between bind and chmod.
+    before = os.umask(mask)
+    try:
+        bind(sock, path)
+    except OSError:
+        sock.close()
+        raise
+    finally:
+        os.umask(before)
+    return sock
+
+
 def answers(path: str | os.PathLike[str]) -> bool:
     """Whether a process of this host listens at ``path``. Does not wait.
 

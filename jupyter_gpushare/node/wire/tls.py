@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from ...protocol import secured
+from ...protocol.listening import listening
 from ..host.troubles import Trouble
 from ..people.fairness import Purse, Purses
 from ..people.loopback import Whose, whose
@@ -242,20 +243,8 @@ class TlsPort:
 
     async def start(self, address: str, port: int) -> tuple[str, int]:
         """Listen; the address that it is. Raises :class:`OSError`."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-        family, kind, proto, _name, where = found[0]
-        listener = socket.socket(family, kind, proto)
-        try:
-            listener.setblocking(False)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(where)
-            listener.listen(512)
-        except OSError:
-            listener.close()
-            raise
-        self._listener = listener
-        self._accepting = loop.create_task(self._accept(listener))
+        listener = self._listener = await listening(address, port)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(listener))
         host, bound = listener.getsockname()[:2]
         return str(host), int(bound)
 

@@ -873,16 +873,7 @@ class Transport:
                 *(closed, self.path, closed),
             )
         self._remove_stale()
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        # The mask closes the instant between bind and chmod.
-        mask = os.umask(0o111 if self._shared else 0o177)
-        try:
-            sockets.bind(sock, self.path)
-        except OSError:
-            sock.close()
-            raise
-        finally:
-            os.umask(mask)
+        sock = sockets.bound(self.path, 0o111 if self._shared else 0o177)
         sock.setblocking(False)
         return sock
 
