@@ -262,7 +262,15 @@ def as_owner_of(ledger: Path) -> Iterator[None]:
             f"the ledger {ledger} is user {owner.st_uid}'s: do this as that user, or as root.",
             "not_allowed",
         )
-    group = os.getegid()
+    with acting_as(owner):
+        yield
+
+
+@contextlib.contextmanager
+def acting_as(owner: os.stat_result) -> Iterator[None]:
+    """Root acts as this file's owner for a while: in that user's folder nothing else is safe."""
+    groups, group = os.getgroups(), os.getegid()
+    os.setgroups([])
     os.setegid(owner.st_gid)
     os.seteuid(owner.st_uid)
     try:
@@ -270,6 +278,7 @@ def as_owner_of(ledger: Path) -> Iterator[None]:
     finally:
         os.seteuid(0)
         os.setegid(group)
+        os.setgroups(groups)
 
 
 def _not_itself(target: Path, ledger: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from .. import __version__
 from ..protocol import secured
 from ..protocol.tables import clean
+from .ledger import acting_as
 from .verb import Refused, UsageError, Verb, option
 
 #: Where systemd's node manager keeps its ledger; what it has of its pool is beside it.
@@ -147,16 +148,8 @@ def _as_owner(folder: Path) -> Iterator[None]:
     if os.geteuid() != 0 or owner.st_uid == 0:
         yield
         return
-    groups, group = os.getgroups(), os.getegid()
-    os.setgroups([])
-    os.setegid(owner.st_gid)
-    os.seteuid(owner.st_uid)
-    try:
+    with acting_as(owner):
         yield
-    finally:
-        os.seteuid(0)
-        os.setegid(group)
-        os.setgroups(groups)
 
 
 def _prepare(folder: Path, member: Any, name: str) -> None:

@@ -43,14 +43,9 @@ class Cut:
             )
 
 
-def most_ranks(cut: Cut) -> int:
-    """So many ranks have a sample in each full step."""
-    return cut.batch
-
-
 def each(cut: Cut, done: int, world: int) -> int:
     """How many samples each rank takes in the step that begins after ``done``; 0: no step does."""
-    if not 1 <= world <= most_ranks(cut):
+    if not 1 <= world <= cut.batch:
         raise ValueError(f"{world} ranks cannot share steps of {cut.batch} samples")
     left = cut.samples - done
     full = cut.batch // world

@@ -92,11 +92,15 @@ class _Training:
                 world_size=int(os.environ["WORLD_SIZE"]),
             )
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-        register = import_hooks()
-        register(lambda *_: self._stepped())
+        self._watch_optimizers()
 
-    def _stepped(self) -> None:
-        self._undisturbed = False
+    def _watch_optimizers(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def stepped(*_: Any) -> None:
+            self._undisturbed = False
+
+        register_optimizer_step_post_hook(stepped)
 
     # -- the state ------------------------------------------------------------------------
 
@@ -495,13 +499,6 @@ def _end_with_parent() -> None:
     if parent is not None:
         parent.join()
         os._exit(AGAIN)
-
-
-def import_hooks() -> Any:
-    """What registers a function that runs after each step of any optimizer."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    return register_optimizer_step_post_hook
 
 
 def _bytes_of(held: Any) -> Any:

@@ -286,23 +286,6 @@ def wants_round(state: State) -> bool:
     return left and not state.unasked and not _drawable(state)
 
 
-def check(state: State) -> Iterator[str]:
-    """What must never be, in sentences."""
-    given = list(_given(state))
-    if len(given) != len(set(given)):
-        yield "two models have one card"
-    listed = [row.card for row in state.table]
-    if len(listed) != len(set(listed)):
-        yield "a card is listed twice"
-    if set(given) & set(listed):
-        yield "a card that a model has is listed"
-    waiting = {model.number for model in state.models if model.phase is Phase.QUEUED}
-    if sorted(state.queue) != sorted(waiting):
-        yield "the queue is not the models that have not run"
-    if state.running != {m.number for m in state.models if m.phase is Phase.RUNNING}:
-        yield "the running ones are not those in the phase running"
-
-
 def _with(state: State, model: Model) -> State:
     at = model.number
     return replace(state, models=(*state.models[:at], model, *state.models[at + 1 :]))

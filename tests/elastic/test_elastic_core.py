@@ -35,7 +35,7 @@ def shard(cut: Cut, world: int, rank: int) -> tuple[int, ...]:
 
 @given(CUTS, st.data())
 def test_shards_are_disjoint_equal_and_together_all_but_the_tail(cut: Cut, data: st.DataObject):
-    world = data.draw(st.integers(1, core.most_ranks(cut)))
+    world = data.draw(st.integers(1, cut.batch))
     shards = [shard(cut, world, rank) for rank in range(world)]
     assert len({len(shard) for shard in shards}) == 1
     assert all(shards), "each has one step at least"
@@ -54,7 +54,7 @@ def test_resized_in_mid_epoch_each_sample_is_taken_once_up_to_the_tail(
 ):
     done, taken, world = 0, list[int](), 1
     while done < cut.samples:
-        world = data.draw(st.integers(1, core.most_ranks(cut)))
+        world = data.draw(st.integers(1, cut.batch))
         for rank in range(world):
             taken += core.share(cut, done, world, rank)
         after = core.after(cut, done, world)
@@ -64,7 +64,7 @@ def test_resized_in_mid_epoch_each_sample_is_taken_once_up_to_the_tail(
     missing = cut.samples - len(set(taken))
     if cut.tail is Tail.DROP:
         assert extra == 0
-        assert missing < core.most_ranks(cut)
+        assert missing < cut.batch
     else:
         assert missing == 0
         assert extra < world
