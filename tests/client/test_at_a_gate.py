@@ -101,15 +101,3 @@ def test_the_kernel_restarts(kernel: Kernel, bob: NodeClient) -> None:
     assert time.monotonic() - began < 50.0
     assert kernel.pid != before
     until(lambda: not _holds(bob, "alice"), "the lease has ended")
-
-
-def test_bob_who_gives_it_back_lets_it_go_on(kernel: Kernel, bob: NodeClient) -> None:
-    cell = paused(kernel, bob)
-    (lease,) = (
-        one["id"] for one in bob.call(Method.STATUS)["leases"] if one["environment"] == "bob"
-    )
-    bob.call(Method.RELEASE, lease=lease)
-    shows(kernel, cell, "It goes on: it is this task's turn.")
-    kernel.interrupt()
-    kernel.finish(cell)
-    assert "Paused once while others computed" in cell.plain()

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,10 @@ from support.kernel import Kernel
 from support.node import until
 
 from jupyter_gpushare.client.errors import PREEMPTED, Preempted
-from jupyter_gpushare.client.memory.gate import Turns
 from jupyter_gpushare.client.memory.places import Place
 from jupyter_gpushare.client.memory.stopping import Stopping
 from jupyter_gpushare.client.session.origin import RUNNERS, runner_of
-from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.classes import Origin, class_of
-from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
-from jupyter_gpushare.protocol.messages import Method
 
 # -- classes --------------------------------------------------------------------------------
 
@@ -121,15 +117,6 @@ def test_programs_from_a_terminal(
     monkeypatch.chdir(tmp_path)  # nohup.out
     in_a_terminal(script)
     assert says.read_text() == expected
-
-
-@pytest.mark.parametrize("options", [("-m",), ("-i",)], ids=["script", "interactive"])
-@pytest.mark.parametrize("script", [PYTHON, f"{PYTHON} | cat"], ids=["alone", "pipe"])
-def test_a_server_that_was_started_with_nohup_has_terminals_all_the_same(
-    says: Path, options: tuple[str, ...], script: str
-) -> None:
-    in_a_terminal(script, *options, hang_up=signal.SIG_IGN)
-    assert says.read_text() == "interactive"
 
 
 @pytest.mark.parametrize("more", [{}, {"SLURM_JOB_ID": "7"}], ids=["cron", "sbatch"])
@@ -347,56 +334,6 @@ def test_a_program_that_comes_to_no_gate_says_so(told: Told) -> None:
     assert said.wait(30)
     told.stopping.gate()
     assert told.saves == 0, "who asked counts on it no more"
-
-
-class DeafWire:
-    """A session in which nothing answers: the turn never comes."""
-
-    def __init__(self) -> None:
-        self.link, self.hello, self.asked = Link.UP, {"node": "n"}, threading.Event()
-
-    def tell(self, method: Method, **_params: object) -> Callable[[], dict[str, str]]:
-        if method is Method.TURN_ASK:
-            self.asked.set()
-        return lambda: {"state": "held"}
-
-
-@pytest.mark.parametrize("named", [True, False], ids=["named", "step"])
-def test_a_program_that_waits_for_its_turn_stops_where_it_waits(told: Told, named: bool) -> None:
-    wire, ended = DeafWire(), threading.Event()
-    grant = Grant("L", (GrantedGpu("GPU-0", 0, "Pretend", 2**30, 2**30),))
-    turns = Turns(lambda: wire, lambda: grant, say=lambda _text: None)  # type: ignore[arg-type,return-value]
-    turns.is_to_stop = told.stopping.while_waiting
-    tries = iter([OSError("the disk is full"), None])
-
-    def save() -> None:
-        told.saves += 1
-        if (error := next(tries)) is not None:
-            raise error
-
-    def computes() -> None:
-        try:
-            if named:
-                told.stopping.gate()
-                turns.checkpoint(Place.NAMED)
-            else:
-                told.stopping.step_ended()
-                told.stopping.step_ended()
-                turns.gate()
-        except Preempted:
-            ended.set()
-
-    told.stopping.by(save)
-    turns.recalled({})
-    program = threading.Thread(target=computes, daemon=True)
-    program.start()
-    assert wire.asked.wait(30)
-    told.stopping.wanted(60)
-    until(lambda: told.kept, "it could not save, and says so")
-    assert program.is_alive(), "it waits on for its turn"
-    told.stopping.wanted(60)
-    assert ended.wait(30)
-    assert told.saves == 2
 
 
 PROGRAM = """

@@ -6,7 +6,6 @@ Dealings with a real node manager, seen from inside the process.
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -239,22 +238,6 @@ def test_a_refusal_changes_nothing(world: World, node: RunningNode) -> None:
     assert broker.standing is Standing.FREE
 
 
-def test_an_interrupt_just_after_the_grant_leaves_no_lease_behind(
-    world: World, node: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broker = world.broker()
-
-    def done(text: str | None = None) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(world.screen, "done", done)
-    with pytest.raises(KeyboardInterrupt):
-        broker.request(Ask())
-    assert [lease["id"] for lease in held(node)] == [broker.lease]
-    assert broker.release() == "ended"
-    assert not held(node)
-
-
 def test_what_a_newer_node_manager_tells_people_is_said() -> None:
     said: list[str] = []
     broker = Broker({}, make_display=Screen, say=said.append)
@@ -302,13 +285,6 @@ def test_idle_before_the_grant_is_idle_after_it(world: World, node: RunningNode)
     until(lambda: held(node)[0]["activity"] == "busy", "the lease shows as busy")
 
 
-def test_the_end_of_the_process_gives_back(world: World, node: RunningNode) -> None:
-    broker = world.broker()
-    broker.request(Ask())
-    broker.close()
-    until(lambda: not held(node), "the lease is released")
-
-
 def test_a_forked_child_does_not_wait_for_its_parents_turn(world: World, node: RunningNode) -> None:
     broker = world.broker()
     broker.request(Ask())
@@ -336,7 +312,7 @@ def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
     with node.client() as admin:
         admin.call(Method.LEASE_REVOKE, lease=grant.lease, reason="the card burns")
     until(lambda: world.said, "the user is told")
-    assert "the card burns" in world.said[0]
+    assert "the card burns. Starting it again asks for a new one" in world.said[0]
     assert broker.grant is None
     assert broker.standing is Standing.LOST
     assert "the card burns" in str(broker.lost)
@@ -371,11 +347,18 @@ def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode)
 
 
 def test_at_import(world: World, node: RunningNode, framework: Framework) -> None:
-    broker = world.broker()
+    broker = world.broker(**{VISIBLE: "1"})
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
     assert framework.told == [("before", broker.grant), ("after", broker.grant)]
     assert broker.grant is not None
+    assert world.environ[VISIBLE] == broker.grant.visible_devices
+    (said,) = world.said
+    assert "CUDA_VISIBLE_DEVICES was '1'" in said
+    before = broker.grant
+    broker.before_framework("frame")
+    assert broker.grant is before, "a second framework has the same lease"
+    assert len(held(node)) == 1
 
 
 def test_steps_are_gated_from_the_import_on(
@@ -461,10 +444,14 @@ def test_an_error_of_our_own_does_not_reach_the_import(
     assert "ZeroDivisionError: oh no" in world.said[0]
 
 
-def test_no_gpus_on_purpose(world: World, node: RunningNode, framework: Framework) -> None:
-    broker = world.broker(JUPYTER_GPUSHARE_GPUS="0")
+@pytest.mark.parametrize("says", [{"JUPYTER_GPUSHARE_GPUS": "0"}, {VISIBLE: ""}])
+def test_no_gpus_on_purpose(
+    world: World, node: RunningNode, framework: Framework, says: dict[str, str]
+) -> None:
+    broker = world.broker(**says)
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
+    broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
     assert world.environ[VISIBLE] == ""
     assert held(node) == []
     assert world.said == []
@@ -544,6 +531,8 @@ def test_trying_again_after_a_fallback(
     broker.before_framework("frame")
     broker.after_framework("frame", FRAME)
     assert framework.told == [("before", None), ("after", None)]
+    assert broker.ensure("import another") is None
+    assert len(world.said) == 1, "a second framework is no second warning"
     grant = broker.request(Ask(1))
     assert framework.told[-1] == ("after", grant)
     assert world.environ[VISIBLE] == grant.visible_devices

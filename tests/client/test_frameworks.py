@@ -209,22 +209,6 @@ def begin_anew():
         one.assign(value)
 """
 
-KERAS_LOOP = (
-    "FRAMEWORK = 'tensorflow'\n"
-    + GATES
-    + "import tensorflow, keras\n"
-    + KERAS_MODEL
-    + """
-def train(*callbacks):
-    begin_anew()
-    curve = model.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=list(callbacks))
-    return curve.history["loss"], [one.tolist() for one in model.get_weights()]
-
-undisturbed = train()
-gate = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: checkpoint())
-print(json.dumps({"same": train(gate) == undisturbed, "paused": len(paused)}))
-"""
-)
 
 KERAS_ITSELF = (
     "FRAMEWORK = BACKEND\n"
@@ -291,32 +275,6 @@ def test_keras_own_loops_have_gates_that_change_nothing(backend: str) -> None:
         "progress": [2, 16, 2 * 16],
         "finders": True,
     }
-
-
-JAX_LOOP = (
-    "FRAMEWORK = 'jax'\n"
-    + GATES
-    + """
-import jax, jax.numpy as jnp
-
-@jax.jit
-def step(weights, key):
-    key, noise = jax.random.split(key)
-    data = jax.random.normal(noise, (32, 8))
-    loss, slope = jax.value_and_grad(lambda w: ((data @ w - 1.0) ** 2).mean())(weights)
-    return weights - 0.1 * slope, key, loss
-
-def train(batches):
-    weights, key, curve = jnp.zeros(8), jax.random.key(7), []
-    for _ in batches:
-        weights, key, loss = step(weights, key)
-        curve.append(loss)
-    return [float(one) for one in curve], weights.tolist()
-
-undisturbed = train(range(20))
-print(json.dumps({"same": train(steps(range(20))) == undisturbed, "paused": len(paused)}))
-"""
-)
 
 
 GATED = (
@@ -395,14 +353,6 @@ def test_a_marked_step_of_jax_has_gates_and_is_the_same_step() -> None:
     assert set(found["traced"].values()) == {True}, found["traced"]
     assert found["method"] == [1, 2.0]
     assert (found["in_thread"], found["of_several"]) == (0, [0, 9.0])
-
-
-@pytest.mark.parametrize(
-    ("program", "gates"), [(KERAS_LOOP, 16), (JAX_LOOP, 20)], ids=["keras", "jax"]
-)
-def test_gates_that_a_program_names_change_nothing(program: str, gates: int) -> None:
-    """As docs/api.md shows it."""
-    assert run(program, [GIB]) == {"same": True, "paused": gates}
 
 
 CUDA_STARTED = """

@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 from support.kernel import Kernel, Shown, shows
 from support.node import GIB, NodeClient, RunningNode, token_file, until
 
@@ -130,44 +128,6 @@ def test_who_releases_it_in_the_panel_is_not_told_so_by_the_next_cell(
             assert len(leases(root)) == 1
 
 
-def test_using_it_is_enough(alice: Kernel, root: NodeClient) -> None:
-    alice.ok("import cupy\nx = cupy.ones()\ndef train(): return x")
-    alice.ok("%gpushare release")
-    alice.ok("%time train()")
-    assert len(leases(root)) == 1
-
-
-def test_a_program_of_a_kernel_that_released_asks_for_itself(
-    alice: Kernel, root: NodeClient, tmp_path: Path
-) -> None:
-    alice.ok("import cupy")
-    alice.ok("%gpushare release")
-    child = tmp_path / "child.py"
-    child.write_text(f"import cupy; {VISIBLE}")
-    ran = alice.ok(
-        f"import subprocess, sys\nprint(subprocess.check_output([sys.executable, {str(child)!r}],"
-        " text=True))"
-    )
-    assert ran.stream().startswith("visible: GPU-")
-    until(lambda: leases(root) == [], "it was the program's alone")
-
-
-def test_a_cell_that_says_what_it_wants_gets_no_more(alice: Kernel, root: NodeClient) -> None:
-    alice.ok("import cupy")
-    alice.ok("%gpushare release")
-    until(lambda: not root.call(Method.STATUS)["gpus"][0]["tasks"], "the GPU is free")
-    shown = alice.ok("%gpushare request --memory 8GiB\nimport cupy")
-    assert "(8 GiB of 24 GiB)" in shown.plain()
-
-
-def test_no_gpu_on_purpose_stays_so(alice: Kernel, root: NodeClient) -> None:
-    alice.ok("import cupy")
-    alice.ok("%gpushare release")
-    alice.ok("%env JUPYTER_GPUSHARE_GPUS=0")
-    alice.ok("import cupy")
-    assert leases(root) == []
-
-
 def test_stopping_the_wait_stops_the_cell(alice: Kernel, bob: NodeClient, root: NodeClient) -> None:
     alice.ok("import cupy")
     alice.ok("%gpushare release")
@@ -231,16 +191,6 @@ def test_what_was_requested_once_is_not_asked_by_blocks_nor_by_another_request(
     assert "8 GiB of 24 GiB" in alice.ok("%gpushare request").plain(), "it repeats the last one"
 
 
-def test_a_lease_that_was_revoked_is_asked_for_again(alice: Kernel, root: NodeClient) -> None:
-    alice.ok("import cupy")
-    (lease,) = leases(root)
-    root.call(Method.LEASE_REVOKE, lease=lease["id"], reason="enough")
-    until(lambda: "enough" in alice.ok("1 + 1").stream("stderr"), "the kernel has heard of it")
-    alice.ok("import cupy")
-    (again,) = leases(root)
-    assert again["id"] != lease["id"]
-
-
 # -- between cells ---------------------------------------------------------------------------
 
 
@@ -264,47 +214,6 @@ def test_nothing_is_written_under_a_cell_that_has_ended(
     told = [cell.stream("stderr") for cell in (status, alice.ok("1 + 1"))]
     assert ["the card burns" in one for one in told].count(True) == 1, "the next cell tells it"
     assert "the card burns" not in alice.ok("2 + 2").stream("stderr"), "once"
-
-
-def test_what_happens_while_a_cell_runs_is_told_in_it(alice: Kernel, root: NodeClient) -> None:
-    alice.ok("import cupy")
-    cell = alice.start("import time\nwhile True: time.sleep(0.05)")
-    until(lambda: is_in(root, "active"), "the cell runs")
-    root.call(Method.LEASE_REVOKE, lease=leases(root)[0]["id"], reason="the card burns")
-    shows(alice, cell, "the card burns")
-    alice.interrupt()
-    alice.finish(cell)
-
-
-def test_an_executed_notebook_has_no_idle_notices(
-    node: RunningNode, bob: NodeClient, root: NodeClient, tmp_path: Path
-) -> None:
-    """`nbclient`, while somebody wants the GPU between two cells."""
-    book = nbformat.v4.new_notebook()
-    book.cells = [nbformat.v4.new_code_cell(one) for one in ("import torch", "print('still')")]
-
-    def between(cell: Any, cell_index: int, **_: Any) -> None:
-        if cell_index == 0:
-            bobs = bob.wait(bob.ask())["lease"]
-            assert is_in(root, "parked")
-            bob.call(Method.RELEASE, lease=bobs)
-            # What the next cell needs is free: it would show a wait that is not quick.
-            until(lambda: not root.call(Method.STATUS)["gpus"][0]["tasks"], "the GPU is free")
-
-    kernel = Kernel(tmp_path, node.socket, JUPYTER_GPUSHARE_TOKEN="alice")
-    startup = tmp_path / "ipython" / "profile_default"
-    startup.mkdir(parents=True)
-    (startup / "ipython_kernel_config.py").write_text(
-        "c.InteractiveShellApp.extra_extensions = ['jupyter_gpushare']"
-    )
-    client = NotebookClient(book, timeout=60, kernel_name="python3", on_cell_executed=between)
-    client.execute(env=dict(kernel.environ))
-    outputs = [
-        (one.get("name"), one.get("text") or one["data"]["text/plain"])
-        for cell in book.cells
-        for one in cell.outputs
-    ]
-    assert outputs == [(None, "GPU 0, 24 GiB (simulated)"), ("stdout", "still\n")]
 
 
 # -- what is said ------------------------------------------------------------------------------

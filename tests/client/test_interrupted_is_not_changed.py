@@ -200,16 +200,6 @@ def accumulated() -> list[Any]:
     return [curve, *seen_of(optimizer, net)]
 
 
-def never_zeroed() -> list[Any]:
-    """Gradients add up over steps, as nobody should do and some programs rely on."""
-    net = network()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
-    for batch in batches():
-        net(batch).square().mean().backward()
-        optimizer.step()
-    return seen_of(optimizer, net)
-
-
 def scaled() -> list[Any]:
     """A scaler reads gradients, steps the optimizer or not, and changes its own state."""
     net = network()
@@ -253,25 +243,6 @@ def graph_over_steps() -> list[Any]:
             optimizer.step()
     curve.append(late.item())
     return [curve, *seen_of(optimizer, net)]
-
-
-def adversaries() -> list[Any]:
-    """Two optimizers, of which one steps while the other's gradients are still to be used."""
-    maker, critic = network(), torch.nn.Linear(1, 1)
-    one = torch.optim.Adam(maker.parameters(), lr=0.01)
-    other = torch.optim.SGD(critic.parameters(), lr=0.01)
-    for batch in batches():
-        one.zero_grad()
-        made = maker(batch)
-        critic(made).mean().backward(retain_graph=True)
-        one_step_later = [x.grad.clone() for x in critic.parameters() if x.grad is not None]
-        one.step()
-        for x, kept in zip(critic.parameters(), one_step_later, strict=True):
-            assert x.grad is not None
-            assert torch.equal(x.grad, kept)
-        other.step()
-        other.zero_grad()
-    return [seen_of(one, maker), seen_of(other, critic)]
 
 
 def closures() -> list[Any]:
@@ -319,23 +290,6 @@ def evaluated() -> list[Any]:
     return [scores, torch.get_rng_state(), [one.clone() for one in net.buffers()]]
 
 
-def train_and_evaluate() -> list[Any]:
-    """Evaluation between steps sees the gradients of the step before."""
-    net = network()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    seen = []
-    for batch in batches():
-        net.train()
-        optimizer.zero_grad()
-        net(batch).square().mean().backward()
-        optimizer.step()
-        net.eval()
-        with torch.no_grad():
-            seen.append(net(batch))
-            seen += [one.grad.clone() for one in net.parameters() if one.grad is not None]
-    return [seen, *seen_of(optimizer, net)]
-
-
 def with_workers(start: str, many: int) -> Callable[[], list[Any]]:
     def loaded() -> list[Any]:
         net = network()
@@ -356,19 +310,13 @@ def with_workers(start: str, many: int) -> Callable[[], list[Any]]:
 PROGRAMS = (
     plain,
     accumulated,
-    never_zeroed,
     scaled,
     graph_over_steps,
-    adversaries,
     closures,
     checkpointed,
     evaluated,
-    train_and_evaluate,
     with_workers("fork", 2),
-    with_workers("spawn", 1),
 )
-#: Each worker that is spawned loads torch; undisturbed, one that is forked reads the same.
-LIKE = {"workers_by_spawn": with_workers("fork", 1)}
 
 
 def run(program: Callable[[], list[Any]]) -> list[Any]:
@@ -386,7 +334,7 @@ def test_the_same_bits(program: Callable[[], list[Any]]) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        undisturbed = run(LIKE.get(program.__name__, program))
+        undisturbed = run(program)
         pauses, seed, begun = 0, 0, time.monotonic()
         while pauses < ENOUGH:
             # On a busy machine the other thread gets few chances in each run.
@@ -449,7 +397,7 @@ class Told:
 
 #: Those that step outside of a backward pass, in this process. Each takes many seconds: one that
 #: most programs are like, and one that calls its model within a step, stand for all in CI.
-RARER = (accumulated, scaled, adversaries)
+RARER = (accumulated, scaled)
 STEPPING = (plain, *(pytest.param(one, marks=pytest.mark.long) for one in RARER), closures)
 
 

@@ -399,20 +399,6 @@ def test_a_notebook_goes_on_after_an_out_of_memory_error(kernel: Kernel) -> None
     assert kernel.run("%tb").stream("stderr") == "No traceback available to show.\n"
 
 
-def test_an_interrupted_cell_gives_back_too_and_a_named_error_does_not(kernel: Kernel) -> None:
-    kernel.run("step(KeyboardInterrupt())").error()
-    assert "32 MiB of GPU memory came back" in kernel.ok("print(who())").plain()
-    kernel.ok(f"try: {OOM}\nexcept RuntimeError as error: err = error")
-    kernel.run("raise err").error()
-    told = kernel.ok("print(who())")
-    assert told.stream() == "['activations', 'batch']\n"
-    assert "`err` keeps the last error" in told.plain()
-    assert "Still in use: `err` 32 MiB, `model` 4 MiB." in told.plain()
-    kernel.ok("del err")
-    kernel.run(OOM).error()
-    assert kernel.ok("print(who())").stream() == "[]\n"
-
-
 def test_at_once_and_never(kernel: Kernel) -> None:
     kernel.ok("%config GpuShare.after_error = 'at-once'")
     shown = kernel.run(OOM)

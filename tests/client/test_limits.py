@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from support.kernel import Kernel
-from support.node import GIB, WITHIN, Puppet, RunningNode, token_file, until
+from support.node import GIB, WITHIN, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
 
@@ -101,44 +101,6 @@ def test_torch_is_lifted_and_lowered_while_it_runs(nvml_world: NvmlWorld, tmp_pa
         assert lease["gpus"][0]["memory"] == 20 * GIB
 
 
-def test_a_range_is_had_at_once_and_falls_while_torch_runs(
-    nvml_world: NvmlWorld, tmp_path: Path
-) -> None:
-    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    (modules / "torch.py").write_text(TORCH)
-    environ = nvml_world.environ()
-    config = "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
-    more = {
-        "PYTHONPATH": f"{modules}:{environ.get('PYTHONPATH', '')}",
-        "JUPYTER_GPUSHARE_MEMORY": "8GiB..80GiB",
-    }
-    with (
-        RunningNode(
-            tmp_path,
-            simulate="",
-            config=config,
-            environ=environ,
-            arguments=[token_file(tmp_path, "alice", "bob")],
-        ) as node,
-        Kernel(tmp_path, node.socket, JUPYTER_GPUSHARE_TOKEN="alice", **more) as k,
-        Puppet() as other,
-    ):
-        k.ok("import torch")
-
-        def limit() -> float:
-            return float(k.ok("print(torch.limits[-1])").stream())
-
-        # 768 MiB of each limit are the CUDA context's.
-        until(lambda: limit() == pytest.approx(0.793, abs=0.002), "as much as it asked for")
-        assert "may use 80 GiB of 8 GiB to 80 GiB" in k.ok("%gpushare status").plain()
-        bob = other.client(node.socket, "bob")
-        bob.request(memory=60 * GIB)
-        assert limit() == pytest.approx(0.393, abs=0.002)
-        assert "may use 40 GiB of 8 GiB to 80 GiB" in k.ok("%gpushare status").plain()
-
-
 def is_held_off() -> bool:
     """Whether the thread that carries recalls out stands where frameworks are told of limits."""
     for thread in threading.enumerate():
@@ -146,36 +108,6 @@ def is_held_off() -> bool:
             frame = sys._current_frames().get(thread.ident or 0)
             return frame is not None and frame.f_code is Frameworks.limit.__code__
     return False
-
-
-def test_what_a_notebook_named_is_all_that_stays_reserved(
-    nvml_world: NvmlWorld, tmp_path: Path
-) -> None:
-    """After `import torch` she asks for less; then a program runs beside the notebook."""
-    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    not_started = TORCH.replace("is_initialized=lambda: True", "is_initialized=lambda: False")
-    (modules / "torch.py").write_text(not_started)
-    environ = nvml_world.environ()
-    config = "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.2\n"
-    with (
-        RunningNode(tmp_path, simulate="", config=config, environ=environ) as node,
-        Kernel(tmp_path, node.socket, PYTHONPATH=f"{modules}:{environ.get('PYTHONPATH', '')}") as k,
-        node.client() as client,
-    ):
-
-        def reserved() -> int:
-            return int(client.call(Method.STATUS)["gpus"][0]["reserved"])
-
-        k.ok("import torch")
-        assert reserved() == 100 * GIB
-        assert "8 GiB of 100 GiB" in k.ok("%gpushare request --memory 8GiB").plain()
-        until(lambda: reserved() == 8 * GIB, "she has what she asked for")
-        with Puppet() as program:
-            program.client(node.socket).request()
-            assert reserved() == 100 * GIB
-        until(lambda: reserved() == 8 * GIB, "the program left nothing")
 
 
 def test_the_newest_limit_is_told_last() -> None:

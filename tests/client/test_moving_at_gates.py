@@ -304,22 +304,6 @@ def test_an_interrupt_has_the_memory_back_first() -> None:
         assert any("comes back first" in one for one in alice.said)
 
 
-def test_an_interrupt_while_memory_moves_waits_until_it_is_back() -> None:
-    driver = Driver()
-    driver.during_park = interrupt
-
-    def script(visitor: Visitor) -> None:
-        asks(visitor)
-        takes(visitor)
-        gives(visitor)
-        visitor.live()
-
-    with task(script, driver) as (_node, alice):
-        with pytest.raises(KeyboardInterrupt):
-            alice.broker.turns.checkpoint()
-        assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
-
-
 def test_a_second_interrupt_leaves_it_as_a_parked_kernel() -> None:
     driver = Driver()
 

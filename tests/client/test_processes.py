@@ -19,9 +19,7 @@ from typing import Any
 import pytest
 from support.node import NodeClient, RunningNode, until
 from support.program import program
-from support.scripted_node import ScriptedNode, Visitor
 
-from jupyter_gpushare.protocol.address import embedded_socket, host_id
 from jupyter_gpushare.protocol.messages import Method
 
 TELL = """
@@ -193,59 +191,6 @@ sys.stdin.readline()
     until(lambda: not held(node), "the GPU is back")
 
 
-def test_two_frameworks_one_lease(node: RunningNode) -> None:
-    code = """
-import torch
-first = lease()
-import jax
-tell(same=first == lease(), visible=visible())
-"""
-    (told,), said = run(code, node.socket, JAX_PLATFORMS="cpu")
-    assert told["same"] is True
-    assert told["visible"] in uuids(node)
-    assert said == ""
-
-
-def test_inert_without_a_node_manager(tmp_path: Path) -> None:
-    code = "import torch\ntell(visible=visible(), lease=lease())"
-    kept = {"JUPYTER_RUNTIME_DIR": os.fspath(tmp_path), "JUPYTER_GPUSHARE_SOCKET": ""}
-    (told,), said = run(code, tmp_path, **kept)
-    assert told == {"visible": None, "lease": None}
-    assert said == ""
-
-
-def test_a_socket_left_behind_is_nobody(tmp_path: Path) -> None:
-    """A Jupyter server was killed: its socket is there, and nobody shares GPUs any more."""
-    with ScriptedNode() as scripted:
-        scripted.stop()
-        os.rename(scripted.socket, embedded_socket(str(scripted.socket.parent), host_id({})))
-        kept = {
-            "JUPYTER_RUNTIME_DIR": os.fspath(scripted.socket.parent),
-            "JUPYTER_GPUSHARE_SOCKET": "",
-            "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "0.3",
-        }
-        code = "import torch\ntell(visible=visible(), lease=lease())"
-        (told,), said = run(code, tmp_path, **kept)
-    assert told == {"visible": None, "lease": None}
-    assert said == ""
-
-
-@pytest.mark.parametrize("nothing", ["", "-1"])
-def test_who_hides_the_gpus_gets_none(node: RunningNode, nothing: str) -> None:
-    code = "import torch\ntell(visible=visible(), lease=lease())"
-    (told,), said = run(code, node.socket, CUDA_VISIBLE_DEVICES=nothing)
-    assert told == {"visible": nothing, "lease": None}
-    assert said == ""
-
-
-def test_an_index_gives_way_to_the_lease_and_is_mentioned(node: RunningNode) -> None:
-    code = "import torch\ntell(visible=visible())"
-    (told,), said = run(code, node.socket, CUDA_VISIBLE_DEVICES="1")
-    assert told["visible"] in uuids(node)
-    assert said.count("\n") == 1
-    assert "CUDA_VISIBLE_DEVICES was '1'" in said
-
-
 # -- the API -----------------------------------------------------------------------------
 
 
@@ -289,102 +234,7 @@ tell(**facts, refused=refused, heavy=sorted(heavy & (set(sys.modules) - before))
     assert said == ""
 
 
-# -- no GPU ------------------------------------------------------------------------------
-
-
-def test_a_hanging_node_manager_does_not_stop_the_import(tmp_path: Path) -> None:
-    code = """
-import time
-begun = time.monotonic()
-import torch
-tell(took=time.monotonic() - begun, visible=visible(), sum=float(torch.ones(3).sum()))
-"""
-    with ScriptedNode(Visitor.hang) as node:
-        (told,), said = run(code, node.socket, JUPYTER_GPUSHARE_ANSWER_TIMEOUT="1")
-    assert told["took"] < 30
-    assert told["visible"] == ""
-    assert told["sum"] == 3.0
-    assert said.count("\n") == 1
-    assert "without a GPU" in said
-    assert "doctor" in said
-
-
-def test_fallback_error_raises_a_sentence(tmp_path: Path) -> None:
-    code = """
-from jupyter_gpushare.client import NodeUnavailable
-try:
-    import torch
-except NodeUnavailable as error:
-    tell(error=str(error), there="torch" in sys.modules)
-"""
-    missing = tmp_path / "no.sock"
-    more = {"JUPYTER_GPUSHARE_FALLBACK": "error", "JUPYTER_GPUSHARE_ANSWER_TIMEOUT": "0.2"}
-    (told,), _ = run(code, missing, **more)
-    assert os.fspath(missing) in told["error"]
-    assert told["there"] is False
-
-
-@pytest.mark.parametrize(
-    ("config", "more", "words"),
-    [
-        ("c.Quotas.default = {'gpus': 0}\n", {}, "quota is 0"),
-        ("c.Quotas.default = {'gpus': 1}\n", {"JUPYTER_GPUSHARE_GPUS": "2"}, "at most 1"),
-        ("", {"JUPYTER_GPUSHARE_GPUS": "3"}, "3 GPUs"),
-    ],
-)
-def test_refused(
-    tmp_path: Path, light: dict[str, str], config: str, more: dict[str, str], words: str
-) -> None:
-    code = """
-import torch
-tell(visible=visible(), lease=lease())
-import caffe  # no second warning
-"""
-    with RunningNode(tmp_path, config=config) as node:
-        (told,), said = run(code, node.socket, **light, **more)
-    assert told == {"visible": "", "lease": None}
-    assert said.count("\n") == 1
-    assert words in said
-
-
-def test_a_bad_setting_is_named_and_the_default_used(node: RunningNode) -> None:
-    code = "import torch\ntell(visible=visible())"
-    (told,), said = run(code, node.socket, JUPYTER_GPUSHARE_GPUS="two")
-    assert told["visible"] in uuids(node)
-    assert said.count("\n") == 1
-    assert "JUPYTER_GPUSHARE_GPUS='two'" in said
-
-
 # -- waiting -----------------------------------------------------------------------------
-
-
-def test_interrupt_leaves_the_queue(full: Full) -> None:
-    code = """
-try:
-    import torch
-except KeyboardInterrupt:
-    tell(interrupted=True, there="torch" in sys.modules, visible=visible())
-"""
-    with Running(code, full.node.socket, **full.me) as task:
-        full.someone_waits()
-        task.process.send_signal(signal.SIGINT)
-        assert task.hear() == {"interrupted": True, "there": False, "visible": None}
-        until(lambda: not full.status()["queue"], "the queue is empty again")
-        status, said = task.end()
-    assert status == 0
-    assert "Traceback" not in said
-
-
-def test_waiting_is_told_and_ends_with_a_gpu(full: Full) -> None:
-    code = "import torch\ntell(visible=visible())"
-    with Running(code, full.node.socket, **full.me) as task:
-        assert task.process.stderr is not None
-        assert "number 1 in line" in task.process.stderr.readline()
-        full.give_back()
-        assert task.hear()["visible"] in [gpu["uuid"] for gpu in full.grant["gpus"]]
-        status, said = task.end()
-    assert status == 0
-    assert "Granted: GPU" in said
 
 
 def test_wait_timeout_falls_back(full: Full) -> None:
@@ -441,23 +291,6 @@ tell(mine=[lease(), visible()], childs=out)
     (told,), said = run(code, node.socket)
     assert told["mine"] == told["childs"]
     assert said == ""
-
-
-def test_launchers_choose_among_the_lease(node: RunningNode, light: dict[str, str]) -> None:
-    """torchrun, joblib and their like give each worker some of what their process sees."""
-    code = f"""
-import subprocess
-import torch
-outs = []
-for mine in ("1", "0", visible().split(",")[1], "1,0"):
-    child = [sys.executable, "-c", {CHILD!r}]
-    env = {{**os.environ, "CUDA_VISIBLE_DEVICES": mine}}
-    outs.append(subprocess.run(child, env=env, capture_output=True, text=True).stdout.split()[1])
-tell(visible=visible().split(","), outs=outs)
-"""
-    (told,), _ = run(code, node.socket, JUPYTER_GPUSHARE_GPUS="2", **light)
-    first, second = told["visible"]
-    assert told["outs"] == [second, first, second, f"{second},{first}"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -656,62 +489,3 @@ tell(mine=visible(), childs=done.stdout.strip(), said=done.stderr)
         told = task.hear()
         assert told["childs"] == told["mine"]
         assert told["said"] == ""
-
-
-# -- holding -----------------------------------------------------------------------------
-
-
-def test_the_lease_survives_kill_9_of_the_node_manager(tmp_path: Path) -> None:
-    # Long enough for a busy machine; the test waits for what happens, not for these to pass.
-    config = "c.Policy.heartbeat_interval = 0.1\nc.Policy.heartbeat_timeout = 20.0\n"
-    config += "c.Policy.restart_grace = 60.0\nc.NodeManagerApp.log_level = 'DEBUG'\n"
-    code = "import torch\ntell(lease=lease())\nsys.stdin.readline()\ntell(lease=lease())"
-    with (
-        RunningNode(tmp_path, config=config) as node,
-        Running(code, node.socket) as task,
-    ):
-        before = task.hear()["lease"]
-        node.kill9()
-        told = len(node.story())
-        node.start()
-        # It comes back by itself, and goes on telling that it is there.
-        until(lambda: "method=attach" in node.story()[told:], "it is back")
-        until(lambda: node.story()[told:].count("method=heartbeat") >= 3, "heartbeats")
-        (lease,) = held(node)
-        assert (lease["id"], lease["state"]) == (before, "active")
-        task.go_on()
-        assert task.hear()["lease"] == before
-        assert task.end() == (0, "")
-
-
-def test_a_revoked_lease_is_told_at_once(node: RunningNode, light: dict[str, str]) -> None:
-    code = """
-import torch
-tell(lease=lease())
-sys.stdin.readline()
-import caffe
-tell(lease=lease(), visible=visible())
-"""
-    with Running(code, node.socket, **light) as task, node.client() as admin:
-        before = task.hear()["lease"]
-        admin.call(Method.LEASE_REVOKE, lease=before, reason="maintenance")
-        assert task.process.stderr is not None
-        said = task.process.stderr.readline()
-        assert "maintenance" in said
-        assert "Starting it again asks for a new one" in said
-        task.go_on()
-        after = task.hear()
-        assert after["lease"] not in (None, before)
-        assert after["visible"] in uuids(node)
-
-
-def test_a_worker_of_a_job_says_so(node: RunningNode) -> None:
-    code = "import torch; tell(lease=lease()); input()"
-    with (
-        Running(code, node.socket, JUPYTER_GPUSHARE_JOB="digits") as one,
-        Running(code, node.socket),
-    ):
-        one.hear()
-        leases = until(lambda: rows if len(rows := held(node)) == 2 else None, "two leases")
-        assert {lease["job"] for lease in leases} == {"digits", None}
-        one.go_on()

@@ -15,7 +15,7 @@ import pytest
 from support.node import until
 from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 
-from jupyter_gpushare.client.errors import LeaseLost, NodeUnavailable, QuotaExceeded
+from jupyter_gpushare.client.errors import LeaseLost, NodeUnavailable
 from jupyter_gpushare.client.session.session import Link, NobodyThere, Session
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.errors import Reason
@@ -301,20 +301,6 @@ def test_a_node_manager_that_ends_before_it_answers_is_asked_again(recorder: Rec
 # -- asking and waiting ------------------------------------------------------------------
 
 
-def test_a_refusal_says_why(recorder: Recorder) -> None:
-    def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.refuse(visitor.expect(Method.REQUEST), Reason.OVER_QUOTA, "Ask for at most 1.")
-        visitor.live()
-
-    with (
-        ScriptedNode(script) as node,
-        opened(node, recorder) as session,
-        pytest.raises(QuotaExceeded, match="at most 1"),
-    ):
-        ask(session, recorder)
-
-
 def test_the_queue_may_take_longer_than_any_answer(recorder: Recorder) -> None:
     enough = threading.Event()
 
@@ -416,7 +402,7 @@ def test_a_node_manager_gone_for_good_ends_the_wait(recorder: Recorder) -> None:
                 node.stop()
 
         recorder.on_waiting = stop
-        with pytest.raises(NodeUnavailable):
+        with pytest.raises(NodeUnavailable, match=r"away for 0\.3 s \(outage_timeout\)"):
             ask(session, recorder)
 
 
@@ -475,21 +461,6 @@ def test_hears_that_the_lease_is_gone_after_a_restart(recorder: Recorder) -> Non
         assert recorder.lost == [(LEASE, "No such lease.")]
 
 
-def test_hears_that_the_lease_was_revoked(recorder: Recorder) -> None:
-    def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        told = {"reason": "revoked", "message": "Somebody needs it more."}
-        visitor.notify(Notice.REVOKED, {"lease": "another", **told})
-        visitor.notify(Notice.REVOKED, {"lease": LEASE, **told})
-        visitor.live()
-
-    with ScriptedNode(script) as node, opened(node, recorder) as session:
-        ask(session, recorder)
-        until(lambda: recorder.lost, "the loss of the lease")
-        assert recorder.lost == [(LEASE, "Somebody needs it more.")]
-
-
 def test_only_changes_of_activity_are_told(recorder: Recorder) -> None:
     with ScriptedNode(holds) as node, opened(node, recorder) as session:
         ask(session, recorder)
@@ -500,18 +471,6 @@ def test_only_changes_of_activity_are_told(recorder: Recorder) -> None:
         session.set_activity(LEASE, True)
         node.wait_for(Method.ACTIVITY, 2)
         assert [call.params.state for call in node.calls(Method.ACTIVITY)] == ["idle", "busy"]
-
-
-def test_telling_the_activity_does_not_wait(recorder: Recorder) -> None:
-    with ScriptedNode(holds) as node, opened(node, recorder) as session:
-        ask(session, recorder)
-        node.stop()
-        until(lambda: session.link is Link.DOWN, "the loss of the connection")
-        begun = time.monotonic()
-        for _ in range(100):
-            session.set_activity(LEASE, False)
-            session.set_activity(LEASE, True)
-        assert time.monotonic() - begun < SLACK
 
 
 def test_a_node_manager_that_breaks_after_each_hello_is_not_rushed(recorder: Recorder) -> None:
