@@ -37,7 +37,7 @@ from jupyter_gpushare.policy.words.model import (
     Rung,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
-from support.policy_world import BOOT, GIB, World, gpu, is_asked, process
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, lasting, process
 
 from .policy_world import plain_config
 
@@ -427,7 +427,7 @@ class Histories(RuleBasedStateMachine):
         core.check(state)
         told = {n: (x.phase, x.allocations, x.members) for n, x in before.leases.items()}
         assert {n: (x.phase, x.allocations, x.members) for n, x in state.leases.items()} == told
-        assert state.reservations == before.reservations
+        assert lasting(state) == lasting(before)
         assert state.grants == before.grants
         assert state.bursts == before.bursts
         assert self._limits(state) == self._limits(before)

@@ -45,7 +45,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
-from support.policy_world import BOOT, GIB, World, gpu, process
+from support.policy_world import BOOT, GIB, World, gpu, lasting, process
 
 from .policy_world import plain_config
 
@@ -481,7 +481,7 @@ class TakingTurns(RuleBasedStateMachine):
             state = core.evolve(state, event)
         core.check(state)
         assert state.shares == before.shares
-        assert state.reservations == before.reservations
+        assert lasting(state) == lasting(before)
         assert state.takers == before.takers
         assert state.given == before.given
         kept = {n: (one.promise, one.named, one.state) for n, one in before.promises.items()}

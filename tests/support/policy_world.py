@@ -17,7 +17,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.lifts import unlifted
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
-from jupyter_gpushare.policy.books.state import Lease, State
+from jupyter_gpushare.policy.books.state import Lease, Reservation, ReservationKey, State
 from jupyter_gpushare.policy.measure.resting import watched
 from jupyter_gpushare.policy.recall import growing, offers, patience, plan
 from jupyter_gpushare.policy.words import commands as cmd
@@ -72,6 +72,11 @@ def is_asked(state: State, name: str) -> bool:
     """Whether a task was asked for its memory and has not answered."""
     recall = state.memory_recall(LeaseId(name))
     return recall is not None and recall.phase is RecallPhase.TOLD
+
+
+def lasting(state: State) -> dict[ReservationKey, Reservation]:
+    """All reservations, without what is measured again after a restart."""
+    return {key: dataclasses.replace(held, short=0) for key, held in state.reservations.items()}
 
 
 def kept(state: State, name: str) -> str | None:
@@ -417,7 +422,7 @@ class World:
     @staticmethod
     def borrowed(before: State, lease: Lease) -> None:
         """The pool asked its environment for what it has beyond its loan."""
-        loan = before.quotas.lent[lease.environment]
+        loan = before.quotas.lent[lease.environment].loan
         held = [gpu for who, gpu in before.reservations if who == lease.environment]
         assert loan.reclaim, "nobody asks for it"
         assert len(held) > loan.quota.gpus, "it is within its loan"
