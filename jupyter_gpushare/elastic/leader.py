@@ -18,7 +18,6 @@ from typing import Final
 from ..jobs.core import Card, End, Send
 from ..jobs.engine import Event, Idle, OneHost, Silent
 from ..jobs.hostside import Ended, Lost, Reported
-from ..protocol.sizes import MemoryRange
 from . import core
 from .core import Phase
 from .meeting import Meeting, Word
@@ -42,12 +41,8 @@ class Leader:
         self._follower = self._records.follow()
         self._meeting = Meeting.make()
         self._team = core.Team(self._plan.min_gpus, self._plan.max_gpus)
-        job = replace(self._plan.job, train=b"")
-        self._host = OneHost(
-            job,
-            module="jupyter_gpushare.elastic.member",
-            beside=isinstance(job.memory, MemoryRange),
-        )
+        work = replace(self._plan.job, train=b"")
+        self._host = OneHost(work, module="jupyter_gpushare.elastic.member", beside=True)
         self._is_stopped = threading.Event()
         self._started = 0
         self._ask_at, self._refused = 0.0, 0

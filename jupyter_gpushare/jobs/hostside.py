@@ -20,7 +20,7 @@ from ..client.errors import PREEMPTED
 from ..protocol import names
 from ..protocol.holding import whole_memory
 from ..protocol.messages import Method
-from ..protocol.sizes import Memory, least_of, parse_memory
+from ..protocol.sizes import Memory, MemoryRange, least_of, parse_memory
 from .core import Card, End, Row
 
 #: What a worker must not have from whoever starts it: it asks for a lease of its own.
@@ -123,6 +123,7 @@ def idle_in(
     status: Mapping[str, Any], memory: Memory | None, beside: bool = False
 ) -> list[dict[str, Any]]:
     """The cards in a status that have room for a job, whatever its quota is."""
+    beside = beside and isinstance(memory, MemoryRange)
     return [
         gpu
         for gpu in status["gpus"]

@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from support.livenode import CLI, LiveNode, in_process
+from support.livenode import LiveNode, in_process
 from support.node import RunningNode, token_file
 
 from jupyter_gpushare.cli.advise import TOLD
@@ -28,15 +28,6 @@ def advise(
     return in_process("advise", *map(str, arguments), environ=env)
 
 
-def test_it_asks_the_node_manager_for_the_gpus(tmp_path: Path) -> None:
-    with LiveNode(tmp_path, "3x24GiB") as node:
-        command = [*CLI, "advise", "--days", "1"]
-        done = subprocess.run(command, capture_output=True, text=True, env=node.environ)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("3 GPUs of 24 GiB, 1 days of made-up sessions")
-    assert "assumed, not measured here" in done.stdout
-
-
 def test_the_node_managers_own_settings_are_compared(tmp_path: Path) -> None:
     """A class whose quota is a part of a GPU shares GPUs without turns, too."""
     config = (
@@ -48,6 +39,7 @@ def test_the_node_managers_own_settings_are_compared(tmp_path: Path) -> None:
         environ = {"JUPYTER_GPUSHARE_SOCKET": str(node.socket)}
         done = advise("--days", "0.5", env={**os.environ, **environ})
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 GPUs of 24 GiB, 0.5 days of made-up sessions")
     for sentence in (
         "everybody's quota is 1 GPUs, 4 GiB on each",
         "a task that was idle for 10 min may be parked",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from support.hub import OS_USERS, free_ports
 from support.jupyter import wait_for
-from support.livenode import CLI, LiveNode
+from support.livenode import LiveNode
 from support.thief import thief
 
 from jupyter_gpushare.cli.hubchecks import hubs_file
@@ -27,16 +28,8 @@ def doctor(folder: Path, config: str | None, *arguments: str) -> tuple[int, dict
     path = folder / "jupyterhub_config.py"
     if config is not None:
         path.write_text("c = get_config()\n" + textwrap.dedent(config))
-    done = subprocess.run(
-        [*CLI, "doctor", "--json", *(arguments or (f"--hub-config={path}",))],
-        env=LiveNode(folder).environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        cwd=folder,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
+    with contextlib.chdir(folder):
+        done = LiveNode(folder).here("doctor", "--json", *(arguments or (f"--hub-config={path}",)))
     return done.returncode, {check["name"]: check for check in json.loads(done.stdout)["checks"]}
 
 

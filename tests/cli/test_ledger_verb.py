@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.livenode import CLI
+from support.livenode import CLI, in_process
 from support.node import GIB, Puppet, RemoteError, RunningNode, needs_root, open_directory, until
 from support.systemd import UnprivilegedNode
 
@@ -28,14 +28,7 @@ SERVICE = 54219
 def verb(node: RunningNode, *arguments: str) -> subprocess.CompletedProcess[str]:
     """One that finds the node manager as any other does, if it runs."""
     environ = {**os.environ, "JUPYTER_GPUSHARE_SOCKET": str(node.socket)}
-    return subprocess.run(
-        [*CLI, "ledger", *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return in_process("ledger", *arguments, environ=environ)
 
 
 def told(node: RunningNode, *arguments: str) -> dict[str, Any]:

@@ -97,31 +97,18 @@ def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path) -> None:
     assert "No such file" in done.stderr
 
 
-def test_a_trace_without_cells_is_no_error(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(HEADER)
-    done = replay("--trace", path, "--workers", "1")
-    assert done.returncode == 0, done.stderr
-    assert "0 sessions" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("", "either --trace FILE or --generate"),
         ("--generate --trace x.csv", "either --trace FILE or --generate"),
         ("--generate --policies park,magic", "'magic' is none of session, batch"),
         ("--generate --mix 1:0.5,2", "--mix must be like"),
         ("--generate --mix 1:0", "must not all be 0"),
-        ("--generate --gpus 0", "gpus"),
-        ("--generate --days nan", "must be a number from"),
-        ("--generate --parking nan", "must be a number from"),
         ("--generate --idle-timeout 0", "more than 0"),
         ("--generate --reserve half", "'half' is none of whole, quota, estimate"),
         ("--generate --plot picture.bmp", ".svg"),
         ("--trace x.csv --save y.csv", "--save goes with --generate"),
         ("--generate --days 1 --warm-up 2d", "nothing would count"),
-        ("--generate --until soon", "it is not a time"),
     ],
 )
 def test_a_wrong_command_line(arguments: str, said: str) -> None:

@@ -38,17 +38,6 @@ def test_a_card_with_others_on_it_is_not_the_jobs() -> None:
     assert cards(status(shared, lease("1", "sine"), lease("1", "sine")), "sine", None) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "broken", [{"health": "lost"}, {"out_of_service": "fans"}, {"free": 8 * GIB}, {"tasks": 1}]
-)
-def test_a_card_that_cannot_be_had_is_not_idle(broken: dict[str, Any]) -> None:
-    assert cards(status([{**gpu("1"), **broken}, gpu("2")]), "sine", None) == (0, 1)
-
-
-def test_less_memory_is_enough_where_it_was_asked_for() -> None:
-    assert cards(status([gpu("1", free=8 * GIB)]), "sine", 8 * GIB) == (0, 1)
-
-
 def test_the_quota_and_those_who_wait_come_first() -> None:
     some = [gpu("1"), gpu("2"), gpu("3")]
     assert cards(status(some, quota={"gpus": 2, "used_gpus": 1}), "sine", None) == (0, 1)

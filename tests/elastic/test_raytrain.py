@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -202,31 +200,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningNo
             yield node
         finally:
             ray.shutdown()
-
-
-def test_a_worker_that_dies_costs_the_steps_since_a_save(
-    alone: RunningNode, tmp_path: Path
-) -> None:
-    folder = tmp_path / "steps"
-    folder.mkdir()
-    job = Job(folder, tmp_path / "storage", steps=60, every=10)
-    until(lambda: job.told() and job.told()[-1]["step"] >= 25, "it trains", LONG)
-    victim = next(one for one in job.told()[::-1] if one["rank"] == 1)
-    leases = {one["id"]: one["pid"] for one in alone.status()["leases"]}
-    os.kill(leases[victim["lease"]], signal.SIGKILL)
-    job.join()
-    steps = [one["step"] for one in job.told() if one["rank"] == 0]
-    (died,) = [n for n, (one, after) in enumerate(pairwise(steps)) if after <= one]
-    again = steps[died + 1]
-    assert steps[: died + 1] == list(range(1, died + 2))
-    assert steps[died + 1 :] == list(range(again, 61))
-    assert again % 10 == 1
-    # Ray looks twice a second, and knows nothing of a save that came since.
-    assert died + 1 - again < 20, "at most the steps since the last save but one"
-    nets: dict[int, set[str]] = {}
-    for one in job.told():
-        nets.setdefault(one["step"], set()).add(one["net"])
-    assert all(len(several) == 1 for several in nets.values()), "what was done again is the same"
 
 
 def test_a_lease_that_somebody_ends_stops_it_saved(alone: RunningNode, tmp_path: Path) -> None:

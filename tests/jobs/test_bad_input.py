@@ -18,6 +18,7 @@ from jupyter_gpushare.client.errors import GpuShareError
 from jupyter_gpushare.elastic import records as jobs
 from jupyter_gpushare.jobs import records as sweeps
 from jupyter_gpushare.jobs.hostside import Job
+from jupyter_gpushare.jobs.store import Stored
 from jupyter_gpushare.jobs.sweeps import sweep
 
 
@@ -49,6 +50,7 @@ def _no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: sweep(train, 3), "a list with one entry for each model"),
         (lambda: sweep(train, []), "nothing to try"),
         (lambda: sweep(train, [{}], gpus="2"), "gpus='2': a model needs a whole number"),
+        (lambda: sweep(train, [{}], gpus=0), "one GPU at least"),
         (lambda: sweep(train, [{}], pick="most"), "say 'random' or 'most-free'"),
         (lambda: sweep(train, [{}], memory="8"), "Did you mean 8GiB?"),
     ],
@@ -74,38 +76,9 @@ def test_without_cloudpickle_a_notebooks_code_is_refused_before_any_gpu_is_taken
     assert (sweep.names(), elastic.names()) == ([], [])
 
 
-def test_an_ended_sweep_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
-    plan, job = sweeps.Plan(), Job("digits", b"")
-    records = sweeps.Records.make(job, plan, [{}])
-    records.open()
-    with pytest.raises(sweeps.SweepError, match="runs already"):
-        sweep.delete("digits")
-    records.close()
-    sweep.delete("digits")
-    assert sweep.names() == []
-    assert list(sweeps.Records.folder().iterdir()) == []
-    with pytest.raises(sweeps.SweepError, match="There is no sweep 'digits'"):
-        sweep.delete("digits")
-    sweeps.Records.make(job, plan, [{}])
-
-
-def test_an_ended_job_is_deleted_and_its_name_is_free(tmp_path: Path) -> None:
-    plan = jobs.Plan(Job("digits", b""), 1, 1)
-    held = jobs.Records.make(plan).lock()
-    with pytest.raises(elastic.ElasticError, match="has a leader already"):
-        elastic.delete("digits")
-    os.close(held)
-    elastic.delete("digits")
-    assert elastic.names() == []
-    assert list(jobs.Records.folder().iterdir()) == []
-    with pytest.raises(elastic.ElasticError, match="There is no job 'digits'"):
-        elastic.delete("digits")
-    jobs.Records.make(plan)
-
-
 # -- what another user may have written is not unpickled -----------------------------------------
 
-Kind = tuple[Callable[[str], object], Callable[[str], None], Callable[[str], Path]]
+Kind = tuple[Callable[[str], object], Callable[[str], None], Callable[[str], Stored]]
 
 
 class Trap:
@@ -118,26 +91,44 @@ class Trap:
         return Path.touch, (self.made,)
 
 
-def _sweep(name: str) -> Path:
-    return sweeps.Records.make(Job(name, b""), sweeps.Plan(), [{}]).path
+def _sweep(name: str) -> Stored:
+    return sweeps.Records.make(Job(name, b""), sweeps.Plan(), [{}])
 
 
-def _job(name: str) -> Path:
-    return jobs.Records.make(jobs.Plan(Job(name, b""), 1, 2)).at("{}/plan")
+def _job(name: str) -> Stored:
+    return jobs.Records.make(jobs.Plan(Job(name, b""), 1, 2))
 
 
 @pytest.fixture(params=["sweep", "elastic"])
 def kind(request: pytest.FixtureRequest) -> Kind:
-    """How such a job is loaded, deleted, and made; the file that says what it is."""
+    """How such a job is loaded, deleted, and made."""
     if request.param == "sweep":
         return sweep.load, sweep.delete, _sweep
     return elastic.load, elastic.delete, _job
 
 
+def test_an_ended_one_is_deleted_and_its_name_is_free(kind: Kind) -> None:
+    _load, delete, make = kind
+    records = make("digits")
+    with pytest.raises(GpuShareError, match="'digits' already"):
+        make("digits")
+    held = records.lock()
+    with pytest.raises(GpuShareError, match=r"runs already|has a leader already"):
+        delete("digits")
+    os.close(held)
+    assert records.names() == ["digits"]
+    delete("digits")
+    assert (records.names(), list(records.folder().iterdir())) == ([], [])
+    with pytest.raises(GpuShareError, match=r"There is no (sweep|job) 'digits'"):
+        delete("digits")
+    make("digits")
+
+
 @pytest.fixture
 def trapped(kind: Kind, tmp_path: Path) -> tuple[Path, Path]:
     """The file that says what the job ``mine`` is, with a trap in it, and what the trap makes."""
-    place, sprung = kind[2]("mine"), tmp_path / "sprung"
+    records, sprung = kind[2]("mine"), tmp_path / "sprung"
+    place = records.at(records.parts[0])
     if place.suffix == ".sqlite":
         with contextlib.closing(sqlite3.connect(place, isolation_level=None)) as db:
             db.execute("UPDATE sweep SET job=?", (pickle.dumps(Trap(sprung)),))
@@ -181,6 +172,6 @@ def test_what_others_may_have_written_is_not_unpickled(
 
 
 def test_checkpoints_that_others_may_have_written_are_not_taken() -> None:
-    _job("mine").with_name("checkpoints").chmod(0o720)
+    _job("mine").at("{}/checkpoints").chmod(0o720)
     with pytest.raises(elastic.ElasticError, match=r"Other users may write into .*checkpoints"):
         elastic.load("mine")

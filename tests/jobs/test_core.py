@@ -198,32 +198,6 @@ def test_random_histories(data: st.DataObject) -> None:
         assert results[number] == (model.phase in (Phase.DONE, Phase.FAILED))
 
 
-@pytest.mark.story
-def test_ten_hosts_of_eight_cards_and_ten_thousand_models() -> None:
-    """The source's scale, in replay: each model once, and every card is used at every time."""
-    state, at, rounds = core.begin(10_000, seed=1), 0, 0
-    names = [f"host{n}" for n in range(10)]
-    ends: list[tuple[int, int, int]] = []  # when, number, attempt
-    while not state.is_over:
-        if core.wants_round(state):
-            rounds += 1
-            listed = {name: rows(name, *map(str, range(8))) for name in names}
-            state = round_of(state, **listed)
-        sent: core.Send | None
-        while True:
-            state, sent = core.drawn(state)
-            if sent is None:
-                break
-            ends.append((at + 5 + sent.number % 6, sent.number, sent.attempt))
-        assert len(state.running) == min(80, 10_000 - state.count(Phase.DONE)) or not state.queue
-        at = min(ends)[0]
-        for end in [end for end in ends if end[0] == at]:
-            ends.remove(end)
-            state, _ = core.ended(state, end[1], end[2], End.DONE)
-    assert state.count(Phase.DONE) == 10_000
-    assert 10_000 / 80 <= rounds < 10_000, "nobody is asked more often than models end"
-
-
 def test_hosts_that_name_no_card_are_asked_more_seldom_until_a_model_ends() -> None:
     pace, dues = core.Pace(every=1.0), []
     for _ in range(6):

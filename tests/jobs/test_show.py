@@ -108,17 +108,12 @@ def test_a_job_tells_its_gpus_by_their_numbers_and_what_happened() -> None:
     assert status.ranks[0] == Rank("here", "GPU-0", "l0", 10.0, 3)
     assert "0 on GPU 3 of here, 1 on GPU 4 of here" in str(status)
     assert [text for _, text in status.said] == ["Training begins with 2 workers (entry: train)."]
-    old = Rank("here", "GPU-0", "l0", 10.0)
-    assert str(old) == "GPU-0 of here", "a record of an earlier release has no number"
-
-
-def test_one_worker_is_one() -> None:
-    again = a_status(
-        **{"event": "trains", "at": 120.0, "rank": 0, "world": 1, "entry": "breakpoint"},
-        **{"step": 7, "host": "here", "gpu": "GPU-0", "lease": "l0", "index": 3},
-    )
+    more = {"event": "trains", "at": 120.0, "rank": 0, "world": 1, "entry": "breakpoint"}
+    again = a_status(**more, step=7, host="here", gpu="GPU-0", lease="l0", index=3)
     assert again.said[-1][1] == "Training goes on at step 7 with 1 worker (entry: breakpoint)."
     assert again.phase is JobPhase.TRAINING
+    old = Rank("here", "GPU-0", "l0", 10.0)
+    assert str(old) == "GPU-0 of here", "a record of an earlier release has no number"
 
 
 @given(
