@@ -25,7 +25,7 @@ from ..protocol.poolcalls import PoolMethod
 from ..protocol.quota import period_text
 from . import core
 from .draft import Refuse
-from .groups import unlikely
+from .groups import full, unlikely
 from .joining import NotJoined
 from .manager import PoolManager
 from .pki import BadRequest
@@ -137,7 +137,8 @@ class PoolAnswers:
             hosts = list(state.hosts.values())
             expected = newest(hosts, name)
             wish = Wish(name, params.gpus, memory, params.kind, expected, by_estimate)
-            ranked = rank(hosts, wish, lambda host: state.quota(host, name).gpus)
+            group_full = full(state, name, params.gpus)
+            ranked = rank(hosts, wish, lambda host: state.quota(host, name).gpus, group_full)
         # Not asdict(): it copies each sentence, which takes longer than the ranking.
         return {"hosts": [{part: getattr(one, part) for part in _RANKED} for one in ranked]}
 

@@ -201,6 +201,16 @@ def _oldest(state: State, environment: Environment) -> float:
     return found
 
 
+def full(state: State, environment: Environment, gpus: int) -> str:
+    """Why somebody's group may not have so many GPUs more now; empty: it may, or there is none."""
+    # Who has nothing on any host is in the groups that are known of them all the same.
+    groups = (state.group(host, environment) for host in state.hosts.values())
+    name = next((group for group in groups if group is not None), None)
+    if name is None or gpus <= available(state, state.groups[name]):
+        return ""
+    return _why(state, name, gpus)
+
+
 def _why(state: State, name: GroupName, gpus: int) -> str:
     group = state.groups[name]
     if gpus <= own(state, name):

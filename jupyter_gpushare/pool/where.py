@@ -32,19 +32,25 @@ _NEVER = 1e12
 
 
 def rank(
-    hosts: Iterable[Host], wish: Wish, limit: Callable[[Host], int] | None = None
+    hosts: Iterable[Host],
+    wish: Wish,
+    limit: Callable[[Host], int] | None = None,
+    group_full: str = "",
 ) -> tuple[Ranked, ...]:
     """All hosts, the best first; those where it fits now come before all others.
 
     ``limit`` is how many GPUs the person may hold on all hosts together, as the quota on a host
-    says; without it the quota does not count.
+    says; without it the quota does not count. ``group_full`` says why the person's group may have
+    no more GPUs; empty: it may.
     """
     hosts = list(hosts)
     needs = _Needs(hosts, wish)
     held = {host.name: host.here.get(wish.environment, NOTHING).held for host in hosts}
     held = {name: gpus for name, gpus in held.items() if gpus}
     found = sorted(
-        _judge(host, wish, needs, None if limit is None else _Allowed(limit(host), held))
+        _judge(
+            host, wish, needs, None if limit is None else _Allowed(limit(host), held, group_full)
+        )
         for host in hosts
     )
     return tuple(ranked for _key, ranked in found)
@@ -110,11 +116,12 @@ class _Allowed:
 
     limit: int
     held: Mapping[str, int]
+    group_full: str
 
     def shares(self, host: str, gpus: int) -> bool:
         """Whether a new task shares the person's GPUs on the host, as no others are allowed."""
         is_used_up = sum(self.held.values()) + gpus > self.limit
-        return is_used_up and self.held.get(host, 0) >= gpus
+        return (is_used_up or bool(self.group_full)) and self.held.get(host, 0) >= gpus
 
     def why_not(self, host: str, gpus: int) -> str:
         """Why it cannot begin there now; empty: the quota allows it."""
@@ -122,7 +129,9 @@ class _Allowed:
             return texts.too_many(gpus, self.limit)
         others = [(name, count) for name, count in self.held.items() if name != host]
         too_much = sum(count for _, count in others) + gpus > self.limit
-        return texts.in_use(self.limit, others) if too_much else ""
+        if too_much:
+            return texts.in_use(self.limit, others)
+        return "" if self.shares(host, gpus) else self.group_full
 
 
 #: What is left only if batch tasks make way counts less than anything that is left without that.

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 from support.pool_world import GIB, gpu, report
 
+from jupyter_gpushare.policy.books.quotas import QuotaBook
+from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.evolve import evolve
-from jupyter_gpushare.pool.state import Drained, Host, State
+from jupyter_gpushare.pool.groups import full
+from jupyter_gpushare.pool.state import Drained, Host, State, Used
 from jupyter_gpushare.pool.where import newest, rank
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.hosts import (
+    Group,
     HostEnvironment,
     HostEstimate,
     HostReport,
@@ -117,6 +121,29 @@ def test_where_the_quota_is_in_use_elsewhere_it_does_not_fit_now() -> None:
     (only,) = rank(hosts(free), Wish(ADA), lambda host: 0)
     said = "You asked for 1 GPU; your quota in the whole pool is 0 GPUs."
     assert (only.fits_now, only.reasons[0]) == (False, said)
+
+
+def test_where_the_group_may_have_no_more_it_does_not_fit_now() -> None:
+    there = HostEnvironment(ADA, 1, 0, 0, 0, 0.0, 1)
+    here, free = report("b", environments=(there,)), report("a")
+    first, second = rank(hosts(free, here), Wish(ADA), lambda host: 2, "Group lab is full.")
+    assert (first.host, first.fits_now) == ("b", True), "she shares what she has"
+    assert (second.host, second.fits_now) == ("a", False)
+    assert second.reasons[0] == "Group lab is full."
+
+
+def test_a_group_is_full_when_it_uses_its_own_and_may_borrow_none() -> None:
+    groups = Map({"lab": Group("lab", 1, borrowing=0), "other": Group("other", 4)})
+    book = QuotaBook(groups_of=Map({ADA: ("lab",)}))
+    state = State(
+        hosts=Map({one.name: one for one in hosts(report("a"))}),
+        groups=groups,
+        quotas=book,
+        used=Map({"lab": Used(1)}),
+    )
+    assert full(state, ADA, 1) == "Group lab uses all of its 1 GPU, and may borrow none."
+    assert full(replace(state, used=Map()), ADA, 1) == ""
+    assert full(state, EnvironmentName("bob"), 1) == "", "he is in no group"
 
 
 def test_ties_queue_then_parked_bytes_then_own_kernels() -> None:
