@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.cuda import Call, Cuda, CudaProgram, CudaWorld, end_helper, helper_pid
-from support.node import until
+from support.cuda import Call, Cuda, CudaProgram, CudaWorld, end_helper
 
 from jupyter_gpushare.client.memory.driver import DriverCheckpoint
 from jupyter_gpushare.node.checkpoint.worker import permutation
-from jupyter_gpushare.protocol.checkpoint import Ability, Cause
+from jupyter_gpushare.protocol.checkpoint import Cause
 
 from .conftest import Drive
 
@@ -97,25 +95,6 @@ def test_no_driver(cuda_world: CudaWorld, program: CudaProgram, drive: Drive) ->
     assert "CUDA_ERROR_NO_DEVICE" in ability.why
     cuda_world.refuse_cuda(None)
     assert drive(program).probe().usable
-
-
-def test_a_helper_that_dies_as_it_is_asked_is_asked_again(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    driver = drive(program)
-    driver.state()
-    helper = helper_pid(place)
-    assert helper is not None
-    cuda_world.hang(Call.STATE)
-    abilities: list[Ability] = []
-    thread = threading.Thread(target=lambda: abilities.append(driver.probe()))
-    thread.start()
-    until(lambda: cuda_world.is_in(Call.STATE), "the probe's trial")
-    end_helper(place)
-    cuda_world.heal()
-    thread.join()
-    assert abilities[0].usable
-    assert helper_pid(place) != helper
 
 
 def test_no_driver_library(place: Path) -> None:

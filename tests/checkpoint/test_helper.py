@@ -21,7 +21,6 @@ from support.cuda import (
     Cuda,
     CudaProgram,
     CudaWorld,
-    DriverSaid,
     children_of,
     has_ended,
     helper_pid,
@@ -82,46 +81,6 @@ def test_park_gives_everything_back_and_resume_brings_it_again(
         assert shown(gpu) == {program.pid: 5 * GIB + CONTEXT}
 
 
-def test_it_can_be_asked_twice(program: CudaProgram, drive: Drive) -> None:
-    driver = drive(program)
-    for _ in range(2):
-        assert well(driver.park(10, 1)).state is State.CHECKPOINTED
-    for _ in range(2):
-        assert well(driver.resume(None, 10)).state is State.RUNNING
-    assert driver.state() is State.RUNNING
-
-
-def test_another_takes_the_memory_and_gives_it_back(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    program.allocate(20 * GIB)
-    driver = drive(program)
-    with cuda_world.program() as other:
-        with pytest.raises(DriverSaid, match="2"):
-            other.allocate(20 * GIB)
-        well(driver.park(10, 1))
-        other.allocate(20 * GIB)
-    well(driver.resume(None, 10))
-
-
-def test_a_restore_without_room_is_stuck_for_ever(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    program.allocate(20 * GIB)
-    driver = drive(program)
-    well(driver.park(10, 1))
-    with cuda_world.program() as other:
-        other.allocate(20 * GIB)
-        outcome = driver.resume(None, 10)
-        assert (outcome.result, outcome.cause) == (Result.STUCK, Cause.OUT_OF_MEMORY)
-        assert outcome.driver_error == "CUDA_ERROR_OUT_OF_MEMORY"
-    again = driver.resume(None, 10)  # there is room now, but the driver cannot do it any more
-    assert again.result is Result.STUCK
-    assert again.driver_error == "CUDA_ERROR_OPERATING_SYSTEM"
-    assert driver.state() is State.CHECKPOINTED
-    assert os.path.exists(f"/proc/{program.pid}")
-
-
 def test_resume_on_another_gpu(cuda_world: CudaWorld, drive: Drive) -> None:
     first, second, third = (cuda_world.add_gpu() for _ in range(3))
     with cuda_world.program({**os.environ, "CUDA_VISIBLE_DEVICES": first}) as program:
@@ -152,13 +111,6 @@ def test_a_gpu_of_another_kind_is_refused_and_nothing_is_lost(
         well(driver.resume(None, 10))
 
 
-def test_gpu_work_may_end_within_the_locks_timeout(program: CudaProgram, drive: Drive) -> None:
-    driver = drive(program)
-    driver.state()  # the helper is there, and does not use the time up
-    program.work(2000)  # it has not ended before the lock is asked for
-    assert well(driver.park(10, 5)).seconds["lock"] > 0.1
-
-
 def test_gpu_work_that_goes_on_is_left_alone(program: CudaProgram, drive: Drive) -> None:
     driver = drive(program)
     program.work(60_000)
@@ -170,55 +122,6 @@ def test_gpu_work_that_goes_on_is_left_alone(program: CudaProgram, drive: Drive)
 # -- errors ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [Cuda.UNKNOWN, Cuda.NOT_PERMITTED])
-@pytest.mark.parametrize("call", [Call.LOCK, Call.CHECKPOINT])
-def test_an_error_in_park_leaves_the_process_running(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, call: Call, code: Cuda
-) -> None:
-    driver = drive(program)
-    cuda_world.fault(call, code)
-    outcome = driver.park(10, 1)
-    assert outcome.result is Result.INTACT
-    assert outcome.state is State.RUNNING
-    program.info()
-    cuda_world.heal()
-    well(driver.park(10, 1))
-
-
-@pytest.mark.parametrize("call", [Call.RESTORE, Call.UNLOCK])
-def test_an_error_in_resume_can_be_tried_again(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, call: Call
-) -> None:
-    driver = drive(program)
-    well(driver.park(10, 1))
-    cuda_world.fault(call, Cuda.UNKNOWN)
-    outcome = driver.resume(None, 10)
-    assert outcome.result is (Result.INTACT if call is Call.RESTORE else Result.STUCK)
-    cuda_world.heal()
-    well(driver.resume(None, 10))
-    program.info()
-
-
-@pytest.mark.parametrize("call", [Call.LOCK, Call.CHECKPOINT])
-def test_the_driver_gives_a_process_up_in_park(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, call: Call
-) -> None:
-    cuda_world.break_target(call)
-    outcome = drive(program).park(10, 1)
-    assert (outcome.result, outcome.state) == (Result.DEAD, State.FAILED)
-
-
-def test_the_driver_gives_a_process_up_in_resume(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    driver = drive(program)
-    well(driver.park(10, 1))
-    cuda_world.break_target(Call.RESTORE)
-    assert driver.resume(None, 10).result is Result.DEAD
-    assert driver.park(10, 1).result is Result.DEAD
-    assert driver.resume(None, 10).result is Result.DEAD
-
-
 @pytest.mark.parametrize("call", [Call.STATE, Call.LOCK, Call.CHECKPOINT])
 def test_the_process_dies_in_a_call(
     cuda_world: CudaWorld, program: CudaProgram, drive: Drive, call: Call
@@ -228,44 +131,6 @@ def test_the_process_dies_in_a_call(
     outcome = driver.park(10, 1)
     assert (outcome.result, outcome.cause) == (Result.DEAD, Cause.GONE)
     assert driver.resume(None, 10).result is Result.DEAD
-
-
-def test_the_process_dies_while_parked(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    driver = drive(program)
-    well(driver.park(10, 1))
-    program.kill()
-    assert driver.resume(None, 10).cause is Cause.GONE
-
-
-def test_a_lost_gpu_at_checkpoint_is_the_processes_end(
-    cuda_world: CudaWorld, gpu: str, program: CudaProgram, drive: Drive
-) -> None:
-    driver = drive(program)
-    cuda_world.lose(gpu)
-    outcome = driver.park(10, 1)
-    assert (outcome.result, outcome.cause) == (Result.DEAD, Cause.GPU_LOST)
-
-
-def test_a_lost_gpu_at_restore_keeps_the_copy(
-    cuda_world: CudaWorld, gpu: str, program: CudaProgram, drive: Drive
-) -> None:
-    driver = drive(program)
-    well(driver.park(10, 1))
-    cuda_world.lose(gpu)
-    outcome = driver.resume(None, 10)
-    assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.GPU_LOST)
-    cuda_world.restore(gpu)
-    well(driver.resume(None, 10))
-
-
-def test_a_process_without_cuda_is_refused(cuda_world: CudaWorld, gpu: str, drive: Drive) -> None:
-    with CudaProgram(cuda_world.environ(), start=False) as program:
-        assert program.call("ping") == program.pid
-        outcome = drive(program).park(10, 1)
-        assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_CUDA)
-        assert drive(program).state() is None
 
 
 # -- deadlines -------------------------------------------------------------------------------
@@ -292,45 +157,6 @@ def test_a_park_that_hangs_costs_a_worker_only(
     well(driver.park(10, 1))
 
 
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", [Call.RESTORE, Call.UNLOCK])
-def test_a_resume_that_hangs_can_be_repeated(
-    cuda_world: CudaWorld,
-    program: CudaProgram,
-    drive: Drive,
-    call: Call,
-    after: bool,
-) -> None:
-    driver = drive(program)
-    well(driver.park(10, 1))
-    cuda_world.hang(call, after=after)
-    outcome = driver.resume(None, 1.5)
-    assert outcome.replaced
-    if after:
-        assert outcome.result is Result.DONE
-    else:
-        assert outcome.result is Result.STUCK
-    cuda_world.heal()
-    well(driver.resume(None, 10))
-    program.info()
-
-
-def test_a_driver_that_does_not_even_tell_the_state(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    """As with NCCL: any call hangs."""
-    driver = drive(program)
-    cuda_world.hang(Call.STATE)
-    outcome = driver.park(0.3, 0.1)
-    assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.TIMEOUT)
-    assert driver.state(0.3) is None
-    # In this time a new worker also loads the driver.
-    assert "NCCL" in driver.park(5, 0.1).message
-    program.info()
-    cuda_world.heal()
-    well(driver.park(10, 1))
-
-
 def test_a_driver_that_does_not_start(
     cuda_world: CudaWorld, program: CudaProgram, drive: Drive
 ) -> None:
@@ -341,15 +167,6 @@ def test_a_driver_that_does_not_start(
     assert driver.probe(0.5).cause is Cause.TIMEOUT
     cuda_world.heal()
     well(driver.park(10, 1))
-
-
-def test_slow_calls_within_the_deadline_are_waited_for(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive
-) -> None:
-    driver = drive(program)
-    cuda_world.set_rate(5 * GIB)
-    assert well(driver.park(10, 1)).seconds["checkpoint"] > 0.2
-    assert well(driver.resume(None, 10)).seconds["restore"] > 0.2
 
 
 # -- the helper's death ----------------------------------------------------------------------
@@ -364,18 +181,6 @@ def test_the_helper_is_killed_in_park(
     outcome = _killed_in(cuda_world, place, call, after, lambda: driver.park(20, 1), driver)
     assert outcome.result is Result.DONE  # the next helper went on where the first one was
     well(driver.resume(None, 10))
-    program.info()
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("call", [Call.STATE, Call.RESTORE, Call.UNLOCK])
-def test_the_helper_is_killed_in_resume(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path, call: Call, after: bool
-) -> None:
-    driver = drive(program)
-    well(driver.park(10, 1))
-    outcome = _killed_in(cuda_world, place, call, after, lambda: driver.resume(None, 20), driver)
-    assert outcome.result is Result.DONE
     program.info()
 
 

@@ -228,16 +228,6 @@ def test_only_one_lock_at_a_time(program: CudaProgram, drive: Drive) -> None:
         assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.BUSY)
 
 
-def test_gpu_work_goes_on_where_it_does_not_end_in_time(
-    program: CudaProgram, drive: Drive, state: Callable[[], int | None]
-) -> None:
-    program.work(60_000)
-    outcome = drive(program).lock(5.0, lock_timeout_s=0.3)
-    program.work(0)  # the others' locks need not wait for it
-    assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.GPU_WORK)
-    assert state() == RUNNING
-
-
 def test_a_long_parking_delays_no_unlock(
     cuda_world: CudaWorld,
     program: CudaProgram,

@@ -197,17 +197,45 @@ def test_the_straight_way() -> None:
     assert driver.calls[1].gpu_map == {"GPU-a": "GPU-b"}
 
 
-def test_gpu_work_that_does_not_end_is_named() -> None:
-    driver = ModelDriver(State.RUNNING, [Mishap("none"), Mishap("error", 600)])
-    outcome = driver.follow(park(60, 5))
-    assert (outcome.result, outcome.cause) == (Result.INTACT, Cause.GPU_WORK)
-    assert "runs on" in outcome.message
+@pytest.mark.parametrize(
+    ("mishap", "result", "cause"),
+    [
+        (Mishap("error", 600), Result.INTACT, Cause.GPU_WORK),
+        (Mishap("error", 46), Result.INTACT, Cause.GPU_LOST),
+        (Mishap("error", 304), Result.INTACT, Cause.NOT_PERMITTED),
+        (Mishap("error", 999), Result.INTACT, Cause.DRIVER),
+        (Mishap("late"), Result.INTACT, Cause.TIMEOUT),
+        (Mishap("gone"), Result.DEAD, Cause.GONE),
+        (Mishap("failed"), Result.DEAD, Cause.DRIVER),
+    ],
+)
+def test_what_went_wrong_is_named(mishap: Mishap, result: Result, cause: Cause) -> None:
+    outcome = ModelDriver(State.RUNNING, [Mishap("none"), mishap]).follow(park(60, 5))
+    assert (outcome.result, outcome.cause) == (result, cause)
+    assert ("it runs on" in outcome.message) is (cause is Cause.GPU_WORK)
 
 
-def test_out_of_memory_at_restore_is_stuck() -> None:
-    driver = ModelDriver(State.CHECKPOINTED, [Mishap("none"), Mishap("error", 2)])
-    outcome = driver.follow(resume(60, {}))
-    assert (outcome.result, outcome.cause) == (Result.STUCK, Cause.OUT_OF_MEMORY)
+def test_who_tells_no_state_is_not_touched() -> None:
+    for mishap, cause in ((Mishap("late"), Cause.TIMEOUT), (Mishap("error", 1), Cause.NO_CUDA)):
+        outcome = ModelDriver(State.RUNNING, [mishap]).follow(park(60, 5))
+        assert (outcome.result, outcome.cause) == (Result.REFUSED, cause)
+        assert ("NCCL" in outcome.message) is (cause is Cause.TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("mishap", "result", "cause"),
+    [
+        (Mishap("error", 2), Result.STUCK, Cause.OUT_OF_MEMORY),
+        (Mishap("error", 304), Result.STUCK, Cause.DRIVER),  # after one that ran out of memory
+        (Mishap("late"), Result.STUCK, Cause.TIMEOUT),
+        (Mishap("error", 101), Result.INTACT, Cause.GPU_LOST),
+    ],
+)
+def test_what_was_not_restored_can_be_tried_again_or_not(
+    mishap: Mishap, result: Result, cause: Cause
+) -> None:
+    outcome = ModelDriver(State.CHECKPOINTED, [Mishap("none"), mishap]).follow(resume(60, {}))
+    assert (outcome.result, outcome.cause) == (result, cause)
     assert outcome.state is State.CHECKPOINTED
 
 

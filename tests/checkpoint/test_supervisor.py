@@ -388,100 +388,57 @@ def test_another_users_process_is_not_touched(
         other.wait()
 
 
+#: In a program: become another user.
+AS_NOBODY = f"os.setuid({NOBODY})\n"
+
+
+def a_stranger(code: str, *, in_container: bool) -> subprocess.Popen[bytes]:
+    """A process of another user, or one of ours to which pids mean other processes."""
+    line = [sys.executable, "-I", "-S", "-c", f"import os, socket, sys\n{code}"]
+    if in_container:
+        line = ["unshare", "--pid", "--fork", "--kill-child", "timeout", "20", *line]
+    return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
 @as_root
-def test_another_user_gets_no_answer(program: CudaProgram, drive: Drive, place: Path) -> None:
-    """Even if the directory's mode would let him in."""
+@pytest.mark.parametrize("in_container", [False, True])
+def test_a_stranger_gets_no_answer(
+    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path, in_container: bool
+) -> None:
+    """Even if the folder lets them in. The pid that a container names is not the one it means."""
     running(drive, program, place)
     place.parent.chmod(0o755)
     place.chmod(0o666)
     code = (
-        f"import os, socket, sys; os.setuid({NOBODY})\n"
-        "s = socket.socket(socket.AF_UNIX); s.settimeout(10)\n"
-        f"s.connect({str(place)!r})\n"
+        f"{'' if in_container else AS_NOBODY}"
+        f"s = socket.socket(socket.AF_UNIX); s.settimeout(10); s.connect({str(place)!r})\n"
         "try:\n    s.sendall(sys.stdin.buffer.read()); print(s.recv(9))\n"
         "except ConnectionError: print(b'')"
     )
-    request = encode_request(
-        Request(Action.PARK, Target(program.pid, start_time(program.pid) or 0))
-    )
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code],
-        input=request,
-        capture_output=True,
-        check=True,
-    )
-    assert done.stdout.strip() == b"b''"
+    request = Request(Action.PARK, Target(program.pid, start_time(program.pid) or 0))
+    with a_stranger(code, in_container=in_container) as stranger:
+        said, _ = stranger.communicate(encode_request(request), timeout=60)
+    assert said.strip() == b"b''"
+    assert cuda_world.state_of(program.pid) == 0
     place.parent.chmod(0o700)
     assert drive(program).park(10, 1).result is Result.DONE
 
 
 @as_root
-def test_a_helper_of_another_user_is_not_talked_to(
-    cuda_world: CudaWorld, program: CudaProgram, place: Path
+@pytest.mark.parametrize(
+    ("in_container", "who"), [(False, f"user {NOBODY}"), (True, "another container")]
+)
+def test_a_strangers_helper_is_not_talked_to(
+    cuda_world: CudaWorld, program: CudaProgram, place: Path, in_container: bool, who: str
 ) -> None:
-    """Somebody listens where ours should be: he gets no question."""
+    """Somebody listens where ours should be, in a folder that we share."""
     code = (
-        "import os, socket, sys\n"
-        "s = socket.socket(socket.AF_UNIX)\n"
-        f"s.bind({str(place)!r}); os.setuid({NOBODY}); s.listen(); print('here', flush=True)\n"
+        f"s = socket.socket(socket.AF_UNIX); s.bind({str(place)!r})\n"
+        f"{'' if in_container else AS_NOBODY}"
+        "s.listen(); print('here', flush=True)\n"
         "c, _ = s.accept(); print(c.recv(9), flush=True)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as planted:
-        assert planted.stdout is not None
-        planted.stdout.readline()
-        driver = DriverCheckpoint(
-            pid=program.pid, place=str(place), environ=cuda_world.environ(), start_within=2
-        )
-        outcome = driver.park(10, 1)
-        assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
-        assert f"user {NOBODY}" in outcome.message
-        assert planted.stdout.readline() == b"b''\n"
-        planted.wait(10)
-
-
-def in_another_pid_namespace(code: str, *, within: float = 20.0) -> subprocess.Popen[bytes]:
-    """A process of our user to which pids mean other processes, as in a container."""
-    command = ["unshare", "--pid", "--fork", "--kill-child"]
-    return subprocess.Popen(
-        [*command, "timeout", str(within), sys.executable, "-I", "-S", "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-
-
-@as_root
-def test_a_container_of_the_same_user_gets_no_answer(
-    cuda_world: CudaWorld, program: CudaProgram, drive: Drive, place: Path
-) -> None:
-    """It shares the folder and the user id. The pid that it names is not the one that it means."""
-    running(drive, program, place)
-    code = (
-        "import socket, sys\n"
-        "s = socket.socket(socket.AF_UNIX); s.settimeout(10)\n"
-        f"s.connect({str(place)!r})\n"
-        "try:\n    s.sendall(sys.stdin.buffer.read()); print(s.recv(9))\n"
-        "except ConnectionError: print(b'')"
-    )
-    request = Request(Action.PARK, Target(program.pid, start_time(program.pid) or 0))
-    with in_another_pid_namespace(code) as container:
-        said, _ = container.communicate(encode_request(request), timeout=60)
-    assert said.strip() == b"b''"
-    assert cuda_world.state_of(program.pid) == 0
-    assert drive(program).park(10, 1).result is Result.DONE
-
-
-@as_root
-def test_a_helper_in_a_container_of_the_same_user_is_not_talked_to(
-    cuda_world: CudaWorld, program: CudaProgram, place: Path
-) -> None:
-    """Somebody with our user id took our name in a folder that we share."""
-    code = (
-        "import os, socket\n"
-        f"s = socket.socket(socket.AF_UNIX); s.bind({str(place)!r}); s.listen()\n"
-        "print('here', flush=True)\n"
-        "c, _ = s.accept(); print(c.recv(9), flush=True)"
-    )
-    with in_another_pid_namespace(code) as planted:
+    with a_stranger(code, in_container=in_container) as planted:
         assert planted.stdout is not None
         assert planted.stdout.readline() == b"here\n"
         driver = DriverCheckpoint(
@@ -489,7 +446,7 @@ def test_a_helper_in_a_container_of_the_same_user_is_not_talked_to(
         )
         outcome = driver.park(10, 1)
         assert (outcome.result, outcome.cause) == (Result.REFUSED, Cause.NO_HELPER)
-        assert "container" in outcome.message
+        assert who in outcome.message
         assert planted.stdout.readline() == b"b''\n"
 
 
