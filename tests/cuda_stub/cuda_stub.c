@@ -453,16 +453,6 @@ static struct gpu *gpu_of(struct world *world, int device)
 
 /* ---- names ---- */
 
-EXPORT int cuGetErrorName(int code, const char **text)
-{
-    static __thread char name[32];
-    snprintf(name, sizeof name, "CUDA_ERROR_%d", code);
-    *text = name;
-    return SUCCESS;
-}
-
-EXPORT int cuGetErrorString(int code, const char **text) { return cuGetErrorName(code, text); }
-
 EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version, u64 flags,
                                int *status)
 {
@@ -488,11 +478,6 @@ EXPORT int cuGetProcAddress_v2(const char *symbol, void **function, int version,
     if (status != NULL)
         *status = *function == NULL ? 1 : 0;
     return *function == NULL ? NOT_FOUND : SUCCESS;
-}
-
-EXPORT int cuGetProcAddress(const char *symbol, void **function, int version, u64 flags)
-{
-    return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
 }
 
 /* ---- start ---- */
@@ -622,27 +607,6 @@ EXPORT int cuDeviceGetUuid(unsigned char *uuid, int device)
     return cuDeviceGetUuid_v2(uuid, device);
 }
 
-EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
-{
-    struct world world;
-    int code = enter("cuDeviceTotalMem", &world);
-    struct gpu *gpu = gpu_of(&world, device);
-    if (code == SUCCESS && gpu == NULL)
-        code = INVALID_DEVICE;
-    if (code == SUCCESS)
-        *bytes = gpu->total - gpu->reserved;
-    return code;
-}
-
-EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
-{
-    struct world world;
-    int code = enter(__func__, &world);
-    (void)device;
-    *value = attribute == 75 ? 9 : 0; /* 75: the compute capability's major number */
-    return code;
-}
-
 /* ---- contexts ---- */
 
 /* Adds to what this process holds of a GPU; refuses what does not fit. */
@@ -729,42 +693,6 @@ EXPORT int cuDevicePrimaryCtxRetain(struct context **context, int device)
     return leave(__func__, code);
 }
 
-static int release(int device, int all)
-{
-    struct world world;
-    int code = enter_gpu("cuDevicePrimaryCtxRelease", &world);
-    if (code == SUCCESS && gpu_of(&world, device) == NULL)
-        code = INVALID_DEVICE;
-    if (code != SUCCESS)
-        return code;
-    pthread_mutex_lock(&mutex);
-    if (contexts[device].retained > 0 && (all || --contexts[device].retained == 0)) {
-        contexts[device].retained = 0;
-        for (int i = 0; i < MOST_BLOCKS; i++)
-            if (blocks[i].address != NULL && blocks[i].device == device) {
-                munmap(blocks[i].address, blocks[i].size);
-                blocks[i].address = NULL;
-            }
-        give_back(&world, device, ~0ULL, ~0ULL);
-    }
-    pthread_mutex_unlock(&mutex);
-    return code;
-}
-
-EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { return release(device, 0); }
-EXPORT int cuDevicePrimaryCtxReset_v2(int device) { return release(device, 1); }
-
-EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
-{
-    struct world world;
-    int code = enter(__func__, &world);
-    if (code == SUCCESS && gpu_of(&world, device) == NULL)
-        code = INVALID_DEVICE;
-    *flags = 0;
-    *active = code == SUCCESS && contexts[device].retained > 0;
-    return code;
-}
-
 EXPORT int cuCtxSetCurrent(struct context *context)
 {
     struct world world;
@@ -772,37 +700,6 @@ EXPORT int cuCtxSetCurrent(struct context *context)
     if (code == SUCCESS)
         current = context;
     return code;
-}
-
-EXPORT int cuCtxGetCurrent(struct context **context)
-{
-    struct world world;
-    int code = enter_gpu(__func__, &world);
-    *context = current;
-    return code;
-}
-
-EXPORT int cuCtxGetDevice(int *device)
-{
-    struct world world;
-    int code = enter_gpu(__func__, &world);
-    if (code == SUCCESS && current == NULL)
-        code = INVALID_CONTEXT;
-    if (code == SUCCESS)
-        *device = current->device;
-    return code;
-}
-
-EXPORT int cuCtxSynchronize(void)
-{
-    struct world world;
-    struct process me;
-    int code = enter_gpu(__func__, &world);
-    if (code == SUCCESS && current == NULL)
-        code = INVALID_CONTEXT;
-    while (code == SUCCESS && read_living(getpid(), &me) && me.busy_until > now_ms())
-        nap(2);
-    return leave(__func__, code);
 }
 
 /* For tests: GPU work that keeps this process's GPUs busy for so long. */
@@ -1025,17 +922,6 @@ EXPORT int cuCheckpointProcessGetState(int pid, int *state)
     if (code == SUCCESS)
         *state = process.state;
     unlock_processes(lock);
-    return leave(__func__, code);
-}
-
-EXPORT int cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
-{
-    struct world world;
-    struct process process;
-    int code = enter(__func__, &world);
-    if (code == SUCCESS)
-        code = target(pid, &process);
-    *tid = pid;
     return leave(__func__, code);
 }
 
