@@ -120,30 +120,6 @@ def test_interrupting_the_wait_runs_the_cell_without_a_gpu(
         assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
 
 
-def test_a_task_that_cannot_say_that_cuda_never_ran_keeps_its_gpu(
-    node: RunningNode, tmp_path: Path
-) -> None:
-    modules = tmp_path / "modules"
-    modules.mkdir()
-    (modules / "cupy.py").write_text("")
-    with (
-        kernel_of(node, tmp_path / "alice", "alice", PYTHONPATH=str(modules)) as alices,
-        node.client("bob") as bob,
-        node.client("root") as root,
-    ):
-        alices.ok("import cupy")
-        waiting = bob.ask()
-        until(lambda: (state_of(root, "alice") or {}).get("kept"), "it says why it keeps it")
-        found = state_of(root, "alice")
-        assert found is not None
-        assert "driver cannot be used" in found["kept"], "the last rung, and why not"
-        assert found["state"] == "idle"
-        assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
-        assert not bob.answered(waiting)
-        alices.ok("%gpushare release")
-        bob.wait(waiting)
-
-
 def test_a_new_request_and_a_release_end_what_was_parked(node: RunningNode, tmp_path: Path) -> None:
     with (
         kernel_of(node, tmp_path / "alice", "alice") as alices,
@@ -160,25 +136,6 @@ def test_a_new_request_and_a_release_end_what_was_parked(node: RunningNode, tmp_
         bob.call(Method.RELEASE, lease=bobs)
         alices.ok("%gpushare request")
         assert uuid(alices.ok(VISIBLE).stream()).startswith("GPU-")
-
-
-def test_the_node_manager_may_be_killed_meanwhile(node: RunningNode, tmp_path: Path) -> None:
-    with kernel_of(node, tmp_path / "alice", "alice") as alices:
-        with node.client("bob") as bob, node.client("root") as root:
-            alices.ok("import torch; kept = 1")
-            bob.request()
-            until(lambda: is_in(root, "alice", "parked"), "alice parks")
-            cell = alices.start(f"{VISIBLE}; print(kept)")
-            shows(alices, cell, "Waiting for GPUs: number 1 in line")
-            node.kill9()
-        node.start()
-        with node.client("root") as root:
-            # bob's process is this test's; take his lease away.
-            lease = until(lambda: state_of(root, "bob"), "bob's lease is known")["id"]
-            root.call(Method.LEASE_REVOKE, lease=lease, reason="enough")
-            alices.finish(cell)
-            assert uuid(cell.stream().splitlines()[0]).startswith("GPU-")
-            assert is_in(root, "alice", "active", "idle")
 
 
 # -- a broker and a node manager that plays by a script ------------------------------------

@@ -8,7 +8,7 @@ import shutil
 import sysconfig
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -143,41 +143,53 @@ def test_the_sdist_makes_the_same_wheel_without_node(
     assert files_in_wheel(again) == files_in_wheel(wheel)
 
 
-@pytest.mark.parametrize("hook", ["build_wheel", "build_sdist", "build_editable"])
-def test_nothing_is_built_without_its_ui(unpacked: Path, tmp_path: Path, hook: str) -> None:
-    shutil.rmtree(unpacked / "jupyter_gpushare" / "labextension")
-    done = attempt(*call_hook(hook, tmp_path), cwd=unpacked, SKIP_JUPYTER_BUILDER="1")
-    assert done.returncode != 0
-    assert "jupyter_gpushare/labextension/static/remoteEntry.*.js" in done.stderr
-    assert not list(tmp_path.glob("*.whl")) + list(tmp_path.glob("*.tar.gz"))
+def _without_ui(root: Path) -> None:
+    shutil.rmtree(root / "jupyter_gpushare" / "labextension")
 
 
-def test_nothing_is_built_with_half_its_ui(unpacked: Path, tmp_path: Path) -> None:
+def _with_half_its_ui(root: Path) -> None:
     """A schema that was added after the last build would be missing."""
-    (unpacked / "labextension" / "schema").mkdir(exist_ok=True)
-    (unpacked / "labextension" / "schema" / "new.json").write_text("{}")
-    done = attempt(*call_hook("build_wheel", tmp_path), cwd=unpacked)
-    assert done.returncode != 0
-    assert "schemas/jupyter-gpushare/new.json" in done.stderr
-    assert not list(tmp_path.glob("*.whl"))
+    (root / "labextension" / "schema").mkdir(exist_ok=True)
+    (root / "labextension" / "schema" / "new.json").write_text("{}")
 
 
-def test_a_development_build_goes_to_nobody(unpacked: Path, tmp_path: Path) -> None:
-    (unpacked / "jupyter_gpushare" / "labextension" / "build_log.json").write_text("{}")
-    done = attempt(*call_hook("build_wheel", tmp_path), cwd=unpacked)
-    assert done.returncode != 0
-    assert "built for development" in done.stderr
-    assert not list(tmp_path.glob("*.whl"))
-    build(unpacked, tmp_path, "build_editable", SKIP_JUPYTER_BUILDER="1")
+def _built_for_development(root: Path) -> None:
+    (root / "jupyter_gpushare" / "labextension" / "build_log.json").write_text("{}")
 
 
-def test_a_ui_of_another_version_goes_to_nobody(unpacked: Path, tmp_path: Path) -> None:
-    built = unpacked / "jupyter_gpushare" / "labextension" / "package.json"
+def _of_another_version(root: Path) -> None:
+    built = root / "jupyter_gpushare" / "labextension" / "package.json"
     built.write_text(json.dumps(json.loads(built.read_text()) | {"version": "0.0.9"}))
-    done = attempt(*call_hook("build_wheel", tmp_path), cwd=unpacked)
-    assert done.returncode != 0
-    assert "labextension/package.json': '0.0.9'" in done.stderr
-    assert not list(tmp_path.glob("*.whl"))
+
+
+NO_UI = "jupyter_gpushare/labextension/static/remoteEntry.*.js"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "hook", "said"),
+    [
+        (_without_ui, "build_wheel", NO_UI),
+        (_without_ui, "build_sdist", NO_UI),
+        (_without_ui, "build_editable", NO_UI),
+        (_with_half_its_ui, "build_wheel", "schemas/jupyter-gpushare/new.json"),
+        (_built_for_development, "build_wheel", "built for development"),
+        (_built_for_development, "build_editable", None),
+        (_of_another_version, "build_wheel", "labextension/package.json': '0.0.9'"),
+    ],
+)
+def test_nothing_is_built_with_a_ui_that_is_not_whole(
+    unpacked: Path,
+    tmp_path: Path,
+    spoil: Callable[[Path], None],
+    hook: str,
+    said: str | None,
+) -> None:
+    spoil(unpacked)
+    done = attempt(*call_hook(hook, tmp_path), cwd=unpacked, SKIP_JUPYTER_BUILDER="1")
+    assert (done.returncode == 0) is (said is None), done.stderr
+    made = [*tmp_path.glob("*.whl"), *tmp_path.glob("*.tar.gz")]
+    assert bool(made) is (said is None)
+    assert (said or "") in done.stderr
 
 
 @pytest.fixture(scope="module")

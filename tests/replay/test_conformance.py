@@ -15,10 +15,9 @@ import sqlite3
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
-from support.kernel import Kernel
 from support.node import NodeClient, Puppet, RunningNode, until
 
 from jupyter_gpushare.policy.words.model import Bytes
@@ -59,30 +58,8 @@ def simulated(name: PolicyName, sessions: Sequence[Session], gpus: int) -> list[
     return [(grant.session, grant.gpus) for grant in found]
 
 
-class Body(Protocol):
-    """A real process that follows a session."""
-
-    def ask(self) -> None:
-        """Ask for GPUs, or for those given back; does not wait for them."""
-
-    def granted(self) -> bool:
-        """Whether it was told that its last ask is granted."""
-
-    def idle(self) -> None:
-        """A cell has ended."""
-
-    def busy(self) -> None:
-        """The next one begins on the GPUs that it has."""
-
-    def parked(self) -> bool:
-        """If it was asked for its GPUs, give them back."""
-
-    def leave(self) -> None:
-        """Die."""
-
-
-class PuppetBody:
-    """A process that the test speaks for."""
+class Body:
+    """A process that the test speaks for, and that follows a session."""
 
     def __init__(self, node: RunningNode, one: Session) -> None:
         self.one = one
@@ -129,51 +106,14 @@ class PuppetBody:
         self.puppet.close()
 
 
-class KernelBody:
-    """A real kernel; its session is one with the kernel's life."""
-
-    def __init__(self, node: RunningNode, one: Session, home: Path) -> None:
-        home.mkdir()
-        self.kernel = Kernel(home, node.socket, JUPYTER_GPUSHARE_TOKEN=one.environment)
-        self.kernel.__enter__()
-        self.is_alive = True
-        self.gpus = one.gpus
-
-    def ask(self) -> None:
-        self.shown = self.kernel.start(f"%gpushare request --gpus {self.gpus}")
-
-    def granted(self) -> bool:
-        self.kernel.pump()
-        if not self.shown.done:
-            return False
-        assert self.shown.reply is not None
-        assert self.shown.reply["status"] == "ok", self.shown
-        return True
-
-    def idle(self) -> None:
-        """The kernel tells that itself."""
-
-    def busy(self) -> None:
-        """And that."""
-
-    def parked(self) -> bool:
-        return False
-
-    def leave(self) -> None:
-        self.is_alive = False
-        self.kernel.__exit__()
-
-    def close(self) -> None:
-        if self.is_alive:
-            self.leave()
-
-
 class Drive:
     """Plays a trace in the order of its times; what takes real time is waited for."""
 
-    def __init__(self, admin: NodeClient, bodies: dict[str, Body]) -> None:
+    def __init__(self, admin: NodeClient, bodies: dict[str, Body], *, parks: bool) -> None:
+        """``parks``: whether idle leases are asked for their GPUs at all."""
         self.admin = admin
         self.bodies = bodies
+        self.parks = parks
         self.waiting: dict[str, Callable[[float], None]] = {}
         self.holding: set[str] = set()
         self.resting: set[str] = set()
@@ -244,7 +184,7 @@ class Drive:
         known = {row["environment"] for row in status["leases"] if row["phase"] != "ended"}
         claims = sum(gpu["tasks"] for gpu in status["gpus"])
         waits = {row["environment"] for row in status["leases"] if row["position"] is not None}
-        if waits and self.resting & self.holding and self.could_help(status):
+        if self.parks and waits and self.resting & self.holding:
             return False  # who is idle will be asked for its GPUs
         return (
             claims == sum(len(row["gpus"]) for row in held)
@@ -252,12 +192,6 @@ class Drive:
             and set(self.waiting) == waits
             and self.holding | waits <= known
         )
-
-    #: Whether idle leases are asked for their GPUs at all.
-    parks = False
-
-    def could_help(self, status: dict[str, Any]) -> bool:
-        return self.parks
 
 
 def granted_by(node: RunningNode, admin: NodeClient) -> list[Granted]:
@@ -302,20 +236,25 @@ CROWD = [
 ]
 
 
+def played(directory: Path, crowd: Sequence[Session], gpus: int, *, parks: bool) -> list[Granted]:
+    """The grants of a real node manager to real processes that follow these sessions."""
+    with contextlib.ExitStack() as stack:
+        node = stack.enter_context(node_of(directory, crowd, gpus, 0.2 if parks else 0.0))
+        admin = stack.enter_context(node.client("root"))
+        bodies = {}
+        for one in crowd:
+            body = bodies[one.name] = Body(node, one)
+            stack.callback(body.close)
+        Drive(admin, bodies, parks=parks).play(crowd)
+        return granted_by(node, admin)
+
+
 def test_processes_that_hold_until_they_end(tmp_path: Path) -> None:
     """One and two GPUs, whole and in part; who fits overtakes who does not."""
     expected = simulated(PolicyName.HELD, CROWD, 2)
     assert len(expected) == len(CROWD)
     assert [name for name, _gpus in expected] != [one.name for one in CROWD], "nobody overtakes"
-    with contextlib.ExitStack() as stack:
-        node = stack.enter_context(node_of(tmp_path, CROWD, 2, 0.0))
-        admin = stack.enter_context(node.client("root"))
-        bodies: dict[str, Body] = {}
-        for one in CROWD:
-            body = bodies[one.name] = PuppetBody(node, one)
-            stack.callback(body.close)
-        Drive(admin, bodies).play(CROWD)
-        assert granted_by(node, admin) == expected
+    assert played(tmp_path, CROWD, 2, parks=False) == expected
 
 
 @pytest.mark.story
@@ -328,35 +267,4 @@ def test_processes_that_are_parked_when_they_are_idle(tmp_path: Path) -> None:
     ]
     expected = simulated(PolicyName.PARK, crowd, 1)
     assert [name for name, _ in expected] == ["ann", "ben", "cat", "ann", "ben", "ann", "cat"]
-    with contextlib.ExitStack() as stack:
-        node = stack.enter_context(node_of(tmp_path, crowd, 1, 0.2))
-        admin = stack.enter_context(node.client("root"))
-        bodies: dict[str, Body] = {}
-        for one in crowd:
-            body = bodies[one.name] = PuppetBody(node, one)
-            stack.callback(body.close)
-        drive = Drive(admin, bodies)
-        drive.parks = True
-        drive.play(crowd)
-        assert granted_by(node, admin) == expected
-
-
-@pytest.mark.story
-def test_real_kernels(tmp_path: Path) -> None:
-    crowd = [
-        session("ann", 0, 50, (0, 10)),
-        session("ben", 1, 70, (2, 10)),
-        session("cat", 2, 90, (3, 10), gpus=2),
-        session("dan", 3, 120, (60, 10)),
-    ]
-    expected = simulated(PolicyName.HELD, crowd, 2)
-    assert len(expected) == 4
-    with contextlib.ExitStack() as stack:
-        node = stack.enter_context(node_of(tmp_path, crowd, 2, 0.0))
-        admin = stack.enter_context(node.client("root"))
-        bodies: dict[str, Body] = {}
-        for one in crowd:
-            body = bodies[one.name] = KernelBody(node, one, tmp_path / one.name)
-            stack.callback(body.close)
-        Drive(admin, bodies).play(crowd)
-        assert granted_by(node, admin) == expected
+    assert played(tmp_path, crowd, 1, parks=True) == expected

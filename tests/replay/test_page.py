@@ -84,40 +84,6 @@ def test_the_aim_of_promises_is_what_the_figures_say(monkeypatch: pytest.MonkeyP
     assert study["promise_table"](found).count("\n") == 6
 
 
-@pytest.mark.story
-def test_a_study_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    """Each number of people is kept when it was replayed, and ``--missing`` goes on after it."""
-    target, made = tmp_path / "replay.json", tmp_path / "replay.md"
-    part = [*STUDY, "--small", "--json", target, "--only", "just in time, held"]
-    with subprocess.Popen(part, stderr=subprocess.PIPE, text=True) as study:
-        assert study.stderr is not None
-        first = study.stderr.readline()
-        study.kill()
-    people = re.search(r"(\d+) people", first)
-    assert people is not None, first
-    before = json.loads(target.read_text("utf-8"))
-    assert int(people[1]) in [
-        point["people"]
-        for each in before.values()
-        for points in each.get("unfinished", {}).values()
-        for point in points
-    ]
-    done = subprocess.run(
-        [*part, "--missing", "--markdown", made], check=True, capture_output=True, text=True
-    )
-    assert first not in done.stderr
-    after = json.loads(target.read_text("utf-8"))
-    assert {name for name in after if name != "machine"} == {"one", "mixed"}
-    for study_part in (after["one"], after["mixed"]):
-        assert not study_part["unfinished"]
-        (points,) = study_part["policies"].values()
-        assert points == sorted(points, key=lambda point: point["people"])
-    page = made.read_text("utf-8")
-    assert "{{" not in page
-    assert "| just in time, held | **" in page
-    assert "Not measured when this page was made." in page
-
-
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "replay.json"
     done = subprocess.run(

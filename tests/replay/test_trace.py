@@ -162,30 +162,3 @@ def test_no_bytes_do_anything_but_a_typed_error(data: bytes, has_header: bool) -
         return
     assert has_header
     assert all(one.start <= one.end for one in found)
-
-
-@settings(deadline=None, max_examples=400)
-@given(
-    st.lists(
-        st.lists(
-            st.sampled_from(
-                ["", "s", "t", "e", "1", "2", "0", "-1", "9", "1e3", "nan", '"', '"a"', " ", "é"]
-            ),
-            min_size=8,
-            max_size=10,
-        ),
-        max_size=5,
-    )
-)
-def test_nearly_right_lines_do_no_harm(rows: list[list[str]]) -> None:
-    text = HEADER + "".join(",".join(row) + "\n" for row in rows)
-    try:
-        found = read(text)
-    except TraceError:
-        return
-    starts = [one.start for one in found]
-    assert starts == sorted(starts)
-    for one in found:
-        assert one.gpus >= 1
-        assert list(one.submits) == sorted(one.submits)
-        assert all(seconds > 0 for seconds in one.seconds)

@@ -230,15 +230,6 @@ def test_a_compiled_step_stops_before_the_next_forward_pass(scene: Scene) -> Non
     assert scene.count(train) == 3
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # torch's own
-def test_steps_inside_the_backward_pass_leave_the_gates_to_the_forward_pass(scene: Scene) -> None:
-    from torch.distributed.optim import _apply_optimizer_in_backward
-
-    net = model()
-    _apply_optimizer_in_backward(torch.optim.SGD, net.parameters(), {"lr": 0.1})
-    assert scene.count(lambda: [net(DATA).sum().backward() for _ in range(3)]) == 3
-
-
 def test_the_users_own_hooks_are_told_of_as_before(scene: Scene) -> None:
     assert not MODULES._has_any_global_hook()
     handle = MODULES.register_module_forward_hook(lambda *_: None)

@@ -132,14 +132,6 @@ def no_plan(_memory: int) -> None:
     return
 
 
-def test_emptying_caches_is_enough_where_it_is() -> None:
-    one = Tensors(live=2 * GIB, cache=5 * GIB)
-    up = ladder(one, driver=Driver(usable=True))
-    given = up.give(need(8 * GIB, 3 * GIB), no_plan)
-    assert (given.rung, given.memory, given.movable) == (Rung.TRIM, 0, Movable.SAME)
-    assert not up.holds
-
-
 def test_asked_again_after_emptying_caches_it_climbs() -> None:
     """The node manager needs what that left: to empty them again is no answer."""
     one = Tensors(live=2 * GIB)

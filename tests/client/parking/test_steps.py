@@ -18,8 +18,6 @@ from jupyter_gpushare.client.adapters.parkers.allocator import Figures
 from jupyter_gpushare.client.adapters.parkers.steps import MemoryUse, StepMeter
 from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 
-SIZE = 4 * (64 * 64 + 64)  # bytes of one layer
-
 
 class Told(CpuAllocator):
     """An allocator whose figures a test sets."""
@@ -80,14 +78,6 @@ def used(meter: StepMeter) -> MemoryUse:
     use = meter.use
     assert use is not None
     return use
-
-
-def test_without_an_allocators_figures(meter: StepMeter) -> None:
-    assert meter.use is None
-    net = layer()
-    step(torch.optim.AdamW(net.parameters()), net)
-    assert used(meter) == MemoryUse(1)
-    assert meter.stepped_at == 100.0
 
 
 def test_persistent_is_what_is_alive_at_a_steps_end(time: Time, meters: list[StepMeter]) -> None:
@@ -360,20 +350,6 @@ def test_installed_once_and_taken_away(told: Told) -> None:
     one.uninstall()
     step(optimizer, net)
     assert used(one).steps == 1
-
-
-@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
-def test_a_compiled_step_works(meter: StepMeter) -> None:
-    net = layer()
-    optimizer = torch.optim.SGD(net.parameters())
-    compiled = torch.compile(optimizer.step, backend="eager")
-    for _ in range(3):
-        optimizer.zero_grad()
-        net(torch.ones(2, 64)).sum().backward()
-        before = net.weight.detach().clone()
-        compiled()
-        assert not torch.equal(net.weight, before)
-    assert not meter.in_step
 
 
 class TestDropCache:

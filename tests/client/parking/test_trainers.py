@@ -99,24 +99,6 @@ def test_an_optimizer_around_another(gates: Gates) -> None:
     assert forwards == 2, "only before the first step was seen"
 
 
-def test_the_loop_inside_the_step(gates: Gates) -> None:
-    """As Lightning does it: the trainer hands a closure to the step, that computes all."""
-    net, optimizer = parts()
-
-    def train() -> None:
-        for batch in DATA:
-
-            def closure(batch: torch.Tensor = batch) -> torch.Tensor:
-                optimizer.zero_grad()
-                loss: torch.Tensor = net(batch).sum()
-                loss.backward()
-                return loss
-
-            optimizer.step(closure)
-
-    assert gates.of(train) == (BATCHES, 0)
-
-
 def test_a_scaler(gates: Gates) -> None:
     net, optimizer = parts()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
