@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...policy.books import placement
-from ...policy.books.room import expected
+from ...policy.books.room import expected_of
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Idle, Outlook
 from ...policy.words.config import PolicyConfig
@@ -51,5 +51,5 @@ def asked_memory(state: State, lease: Lease, largest: int, config: PolicyConfig)
     ``largest`` is the memory of the node's largest GPU.
     """
     quota, _source = state.quotas.resolve(lease.environment)
-    expects = expected(lease.request, config)
+    expects = expected_of(lease, config)
     return placement.asked_each(largest, quota, lease.request.memory, expects)

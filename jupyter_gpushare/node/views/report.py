@@ -5,6 +5,7 @@ O(leases + GPUs): it is made again when something changes, at most five times a 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -81,8 +82,7 @@ def report(
 
 def _valid(book: QuotaBook, at: float) -> float:
     """Seconds until the first of the loans is over; 0: none is valid."""
-    valid = [until - at for name, until in book.until.items() if name not in book.stale]
-    return max(0.0, min(valid, default=0.0))
+    return max(0.0, book.next_expiry - at) if math.isfinite(book.next_expiry) else 0.0
 
 
 def _gpu(
@@ -140,7 +140,7 @@ def _environments(state: State) -> list[HostEnvironment]:
             parked_bytes=moved[name],
             waiting=waiting[name],
             gpu_hours=state.budget(name).spent,
-            lent=book.lent[name].quota.gpus if _lends(book, name) else 0,
+            lent=book.lent[name].loan.quota.gpus if book.is_lent(name) else 0,
             short=waiting[name] > 0 and _is_short(state, name),
         )
         for name in sorted(
@@ -159,10 +159,6 @@ def _is_short(state: State, environment: EnvironmentName) -> bool:
     lease = min(own, key=lambda lease: (lease.requested_at, lease.order))
     is_spent = state.budget(environment).level is BudgetLevel.SPENT
     return lease.request.gpus == 1 and not is_spent and not state.lacks_loan(lease)
-
-
-def _lends(book: QuotaBook, name: EnvironmentName) -> bool:
-    return name in book.lent and name not in book.stale
 
 
 def _wants(state: State) -> list[Want]:

@@ -669,14 +669,14 @@ def quota_document(
 
 def _of_pool(book: QuotaBook, environment: EnvironmentName) -> doc.PoolQuota:
     """What the pool lends somebody here, and how much of it there is in the whole pool."""
-    loan = book.lent.get(environment)
+    loan = book.loan(environment)
     return {
         "pool": book.pool or "",
         "whole": None if loan is None else loan.whole,
         "lent": 0 if loan is None else loan.quota.gpus,
         "borrowed": 0 if loan is None else loan.borrowed,
         "reclaimed": loan is not None and loan.reclaim,
-        "valid": loan is not None and environment not in book.stale,
+        "valid": book.is_lent(environment),
         "why": None if loan is None else loan.why or None,
     }
 

@@ -157,7 +157,7 @@ class PoolCalls:
             named |= before | set(holders)
         rows = []
         for name in sorted(named):
-            held, loan = holders.count(name), state.quotas.lent.get(name)
+            held, loan = holders.count(name), state.quotas.loan(name)
             lent = 0 if loan is None else loan.quota.gpus
             rows.append(Accepted(name, max(held, lent), held))
         guest.conn.reply(call.id, msgspec.to_builtins(Answer(tuple(rows))))

@@ -101,19 +101,14 @@ def floors_of(
 
 
 def floor(
-    config: PolicyConfig,
-    promise: Promise,
-    known: Expected | None,
-    total: int | None = None,
-    work: float | None = None,
+    config: PolicyConfig, promise: Promise, known: Expected | None, total: int | None = None
 ) -> tuple[int, int]:
     """The least share that may keep a promise, and the one that it had best begin with.
 
-    ``work`` are the seconds of computing, ``total`` the steps, where more is known than was
-    predicted. Where the time is unknown the predicted share is best.
+    ``total`` are the steps. Where the time is unknown the predicted share is best.
     """
     step = config.promise_step
-    work = known.seconds if work is None and known is not None else work
+    work = None if known is None else known.seconds
     share = step if known is None else known.share
     needs = None if work is None else _needed(promise, work, total)
     if needs is None:

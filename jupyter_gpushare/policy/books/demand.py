@@ -44,8 +44,7 @@ def wanting(state: State) -> dict[GpuUuid, list[LeaseId]]:
     """The tasks that compute on each GPU, or wait for their turn there. O(leases)."""
     found: dict[GpuUuid, list[LeaseId]] = {}
     for name, lease in state.leases.items():
-        turn = state.turns.get(name)
-        if computes(lease) and (turn is None or turn.phase is not TurnPhase.REST):
+        if computes(lease) and state.turn_phase(name) is not TurnPhase.REST:
             for part in lease.allocations:
                 found.setdefault(part.gpu, []).append(name)
     return found

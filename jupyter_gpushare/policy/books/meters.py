@@ -53,18 +53,13 @@ def settled(state: State, lease: LeaseId, at: float) -> State:
     return replace(state, promises=state.promises.set(lease, replace(known, meter=now)))
 
 
-def _phase(state: State, lease: LeaseId) -> TurnPhase:
-    turn = state.turns.get(lease)
-    return TurnPhase.REST if turn is None else turn.phase
-
-
 def credit(state: State, lease: LeaseId, at: float) -> float:
     """Seconds of its turn that a task is owed by its floor."""
     part = floor(state, lease)
     if not part:
         return 0.0
     meter = state.promises[lease].meter
-    phase, lasted = _phase(state, lease), max(0.0, at - meter.at)
+    phase, lasted = state.turn_phase(lease), max(0.0, at - meter.at)
     most = max(part * WINDOW, _step(state, lease))
     if phase is TurnPhase.WAITS:
         return min(most, meter.credit + part * lasted)
@@ -76,14 +71,14 @@ def credit(state: State, lease: LeaseId, at: float) -> float:
 def used(state: State, lease: LeaseId, at: float) -> float:
     """The part of the last minute in which a task had its turn (0-1)."""
     meter = state.promises[lease].meter
-    has = 1.0 if _phase(state, lease) is TurnPhase.HOLDS else 0.0
+    has = 1.0 if state.turn_phase(lease) is TurnPhase.HOLDS else 0.0
     return has + (meter.used - has) * math.exp(-max(0.0, at - meter.at) / WINDOW)
 
 
 def ripe_at(state: State, lease: LeaseId, quantum: float) -> float:
     """Boot time from which a waiting task goes first by its floor; ``inf``: it has none."""
     part = floor(state, lease)
-    if not part or _phase(state, lease) is not TurnPhase.WAITS:
+    if not part or state.turn_phase(lease) is not TurnPhase.WAITS:
         return math.inf
     meter = state.promises[lease].meter
     return meter.at + max(0.0, piece(state, lease, quantum) - meter.credit) / part
@@ -92,7 +87,7 @@ def ripe_at(state: State, lease: LeaseId, quantum: float) -> float:
 def spent_at(state: State, lease: LeaseId) -> float:
     """Boot time until which a task that has its turn has it by its floor."""
     part = floor(state, lease)
-    if not part or _phase(state, lease) is not TurnPhase.HOLDS:
+    if not part or state.turn_phase(lease) is not TurnPhase.HOLDS:
         return -math.inf
     meter = state.promises[lease].meter
     return meter.at + meter.credit / (1.0 - part) if part < 1.0 else math.inf
@@ -124,7 +119,7 @@ def _limit(state: State, lease: LeaseId) -> float:
 def beyond_at(state: State, lease: LeaseId) -> float:
     """Boot time from which a task that has its turn used more than its share; ``inf``: never."""
     most = _limit(state, lease)
-    if most >= 1.0 or _phase(state, lease) is not TurnPhase.HOLDS:
+    if most >= 1.0 or state.turn_phase(lease) is not TurnPhase.HOLDS:
         return math.inf
     meter = state.promises[lease].meter
     if meter.used >= most:

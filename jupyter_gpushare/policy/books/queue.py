@@ -65,11 +65,6 @@ class Account:
         )
         return Account(_log_add(self.charge, added), self.gpus, at)
 
-    def recent(self, at: float, half_life: float) -> float:
-        """GPU-seconds used lately, each halved for every half-life it lies back."""
-        now = self.settled(at, half_life)
-        return 0.0 if now.charge == -math.inf else float(2.0 ** (now.charge - at / half_life))
-
 
 def _log_add(a: float, b: float) -> float:
     high, low = (a, b) if a >= b else (b, a)

@@ -32,15 +32,26 @@ class QuotaSource(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Lent:
+    """A loan ``until`` a boot time. Where it is over, and ``stale``, nothing new begins by it.
+
+    With it the pool ``answered`` what a report of that boot time said.
+    """
+
+    loan: Loan
+    until: float
+    answered: float
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaBook:
     """All quotas of a node. ``groups_of`` is what identity said of each environment.
 
     In ``group_overrides`` the default quota is that of the group ``None``.
 
-    In a ``pool`` nobody has anything but what it has ``lent``, each loan ``until`` its boot time.
-    Of those that are ``stale`` nothing new begins. The pool ``answered`` by each what a report of
-    that boot time said. The pool was last heard ``heard_at``, and had
-    a report of this host ``as_of`` then.
+    In a ``pool`` nobody has anything but what it has ``lent``. The pool was last heard
+    ``heard_at``, and had a report of this host ``as_of`` then.
     """
 
     default: Quota = Quota(gpus=0)
@@ -52,32 +63,38 @@ class QuotaBook:
     # Before the configuration is read no request can be granted or refused.
     is_configured: bool = False
     pool: str | None = None
-    lent: Map[EnvironmentName, Loan] = Map()
-    until: Map[EnvironmentName, float] = Map()
-    stale: Map[EnvironmentName, None] = Map()
-    answered: Map[EnvironmentName, float] = Map()
+    lent: Map[EnvironmentName, Lent] = Map()
     heard_at: float = 0.0
     as_of: float = 0.0
 
     @property
     def next_expiry(self) -> float:
         """Boot time at which the next loan is over. O(loans)."""
-        valid = (at for name, at in self.until.items() if name not in self.stale)
-        return min(valid, default=math.inf)
+        return min((one.until for one in self.lent.values() if not one.stale), default=math.inf)
+
+    def loan(self, environment: EnvironmentName) -> Loan | None:
+        """What the pool lends an environment, also if that is over."""
+        lent = self.lent.get(environment)
+        return None if lent is None else lent.loan
+
+    def is_lent(self, environment: EnvironmentName) -> bool:
+        """Whether the pool lends it something now."""
+        lent = self.lent.get(environment)
+        return lent is not None and not lent.stale
 
     def lends(self, environment: EnvironmentName, gpus: int) -> bool:
         """Whether a new task may have so many GPUs by a loan that is valid, if one is needed."""
         if self.pool is None:
             return True
-        loan = self.lent.get(environment)
-        return loan is not None and environment not in self.stale and gpus <= loan.quota.gpus
+        lent = self.lent.get(environment)
+        return lent is not None and not lent.stale and gpus <= lent.loan.quota.gpus
 
     def most(self, environment: EnvironmentName) -> Quota:
         """The quota beyond which a request is refused for good; less than that it waits for."""
         quota, _source = self.resolve(environment)
         if self.pool is None:
             return quota
-        loan = self.lent.get(environment)
+        loan = self.loan(environment)
         return replace(quota, gpus=_ANY if loan is None else loan.whole)
 
     @property
@@ -94,7 +111,7 @@ class QuotaBook:
     def _every(self) -> tuple[Quota, ...]:
         """All that says something; of an override perhaps more than was set for somebody."""
         if self.pool is not None:
-            return tuple(loan.quota for loan in self.lent.values())
+            return tuple(one.loan.quota for one in self.lent.values())
         own = (one.quota for one in self.overrides.values())
         return (self.of_default, *self.of_groups.values(), *self.users.values(), *own)
 
@@ -138,7 +155,7 @@ class QuotaBook:
     ) -> tuple[Quota, QuotaSource]:
         """The quota in force and where it came from; ``told`` are the groups of a stranger."""
         if self.pool is not None:
-            loan = self.lent.get(environment)
+            loan = self.loan(environment)
             return NOTHING if loan is None else loan.quota, QuotaSource.POOL
         own = self.overrides.get(environment)
         if own is not None:

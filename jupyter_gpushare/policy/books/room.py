@@ -57,41 +57,35 @@ def try_place(
             )
             for room in rooms
         )
+    most = most_tasks(config, quota, request)
     result: Placement = NoRoom(0, 0)
     for some in suited(state, lease, rooms):
-        turned = in_turns(state, config, some, ask) if by_turns else ()
-        result = placed(some, quota, request, config, ask, turned)
-        if not isinstance(result, NoRoom):
-            break
+        for way, needs in _ways(state, config, some, ask, by_turns=by_turns):
+            result = place(way, quota, request.gpus, request.memory, most, needs)
+            if not isinstance(result, NoRoom):
+                return result
     return result
 
 
-def placed(
-    rooms: tuple[GpuRoom, ...],
-    quota: Quota,
-    request: Request,
+def _ways(
+    state: State,
     config: PolicyConfig,
+    rooms: tuple[GpuRoom, ...],
     ask: ByShare | None,
-    turned: tuple[GpuRoom, ...] = (),
-) -> Placement:
-    """As :func:`.placement.place`. Where nothing fits a person's request, batch makes way.
+    *,
+    by_turns: bool,
+) -> Iterator[tuple[tuple[GpuRoom, ...], ByShare | None]]:
+    """The rooms as they are. Where nothing fits a person's request there, batch makes way.
 
     Then it is placed by what would be left if batch tasks kept no more than their least share.
-    Where that is not enough either, it is placed in the rooms ``turned`` as one of which nothing is
+    Where that is not enough either, it is placed where tasks take turns as one of which nothing is
     predicted.
     """
-    ways = [(rooms, ask)]
+    yield rooms, ask
     if ask is not None and not ask.batch:
-        ways.append((reclaimed(rooms, config), ask))
-    if turned:
-        ways.append((turned, None))
-    result: Placement = NoRoom(0, 0)
-    for some, needs in ways:
-        most = most_tasks(config, quota, request)
-        result = place(some, quota, request.gpus, request.memory, most, needs)
-        if not isinstance(result, NoRoom):
-            break
-    return result
+        yield reclaimed(rooms, config), ask
+    if by_turns and (turned := in_turns(state, config, rooms, ask)):
+        yield turned, None
 
 
 #: Tasks of a GPU beside which no request is placed for which no size is known.
@@ -166,26 +160,18 @@ def known(request: Request, peak: int = 0, known_by: int = 0) -> tuple[int, int 
     return (size, known_by + (estimate.runs if estimate else 0)) if size else None
 
 
-def expected(
-    request: Request, config: PolicyConfig, peak: int = 0, known_by: int = 0
-) -> int | None:
-    """Bytes that a request is expected to need on each GPU, head-room included; ``None``: unknown.
-
-    ``peak`` and ``known_by`` are of its task, if that was measured before. Nothing is expected of a
-    task whose limits cannot change: it would never get more.
-    """
-    if not request.follows or request.live is False:
-        return None
-    size = known(request, peak, known_by)
-    return config.with_headroom(*size) if size else None
-
-
 def expected_of(lease: Lease, config: PolicyConfig) -> int | None:
-    """The same of a lease that waits: a parked task is known by its own measurement."""
-    if lease.live_limits is False:
+    """Bytes that a task is expected to need on each GPU, head-room included; ``None``: unknown.
+
+    A parked one is known by its own measurement. Nothing is expected of a task whose limits cannot
+    change: it would never get more.
+    """
+    request = lease.request
+    if not request.follows or request.live is False or lease.live_limits is False:
         return None
-    sizes = (part.memory for part in lease.peaks if lease.full)
-    return expected(lease.request, config, max(sizes, default=0), lease.known_by)
+    peak = max((part.memory for part in lease.peaks if lease.full), default=0)
+    size = known(request, peak, lease.known_by)
+    return config.with_headroom(*size) if size else None
 
 
 def expecting(

@@ -321,7 +321,6 @@ class State:
     #: Apart from the leases, as signs of life come by the thousand.
     last_seen: Map[LeaseId, float] = Map()
     stalled: Map[LeaseId, Stall] = Map()
-    resident: Map[ClaimKey, None] = Map()
     draining: Map[ClaimKey, None] = Map()
     idle: Map[LeaseId, None] = Map()
     lifts: Map[ClaimKey, Lift] = Map()
@@ -391,6 +390,16 @@ class State:
         """Whether tasks need more than they have. O(GPUs)."""
         return any(books.short for books in self.gpus.values())
 
+    def is_resident(self, lease: Lease) -> bool:
+        """Whether a process of a task was measured on one of its GPUs."""
+        claims = (self.claims.get((lease.id, part.gpu)) for part in lease.allocations)
+        return any(one is not None and one.phase is ClaimPhase.RESIDENT for one in claims)
+
+    def turn_phase(self, lease: LeaseId) -> TurnPhase | None:
+        """The phase of a task's turn; ``None``: it takes none."""
+        turn = self.turns.get(lease)
+        return None if turn is None else turn.phase
+
     def gpus_used(self, environment: EnvironmentName) -> int:
         """The GPUs whose time is this environment's: those it holds, without those in turns where
         all its tasks rest or wait. O(reservations), and O(claims) where tasks take turns.
@@ -403,7 +412,7 @@ class State:
                 gpu
                 for name, gpu in self.claims
                 if gpu in held and self.leases[name].environment == environment
-                if (turn := self.turns.get(name)) is None or turn.phase is TurnPhase.HOLDS
+                if self.turn_phase(name) in (None, TurnPhase.HOLDS)
             }
         )
 
@@ -487,10 +496,10 @@ class State:
         if asked > lent or (is_new and not book.lends(who, asked)):
             return True
         # It could share the GPUs that its environment has; the pool is asked for others first.
-        loan = book.lent.get(who)
-        if loan is None or who in book.stale or loan.reclaim or lent >= loan.whole:
+        known = book.lent.get(who)
+        if known is None or known.stale or known.loan.reclaim or lent >= known.loan.whole:
             return False
-        if book.answered[who] >= lease.requested_at:
+        if known.answered >= lease.requested_at:
             return False
         return sum(who == name for name, _gpu in self.reservations) + asked > lent
 

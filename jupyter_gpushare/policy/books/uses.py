@@ -13,8 +13,7 @@ from .table import Map
 
 def rests(state: State, lease: LeaseId) -> bool:
     """Whether a task on GPUs by turns has no turn now: the GPUs' time is then not its own."""
-    turn = state.turns.get(lease)
-    return turn is not None and turn.phase is not TurnPhase.HOLDS
+    return state.turn_phase(lease) not in (None, TurnPhase.HOLDS)
 
 
 def memory(state: State, only: Set[LeaseId] | None = None) -> dict[LeaseId, float]:

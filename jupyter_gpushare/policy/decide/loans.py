@@ -69,7 +69,7 @@ def lend(draft: Draft, command: cmd.LendQuotas) -> Decision:
 def _changed(draft: Draft, command: cmd.LendQuotas) -> Iterator[Loan]:
     """Loans that are other than before, but for their time."""
     for loan in command.loans:
-        known = draft.state.quotas.lent.get(loan.environment)
+        known = draft.state.quotas.loan(loan.environment)
         asked_before = known is not None and known.reclaim
         since = known.since if known is not None and asked_before and loan.reclaim else draft.at
         loan = replace(_counted(draft, loan), since=since if loan.reclaim else 0.0)
@@ -93,5 +93,5 @@ def expire(draft: Draft) -> None:
     book = draft.state.quotas
     if book.pool is None or book.next_expiry > draft.at:
         return
-    over = (n for n, until in book.until.items() if until <= draft.at and n not in book.stale)
+    over = (n for n, one in book.lent.items() if one.until <= draft.at and not one.stale)
     draft.emit(ev.LoansExpired(draft.at, tuple(sorted(over))))

@@ -118,8 +118,7 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
         healthy = all(
             part.gpu in seen and seen[part.gpu].problem is None for part in lease.allocations
         )
-        resident = any((name, part.gpu) in draft.state.resident for part in lease.allocations)
-        if healthy and not resident:
+        if healthy and not draft.state.is_resident(lease):
             draft.end(
                 lease,
                 EndReason.HEARTBEAT_LOST,

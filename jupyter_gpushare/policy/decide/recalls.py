@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..books import links
 from ..books.demand import computes
+from ..books.lifts import agrees, answers
 from ..books.state import Lease, State
 from ..measure import following
 from ..recall import lifts, plan, sources
@@ -52,20 +53,20 @@ def _park(draft: Draft, command: cmd.Park, lease: Lease) -> Decision:
             return Done(lease.id)
     # A word is not enough where a measurement says otherwise; what the driver itself moves
     # away counts as there until a later measurement shows it gone.
-    resident = command.rung is Rung.RELEASE and any(
-        (lease.id, part.gpu) in draft.state.resident for part in lease.allocations
-    )
+    resident = command.rung is Rung.RELEASE and draft.state.is_resident(lease)
     if resident or len(lease.members) > 1:
         why = texts.KEPT_RESIDENT if resident else texts.KEPT_SHARED
         draft.emit(ev.LeaseKept(draft.at, lease.id, lease.environment, why))
     else:
+        # The other rungs move nothing to the host's memory.
+        moved = command.memory if command.rung in (Rung.STORAGE, Rung.DRIVER) else 0
         draft.emit(
             ev.LeaseParked(
                 draft.at,
                 lease.id,
                 lease.environment,
                 command.rung,
-                _parked_bytes(draft.state, lease, command),
+                _at_most_its_gpus(draft.state, lease, moved),
                 command.movable,
                 tuple(part.gpu for part in lease.allocations),
                 command.seconds,
@@ -95,12 +96,6 @@ def _is_asked(state: State, lease: LeaseId) -> bool:
     """Whether the node manager waits for this task's answer about its memory."""
     recall = state.memory_recall(lease)
     return recall is not None and (recall.is_asked or recall.moving > 0)
-
-
-def _parked_bytes(state: State, lease: Lease, command: cmd.Park) -> int:
-    """The bytes that count against the host's memory; the other rungs move none there."""
-    moves = command.rung in (Rung.STORAGE, Rung.DRIVER)
-    return _at_most_its_gpus(state, lease, command.memory) if moves else 0
 
 
 def _at_most_its_gpus(state: State, lease: Lease, memory: int) -> int:
@@ -134,8 +129,7 @@ def _plan_parking(draft: Draft, command: cmd.PlanParking, lease: Lease) -> Decis
             text = texts.no_host_memory_text(asked, used, most, whose)
             return Refuse(RefusalReason.NO_RESOURCES, text, numbers)
     draft.emit(ev.ParkingPlanned(draft.at, lease.id, asked))
-    turn = draft.state.turns.get(lease.id)
-    if at_gate and turn is not None and turn.phase is not TurnPhase.REST:
+    if at_gate and draft.state.turn_phase(lease.id) not in (None, TurnPhase.REST):
         # It stands at its gate, with its caches emptied: the next one computes meanwhile.
         draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.REST, TurnEnd.DONE))
     return Done(lease.id)
@@ -232,7 +226,11 @@ def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit, lease: Lease) -> Dec
             return unknown_lease()
     elif not command.live and len(lease.members) > 1:
         return Done(lease.id)  # another process of it has the framework
-    if lifts.is_news(draft.state, lease, command.gpus, command.live):
+    is_answer = any(
+        answers(draft.state, lease.id, part) or agrees(draft.state, lease.id, part)
+        for part in command.gpus
+    )
+    if is_answer or lease.live_limits is not command.live:
         draft.emit(
             ev.LimitConfirmed(draft.at, lease.id, lease.environment, command.gpus, command.live)
         )

@@ -29,7 +29,7 @@ from .draft import Decision, Draft, Grant, Refuse, Wait
 from .own import of_task
 from .recalls import ask_back, set_limits
 from .registry import decides
-from .serving import delays, fit, fit_newly, grant, serve, waits_for_link
+from .serving import delays, fit, grant, serve, waits_for_link
 from .waiting import held_up_text, joined, no_room_text, spent_text
 
 
@@ -180,7 +180,10 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             text = texts.lacks_loan_text(state.quotas, who, request.gpus, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
         barred = state.rebuild or state.queue.first_urgent(state.grants)
-        if barred or not isinstance(fit_newly(draft, command.environment, request), Granted):
+        newcomer = Lease(
+            command.lease, command.environment, command.task, request, state.arrivals, draft.at
+        )
+        if barred or not isinstance(fit(draft, newcomer), Granted):
             return not_now(state)
         if request.priority_class is PriorityClass.BATCH:
             trial = Draft(state, draft.config, draft.at)

@@ -62,23 +62,6 @@ def waits_for_link(draft: Draft, lease: Lease) -> frozenset[GpuUuid]:
     return frozenset(part.gpu for part in parts)
 
 
-def fit_newly(
-    draft: Draft, environment: EnvironmentName, request: Request
-) -> Granted | NoRoom | Refused:
-    """As :func:`fit`, of a request that is no lease yet."""
-    quota, _source = draft.state.quotas.resolve(environment)
-    ask = room.by_share(draft.state, draft.config, environment, request)
-    result: Granted | NoRoom | Refused = NoRoom(0, 0)
-    for see, by_turns in _ways(draft, environment, request):
-        expected = room.expected(request, draft.config)
-        seen = see(room.expecting(draft.state, rooms(draft.state, environment), expected))
-        turned = room.in_turns(draft.state, draft.config, seen, ask) if by_turns else ()
-        result = room.placed(seen, quota, request, draft.config, ask, turned)
-        if not isinstance(result, NoRoom):
-            break
-    return result
-
-
 View = Callable[[tuple[GpuRoom, ...]], tuple[GpuRoom, ...]]
 
 

@@ -123,11 +123,10 @@ def _lock_turn(draft: Draft, command: cmd.LockTurn, lease: Lease) -> Decision:
     name, most = lease.id, draft.config.turn_lock
     if name not in draft.state.by_lock:
         return Done(name)
-    turn = draft.state.turns.get(name)
-    if turn is not None and turn.phase is TurnPhase.REST:
+    if draft.state.turn_phase(name) is TurnPhase.REST:
         draft.emit(ev.TurnMoved(draft.at, name, TurnPhase.WAITS, TurnEnd.DONE))
         settle_sharing(draft)
-        turn = draft.state.turns.get(name)
+    turn = draft.state.turns.get(name)
     if turn is None:
         return Done(name)
     waits = turn.phase is TurnPhase.WAITS or draft.state.recall(name, Give.TURN) is not None
@@ -166,7 +165,6 @@ def _end_turn(draft: Draft, command: cmd.EndTurn, lease: Lease) -> Decision:
     if not stops or _has_crossed(draft, lease.id, command.number):
         return Done(lease.id)
     _has_cleared(draft, lease.id)
-    turn = draft.state.turns.get(lease.id)
-    if turn is not None and turn.phase is not TurnPhase.REST:
+    if draft.state.turn_phase(lease.id) not in (None, TurnPhase.REST):
         draft.emit(ev.TurnMoved(draft.at, lease.id, TurnPhase.REST, TurnEnd.DONE))
     return Done(lease.id)

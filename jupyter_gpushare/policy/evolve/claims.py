@@ -12,6 +12,7 @@ from ..words.model import (
     Parked,
     Rung,
 )
+from ..words.recalls import Give, Recall, RecallKey, RecallPhase, Why
 from . import lifts, recalls, shares
 from .registry import evolves
 from .steps import (
@@ -31,7 +32,9 @@ def _residue_found(state: State, event: ev.ResidueFound) -> State:
     before = lease_of(state, event.lease)
     parked = replace(before.parked or Parked(Rung.RELEASE), stayed=True)
     lease = replace(before, parked=parked, changed_at=event.at)
-    state = recalls.residue_found(put_lease(state, before, lease), event)
+    # It says that it gave everything: it may be asked again at once.
+    recall = Recall(RecallPhase.KEPT, Why.CONTENDED, event.at, event.at, said=event.why)
+    state = recalls.put(put_lease(state, before, lease), RecallKey(lease.id, Give.PROCESS), recall)
     for part in before.allocations:
         state = claim_phase(state, before.id, part.gpu, ClaimPhase.RESERVED, event.at)
     return in_line(state, before.id)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..books.copies import replace
 from ..books.index import drop
-from ..books.state import Flag, State
+from ..books.state import Flag, FlagKey, State
 from ..words import events as ev
-from ..words.model import FlagKind, GpuUuid, ProcessId
+from ..words.model import FlagKind
 from .registry import evolves
 
 
-def _flag_key(
-    event: ev.ProcessFlagged | ev.FlagActed | ev.FlagCleared,
-) -> tuple[GpuUuid, ProcessId, Any]:
+def _flag_key(event: ev.OfFlag) -> FlagKey:
     return (event.gpu, event.process, event.kind)
 
 

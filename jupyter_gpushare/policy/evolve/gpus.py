@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..books.copies import replace
 from ..books.index import drop
 from ..books.queue import Account
@@ -28,8 +26,8 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
             name: Account(gpus=account.gpus, since=event.at)
             for name, account in state.accounts.items()
         }
-        none: dict[str, Any] = dict.fromkeys(("lent", "until", "stale", "answered"), Map())
-        book = replace(state.quotas, heard_at=event.at, as_of=0.0, **none)  # of another clock
+        # What was lent is of another clock.
+        book = replace(state.quotas, heard_at=event.at, as_of=0.0, lent=Map())
         state = replace(state, accounts=Map(fresh), settled_at=event.at, quotas=book)
         for environment in state.queue.keys:
             state = charge(state, environment, event.at)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 from ..books.copies import replace
-from ..books.quotas import QuotaBook
+from ..books.quotas import Lent, QuotaBook
 from ..books.state import (
     Budget,
     State,
@@ -50,36 +50,27 @@ def _pool_left(state: State, event: ev.PoolLeft) -> State:
 
 def _in_pool(state: State, at: float, pool: str | None) -> State:
     """The state in this pool, of which nothing is heard yet."""
-    none: dict[str, Any] = dict.fromkeys(("lent", "until", "stale", "answered"), Map())
-    book = replace(state.quotas, pool=pool, heard_at=at, as_of=0.0, **none)
+    book = replace(state.quotas, pool=pool, heard_at=at, as_of=0.0, lent=Map())
     return all_in_line(_requoted(state, at, book))
 
 
 @evolves(ev.QuotasLent)
 def _quotas_lent(state: State, event: ev.QuotasLent) -> State:
     book = state.quotas
-    lent, until, stale = dict(book.lent), dict(book.until), dict(book.stale)
-    answered = dict(book.answered)
-    lent.update((loan.environment, loan) for loan in event.loans)
-    for name in event.ended:
-        lent.pop(name, None)
-        until.pop(name, None)
-        stale.pop(name, None)
-        answered.pop(name, None)
-    lives = lent if event.all_renewed else (*event.renewed, *(x.environment for x in event.loans))
-    for name in lives:
-        until[name], answered[name] = event.until, event.as_of
-        stale.pop(name, None)
-    parts: dict[str, Any] = {"lent": lent, "until": until, "stale": stale, "answered": answered}
-    maps: dict[str, Any] = {name: Map(part) for name, part in parts.items()}
-    book = replace(book, heard_at=event.at, as_of=event.as_of, **maps)
+    lent = {name: one for name, one in book.lent.items() if name not in event.ended}
+    loans = {loan.environment: loan for loan in event.loans}
+    for name in {*loans, *(lent if event.all_renewed else event.renewed)}:
+        loan = loans.get(name) or lent[name].loan
+        lent[name] = Lent(loan, event.until, event.as_of)
+    book = replace(book, heard_at=event.at, as_of=event.as_of, lent=Map(lent))
     return all_in_line(_requoted(state, event.at, book))
 
 
 @evolves(ev.LoansExpired)
 def _loans_expired(state: State, event: ev.LoansExpired) -> State:
-    stale = state.quotas.stale.update(dict.fromkeys(event.environments))
-    return all_in_line(replace(state, quotas=replace(state.quotas, stale=stale)))
+    lent = state.quotas.lent
+    over = {name: replace(lent[name], stale=True) for name in event.environments}
+    return all_in_line(replace(state, quotas=replace(state.quotas, lent=lent.update(over))))
 
 
 def _per(state: State, environment: EnvironmentName) -> Period | None:
@@ -102,10 +93,10 @@ def _budgets_measured(state: State, event: ev.BudgetsMeasured) -> State:
         return state
     # What may be spent from a loan on is added to what had been spent.
     lent = dict(state.quotas.lent)
-    for name, loan in state.quotas.lent.items():
-        if loan.hours is not None:
-            quota = replace(loan.quota, gpu_hours=state.budget(name).spent + loan.hours)
-            lent[name] = replace(loan, quota=quota, hours=None)
+    for name, one in state.quotas.lent.items():
+        if one.loan.hours is not None:
+            quota = replace(one.loan.quota, gpu_hours=state.budget(name).spent + one.loan.hours)
+            lent[name] = replace(one, loan=replace(one.loan, quota=quota, hours=None))
     return replace(state, quotas=replace(state.quotas, lent=Map(lent)))
 
 

@@ -62,12 +62,6 @@ def lease_kept(state: State, event: ev.LeaseKept) -> State:
     return put(state, key, replace(recall, said=event.why))
 
 
-def residue_found(state: State, event: ev.ResidueFound) -> State:
-    """It says that it gave everything: it may be asked again at once."""
-    recall = Recall(RecallPhase.KEPT, Why.CONTENDED, event.at, event.at, said=event.why)
-    return put(state, RecallKey(event.lease, Give.PROCESS), recall)
-
-
 def not_warned(state: State, lease: LeaseId, *, keeps: bool = False) -> State:
     """Drop the recall that the task's people were warned of. ``keeps``: they refused it."""
     key = state.memory_key(lease)

@@ -73,17 +73,11 @@ def claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, a
     if claim is None:
         raise InvariantBroken(f"lease {lease} has no claim on {gpu}")
     move(CLAIM_MOVES, claim.phase, phase, f"claim of {lease} on {gpu}")
-    resident, draining = drop(state.resident, key), drop(state.draining, key)
-    if phase is ClaimPhase.RESIDENT:
-        resident = resident.set(key, None)
-    elif phase is ClaimPhase.DRAINING:
+    draining = drop(state.draining, key)
+    if phase is ClaimPhase.DRAINING:
         draining = draining.set(key, None)
-    return replace(
-        state,
-        claims=state.claims.set(key, replace(claim, phase=phase, since=at)),
-        resident=resident,
-        draining=draining,
-    )
+    claims = state.claims.set(key, replace(claim, phase=phase, since=at))
+    return replace(state, claims=claims, draining=draining)
 
 
 def books_of(state: State, gpu: GpuUuid) -> GpuState:

@@ -99,17 +99,12 @@ def _turn_phase(state: State, lease: LeaseId, phase: TurnPhase, at: float) -> St
         phase, at, order, had=known.had, wants=wants, served=known.served, lock=lock, part=part
     )
     if lock is not None and known.phase is TurnPhase.HOLDS:
-        state = _measured_lock(state, at - lock.since)
+        took = at - lock.since  # the mean, in which each lock counts half as much as the next one
+        state = replace(state, lock_took=((state.lock_took or took) + took) / 2)
     recall = state.recall(lease, Give.TURN)
     beyond = recall is not None and recall.why is Why.BEYOND
     state = _has_turn(replace(state, asks=asks), lease, turn, at, beyond=beyond)
     return recalls.forget(state, lease, (Give.TURN,))
-
-
-def _measured_lock(state: State, took: float) -> State:
-    """The mean, in which each lock counts half as much as the next one."""
-    before = state.lock_took or took
-    return replace(state, lock_took=(before + took) / 2)
 
 
 def _has_turn(
@@ -187,14 +182,9 @@ def turn_moved(state: State, event: ev.TurnMoved) -> State:
         for part in lease_of(state, event.lease).allocations:
             left = drop(left, (event.lease, part.gpu))
         state = replace(state, left=left)
-    elif event.phase is TurnPhase.REST and _computed(state, event.lease):
+    elif state.turn_phase(event.lease) in (None, TurnPhase.HOLDS):
         state = leave_behind(state, event.lease, event.at)
     return _turn_phase(state, event.lease, event.phase, event.at)
-
-
-def _computed(state: State, lease: LeaseId) -> bool:
-    turn = state.turns.get(lease)
-    return turn is None or turn.phase is TurnPhase.HOLDS
 
 
 @evolves(ev.TurnLocked)

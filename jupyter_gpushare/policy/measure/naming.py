@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..books.lifts import STEP, part_on, tasks_on
-from ..books.state import Lease, Reservation, ReservationKey, State
+from ..books.state import Lease, ReservationKey, State
 from ..recall import patience
 from ..words import events as ev
 from ..words.config import PolicyConfig
@@ -26,7 +26,11 @@ def down(
     """Limits to tell, and reservations that shrink, by measurements begun ``at``."""
     if state.problem is not None or state.rebuild is not None:
         return
-    found = [key for key, held in sorted(state.reservations.items()) if _has_more(held)]
+    found = sorted(
+        key
+        for key, held in state.reservations.items()
+        if 0 < held.named < held.memory and not (held.full or held.following or held.lifted)
+    )
     seen = told_apart(state, readings, config) if found else {}
     for key in found:
         environment, gpu = key
@@ -45,12 +49,6 @@ def down(
                 need += -(-over // STEP) * STEP
             if need < held.memory:
                 yield ev.ReservationResized(at, environment, gpu, Bytes(need))
-
-
-def _has_more(held: Reservation) -> bool:
-    """Whether more may be reserved than is named; quickly, as most reservations have not."""
-    plain = held.full is None and not held.following and not held.lifted
-    return plain and 0 < held.named < held.memory
 
 
 def _need(

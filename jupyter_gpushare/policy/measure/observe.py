@@ -254,10 +254,6 @@ def told_apart(
     return {gpu: parts for gpu, parts in sorted_out if not parts.opaque}
 
 
-def _reserved(state: State, environment: EnvironmentName, gpu: GpuUuid) -> int:
-    return shares.entitled(state, environment, gpu)
-
-
 def _unleased(
     state: State,
     reading: GpuReading,
@@ -278,7 +274,7 @@ def _unleased(
     nameless, system = 0, parts.system
     if reading.used is not None:
         accounted = parts.foreign + sum(parts.by_environment.values())
-        accounted += sum(_reserved(state, name, reading.uuid) for name in parts.unknown)
+        accounted += sum(shares.entitled(state, name, reading.uuid) for name in parts.unknown)
         nameless = max(0, reading.used - accounted)
         stranger_unknown = any(process.memory is None for process in parts.strangers)
         # The driver itself keeps some memory; a process whose memory cannot be measured must not
@@ -322,7 +318,7 @@ def _offenders(
         if process.lineage:
             yield (gpu, process.lineage[0], FlagKind.SQUATTER), process.memory
     for environment, used in parts.by_environment.items():
-        limit = _reserved(state, environment, gpu) + config.over_limit_tolerance
+        limit = shares.entitled(state, environment, gpu) + config.over_limit_tolerance
         if used > limit and environment in parts.largest:
             largest = parts.largest[environment][1]
             # It had given its lease back, and took more again.
@@ -336,7 +332,8 @@ def _claims(state: State, seen: dict[GpuUuid, Parts], at: float) -> Iterator[ev.
         for lease in sorted(parts.present):
             if state.claims[(lease, gpu)].phase is ClaimPhase.RESERVED:
                 yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.RESIDENT)
-    for lease, gpu in sorted(state.resident):
+    resident = (key for key, claim in state.claims.items() if claim.phase is ClaimPhase.RESIDENT)
+    for lease, gpu in sorted(resident):
         if gpu in seen and lease not in seen[gpu].present and not seen[gpu].opaque:
             yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.RESERVED)
     for lease, gpu in sorted(state.draining):

@@ -109,8 +109,8 @@ def stands_still(before: Stall, now: Vitals | None, at: float) -> bool:
 
 def _is_held(state: State, lease: Lease) -> bool:
     """Whether a task may stand still because of us: its memory moves, or it waits for a turn."""
-    turn, recall = state.turns.get(lease.id), state.memory_recall(lease.id)
-    waits = lease.id in state.takers and (turn is None or turn.phase is not TurnPhase.HOLDS)
+    recall = state.memory_recall(lease.id)
+    waits = lease.id in state.takers and state.turn_phase(lease.id) is not TurnPhase.HOLDS
     moves = lease.is_resuming or (recall is not None and bool(recall.moving))
     return lease.phase is not LeasePhase.HELD or moves or waits
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -24,8 +24,6 @@ from ..books import shares
 from ..books.copies import replace
 from ..books.lifts import (
     STEP,
-    agrees,
-    answers,
     entitled,
     followers_on,
     lifted_by,
@@ -58,11 +56,6 @@ def burst_memory(state: State, config: PolicyConfig, environment: EnvironmentNam
     """Up to what an environment's limits may be lifted: up to 1 a share of a GPU, else bytes."""
     own = state.quotas.resolve(environment)[0].burst_memory
     return config.burst_memory if own is None else own
-
-
-def headroom(config: PolicyConfig, gpu: Gpu) -> int:
-    """Bytes that stay free on ``gpu`` when limits are lifted there."""
-    return math.ceil(_part_of(gpu, config.burst_headroom))
 
 
 def _part_of(gpu: Gpu, size: float) -> float:
@@ -124,7 +117,7 @@ def adjust(
         if books.problem is not None or uuid in state.out:
             continue
         spare = _spare(state, uuid) - promised[uuid]
-        kept_free = headroom(config, books.gpu)
+        kept_free = math.ceil(_part_of(books.gpu, config.burst_headroom))
         room = spare - kept_free
         keeps = uuid in follows and not line
         if keeps:  # nobody gives back what nobody else needs, for the head-room's sake alone
@@ -416,12 +409,6 @@ def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
         return state.lifts[(lease.id, gpu)].told_at < at
     recall = state.recall(lease.id, Give.LIFT, gpu)
     return bool(recall and recall.phase is RecallPhase.ANSWERED and recall.since < at)
-
-
-def is_news(state: State, lease: Lease, gpus: Iterable[Allocation], live: bool) -> bool:
-    """Whether a task's report of its limits is new."""
-    is_answer = any(answers(state, lease.id, p) or agrees(state, lease.id, p) for p in gpus)
-    return is_answer or lease.live_limits is not live
 
 
 def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:

@@ -28,7 +28,7 @@ from ..turns import levels
 from ..turns import order as turn_order
 from ..words.config import PolicyConfig
 from ..words.model import GpuUuid, LeaseId, PriorityClass, Rung
-from ..words.recalls import Give, Recall, Why
+from ..words.recalls import Give, Why
 from ..words.turns import Moving, TurnPhase
 from . import offers, patience, stopping
 from .choosing import fewest
@@ -63,7 +63,11 @@ def moved(state: State, config: PolicyConfig) -> Iterator[Offer]:
         if uuid not in state.out and books.problem is None and in_time(state, config, uuid)
     }
     # What already waits, or is on its way, will take some of those that idle.
-    coming = [state.leases[key.lease] for key, one in state.recalls.items() if _leaves(one)]
+    coming = [
+        state.leases[key.lease]
+        for key, recall in state.recalls.items()
+        if recall.is_out and recall.why is Why.MOVED
+    ]
     coming += [state.leases[name] for name in state.queue.waiting]
     spoken = sum(lease.request.gpus for lease in coming)
     waits = [name for name, turn in state.turns.items() if turn.phase is TurnPhase.WAITS]
@@ -95,10 +99,6 @@ def moved(state: State, config: PolicyConfig) -> Iterator[Offer]:
                 yield Offer(other, Give.TENSORS, Why.CONTENDED, max(due, when), False, order)
         spoken += lease.request.gpus if goes else 0
         usable -= goes
-
-
-def _leaves(recall: Recall) -> bool:
-    return recall.is_out and recall.why is Why.MOVED
 
 
 def _yields(state: State, config: PolicyConfig, there: Iterable[LeaseId], name: LeaseId) -> float:

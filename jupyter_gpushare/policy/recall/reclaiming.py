@@ -22,7 +22,7 @@ from .offers import Offer
 
 def reclaimed(state: State, config: PolicyConfig) -> Iterator[Offer]:
     """The newest leases of those who hold more than the pool lends them. O(leases)."""
-    asked = [loan for loan in state.quotas.lent.values() if loan.reclaim]
+    asked = [one.loan for one in state.quotas.lent.values() if one.loan.reclaim]
     for loan in asked:
         held = _held(state, loan.environment, frozenset())
         if len(held) > loan.quota.gpus:

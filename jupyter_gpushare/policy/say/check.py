@@ -142,8 +142,7 @@ def _recalls(state: State) -> None:
             held = lease.phase is LeasePhase.HELD
             _require(held, f"{key.lease} is asked for its cache and holds no GPU")
         if key.give is Give.TURN:
-            turn = state.turns.get(key.lease)
-            held = turn is not None and turn.phase is TurnPhase.HOLDS
+            held = state.turn_phase(key.lease) is TurnPhase.HOLDS
             _require(held, f"{key.lease} is asked for a turn that it has not")
         if key.give is Give.LIFT:
             lifted = (key.lease, key.gpu) in state.lifts
@@ -240,12 +239,10 @@ def _promises(state: State) -> None:
 
 
 def _loans(state: State) -> None:
-    """Every loan has its time, and nothing is lent to a host without a pool."""
+    """Nothing is lent to a host without a pool."""
     book = state.quotas
     _require(book.pool is not None or not book.lent, "something is lent, and there is no pool")
-    for other, what in ((book.until, "ends"), (book.answered, "was answered")):
-        _require(set(other) == set(book.lent), f"nobody knows when a loan {what}")
-    _require(set(book.stale) <= set(book.lent), "a loan is over that there is not")
-    for name, loan in book.lent.items():
-        _require(loan.environment == name, f"the loan of {name} is another's")
-        _require(loan.quota.gpus <= loan.whole, f"{name} is lent more than its whole quota")
+    for name, one in book.lent.items():
+        _require(one.loan.environment == name, f"the loan of {name} is another's")
+        within = one.loan.quota.gpus <= one.loan.whole
+        _require(within, f"{name} is lent more than its whole quota")

@@ -106,8 +106,8 @@ def _pool(state: State) -> Iterator[ev.Event]:
     if book.pool is None:
         return
     yield ev.PoolJoined(book.heard_at, book.pool)
-    for until in sorted(set(book.until.values())):
-        loans = tuple(book.lent[name] for name, at in sorted(book.until.items()) if at == until)
+    for until in sorted({one.until for one in book.lent.values()}):
+        loans = tuple(one.loan for _who, one in sorted(book.lent.items()) if one.until == until)
         yield ev.QuotasLent(book.heard_at, book.as_of, until, loans)
 
 

@@ -484,19 +484,19 @@ def lacks_loan_text(
     book: QuotaBook, environment: EnvironmentName, gpus: int, at: float | None
 ) -> str:
     """Why a request waits for what the pool lends its environment on this host."""
-    until, loan = book.until.get(environment), book.lent.get(environment)
-    if at is not None and until is not None and environment in book.stale:
+    lent = book.lent.get(environment)
+    if at is not None and lent is not None and lent.stale:
         return (
             f"The pool has not answered for {_about(max(0.0, at - book.heard_at))}, so no new task "
             "begins here until it does. What runs or is parked goes on."
         )
-    if loan is None:
+    if lent is None:
         return "The pool has not lent you a GPU on this host yet. It was asked for that."
-    if loan.why:
-        return loan.why
+    if lent.loan.why:
+        return lent.loan.why
     return (
         f"The request needs {gpus} GPU{'' if gpus == 1 else 's'}, and the pool lends you "
-        f"{loan.quota.gpus} on this host now. It was asked for more."
+        f"{lent.loan.quota.gpus} on this host now. It was asked for more."
     )
 
 

@@ -158,8 +158,7 @@ def _lock_ends(state: State, name: LeaseId) -> float:
 
 
 def _wants(state: State, name: LeaseId) -> bool:
-    turn = state.turns.get(name)
-    return turn is not None and turn.phase is not TurnPhase.REST
+    return state.turn_phase(name) not in (None, TurnPhase.REST)
 
 
 def _wants_since(state: State, name: LeaseId) -> float:

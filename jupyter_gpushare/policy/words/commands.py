@@ -35,11 +35,17 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class OfTask(Command):
-    """Base of what a process says of the lease that it has, or is to join."""
+class OfLease(Command):
+    """Base of what an environment says of its lease."""
 
     lease: LeaseId
     environment: EnvironmentName
+
+
+@dataclass(frozen=True, slots=True)
+class OfTask(OfLease):
+    """Base of what a process says of the lease that it has, or is to join."""
+
     process: ProcessId
 
 
@@ -78,7 +84,7 @@ class Introduce(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestLease(Command):
+class RequestLease(OfLease):
     """A task asks for GPUs.
 
     ``lease`` is the id it gets. Without ``wait`` it is refused where it would have to wait.
@@ -87,8 +93,6 @@ class RequestLease(Command):
     ``detected``: it names no class; the request's is what its process looks like.
     """
 
-    lease: LeaseId
-    environment: EnvironmentName
     task: Task
     request: Request
     wait: bool = True
@@ -162,14 +166,12 @@ class Restored(OfTask):
 
 
 @dataclass(frozen=True, slots=True)
-class Pin(Command):
+class Pin(OfLease):
     """The environment keeps an idle lease's GPUs ``seconds`` more; ``None``: the usual time.
 
     0: no more. ``servers``: it may act for its named servers.
     """
 
-    lease: LeaseId
-    environment: EnvironmentName
     seconds: float | None = None
     servers: bool = False
 
@@ -294,15 +296,13 @@ class EmptyCache(OfTask):
 
 
 @dataclass(frozen=True, slots=True)
-class Release(Command):
+class Release(OfLease):
     """The environment gives a lease back, or leaves the queue. ``admin``: may act for any.
 
     ``servers``: it may act for its named servers. ``ends``: the process that says it because it
     ends; others that have joined the lease go on with it.
     """
 
-    lease: LeaseId
-    environment: EnvironmentName
     admin: bool = False
     servers: bool = False
     ends: ProcessId | None = None

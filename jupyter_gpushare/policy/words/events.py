@@ -66,6 +66,30 @@ class Event(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class OfGpu(Event):
+    """Base of the events about one GPU."""
+
+    gpu: GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class OfReservation(Event):
+    """Base of the events about what an environment has reserved on a GPU."""
+
+    environment: EnvironmentName
+    gpu: GpuUuid
+    memory: Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OfFlag(OfGpu):
+    """Base of the events about a process that the audit flags."""
+
+    process: ProcessId
+    kind: FlagKind
+
+
+@dataclass(frozen=True, slots=True)
 class AboutLease(Event):
     """Base of the events about one lease."""
 
@@ -148,10 +172,8 @@ class GpuFound(Event):
     log=warning("gpu.removed", "gpu"),
     moves_queue=True,
 )
-class GpuRemoved(Event):
+class GpuRemoved(OfGpu):
     """A GPU that is no longer in the node and that nobody holds."""
-
-    gpu: GpuUuid
 
 
 @recorded(
@@ -160,20 +182,17 @@ class GpuRemoved(Event):
     log=error("gpu.lost", "gpu", "problem"),
     moves_queue=True,
 )
-class GpuLost(Event):
+class GpuLost(OfGpu):
     """A GPU takes no new leases; ``problem`` says why."""
 
-    gpu: GpuUuid
     problem: str
 
 
 @recorded(
     "GPU works again", "{gpu:gpu} works again", log=info("gpu.restored", "gpu"), moves_queue=True
 )
-class GpuRestored(Event):
+class GpuRestored(OfGpu):
     """A lost GPU works again."""
-
-    gpu: GpuUuid
 
 
 @recorded(
@@ -182,10 +201,9 @@ class GpuRestored(Event):
     log=info("gpu.out_of_service", "gpu", "by", why="reason"),
     moves_queue=True,
 )
-class GpuTakenOut(Event):
+class GpuTakenOut(OfGpu):
     """An admin took a GPU out of service, or said another reason for it."""
 
-    gpu: GpuUuid
     reason: str
     by: EnvironmentName
     with_node: bool = since(3, False)
@@ -197,10 +215,9 @@ class GpuTakenOut(Event):
     log=info("gpu.back_in_service", "gpu", "by"),
     moves_queue=True,
 )
-class GpuPutBack(Event):
+class GpuPutBack(OfGpu):
     """An admin put a GPU back into service."""
 
-    gpu: GpuUuid
     by: EnvironmentName
 
 
@@ -277,13 +294,12 @@ class LoansExpired(Event):
 
 
 @measured()
-class UnleasedChanged(Event):
+class UnleasedChanged(OfGpu):
     """Bytes on a GPU measured as used by anyone without a lease, or beyond one.
 
     ``system`` of them are used by the host's own processes, which draw a screen, for instance.
     """
 
-    gpu: GpuUuid
     memory: Bytes
     system: int
 
@@ -890,16 +906,12 @@ class LeaseRestored(OfLease):
     "its reservation on {gpu:gpu} is {memory:size} now",
     log=debug("reservation", "environment", "gpu", "memory"),
 )
-class ReservationResized(Event):
+class ReservationResized(OfReservation):
     """An environment's reservation on a GPU grew for a lifted limit, or shrank to what it uses.
 
     It shrinks to the measured memory of a parked task, or of a task whose limit was lifted, or to
     the sum of what the tasks that are left there named.
     """
-
-    environment: EnvironmentName
-    gpu: GpuUuid
-    memory: Bytes
 
 
 @measured()
@@ -918,30 +930,23 @@ class PeakSeen(AboutLease):
     "it needs {memory:size} of the {reserved:size} that are reserved on {gpu:gpu}",
     log=debug("reservation.follows", "environment", "gpu", "memory", "reserved"),
 )
-class ReservationFollowed(Event):
+class ReservationFollowed(OfReservation):
     """What an environment is entitled to on a GPU follows what its tasks were measured to use.
 
     Of ``reserved`` bytes it is entitled to ``memory``; the rest is lifted. ``peaks`` are the most
     that its tasks there were measured to use.
     """
 
-    environment: EnvironmentName
-    gpu: GpuUuid
-    memory: Bytes
     reserved: Bytes
     peaks: tuple[tuple[LeaseId, Bytes], ...]
 
 
 @measured()
-class ShortOfMemory(Event):
+class ShortOfMemory(OfReservation):
     """An environment's tasks on a GPU were measured to need so much more than they can be given.
 
     0: they have what they need.
     """
-
-    environment: EnvironmentName
-    gpu: GpuUuid
-    memory: Bytes
 
 
 @recorded("memory limit", "may use {gpus:parts}", log=debug("lease.limit", "lease"))
@@ -1054,13 +1059,12 @@ class ClaimMeasured(AboutLease):
     ),
     log=info("gpu.by_turns", "gpu", leases="shares"),
 )
-class GpuShared(Event):
+class GpuShared(OfGpu):
     """These tasks share a GPU by turns, with these parts. None: all have plain reservations again.
 
     ``offset`` is the head-room in bytes, of all these tasks together.
     """
 
-    gpu: GpuUuid
     offset: int
     shares: tuple[Share, ...]
 
@@ -1143,12 +1147,9 @@ class LeftGone(AboutLease):
     "process {process.pid} on {gpu:gpu}: {kind}",
     log=warning("process.flagged", *FLAG, "memory", pid="process.pid"),
 )
-class ProcessFlagged(Event):
+class ProcessFlagged(OfFlag):
     """The audit found a process out of bounds. ``memory`` in bytes, ``None`` unknown."""
 
-    gpu: GpuUuid
-    process: ProcessId
-    kind: FlagKind
     memory: Bytes | None
 
 
@@ -1172,12 +1173,8 @@ class OverLimitStaged(OfLease):
     "acted against process {process.pid} on {gpu:gpu}",
     log=warning("process.acted_against", *FLAG, pid="process.pid"),
 )
-class FlagActed(Event):
+class FlagActed(OfFlag):
     """The configured action was taken against a flagged process."""
-
-    gpu: GpuUuid
-    process: ProcessId
-    kind: FlagKind
 
 
 @recorded(
@@ -1185,12 +1182,8 @@ class FlagActed(Event):
     "process {process.pid} on {gpu:gpu} is within bounds again",
     log=info("process.cleared", *FLAG, pid="process.pid"),
 )
-class FlagCleared(Event):
+class FlagCleared(OfFlag):
     """A flagged process is within bounds again, or gone."""
-
-    gpu: GpuUuid
-    process: ProcessId
-    kind: FlagKind
 
 
 @measured(moves_queue=True)
