@@ -66,8 +66,8 @@ def after(cut: Cut, done: int, world: int) -> int:
     """What is done of the epoch after that step; all, where no step is left."""
     count = each(cut, done, world) * world
     left = cut.samples - done
-    over = count == 0 or left - count < (1 if cut.tail is Tail.PAD else world)
-    return cut.samples if over else done + count
+    ends = left - count < (1 if cut.tail is Tail.PAD else world)
+    return cut.samples if ends else done + count
 
 
 # -- how a job stands ---------------------------------------------------------------------------
