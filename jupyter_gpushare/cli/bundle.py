@@ -6,7 +6,6 @@ nothing, sends nothing, and reads only what the caller may read.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import io
 import json
@@ -70,23 +69,11 @@ addresses, of notebooks and of jobs. The same text has the same mark everywhere 
 """
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Wishes:
-    """The caller's options: logs to include, and the address of the metrics."""
+def write_bundle(path: Path, parts: Mapping[str, str]) -> None:
+    """Write what was gathered so that only its owner can read it.
 
-    logs: tuple[str, ...] = ()
-    metrics_url: str = ""
-
-
-def write_bundle(
-    path: Path, checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes
-) -> list[str]:
-    """Write the bundle so that only its owner can read it. Returns the names of its parts.
-
-    ``checks`` are doctor's results. Raises :class:`Refused` if the file cannot be written or
-    already exists.
+    Raises :class:`Refused` if the file cannot be written or already exists.
     """
-    parts = gather(checks, environ, wishes)
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, text in parts.items():
@@ -102,11 +89,12 @@ def write_bundle(
         raise Refused(f"{path} cannot be written: {error.strerror}.") from error
     with open(descriptor, "wb") as file:
         file.write(buffer.getvalue())
-    return list(parts)
 
 
-def gather(checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes) -> dict[str, str]:
-    """Every part's name and text, redacted."""
+def gather(
+    checks: Iterable[str], environ: Mapping[str, str], logs: tuple[str, ...], metrics_url: str
+) -> dict[str, str]:
+    """Every part's name and text, redacted. ``checks``: what the doctor says; ``logs``: files."""
     redactor = Redactor(_secrets(environ))
     found = dict(_config_files())
     for settings in found.values():
@@ -117,11 +105,10 @@ def gather(checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes) ->
         me = status["environment"]
         known = set[str]()
         status = redact.own_status(status, known.add)
-        if "error" not in history:
-            history = redact.own_history(history, me, known.add)
+        history = redact.own_history(history, me, known.add)
         redactor.learn(known - {me})
     told = {name: redact.settings(settings, redactor) for name, settings in found.items()}
-    metrics_url = wishes.metrics_url or _metrics_url(found.values())
+    metrics_url = metrics_url or _metrics_url(found.values())
     return {
         "README.txt": README,
         "versions.json": _json(versions()),
@@ -136,7 +123,7 @@ def gather(checks: Iterable[str], environ: Mapping[str, str], wishes: Wishes) ->
         "settings.json": _json({redactor.text(name): value for name, value in told.items()}),
         "status.json": _json(redactor.value("", status)),
         "history.json": _json(redactor.value("", history)),
-        "log.txt": redactor.log("\n".join(_logs(wishes.logs)) + "\n", me),
+        "log.txt": redactor.log("\n".join(_logs(logs)) + "\n", me),
         "metrics.txt": redactor.log(_metrics(metrics_url), me),
     }
 

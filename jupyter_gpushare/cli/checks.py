@@ -318,7 +318,8 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
     """The socket, who answers there, and who it thinks we are."""
     from ..protocol.address import find_socket
     from ..protocol.batchjob import why_no_gpu
-    from .node import NodeRefused, NodeSilent, ask
+    from ..protocol.messages import Method
+    from .node import NodeRefused, NodeSilent, connect
 
     found = find_socket(environ)
     start = "jupyter gpushare node (for all users: as a system service), or open JupyterLab"
@@ -331,7 +332,8 @@ def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, 
         return
     said_by = f" (from {names.SOCKET})" if found.configured else ""
     try:
-        hello, status = ask(environ)
+        with connect(environ) as answers:
+            hello, status = answers.hello, answers.call(Method.STATUS)
     except NodeRefused as error:
         yield (
             problem(

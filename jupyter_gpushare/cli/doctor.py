@@ -64,14 +64,14 @@ class DoctorApp(Verb):
         return 1 if problems else 0
 
     def _write_bundle(self) -> int:
-        from .bundle import Wishes, write_bundle
+        from .bundle import gather, write_bundle
 
         path = Path(self.bundle)
         lines = [as_text(check) for check in self._examine()]
-        wishes = Wishes(self.log_files, self.metrics_url)
-        parts = write_bundle(path, lines, os.environ, wishes)
+        parts = gather(lines, os.environ, self.log_files, self.metrics_url)
+        write_bundle(path, parts)
         return self.say(
-            {"bundle": str(path), "parts": parts},
+            {"bundle": str(path), "parts": list(parts)},
             f"{path}: {', '.join(parts)}. Look through it before you send it.",
         )
 

@@ -14,7 +14,7 @@ from ..client.words.settings import read_token
 from ..protocol import names, pages, sockets
 from ..protocol.address import find_socket
 from ..protocol.connection import ClientConnection
-from ..protocol.errors import ProtocolError, RemoteError
+from ..protocol.errors import ProtocolError
 from ..protocol.messages import PROTOCOL, Answer, ErrorAnswer, Incoming, Method
 from .verb import Refused
 
@@ -72,14 +72,7 @@ class Node:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._socket.close()
-
-    def fileno(self) -> int:
-        """For waiting until something can be received."""
-        return self._socket.fileno()
 
     def call(self, method: Enum, patience: float = PATIENCE, **params: Any) -> dict[str, Any]:
         """Call and wait ``patience`` seconds for the answer; notifications before it are dropped.
@@ -92,54 +85,41 @@ class Node:
                 f" ({__version__}) and does not know {method.value}. Upgrade and restart it.",
                 "unsupported_protocol",
             )
-        call_id = self.send(method, **params)
-        deadline = time.monotonic() + patience
-        while True:
-            for message in self.receive(max(0.0, deadline - time.monotonic())):
-                if isinstance(message, ErrorAnswer) and message.id == call_id:
-                    raise refusal(message.error)
-                if isinstance(message, Answer) and message.id == call_id:
-                    return dict(message.result)
-
-    def send(self, method: Enum, **params: Any) -> int | str:
-        """Send a call; its answer will be among what `receive` gives."""
         try:
             call_id, line = self._protocol.call(method, **params)
         except ProtocolError as error:
             raise Refused(f"that is too much for one message: {error}", "bad_request") from error
+        deadline = time.monotonic() + patience
         try:
             self._socket.settimeout(PATIENCE)
             self._socket.sendall(line)
+            while True:
+                for message in self._received(deadline):
+                    if isinstance(message, ErrorAnswer) and message.id == call_id:
+                        reason = message.error.reason
+                        why = reason.value if reason else "failed"
+                        raise NodeRefused(message.error.message, why)
+                    if isinstance(message, Answer) and message.id == call_id:
+                        return dict(message.result)
         except OSError as error:
             raise NodeSilent(_lost(self.who, self.path, error)) from error
-        return call_id
 
-    def receive(self, timeout: float) -> list[Incoming]:
-        """The received bytes; waits for the first ones up to ``timeout`` seconds.
-
-        Raises `NodeSilent` when nothing comes in time or the connection ends.
-        """
+    def _received(self, deadline: float) -> list[Incoming]:
+        """What comes next. Raises `NodeSilent` where nothing does in time; `OSError`."""
+        self._socket.settimeout(max(0.001, deadline - time.monotonic()))
         try:
-            self._socket.settimeout(max(0.001, timeout))
             data = self._socket.recv(65536)
         except TimeoutError as error:
             raise NodeSilent(
                 f"The {self.who} at {self.path} did not answer in time. It may be"
                 " overloaded or stopped; `jupyter gpushare doctor` looks closer."
             ) from error
-        except OSError as error:
-            raise NodeSilent(_lost(self.who, self.path, error)) from error
         if not data:
             raise NodeSilent(_lost(self.who, self.path, None))
         try:
             return self._protocol.receive(data)
         except ProtocolError as error:
             raise NodeSilent(f"The server at {self.path} is no {self.who}: {error}") from error
-
-
-def refusal(error: RemoteError) -> NodeRefused:
-    """The node manager's no, in its own words."""
-    return NodeRefused(error.message, error.reason.value if error.reason else "failed")
 
 
 def connect(environ: Mapping[str, str] = os.environ) -> Node:
@@ -159,12 +139,6 @@ def whole_status(node: Node) -> doc.Status:
         if not pages.is_short(found):
             break
     return cast("doc.Status", pages.joined(found))
-
-
-def ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The answers of hello and status. Raises `NodeSilent`, `NodeRefused`."""
-    with connect(environ) as node:
-        return node.hello, node.call(Method.STATUS)
 
 
 def _unreachable(who: str, path: str, error: OSError) -> str:

@@ -148,4 +148,4 @@ def test_what_an_older_node_manager_does_not_know_is_said() -> None:
     with ScriptedNode(older) as played, Node(str(played.socket), None) as node:
         with pytest.raises(NodeRefused, match="older than this release"):
             node.call(Method.GPU_RESUME, gpu="g")
-        node.send(Method.GPU_RESUME, gpu="g")
+        assert node.call(Method.STATUS) == {"gpu": "g", "changed": True}
