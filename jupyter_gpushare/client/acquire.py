@@ -54,8 +54,8 @@ class _Process:
                     after_in_parent=self._has_forked,
                     after_in_child=self._forked,
                 )
-                sys.excepthook = _before(sys.excepthook, self.annotate)
-                threading.excepthook = _before_of_thread(threading.excepthook, self.annotate)
+                sys.excepthook = _before(sys.excepthook, annotate)
+                threading.excepthook = _before_of_thread(threading.excepthook, annotate)
                 atexit.register(self._close)
                 if self._busy is not None:
                     self._broker.set_activity(self._busy)
@@ -68,115 +68,6 @@ class _Process:
 
             return find_socket(os.environ) is not None
         return True
-
-    def use_traits(self, traits: Callable[[], Settings] | None) -> None:
-        """Set the source of the weakest settings, which is asked whenever settings are needed."""
-        self._traits = traits
-
-    def set_activity(self, busy: bool) -> None:
-        """Tell the broker, or remember it until there is one. Never waits."""
-        self._busy = busy
-        if self._broker is not None:
-            self._broker.set_activity(busy)
-
-    def before_cell(self) -> None:
-        """Wait for the GPUs of a lease that was parked; nothing to do in all other cases."""
-        if self._broker is not None:
-            self._broker.cells.before_cell()
-
-    def code_runs(self, begins: bool, is_refusable: bool) -> None:
-        """Code begins or ends in this thread: a cell or other code."""
-        if self._broker is not None:
-            self._broker.cells.code_runs(begins, is_refusable)
-
-    def barred(self) -> str | None:
-        """Why no cell may run now; ``None``: they may."""
-        return None if self._broker is None else self._broker.cells.barred
-
-    def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
-        """A cell is about to run: where a GPU was given back, it asks again if it uses one."""
-        if self._broker is not None:
-            self._broker.cells.before_use(used)
-
-    def error_shown(self, error: BaseException, shell: Any) -> None:
-        """A person was shown this error in the shell."""
-        if self._broker is not None:
-            from .oomnote import find
-
-            is_tight = find(error) is not None
-            if is_tight or isinstance(error, KeyboardInterrupt):
-                self._broker.last_error.shown(error, shell, is_tight=is_tight)
-
-    def after_error(self, cell: str, shell: Any) -> None:
-        """A cell is about to run: what only the last error keeps is given back."""
-        if self._broker is not None:
-            self._broker.last_error.before_cell(cell, shell)
-
-    def checkpoint(self) -> None:
-        """A gate in the user's code: the turn is given back here if another task waits for it."""
-        if self._stopping is not None:
-            self._stopping.gate()
-        if self._broker is not None:
-            from .memory.places import Place
-
-            self._broker.turns.checkpoint(Place.NAMED)
-
-    @contextmanager
-    def loop(self, total: float | None) -> Iterator[Callable[[], None]]:
-        """A loop that the program marked runs meanwhile; call what this gives after each turn."""
-        broker = self._broker
-        if broker is None:
-            yield self.checkpoint
-            return
-        from .session.progress import NamedLoop
-
-        loop, progress = NamedLoop(total), broker.progress
-
-        def turn_ended() -> None:
-            progress.turn_ended(loop)
-            self.checkpoint()
-
-        with progress.inside(loop):
-            yield turn_ended
-
-    def before_call(self) -> None:
-        """A gate before the call of a function that the program marked, if this is one now."""
-        if self._broker is not None:
-            self._broker.before_call()
-        elif self._stopping is not None and threading.current_thread() is threading.main_thread():
-            from .adapters.jax import may_wait
-
-            if may_wait():  # there is no node manager, but SIGTERM may stop it
-                self._stopping.step_ended()
-
-    def on_preempt(self, save: Callable[[], object] | None) -> None:
-        """How this process's state is saved before it is stopped; ``None``: it cannot be."""
-        if self._stopping is None or not self._stopping.is_ours:
-            if save is None:
-                return
-            from .memory.stopping import Stopping
-
-            self._stopping = Stopping()
-        if self.is_needed():
-            self.get().stops_by(self._stopping)
-        self._stopping.by(save)
-
-    def is_asked_to_stop(self) -> bool:
-        """Whether this program, which said how its state is saved, is to stop at its next gate."""
-        return self._stopping is not None and self._stopping.is_asked()
-
-    def annotate(self, error: BaseException) -> None:
-        """Before an error is shown: add what is known about the GPUs, take out our frames."""
-        from .words.tracebacks import tidy
-
-        tidy(error)
-        # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
-        if self._broker is not None and not isinstance(error, KeyboardInterrupt):
-            from . import oomnote
-            from .words import numbernote
-
-            numbernote.annotate(error)
-            oomnote.annotate(error, self._broker)
 
     def _weakest(self) -> Settings:
         from .words.settings import Settings
@@ -265,20 +156,129 @@ def _before_of_thread(
 
 
 _process = _Process()
-use_traits = _process.use_traits
-set_activity = _process.set_activity
-before_cell = _process.before_cell
-before_use = _process.before_use
-code_runs = _process.code_runs
-annotate = _process.annotate
-error_shown = _process.error_shown
-after_error = _process.after_error
-checkpoint = _process.checkpoint
-before_call = _process.before_call
-loop = _process.loop
-on_preempt = _process.on_preempt
-is_asked_to_stop = _process.is_asked_to_stop
-barred = _process.barred
+
+
+def use_traits(traits: Callable[[], Settings] | None) -> None:
+    """Set the source of the weakest settings, which is asked whenever settings are needed."""
+    _process._traits = traits
+
+
+def set_activity(busy: bool) -> None:
+    """Tell the broker, or remember it until there is one. Never waits."""
+    _process._busy = busy
+    if _process._broker is not None:
+        _process._broker.set_activity(busy)
+
+
+def before_cell() -> None:
+    """Wait for the GPUs of a lease that was parked; nothing to do in all other cases."""
+    if _process._broker is not None:
+        _process._broker.cells.before_cell()
+
+
+def code_runs(begins: bool, is_refusable: bool) -> None:
+    """Code begins or ends in this thread: a cell or other code."""
+    if _process._broker is not None:
+        _process._broker.cells.code_runs(begins, is_refusable)
+
+
+def barred() -> str | None:
+    """Why no cell may run now; ``None``: they may."""
+    return None if _process._broker is None else _process._broker.cells.barred
+
+
+def before_use(used: Callable[[Collection[str]], str | None]) -> None:
+    """A cell is about to run: where a GPU was given back, it asks again if it uses one."""
+    if _process._broker is not None:
+        _process._broker.cells.before_use(used)
+
+
+def error_shown(shell: Any, error: BaseException) -> None:
+    """A person was shown this error in the shell."""
+    if _process._broker is not None:
+        from .oomnote import find
+
+        is_tight = find(error) is not None
+        if is_tight or isinstance(error, KeyboardInterrupt):
+            _process._broker.last_error.shown(error, shell, is_tight=is_tight)
+
+
+def after_error(shell: Any, cell: str) -> None:
+    """A cell is about to run: what only the last error keeps is given back."""
+    if _process._broker is not None:
+        _process._broker.last_error.before_cell(cell, shell)
+
+
+def checkpoint() -> None:
+    """A gate in the user's code: the turn is given back here if another task waits for it."""
+    if _process._stopping is not None:
+        _process._stopping.gate()
+    if _process._broker is not None:
+        from .memory.places import Place
+
+        _process._broker.turns.checkpoint(Place.NAMED)
+
+
+@contextmanager
+def loop(total: float | None) -> Iterator[Callable[[], None]]:
+    """A loop that the program marked runs meanwhile; call what this gives after each turn."""
+    broker = _process._broker
+    if broker is None:
+        yield checkpoint
+        return
+    from .session.progress import NamedLoop
+
+    loop, progress = NamedLoop(total), broker.progress
+
+    def turn_ended() -> None:
+        progress.turn_ended(loop)
+        checkpoint()
+
+    with progress.inside(loop):
+        yield turn_ended
+
+
+def before_call() -> None:
+    """A gate before the call of a function that the program marked, if this is one now."""
+    if _process._broker is not None:
+        _process._broker.before_call()
+    elif _process._stopping is not None and threading.current_thread() is threading.main_thread():
+        from .adapters.jax import may_wait
+
+        if may_wait():  # there is no node manager, but SIGTERM may stop it
+            _process._stopping.step_ended()
+
+
+def on_preempt(save: Callable[[], object] | None) -> None:
+    """How this process's state is saved before it is stopped; ``None``: it cannot be."""
+    if _process._stopping is None or not _process._stopping.is_ours:
+        if save is None:
+            return
+        from .memory.stopping import Stopping
+
+        _process._stopping = Stopping()
+    if _process.is_needed():
+        _process.get().stops_by(_process._stopping)
+    _process._stopping.by(save)
+
+
+def is_asked_to_stop() -> bool:
+    """Whether this program, which said how its state is saved, is to stop at its next gate."""
+    return _process._stopping is not None and _process._stopping.is_asked()
+
+
+def annotate(error: BaseException) -> None:
+    """Before an error is shown: add what is known about the GPUs, take out our frames."""
+    from .words.tracebacks import tidy
+
+    tidy(error)
+    # An import may run `exec`, by which Python forgets that Ctrl-C is what ends it.
+    if _process._broker is not None and not isinstance(error, KeyboardInterrupt):
+        from . import oomnote
+        from .words import numbernote
+
+        numbernote.annotate(error)
+        oomnote.annotate(error, _process._broker)
 
 
 def broker() -> Broker:

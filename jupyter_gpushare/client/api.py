@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.messages import Method
-from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
+from ..protocol.sizes import Memory
 from .acquire import broker
 from .asking.blocks import Needs
 from .words.grant import Grant
 from .words.promises import read_wish
-from .words.settings import ONE_PART, Ask, parse_class, parse_reserve
+from .words.settings import ONE_PART, PARTS, Ask
 from .words.tracebacks import says_all
 
 if TYPE_CHECKING:
@@ -34,15 +34,9 @@ def make_ask(
     try:
         if (persistent is None) != (temporary is None):
             raise ValueError(ONE_PART)
-        return Ask(
-            None if gpus is None else parse_gpus(gpus),
-            None if memory is None else parse_memory(memory),
-            None if priority_class is None else parse_class(priority_class),
-            None if persistent is None else parse_size(persistent),
-            None if temporary is None else parse_size(temporary),
-            None if turn_offset is None else parse_size(turn_offset),
-            None if reserve is None else parse_reserve(reserve),
-        )
+        given = (gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
+        named = zip(PARTS.values(), given, strict=True)
+        return Ask(*(None if value is None else parse(value) for parse, value in named))
     except ValueError as error:
         says_all(error)
         raise

@@ -17,6 +17,7 @@ from ..protocol.sizes import format_size
 from .errors import GpuShareError
 from .words.display import running_shell
 from .words.settings import AfterError
+from .words.tracebacks import chain_of
 
 if TYPE_CHECKING:
     from .asking.broker import Broker
@@ -154,20 +155,11 @@ def framework_of(error: BaseException) -> str | None:
 def find(error: BaseException | None) -> tuple[BaseException, str] | None:
     """The out-of-memory error among an error and its causes, and its framework.
 
-    The causes are those that Python shows, and the errors of a group.
+    The causes are those of the whole chain, and the errors of a group.
     """
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
+    for one in () if error is None else chain_of(error):
         if (framework := framework_of(one)) is not None:
             return one, framework
-        waiting.append(one.__cause__ or one.__context__)
-        if isinstance(one, BaseExceptionGroup):
-            waiting += reversed(one.exceptions)
     return None
 
 

@@ -66,7 +66,7 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 class CpuAllocator:
-    """`jupyter_gpushare.client.adapters.parkers.allocator.Allocator` for the CPU.
+    """`jupyter_gpushare.client.adapters.parkers.allocator.CudaAllocator` for the CPU.
 
     ``exact``: whether it counts what was requested, or only blocks.
     ``planted``: bytes that somebody else has of it. ``room``: bytes that are free.

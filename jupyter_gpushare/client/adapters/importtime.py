@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import NoReturn
 
 from ..words.grant import Grant
 
@@ -23,12 +21,3 @@ class ImportTimeAdapter:
     def cuda_started(self, module: ModuleType) -> bool | None:
         """Nobody knows."""
         return None
-
-    def first_use(
-        self,
-        module: ModuleType,
-        acquire: Callable[[], Grant | None],
-        expected: Callable[[], int],
-    ) -> NoReturn:
-        """Never called: ``catches_first_use`` is false."""
-        raise NotImplementedError(f"the lease for {module.__name__} is taken at import")

@@ -333,7 +333,7 @@ class Broker:
     def _is_simulated(self) -> bool:
         """Whether the node's GPUs are. Where it does not answer, they are not."""
         try:
-            node = self._line.connect(patience=0.0).node.get("node")
+            node = self._line.connect(patience=0.0).hello.get("node")
         except GpuShareError:
             return False
         return isinstance(node, Mapping) and node.get("simulated") is True
@@ -525,8 +525,6 @@ class Broker:
         # What was copied from the parent still asks us: a gate that is closed there is none here.
         self._line.abandon_in_child()
         return child
-
-    # -- inside ---------------------------------------------------------------------
 
     # -- getting again ---------------------------------------------------------------
 

@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from .. import acquire
+
 _OURS: Final = "%gpushare"
 _OUR_CELL: Final = "%%gpushare"
 #: Messages that a front end sends to widgets by itself, for instance when a page is loaded.
@@ -313,23 +315,6 @@ def _only_asks(message: Any) -> bool:
     return False
 
 
-def _of_acquire(name: str) -> Callable[..., Any] | None:
-    """What `acquire` has by this name, if it is loaded; else there is nothing to tell."""
-    return getattr(sys.modules.get("jupyter_gpushare.client.acquire"), name, None)
-
-
-def tell(busy: bool) -> None:
-    """Tell the process's broker, if there is one yet."""
-    if (set_activity := _of_acquire("set_activity")) is not None:
-        set_activity(busy)
-
-
-def resume() -> None:
-    """Have a parked lease's GPUs again before the cell runs."""
-    if (before_cell := _of_acquire("before_cell")) is not None:
-        before_cell()
-
-
 def before_use(ip: Any, cell: str) -> None:
     """Ask for a GPU again where one was given back, and the cell uses a framework."""
 
@@ -338,38 +323,7 @@ def before_use(ip: Any, cell: str) -> None:
 
         return used_framework(cell, ip.transform_cell, ip.user_ns, frameworks)
 
-    if (ask := _of_acquire("before_use")) is not None:
-        ask(used)
-
-
-def barred() -> str | None:
-    """Why no cell may run now."""
-    ask = _of_acquire("barred")
-    return None if ask is None else ask()
-
-
-def code(begins: bool, is_refusable: bool) -> None:
-    """Code begins or ends in this thread: a cell or other code."""
-    if (code_runs := _of_acquire("code_runs")) is not None:
-        code_runs(begins, is_refusable)
-
-
-def annotate(error: BaseException) -> None:
-    """Add what is known about the GPUs to an error, and take out our frames."""
-    if (add := _of_acquire("annotate")) is not None:
-        add(error)
-
-
-def error_shown(ip: Any, error: BaseException) -> None:
-    """A person was shown this error."""
-    if (shown := _of_acquire("error_shown")) is not None:
-        shown(error, ip)
-
-
-def after_error(ip: Any, cell: str) -> None:
-    """A cell is about to run: give back what only the last error keeps."""
-    if (give_back := _of_acquire("after_error")) is not None:
-        give_back(cell, ip)
+    acquire.before_use(used)
 
 
 def watch_of(ip: Any) -> CellWatch | None:
@@ -386,7 +340,7 @@ def install(ip: Any) -> CellWatch:
     known = watch_of(ip)
     if known is not None:
         return known
-    messages = Messages(getattr(ip, "kernel", None), resume, barred)
+    messages = Messages(getattr(ip, "kernel", None), acquire.before_cell, acquire.barred)
 
     def is_refusable() -> bool:
         # Only what IPython compiles comes to the gate, and not what a widget's message calls.
@@ -395,20 +349,20 @@ def install(ip: Any) -> CellWatch:
         return messages.only_asks or not str(header.get("msg_type", "")).startswith("comm_")
 
     watch = CellWatch(
-        tell,
-        resume,
-        barred,
-        code,
+        acquire.set_activity,
+        acquire.before_cell,
+        acquire.barred,
+        acquire.code_runs,
         is_refusable,
-        lambda cell: before_use(ip, cell),
-        lambda cell: after_error(ip, cell),
+        partial(before_use, ip),
+        partial(acquire.after_error, ip),
     )
     ip.ast_transformers.append(watch.gate)
     ip.events.register("pre_execute", watch.code_begins)
     ip.events.register("pre_run_cell", watch.cell_begins)
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)
-    ip.showtraceback = Notes(ip.showtraceback, annotate, partial(error_shown, ip))
+    ip.showtraceback = Notes(ip.showtraceback, acquire.annotate, partial(acquire.error_shown, ip))
     watch.messages = messages
     messages.install()
     return watch

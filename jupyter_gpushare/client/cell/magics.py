@@ -46,7 +46,7 @@ OPTIONS = {
     "--turn-offset": ("512MiB", "1GiB", "2GiB"),
     "--reserve": RESERVES,
 }
-"""What can be asked for, and values worth offering."""
+"""What can be asked for, in the order of `settings.PARTS`, and values worth offering."""
 
 PROMISES = {"--deadline": ("10m", "30m", "1h"), "--min-steps-per-second": ("1", "2", "5")}
 """What a cell can be promised."""
@@ -68,6 +68,7 @@ VERB_OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "history": {"--limit": ("20", "50", "200")},
     "help": {},
 }
+_ALONE = ("status", "quota", "release", "cpu", "park", "resume")  # verbs without an argument
 MAGICS = ("%gpushare", "%%gpushare")
 _HISTORY = 20  # events shown
 _WITHOUT = (
@@ -192,11 +193,14 @@ class GpuShareMagics(Magics):
             verb = "help"
         if verb not in VERB_OPTIONS:
             raise UsageError(_unknown(verb))
+        if rest and verb in _ALONE:
+            raise UsageError(
+                f"%gpushare {verb} takes no argument {rest[0]!r}. See `%gpushare help`."
+            )
         getattr(self, f"_{verb}")(rest)
         return None
 
     def _status(self, words: list[str]) -> None:
-        _nothing_more("status", words)
         from ..words import render
 
         status = broker().status()
@@ -208,7 +212,6 @@ class GpuShareMagics(Magics):
         self._show(render.status_text(status, here, place), render.status_html(status, here, place))
 
     def _quota(self, words: list[str]) -> None:
-        _nothing_more("quota", words)
         from .. import api
         from ..words import render
 
@@ -307,7 +310,6 @@ class GpuShareMagics(Magics):
         self._tell(f"{start} {render.grant_words(grant)} {end}")
 
     def _release(self, words: list[str]) -> None:
-        _nothing_more("release", words)
         from ..session.visible import cuda_started
 
         grant = broker().grant
@@ -318,13 +320,11 @@ class GpuShareMagics(Magics):
         self._tell(told if cuda_started() else f"{told} {broker().again.words()}")
 
     def _cpu(self, words: list[str]) -> None:
-        _nothing_more("cpu", words)
         grant = broker().grant
         told = _given_back(grant, broker().go_without())
         self._tell(_WITHOUT if told is None else f"{told} {_WITHOUT}")
 
     def _park(self, words: list[str]) -> None:
-        _nothing_more("park", words)
         watch = kernel.watch_of(self.shell)
         if watch is not None and watch.running and not (watch.running == 1 and watch.gate.is_open):
             raise UsageError(
@@ -343,7 +343,6 @@ class GpuShareMagics(Magics):
         )
 
     def _resume(self, words: list[str]) -> None:
-        _nothing_more("resume", words)
         from ..words import render
 
         try:
@@ -449,41 +448,30 @@ class GpuShareMagics(Magics):
 
 
 def _asking(prog: str) -> _Parser:
+    from ..words.settings import PARTS
+
     parser = _Parser(prog, add_help=False, allow_abbrev=False)
-    parser.add_argument("--gpus")
-    parser.add_argument("--memory")
-    parser.add_argument("--class", dest="priority_class")
-    for part in ("--persistent", "--temporary", "--turn-offset"):
-        parser.add_argument(part)
-    parser.add_argument("--reserve")
+    for option, part in zip(OPTIONS, PARTS, strict=True):
+        parser.add_argument(option, dest=part)
     return parser
 
 
 def _ask(prog: str, options: argparse.Namespace) -> Ask:
     """Checked needs. Raises ``UsageError``."""
-    from ...protocol.sizes import parse_gpus, parse_memory, parse_size
-    from ..words.settings import ONE_PART, Ask, parse_class, parse_reserve
+    from ..words.settings import ONE_PART, PARTS, Ask
 
-    def read(option: str, parse: Callable[[str], Any], value: str | None) -> Any:
+    said: dict[str, Any] = {}
+    for option, (part, parse) in zip(OPTIONS, PARTS.items(), strict=True):
+        value = getattr(options, part)
         try:
-            return None if value is None else parse(value)
+            said[part] = None if value is None else parse(value)
         except ValueError as error:
             raise UsageError(f"{prog}: {option} {value!r} cannot be used: {error}") from None
-
-    gpus = read("--gpus", parse_gpus, options.gpus)
-    if gpus == 0:
+    if said["gpus"] == 0:
         raise UsageError(f"{prog}: --gpus must be at least 1; `%gpushare release` gives back.")
     if (options.persistent is None) != (options.temporary is None):
         raise UsageError(f"{prog}: {ONE_PART}")
-    return Ask(
-        gpus,
-        read("--memory", parse_memory, options.memory),
-        read("--class", parse_class, options.priority_class),
-        read("--persistent", parse_size, options.persistent),
-        read("--temporary", parse_size, options.temporary),
-        read("--turn-offset", parse_size, options.turn_offset),
-        read("--reserve", parse_reserve, options.reserve),
-    )
+    return Ask(**said)
 
 
 def _iterations(given: str) -> int:
@@ -513,11 +501,6 @@ def _promised(wish: Wish | None, began: float, run: Callable[[], Any]) -> Any:
         if words:
             print(words)
         return run()
-
-
-def _nothing_more(verb: str, words: list[str]) -> None:
-    if words:
-        raise UsageError(f"%gpushare {verb} takes no argument {words[0]!r}. See `%gpushare help`.")
 
 
 def _unknown(verb: str) -> str:

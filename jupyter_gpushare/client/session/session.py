@@ -185,6 +185,7 @@ class Session:
         on_notice: Callable[[Notification], None] = lambda notice: None,
     ) -> None:
         self.path = path
+        #: Hello's answer: node, environment, quota, heartbeat interval (seconds).
         self.hello: dict[str, Any] = {}
         self._token = token
         self._timeout = timeout
@@ -213,11 +214,6 @@ class Session:
     def link(self) -> Link:
         """The state of the connection at present."""
         return self._link
-
-    @property
-    def node(self) -> Mapping[str, Any]:
-        """Hello's answer: node, environment, quota, heartbeat interval (seconds)."""
-        return self.hello
 
     # -- the user's side ----------------------------------------------------------
 

@@ -172,6 +172,13 @@ class _Pace:
     def shown(self) -> bool:
         return self._shown_at is not None
 
+    def ended(self, text: str | None) -> str:
+        """The last line: how long was waited, after what came of it."""
+        from ...protocol.times import format_duration
+
+        waited = format_duration(self.elapsed)
+        return f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
+
     def due(self, content: object) -> bool:
         now = self._clock()
         if self._shown_at is None:
@@ -220,11 +227,9 @@ class NotebookDisplay:
     def done(self, text: str | None = None) -> bool:
         if not self._there:
             return False
-        from ...protocol.times import format_duration
         from . import render
 
-        waited = format_duration(self._pace.elapsed)
-        line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
+        line = self._pace.ended(text)
         self._publish(line, render.notice_html(line, good=text is not None), waits=False)
         return True
 
@@ -271,10 +276,7 @@ class TerminalDisplay:
     def done(self, text: str | None = None) -> bool:
         if not self._pace.shown:
             return False
-        from ...protocol.times import format_duration
-
-        waited = format_duration(self._pace.elapsed)
-        line = f"{text} Waited {waited}." if text else f"Stopped waiting after {waited}."
+        line = self._pace.ended(text)
         self._write(f"{_CLEAR if self._terminal else ''}jupyter_gpushare: {line}\n")
         return True
 

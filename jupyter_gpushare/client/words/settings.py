@@ -16,7 +16,7 @@ from ...protocol import names
 from ...protocol.address import Found, is_administrators, told_token
 from ...protocol.names import RESERVES
 from ...protocol.notebook import Notebook
-from ...protocol.sizes import Memory, least_of, most_of, parse_gpus, parse_memory
+from ...protocol.sizes import Memory, least_of, most_of, parse_gpus, parse_memory, parse_size
 
 T = TypeVar("T")
 
@@ -150,8 +150,9 @@ def read_settings(
         {key: (name, environ[name]) for key, name in _KEYS.items() if name in environ},
     ):
         for key, (shown, value) in source.items():
-            field, parse = _ASKED[key]
-            ask = ask._replace(**{field: read(shown, parse, value, getattr(ask, field))})
+            field = _FIELDS.get(key, key)
+            value = read(shown, PARTS[field], value, getattr(ask, field))
+            ask = ask._replace(**{field: value})
     rest = {
         name: read(variable, _parser(bounds, weaker), environ[variable], weaker)
         for name, variable, _default, bounds, _help in names.SETTINGS
@@ -183,14 +184,18 @@ _KEYS: Final = {
     "class": names.CLASS,
     "reserve": names.RESERVE,
 }
+#: Where a part of an `Ask` has another name than its key.
+_FIELDS: Final = {"class": "priority_class"}
 
-
-#: Which part of an `Ask` each key says, and what reads it.
-_ASKED: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
-    "gpus": ("gpus", parse_gpus),
-    "memory": ("memory", parse_memory),
-    "class": ("priority_class", parse_class),
-    "reserve": ("reserve", parse_reserve),
+#: The parts of an `Ask`, and what reads each from a person's words. Raises :class:`ValueError`.
+PARTS: Final[dict[str, Callable[[Any], Any]]] = {
+    "gpus": parse_gpus,
+    "memory": parse_memory,
+    "priority_class": parse_class,
+    "persistent": parse_size,
+    "temporary": parse_size,
+    "turn_offset": parse_size,
+    "reserve": parse_reserve,
 }
 
 

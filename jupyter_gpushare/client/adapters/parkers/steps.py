@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from .allocator import Allocator
+from .allocator import CudaAllocator
 
 if TYPE_CHECKING:
     from .forwards import ForwardGate
@@ -81,7 +81,7 @@ class StepMeter:
     def __init__(
         self,
         torch: Any,
-        allocator: Allocator,
+        allocator: CudaAllocator,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,8 +95,10 @@ class StepMeter:
         # The code that torch runs around every optimizer's step, from which it calls us.
         self.step_code = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
         self._ending: set[int] = set()  # ids of its frames that only have to call us yet
-        self._steps = 0
-        self._stepped_at: float | None = None
+        #: How many have ended, and when an optimizer last stepped, also inside a backward pass
+        #: (monotonic, seconds).
+        self.steps = 0
+        self.stepped_at: float | None = None
         self._errors = 0
         self._alive: dict[Any, _Most] = {}  # bytes at steps' ends
         self._peaks: dict[Any, _Most] = {}
@@ -116,22 +118,12 @@ class StepMeter:
         )
 
     @property
-    def stepped_at(self) -> float | None:
-        """When an optimizer last stepped, also inside a backward pass (monotonic, seconds)."""
-        return self._stepped_at
-
-    @property
-    def steps(self) -> int:
-        """How many have ended."""
-        return self._steps
-
-    @property
     def use(self) -> MemoryUse | None:
         """As of the last step or `look`; ``None`` before the first step."""
-        if self._steps == 0:
+        if self.steps == 0:
             return None
         return MemoryUse(
-            self._steps,
+            self.steps,
             tuple(
                 DeviceUse(str(device), alive.value, self._temporary(device), self._caches[device])
                 for device, alive in self._alive.items()
@@ -215,7 +207,7 @@ class StepMeter:
             return  # torch.compile reads this code, and must find nothing to stumble over
         step = sys._getframe(1)
         if self._is_in_backward():
-            self._stepped_at = self._clock()
+            self.stepped_at = self._clock()
             return
         if any(frame.f_code is step.f_code for frame in frames(step.f_back)):
             return  # the step of another optimizer, which this one is a part of, goes on
@@ -255,8 +247,8 @@ class StepMeter:
     # -- inside -------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        self._stepped_at = now = self._clock()
-        self._steps += 1
+        self.stepped_at = now = self._clock()
+        self.steps += 1
         if now >= self._while_ends:
             self._while_ends = now + _WHILE
             for most in (*self._alive.values(), *self._peaks.values()):

@@ -15,13 +15,13 @@ from __future__ import annotations
 import gc
 import itertools
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ....protocol.sizes import format_size
-from .allocator import Allocator
+from .allocator import CudaAllocator
 from .base import ParkedBytes, ParkedDamaged, ParkFailed, ParkRefused, ResumeFailed
 from .checksum import Checksums
 from .hostpool import CHUNK, KEEP, HostPool, Piece
@@ -50,7 +50,7 @@ class TorchParker:
     def __init__(
         self,
         torch: Any,
-        allocator: Allocator,
+        allocator: CudaAllocator,
         *,
         meter: StepMeter | None = None,
         others: Callable[[], tuple[str, ...]] = others_on_gpu,
@@ -228,7 +228,7 @@ class TorchParker:
                 for device in self._allocator.devices():
                     self._allocator.synchronize(device)
                 places = self.pool.take([rounded(size) for size in sizes])
-                sums = self._copies_and_sums(storages, sizes, places)
+                sums = self._copied(zip(storages, sizes, places, strict=True))
         except Exception as error:
             self.pool.give_all_back()
             raise ParkFailed(
@@ -242,22 +242,25 @@ class TorchParker:
             for storage, size, pieces, checksums in zip(storages, sizes, places, sums, strict=True)
         )
 
-    def _copies_and_sums(
-        self, storages: list[Any], sizes: list[int], places: list[list[Piece]]
+    def _copied(
+        self, parts: Iterable[tuple[Any, int, Sequence[Piece]]], *, back: bool = False
     ) -> list[tuple[int, ...]]:
+        """Copy storages of these sizes to their pieces, or ``back``; each one's checksums.
+
+        When these are computed, all copies are complete, too.
+        """
         checksums = Checksums(self._torch)
         sums: list[list[Any]] = []
-        for storage, size, pieces in zip(storages, sizes, places, strict=True):
-            with self._on(storage.device):
+        for storage, size, pieces in parts:
+            with self._allocator.default_stream(storage.device):
                 of_storage = []
                 for there, here in _pairs(self._torch, storage, size, pieces):
-                    here.copy_(there, non_blocking=True)
+                    if back:
+                        there.copy_(here, non_blocking=True)
+                    else:
+                        here.copy_(there, non_blocking=True)
                     of_storage.append(checksums.of(there))
                 sums.append(of_storage)
-        return self._numbers(checksums, sums)
-
-    def _numbers(self, checksums: Checksums, sums: list[list[Any]]) -> list[tuple[int, ...]]:
-        """The checksums of each storage; when they are computed, all copies are complete, too."""
         for device in self._allocator.devices():
             self._allocator.synchronize(device)
         numbers = iter(checksums.numbers([one for of_storage in sums for one in of_storage]))
@@ -269,7 +272,7 @@ class TorchParker:
         try:
             self._printing.begin(frozenset(copy.storage._cdata for copy in copies))
             for copy in copies:
-                with self._on(copy.storage.device):
+                with self._allocator.default_stream(copy.storage.device):
                     copy.storage.resize_(0)
         except Exception as error:
             try:
@@ -285,35 +288,22 @@ class TorchParker:
         with self._torch.no_grad():
             for copy in copies:  # room for all before anything is copied
                 if copy.storage.nbytes() != copy.size:
-                    with self._on(copy.storage.device):
+                    with self._allocator.default_stream(copy.storage.device):
                         copy.storage.resize_(copy.size)
-            checksums = Checksums(self._torch)
-            sums: list[list[Any]] = []
-            for copy in copies:
-                with self._on(copy.storage.device):
-                    of_storage = []
-                    for there, here in _pairs(self._torch, copy.storage, copy.size, copy.pieces):
-                        there.copy_(here, non_blocking=True)
-                        of_storage.append(checksums.of(there))
-                    sums.append(of_storage)
-            found = self._numbers(checksums, sums)
+            parts = ((copy.storage, copy.size, copy.pieces) for copy in copies)
+            found = self._copied(parts, back=True)
         return sum(numbers != copy.sums for copy, numbers in zip(copies, found, strict=True))
 
     def _free(self, copies: tuple[_Copy, ...]) -> None:
         """After a failed resume: what was had already goes back, so that others have room."""
         for copy in copies:
-            with self._on(copy.storage.device):
+            with self._allocator.default_stream(copy.storage.device):
                 copy.storage.resize_(0)
         self._allocator.empty_cache()
 
-    @contextmanager
-    def _on(self, device: Any) -> Iterator[None]:
-        with self._allocator.default_stream(device):
-            yield
-
 
 def _pairs(
-    torch: Any, storage: Any, size: int, pieces: list[Piece] | tuple[Piece, ...]
+    torch: Any, storage: Any, size: int, pieces: Sequence[Piece]
 ) -> Iterator[tuple[Any, Any]]:
     """The parts of a storage, each with its place in host memory, as tensors of bytes.
 
