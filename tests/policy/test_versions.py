@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+import re
+import textwrap
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from enum import Enum, nonmember
 from pathlib import Path
@@ -13,45 +13,52 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from jupyter_gpushare.policy.words.events import EVENTS
 from jupyter_gpushare.policy.words.versions import FIRST, RELEASES, declared, settle, since
 
-#: What each version brought, by path. Only append: it stands for ledgers on people's disks.
-SHAPES = Path(__file__).with_name("event_shapes.json")
+#: What each version brought, a type a line. Only append: it stands for ledgers on people's disks.
+SHAPES = Path(__file__).with_name("event_shapes.txt")
 HOW = (
     "The shape of the durable events has changed. Add the release to RELEASES in policy/versions.py"
     " if it has no version yet, say `since` or `SINCE` beside what is new, and"
-    " add it to tests/policy/event_shapes.json. What is there stays."
+    " add it to tests/policy/event_shapes.txt. What is there stays."
 )
 
 
-def parts(at: str, kind: Any, version: int) -> Iterator[tuple[str, int]]:
-    """All that a value of this type may hold: fields, words and types, and since when."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        version = max(version, declared(kind))
-        yield at, version
-        hints = get_type_hints(kind)
-        for field in fields(kind):
-            came = max(version, field.metadata.get("since", FIRST))
-            yield from parts(f"{at}.{field.name}", hints[field.name], came)
-    elif isinstance(kind, type) and issubclass(kind, Enum):
-        for word in kind:
-            yield f"{at}={word.value}", max(version, declared(kind, word.name))
-    elif get_origin(kind) in (Union, UnionType, tuple):
-        for number, part in enumerate(get_args(kind)):
-            inside = get_origin(kind) is tuple and get_args(kind)[-1] is not Ellipsis
-            yield from parts(f"{at}[{number}]" if inside else at, part, version)
-    elif kind is not Ellipsis:
-        plain = getattr(kind, "__supertype__", kind)
-        yield f"{at}: {plain.__name__}", version
+def said(kind: Any, found: dict[str, list[str]]) -> str:
+    """The name of a type; what it is made of goes to ``found``."""
+    plain = getattr(kind, "__supertype__", kind)
+    if get_origin(plain) in (Union, UnionType):
+        return "|".join(said(part, found) for part in get_args(plain))
+    if get_origin(plain) is tuple:
+        parts = [part for part in get_args(plain) if part is not Ellipsis]
+        return f"({', '.join(said(part, found) for part in parts)})"
+    name: str = plain.__name__
+    if is_dataclass(plain) and name not in found:
+        found[name] = []
+        hints = get_type_hints(plain)
+        found[name] += [
+            f"{field.name}: {said(hints[field.name], found)}"
+            f" since {max(declared(plain), field.metadata.get('since', FIRST))}"
+            for field in fields(plain)
+        ]
+    elif isinstance(plain, type) and issubclass(plain, Enum):
+        found[name] = [f"{word.value} since {declared(plain, word.name)}" for word in plain]
+    return name
 
 
-def shapes() -> dict[str, int]:
-    durable = {name: kind for name, kind in EVENTS.items() if kind.DURABLE}
-    return dict(sorted(part for name, kind in durable.items() for part in parts(name, kind, FIRST)))
+def shapes() -> str:
+    found: dict[str, list[str]] = {}
+    for kind in EVENTS.values():
+        if kind.DURABLE:
+            said(kind, found)
+    lines = [f"{name}: {', '.join(sorted(parts))}" for name, parts in sorted(found.items())]
+    news = [line.replace(f" since {FIRST}", "") for line in lines]
+    return "".join(textwrap.fill(new, 100, subsequent_indent="  ") + "\n" for new in news)
 
 
 def test_what_is_added_to_durable_events_has_a_version() -> None:
-    recorded = json.loads(SHAPES.read_text())
+    recorded = SHAPES.read_text()
     assert shapes() == recorded, HOW
-    assert max(recorded.values()) == max(RELEASES), "a version that nothing came with"
+    versions = {FIRST, *map(int, re.findall(r"since (\d+)", recorded))}
+    assert max(versions) == max(RELEASES), "a version that nothing came with"
 
 
 class Word(Enum):
