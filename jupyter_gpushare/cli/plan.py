@@ -24,12 +24,11 @@ from ..policy.books.placement import (
     place,
     shortage,
 )
-from ..policy.books.room import expected, most_tasks, placed, reclaimed
+from ..policy.books.room import most_tasks, reclaimed
 from ..policy.say.texts import no_room_text, refusal_text
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import (
     Bytes,
-    Estimate,
     GpuUuid,
     PriorityClass,
     Quota,
@@ -153,17 +152,19 @@ def _plan(value: object) -> dict[str, Any]:
     asked = None if memory is None else Bytes(memory)
     estimate = _optional_integer(request.get("estimate"), "request.estimate", least=1)
     runs = _optional_integer(request.get("runs"), "request.runs", least=2)
-    if estimate is not None and asked is None:
-        known = Request(reserve=Reserve.ESTIMATE, estimate=Estimate(Bytes(estimate), runs or 2))
-        needs = expected(known, PolicyConfig())
-        rooms = [replace(room, expected=needs) for room in rooms]
     ask, config = _ask(request, kinds.values()), _config(plan, most)
+    if estimate is not None and asked is None:
+        needs = config.with_headroom(estimate, runs or 2)
+        rooms = [replace(room, expected=needs) for room in rooms]
     wish = Request(count, asked, reserve=None if estimate is None else Reserve.ESTIMATE)
-    placement = placed(tuple(rooms), quota, wish, config, ask)
+    tasks = most_tasks(config, quota, wish)
+    placement = place(rooms, quota, count, asked, tasks, ask)
+    if isinstance(placement, NoRoom) and ask is not None and not ask.batch:
+        placement = place(reclaimed(tuple(rooms), config), quota, count, asked, tasks, ask)
     if isinstance(placement, Granted):
         return _granted(rooms, placement, ask)
     if isinstance(placement, NoRoom):
-        short = shortage(rooms, quota, asked, most_tasks(config, quota, wish), ask)
+        short = shortage(rooms, quota, asked, tasks, ask)
         message = no_room_text(placement, count, short, is_set=most is not None)
         return {"decision": "wait", "reason": "no_resources", "message": message}
     return {
