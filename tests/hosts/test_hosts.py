@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.hosts import Hosts, NoHosts, impossible
+from support.hosts import Hosts, impossible
 
 TESTS = Path(__file__).resolve().parents[1]
 apart = pytest.mark.skipif(bool(impossible()), reason=f"no namespaces: {impossible()}")
@@ -109,47 +109,3 @@ def test_nothing_stays_after_a_kill() -> None:
         maker.kill()
     _until(lambda: not _alive(int(child)) and not _alive(int(holder)), "its processes are gone")
     _until(lambda: not Path(f"/sys/class/net/{uplink}").exists(), "its network is gone")
-
-
-def test_without_namespaces_a_host_is_a_folder_and_an_address() -> None:
-    with Hosts(("a", "b"), real=False) as hosts:
-        a, b = hosts["a"], hosts["b"]
-        assert not hosts.real
-        assert "not asked for" in hosts.why
-        assert a.run.is_dir()
-        assert a.run != b.run
-        server = b.start([sys.executable, "-c", _SERVE, b.address], stdout=subprocess.PIPE)
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"ready\n"
-        assert _get(b.address) == b"here"
-        assert not _reaches(a.address)
-        with pytest.raises(NoHosts, match="has no cable: they were not asked for"):
-            b.cut()
-        b.kill()
-        assert server.poll() == -signal.SIGKILL
-    assert not a.run.exists()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another OS user needs root")
-def test_it_says_why_there_are_none() -> None:
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from support.hosts import impossible\n"
-        "print(impossible())"
-    )
-    said = subprocess.run(
-        [
-            "setpriv",
-            "--reuid=65534",
-            "--clear-groups",
-            "/usr/bin/python3",
-            "-c",
-            script,
-            str(TESTS),
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd="/",
-    )
-    assert said.stdout == "network namespaces need root\n"

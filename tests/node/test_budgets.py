@@ -6,7 +6,6 @@ In the real node manager, measured from the ledger.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.node import NodeClient, RemoteError, RunningNode, until
+from support.node import NodeClient, RemoteError, RunningNode, token_file
 
 from jupyter_gpushare.node.ledger.ledger import Ledger, Record
 from jupyter_gpushare.protocol.errors import Reason
@@ -29,15 +28,6 @@ CONFIG = (
 )
 
 
-def tokens(directory: Path) -> str:
-    path = directory / "tokens.json"
-    path.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    path.write_text(json.dumps({"tokens": people}))
-    return f"--token-file={path}"
-
-
 @contextlib.contextmanager
 def node(directory: Path, hours: float, *, window: float = 3600.0) -> Iterator[RunningNode]:
     """One GPU for one task; alice has a budget, bob has none."""
@@ -45,7 +35,7 @@ def node(directory: Path, hours: float, *, window: float = 3600.0) -> Iterator[R
         f"{CONFIG}c.Quotas.users = {{'alice': {{'gpus': 1, 'gpu_hours': {hours}}}}}\n"
         f"c.Policy.budget_window = {window}\n"
     )
-    arguments = [tokens(directory)]
+    arguments = [token_file(directory, "alice", "bob", "root")]
     with RunningNode(directory, simulate="1x24GiB", config=config, arguments=arguments) as running:
         yield running
 
@@ -107,32 +97,6 @@ def test_a_budget_is_warned_of_spent_waited_for_and_raised(tmp_path: Path) -> No
         assert still["budget"] is None, "left out is as it is now, and there is none"
         back = root.call(Method.QUOTA_UNSET, environment="alice")
         assert back["budget"]["hours"] == 1.5 * SECONDS
-
-
-def test_who_waits_is_served_when_the_budget_is_lifted(tmp_path: Path) -> None:
-    with (
-        node(tmp_path, 1.5 * SECONDS) as running,
-        running.client("alice") as alice,
-        running.client("root") as root,
-    ):
-        first = alice.request()
-        until(lambda: budget(alice)["level"] == "spent", "seconds were held, and measured")
-        alice.call(Method.RELEASE, lease=first["lease"])
-        waiting = alice.ask()
-        alice.wait_notice(Notice.QUEUED)
-        root.call(Method.QUOTA_SET, environment="alice", gpus=1, gpu_hours=None)
-        assert alice.wait(waiting)["state"] == "held"
-        assert any("not limited any more" in text for text in kinds(alice))
-
-
-def test_the_window_rolls_on_and_serves_who_waits(tmp_path: Path) -> None:
-    with node(tmp_path, 0.5 * SECONDS, window=3.0) as running, running.client("alice") as alice:
-        first = alice.request()
-        until(lambda: budget(alice)["level"] == "spent", "half a second was held")
-        alice.call(Method.RELEASE, lease=first["lease"])
-        asked = time.monotonic()
-        assert alice.request()["state"] == "held"
-        assert time.monotonic() - asked > 1.0, "not before the first seconds are out of the window"
 
 
 def test_a_restart_grants_nothing_before_it_knows_what_was_spent(tmp_path: Path) -> None:

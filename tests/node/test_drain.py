@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RemoteError, RunningNode, until
+from support.node import NodeClient, RemoteError, RunningNode, token_file
 
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -25,12 +24,7 @@ c.Quotas.default = {"gpus": 2}
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[RunningNode]:
-    path = tmp_path / "tokens.json"
-    path.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    path.write_text(json.dumps({"tokens": people}))
-    arguments = [f"--token-file={path}"]
+    arguments = [token_file(tmp_path, "alice", "bob", "root")]
     with RunningNode(tmp_path, config=CONFIG, arguments=arguments) as running:
         yield running
         assert "Traceback" not in running.story()
@@ -73,32 +67,6 @@ def test_who_waits_reads_why_and_gets_the_gpu_when_it_is_back(node: RunningNode)
         told = [event["text"] for event in root.call(Method.HISTORY)["events"]]
         assert "root took GPU 1 out of service: fan replaced on Friday" in told
         assert "root put GPU 1 back into service" in told
-
-
-def test_what_computes_goes_on_and_what_is_idle_is_asked_for_all(node: RunningNode) -> None:
-    with node.client("alice") as alice, node.client("root") as root:
-        lease = alice.request(kernel_id="k1")
-        uuid = lease["gpus"][0]["uuid"]
-        answer = root.call(Method.GPU_DRAIN, gpu=uuid, reason="driver update")
-        assert answer["out_of_service"]["leases"] == 1
-        assert alice.call(Method.HEARTBEAT, lease=lease["lease"])["state"] == "held"
-        alice.call(Method.ACTIVITY, lease=lease["lease"], state="idle")
-        asked = alice.wait_notice(Notice.RECALL)
-        assert [gpu["may_stay"] for gpu in asked["gpus"]] == [0], "nothing may stay there"
-        assert "driver update" in asked["message"]
-        with pytest.raises(RemoteError) as refused:
-            alice.call(Method.PIN, lease=lease["lease"])
-        assert "driver update" in refused.value.message
-        alice.call(Method.PARKED, lease=lease["lease"], rung="release")
-
-        def empty() -> bool:
-            (here,) = (gpu for gpu in gpus(root) if gpu["uuid"] == uuid)
-            return bool(here["out_of_service"]["leases"] == 0)
-
-        until(empty, "the GPU is empty")
-        until(lambda: "gpu.empty" in node.story(), "the log says that it is empty")
-        back = alice.call(Method.RESUME, lease=lease["lease"])
-        assert [gpu["uuid"] for gpu in back["gpus"]] != [uuid]
 
 
 HOSTILE = [

@@ -6,12 +6,11 @@ Over the real socket, measured through NVML.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from support.node import GIB, NodeClient, Puppet, RunningNode, until
+from support.node import GIB, NodeClient, Puppet, RunningNode, token_file
 from support.nvml import NvmlWorld
 
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -25,17 +24,12 @@ CONFIG = (
 
 @contextlib.contextmanager
 def node(world: NvmlWorld, directory: Path, more: str = "") -> Iterator[RunningNode]:
-    tokens = directory / "tokens.json"
-    tokens.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
     with RunningNode(
         directory,
         simulate="",
         config=CONFIG + more,
         environ=world.environ(),
-        arguments=[f"--token-file={tokens}"],
+        arguments=[token_file(directory, "alice", "bob", "root")],
     ) as running:
         yield running
 
@@ -95,52 +89,3 @@ def test_a_lease_is_lifted_and_comes_back_when_somebody_waits(
         assert bob.wait(waiting)["gpus"][0]["memory"] == 20 * GIB
         texts = [event["text"] for event in alice.call(Method.HISTORY)["events"]]
         assert "may use 70 GiB of GPU 0" in texts
-
-
-def test_a_task_that_cannot_is_lifted_no_more_and_a_restart_forgets_nothing(
-    nvml_world: NvmlWorld, tmp_path: Path
-) -> None:
-    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
-    with node(nvml_world, tmp_path) as running, Puppet() as a:
-        alice = a.client(running.socket, "alice")
-        granted = alice.request()
-        assert told(alice)[1] == 90
-        running.kill9()
-        running.start()
-        alice = a.client(running.socket, "alice")
-        alice.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
-        assert told(alice)[1] == 90
-        alice.call(Method.GAVE, lease=granted["lease"], give="lift", limits=[], live=False)
-        assert asked(alice)[1] == 20
-        until(lambda: gpu_row(alice)["reserved"] == 20 * GIB, "it was never used")
-        (shown,) = alice.call(Method.STATUS)["leases"]
-        assert shown["live_limits"] is False
-        # It imported a framework that can, and is lifted again after a while.
-        alice.call(Method.GAVE, lease=granted["lease"], give="lift", limits=[], live=True)
-        (shown,) = alice.call(Method.STATUS)["leases"]
-        assert shown["live_limits"] is True
-
-
-def test_a_quota_forbids_it_and_an_administrator_allows_it(
-    nvml_world: NvmlWorld, tmp_path: Path
-) -> None:
-    nvml_world.add_gpu(memory=100 * GIB, reserved=0)
-    forbidden = '{"gpus": 1, "memory": "20GiB", "burst_memory": 0}'
-    with (
-        node(nvml_world, tmp_path, f"c.Quotas.users = {{'alice': {forbidden}}}\n") as running,
-        Puppet() as a,
-        Puppet() as b,
-    ):
-        alice, bob = a.client(running.socket, "alice"), b.client(running.socket, "bob")
-        root = b.client(running.socket, "root")
-        alice.request()
-        bob.request()
-        assert told(bob)[1] == 70, "her part as well"
-        assert alice.call(Method.STATUS)["quota"]["burst_memory"] == 0
-        assert bob.call(Method.STATUS)["quota"]["burst_memory"] == 0.9
-        wish: dict[str, Any] = {"environment": "alice", "gpus": 1, "memory": 20 * GIB}
-        allowed = root.call(Method.QUOTA_SET, **wish, burst_memory=float(30 * GIB))
-        assert allowed["burst_memory"] == 30 * GIB
-        assert asked(bob)[1] == 60
-        kept = root.call(Method.QUOTA_SET, **wish, weight=2.0)
-        assert kept["burst_memory"] == 30 * GIB, "it was left out"

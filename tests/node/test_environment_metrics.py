@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.exporter import samples
-from support.node import GIB, NodeClient, RunningNode, until
+from support.node import GIB, NodeClient, RunningNode, token_file, until
 from support.policy_world import task
 
 from jupyter_gpushare.node.views.environment_metrics import OTHERS, PREFIX, EnvironmentMetrics
@@ -37,11 +36,7 @@ c.NodeManagerApp.metrics_environments = 2
 
 
 def test_figures_by_environment_agree_with_usage(tmp_path: Path, port: int) -> None:
-    path = tmp_path / "tokens.json"
-    path.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in PEOPLE]
-    path.write_text(json.dumps({"tokens": people}))
-    arguments = [f"--token-file={path}", f"--metrics-port={port}"]
+    arguments = [token_file(tmp_path, *PEOPLE), f"--metrics-port={port}"]
     with RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, arguments=arguments) as node:
         clients = {name: node.client(name) for name in PEOPLE}
         lease = clients["alice"].request(kernel_id="k")["lease"]

@@ -12,7 +12,6 @@ import pytest
 from support.node import NodeClient, RunningNode, until
 from support.tinyhub import OWN, TinyHub, served
 
-from jupyter_gpushare.client.words.settings import read_token
 from jupyter_gpushare.protocol.errors import Reason, RemoteError, RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
@@ -99,16 +98,6 @@ def test_who_shows_no_valid_token_stays_out_and_tokens_are_in_no_log(
         assert OWN not in story
 
 
-def test_the_node_managers_own_os_user_is_nobody_without_a_token(
-    tmp_path: Path, hub: TinyHub
-) -> None:
-    """Where servers share an OS user, leaving the token out must not make an administrator."""
-    with hub_node(tmp_path, hub) as node:
-        with pytest.raises(RemoteError) as refusal:
-            node.client(None)
-        assert refusal.value.reason is Reason.NOT_ALLOWED
-
-
 def test_a_revoked_token_ends_its_connection_and_not_the_lease(
     tmp_path: Path, hub: TinyHub
 ) -> None:
@@ -132,26 +121,6 @@ def is_closed(client: NodeClient) -> bool:
     except (RemoteError, RemoteProtocolError, OSError):
         return True
     return False
-
-
-def test_who_waits_by_a_groups_quota_still_waits_after_a_restart(
-    tmp_path: Path, hub: TinyHub
-) -> None:
-    """The queue is served by the Hub's quotas from the first, not by the configuration's alone."""
-    config = 'c.Policy.max_tasks_per_gpu = 1\nc.Quotas.default = {"gpus": 0}\n'
-    with hub_node(tmp_path, hub, config=config, simulate="1x24GiB") as node:
-        with node.client("token-a") as alice, node.client("token-b") as bob:
-            held = alice.request()["lease"]
-            bob.ask(request_id="r")
-            queued = bob.wait_notice(Notice.QUEUED)
-            node.kill9()
-            node.start()
-        with node.client("token-a") as alice, node.client("token-b") as bob:
-            back = bob.call(Method.ATTACH, lease=queued["lease"], secret=queued["secret"])
-            assert back["state"] == "queued"
-            waiting = bob.ask(request_id="r")
-            alice.call(Method.RELEASE, lease=held)
-            assert bob.wait(waiting)["lease"] == queued["lease"]
 
 
 def test_who_waits_by_a_groups_quota_still_waits_while_the_hub_is_away(
@@ -189,17 +158,6 @@ def bob_gpus(admin: NodeClient) -> int:
     (row,) = (row for row in admin.call(Method.QUOTA_LIST)["quotas"] if row["environment"] == "bob")
     gpus: int = row["gpus"]
     return gpus
-
-
-def test_clients_show_the_hubs_token_only_where_they_are_told_to() -> None:
-    hub = {"JUPYTERHUB_API_TOKEN": "h"}
-    assert read_token(hub) is None
-    assert read_token({**hub, "JUPYTER_GPUSHARE_IDENTITY": "hub"}) == "h"
-    assert read_token({**hub, "JUPYTER_GPUSHARE_IDENTITY": "os"}) is None
-    assert (
-        read_token({**hub, "JUPYTER_GPUSHARE_IDENTITY": "hub", "JUPYTER_GPUSHARE_TOKEN": "t"})
-        == "t"
-    )
 
 
 def test_named_servers_act_for_themselves_and_their_owner_for_all_of_them(

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.nvml import GIB, Kind, Nvml, NvmlWorld
 
-from jupyter_gpushare.node.host.processes import lineage, read_boot_id
+from jupyter_gpushare.node.host.processes import lineage
 from jupyter_gpushare.node.inventory import Inventory, InventoryError, open_inventory
 from jupyter_gpushare.node.inventory.base import Build
 from jupyter_gpushare.node.inventory.nvml import NvmlInventory
@@ -99,11 +99,6 @@ def test_a_gpu_says_how_it_is_built(world: NvmlWorld, inventory: NvmlInventory) 
     assert inventory.builds() == {first: Build(8.6, 10496), second: Build(None, None)}
     chosen = VisibleInventory(inventory, "0")
     assert chosen.builds()[first] == Build(8.6, 10496)
-
-
-def test_no_gpu_is_no_error(inventory: NvmlInventory) -> None:
-    assert inventory.discover() == ()
-    assert inventory.read() == ()
 
 
 def test_an_old_driver_without_the_reserve(world: NvmlWorld, inventory: NvmlInventory) -> None:
@@ -187,13 +182,6 @@ def test_a_new_gpu_is_found_by_the_next_discover(
     assert [reading.uuid for reading in inventory.read()] == [first]
     assert [gpu.uuid for gpu in inventory.discover()] == [first, second]
     assert [reading.uuid for reading in inventory.read()] == [first, second]
-
-
-def test_a_forbidden_mig_device_is_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
-    parent = world.add_gpu()
-    forbidden, allowed = world.add_mig(parent), world.add_mig(parent)
-    world.fail(forbidden, "nvmlDeviceGetMigDeviceHandleByIndex", Nvml.NO_PERMISSION)
-    assert [gpu.uuid for gpu in inventory.discover()] == [allowed]
 
 
 def test_a_forbidden_gpu_is_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
@@ -326,14 +314,6 @@ def test_a_process_we_cannot_see_still_counts(world: NvmlWorld, inventory: NvmlI
     assert reading.used == 6 * GIB
 
 
-def test_many_processes(world: NvmlWorld, inventory: NvmlInventory) -> None:
-    gpu = world.add_gpu()
-    with world.together():
-        for number in range(200):
-            world.add_process(gpu, NOBODY + number, 2**20, stays=True)
-    assert len(only(inventory).processes) == 200
-
-
 def test_older_process_lists_and_missing_ones(world: NvmlWorld, inventory: NvmlInventory) -> None:
     gpu = world.add_gpu()
     world.add_process(gpu, os.getpid(), GIB)
@@ -382,19 +362,6 @@ def test_work_is_told_apart_by_process(world: NvmlWorld, inventory: NvmlInventor
     world.add_sample(gpu, NOBODY + 1, 90, stamp=3_000)  # it is there no more
     assert work(inventory) == {os.getpid(): pytest.approx(0.4), NOBODY: 0.0}
     assert work(inventory) == {os.getpid(): 0.0, NOBODY: 0.0}, "each sample counts once"
-
-
-def test_a_process_that_works_on_is_seen_in_each_reading(
-    world: NvmlWorld, inventory: NvmlInventory
-) -> None:
-    gpu = world.add_gpu()
-    world.add_process(gpu, os.getpid(), GIB)
-    world.set_work(gpu, os.getpid(), 3)
-    assert work(inventory) == {os.getpid(): None}
-    assert work(inventory) == {os.getpid(): 0.03}
-    assert work(inventory) == {os.getpid(): 0.03}
-    world.set_work(gpu, os.getpid(), None)
-    assert work(inventory) == {os.getpid(): 0.0}
 
 
 def test_samples_that_cannot_be_are_left_out(world: NvmlWorld, inventory: NvmlInventory) -> None:
@@ -723,14 +690,6 @@ def run_program(environ: dict[str, str]) -> dict[str, object]:
     return answer
 
 
-def test_another_process_sees_the_world_by_its_environment(nvml_world: NvmlWorld) -> None:
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=RESERVED)
-    nvml_world.add_process(gpu, os.getpid(), GIB)
-    answer = run_program(nvml_world.environ())
-    assert answer["gpus"] == [[gpu, 24 * GIB - RESERVED]]
-    assert answer["processes"] == [[read_boot_id(), os.getpid(), GIB]]
-
-
 def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
     # A file that is no library hides a real one, should this machine have it.
     (tmp_path / "libnvidia-ml.so.1").write_text("no library\n")
@@ -740,13 +699,6 @@ def test_a_missing_library_says_what_to_do(tmp_path: Path) -> None:
 
 
 # Simulated
-
-
-def test_no_spec_never_means_simulated() -> None:
-    inventory = open_inventory(None)
-    assert isinstance(inventory, NvmlInventory)
-    assert not inventory.simulated
-    inventory.close()
 
 
 def test_a_spec_gives_simulated_gpus_that_say_so() -> None:
@@ -788,13 +740,6 @@ def test_simulated_gpus_keep_their_uuids() -> None:
         assert gpu.uuid.startswith("GPU-")
         assert str(uuid.UUID(gpu.uuid.removeprefix("GPU-"))) == gpu.uuid.removeprefix("GPU-")
     assert {gpu.uuid for gpu in first}.isdisjoint(gpu.uuid for gpu in parse_spec("2x25GiB"))
-
-
-@pytest.mark.parametrize(
-    ("spec", "gigabytes"), [("24GiB", [24]), ("1x0.5GiB", [0.5]), ("3x1GiB,1x2GiB", [1, 1, 1, 2])]
-)
-def test_specs(spec: str, gigabytes: list[float]) -> None:
-    assert [gpu.memory / GIB for gpu in parse_spec(spec)] == gigabytes
 
 
 @pytest.mark.parametrize(

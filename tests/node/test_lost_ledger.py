@@ -150,69 +150,6 @@ def now(node: RunningNode) -> float:
     return float(status_of(node)["node"]["time"])
 
 
-def test_of_two_who_present_the_same_memory_one_has_it(tmp_path: Path) -> None:
-    with (
-        node_with(tmp_path, simulate="1x24GiB") as node,
-        Puppet() as a,
-        Puppet() as b,
-    ):
-        alice, bob = a.client(node.socket, "alice"), b.client(node.socket, "bob")
-        old = alice.request()
-        alice.call(Method.RELEASE, lease=old["lease"])
-        new = bob.request()
-        assert old["gpus"][0]["uuid"] == new["gpus"][0]["uuid"]
-        damage(node)
-        alice, bob = a.client(node.socket, "alice"), b.client(node.socket, "bob")
-        assert present(bob, new)["state"] == "held"
-        assert "another task has the memory" in refused(alice, old)
-        # What ends from now on is known, and is not had back.
-        bob.call(Method.RELEASE, lease=new["lease"])
-        assert "no such lease" in refused(bob, new)
-
-
-def test_a_restart_meanwhile_forgets_nothing_and_a_later_one_takes_no_vouchers(
-    tmp_path: Path,
-) -> None:
-    with node_with(tmp_path, simulate="2x24GiB") as node, Puppet() as a, Puppet() as b:
-        hers = a.client(node.socket, "alice").request()
-        his = b.client(node.socket, "bob").request()
-        damage(node)
-        present(a.client(node.socket, "alice"), hers)
-        node.restart()
-        assert [one["id"] for one in status_of(node)["leases"]] == [hers["lease"]]
-        # A retry, of which the answer was lost.
-        assert present(a.client(node.socket, "alice"), hers)["state"] == "held"
-        let_the_time_pass(node)
-        until(lambda: status_of(node)["node"]["problem"] is None, "leases had time")
-        assert "no such lease" in refused(b.client(node.socket, "bob"), his)
-        node.restart()
-        assert status_of(node)["node"]["problem"] is None
-
-
-def test_a_parked_lease_is_had_back_parked(tmp_path: Path) -> None:
-    with node_with(tmp_path, simulate="1x24GiB") as node, Puppet() as a:
-        alice = a.client(node.socket, "alice")
-        granted = alice.request()
-        alice.call(Method.ACTIVITY, lease=granted["lease"], state="idle")
-        parked = alice.call(
-            Method.PARKED, lease=granted["lease"], rung="storage", memory=5 * GIB, movable="same"
-        )
-        damage(node)
-        alice = a.client(node.socket, "alice")
-        assert present(alice, {**granted, **parked})["state"] == "parked"
-        (shown,) = status_of(node)["leases"]
-        assert (shown["rung"], shown["parked_memory"]) == ("storage", 5 * GIB)
-        (gpu,) = status_of(node)["gpus"]
-        assert gpu["reserved"] < GIB, "only what it may have left there"
-        let_the_time_pass(node)
-        alice = a.client(node.socket, "alice")
-        resumes = alice.send(Method.RESUME, lease=granted["lease"])
-        while not alice.answered(resumes):
-            alice.call(Method.HEARTBEAT, lease=granted["lease"])
-            alice.pump(0.1)
-        assert alice.wait(resumes)["gpus"] == granted["gpus"]
-
-
 def test_the_client_has_its_lease_back_by_itself(tmp_path: Path) -> None:
     with node_with(tmp_path, simulate="1x24GiB") as node:
         lost = threading.Event()

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 from support.exporter import samples
-from support.node import RemoteError, RunningNode, until
+from support.node import RemoteError, RunningNode, token_file, until
 
 from jupyter_gpushare.node.views import metricsport
 from jupyter_gpushare.node.views.metrics import PREFIX, Moves
@@ -30,16 +30,6 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 ETC = Path(__file__).parents[2] / "etc"
 DASHBOARD = ETC / "grafana" / "jupyter-gpushare.json"
 RULES = ETC / "prometheus" / "jupyter-gpushare.rules.yml"
-
-
-def test_grants_are_counted_with_their_waits(tmp_path: Path, port: int) -> None:
-    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node, node.client() as one:
-        one.request()
-        count = f'{PREFIX}_wait_seconds_count{{priority_class="interactive"}}'
-        until(lambda: samples(port)[count] == 1, "the grant is counted")
-        told = samples(port)
-        assert told[f'{PREFIX}_wait_seconds_count{{priority_class="batch"}}'] == 0
-        assert told[f'{PREFIX}_wait_seconds_bucket{{le="0.1",priority_class="interactive"}}'] == 1
 
 
 def test_hundreds_who_open_it_and_say_nothing_keep_nobody_out(tmp_path: Path, port: int) -> None:
@@ -130,26 +120,6 @@ PARKING = (
 )
 
 
-def test_parking_and_resuming_are_timed(tmp_path: Path, port: int) -> None:
-    arguments = [f"--metrics-port={port}"]
-    with (
-        RunningNode(tmp_path, simulate="1x24GiB", config=PARKING, arguments=arguments) as node,
-        node.client() as one,
-    ):
-        lease = one.request(kernel_id="k")["lease"]
-        one.call(Method.ACTIVITY, lease=lease, state="idle")
-        one.wait_notice(Notice.RECALL)
-        one.call(Method.PARKED, lease=lease)
-        count = f'{PREFIX}_park_seconds_count{{rung="release"}}'
-        until(lambda: samples(port)[count] == 1, "it is parked")
-        assert samples(port)[f'{PREFIX}_leases{{state="parked"}}'] == 1
-        one.call(Method.RESUME, lease=lease)
-        until(lambda: samples(port)[f"{PREFIX}_resume_seconds_count"], "resumed")
-        told = samples(port)  # a scrape may come between the books and what is counted
-        assert told[count] == 1
-        assert told[f'{PREFIX}_leases{{state="parked"}}'] == 0
-
-
 def test_parked_memory_is_told_by_rung_and_its_moves_are_timed(tmp_path: Path, port: int) -> None:
     arguments = [f"--metrics-port={port}"]
     with (
@@ -183,15 +153,13 @@ def test_parked_memory_is_told_by_rung_and_its_moves_are_timed(tmp_path: Path, p
         assert told[back] == moved
         assert told[f'{PREFIX}_parking_copy_seconds_sum{{direction="back"}}'] == 0.5
         assert told[f'{PREFIX}_park_seconds_count{{rung="driver"}}'] == 1
+        assert told[f"{PREFIX}_resume_seconds_count"] == 1
+        assert told[f'{PREFIX}_leases{{state="parked"}}'] == 0
 
 
 def test_who_waits_is_counted_by_class_and_the_longest_wait_told(tmp_path: Path, port: int) -> None:
-    tokens = tmp_path / "tokens.json"
-    tokens.touch(0o600)
-    people = [{"token": name, "environment": name} for name in ("alice", "bob")]
-    tokens.write_text(json.dumps({"tokens": people}))
     config = "c.Policy.max_tasks_per_gpu = 1\n"
-    arguments = [f"--metrics-port={port}", f"--token-file={tokens}"]
+    arguments = [f"--metrics-port={port}", token_file(tmp_path, "alice", "bob")]
     with (
         RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node,
         node.client("alice") as alice,
@@ -211,21 +179,7 @@ def test_who_waits_is_counted_by_class_and_the_longest_wait_told(tmp_path: Path,
         assert not named, "nobody is named unless the administrator asks for it"
 
 
-def test_refusals_are_counted_by_reason(tmp_path: Path, port: int) -> None:
-    with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node, node.client() as one:
-        for gpus in (99, 98):
-            with pytest.raises(RemoteError) as refused:
-                one.request(gpus=gpus)
-        with pytest.raises(RemoteError):
-            one.call(Method.HEARTBEAT, lease="no such lease")
-        told = samples(port)
-        reason = refused.value.reason.value
-        assert told[f'{PREFIX}_refusals_total{{reason="{reason}"}}'] == 2
-        assert told[f'{PREFIX}_refusals_total{{reason="unknown_lease"}}'] == 1
-        assert told[f'{PREFIX}_refusals_total{{reason="not_allowed"}}'] == 0
-
-
-def test_decisions_are_timed_whether_they_are_written_or_not(tmp_path: Path, port: int) -> None:
+def test_grants_decisions_and_refusals_are_counted(tmp_path: Path, port: int) -> None:
     with RunningNode(tmp_path, arguments=[f"--metrics-port={port}"]) as node, node.client() as one:
         count = f'{PREFIX}_decision_seconds_count{{durable="%s"}}'
         before = samples(port)
@@ -240,6 +194,23 @@ def test_decisions_are_timed_whether_they_are_written_or_not(tmp_path: Path, por
         after = until(counted, "decisions are counted")
         assert after[count % "yes"] >= before[count % "yes"] + 1
         assert after[f"{PREFIX}_measured_age_seconds"] < 60
+        for kind, granted in (("interactive", 1), ("batch", 0)):
+            assert after[f'{PREFIX}_wait_seconds_count{{priority_class="{kind}"}}'] == granted
+        at_once = f'{PREFIX}_wait_seconds_bucket{{le="0.1",priority_class="interactive"}}'
+        assert after[at_once] == 1
+        for gpus in (99, 98):
+            with pytest.raises(RemoteError) as refused:
+                one.request(gpus=gpus)
+        with pytest.raises(RemoteError):
+            one.call(Method.HEARTBEAT, lease="no such lease")
+        assert refused.value.reason is not None
+        times = {refused.value.reason.value: 2, "unknown_lease": 1, "not_allowed": 0}
+
+        def refusals() -> dict[str, float]:
+            told = samples(port)
+            return {one: told[f'{PREFIX}_refusals_total{{reason="{one}"}}'] for one in times}
+
+        until(lambda: refusals() == times, "refusals are counted by reason")
 
 
 def test_a_task_without_a_sign_of_life_is_counted(tmp_path: Path, port: int) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.disk import fill, tiny_disk
 from support.hub import free_ports
 from support.node import (
     GIB,
@@ -26,6 +23,7 @@ from support.node import (
     RunningNode,
     needs_root,
     open_directory,
+    token_file,
     until,
 )
 from support.nvml import NvmlWorld
@@ -34,33 +32,6 @@ from jupyter_gpushare.node.app import place_of_socket
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
-
-
-@needs_root
-def test_a_full_disk_that_only_refused_requests_met_is_forgotten_when_it_is_well(
-    tmp_path: Path,
-) -> None:
-    """Nothing waits to be written then: the node manager must still find out by itself."""
-    with (
-        tiny_disk(tmp_path / "disk", 2 * 2**20) as disk,
-        RunningNode(tmp_path, ledger=disk / "ledger.sqlite") as node,
-        node.client() as client,
-    ):
-        filler = fill(disk)
-        reasons = set()
-        for _ in range(2000):
-            with pytest.raises(RemoteError) as refused:
-                client.request(gpus=9)
-            reasons.add(refused.value.reason)
-            if refused.value.reason is Reason.UNAVAILABLE:
-                break
-            if refused.value.reason is Reason.RATE_LIMITED:
-                client.pump(0.1)
-        assert Reason.UNAVAILABLE in reasons
-        assert node.status()["node"]["problem"]
-        filler.unlink()
-        until(lambda: node.status()["node"]["problem"] is None, "it grants again")
-        assert client.request()["state"] == "held"
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
@@ -124,10 +95,6 @@ def test_a_record_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "bug",
     [
-        "views.logs.EventLog.heard",
-        "views.waits.Waits.heard",
-        "inventory.simulated.BusyGpus.heard",
-        "quotas.in_force.QuotasInForce.heard",
         "views.metrics.NodeMetrics._heard",
         "wire.statuses.figures",
     ],
@@ -241,15 +208,6 @@ def _catches(pid: int, sign: signal.Signals) -> bool:
 PEOPLE = ("alice", "bob", "root")
 
 
-def tokens_for(directory: Path) -> str:
-    """The argument that makes each of these people's names their token."""
-    path = directory / "tokens.json"
-    path.touch(0o600)
-    entries = [{"token": n, "environment": n, "admin": n == "root"} for n in PEOPLE]
-    path.write_text(json.dumps({"tokens": entries}), encoding="utf-8")
-    return f"--token-file={path}"
-
-
 class Story:
     """Three people's calls, each retried until it is answered, and what they were told.
 
@@ -342,7 +300,7 @@ def test_what_was_told_is_so_after_every_crash(tmp_path: Path, point: str, count
         tmp_path,
         simulate="3x24GiB",
         config="c.Policy.max_tasks_per_gpu = 1\nc.NodeManagerApp.debug_checks = True\n",
-        arguments=[tokens_for(tmp_path)],
+        arguments=[token_file(tmp_path, *PEOPLE)],
     )
     with contextlib.ExitStack() as stack:
         stack.callback(node.close)
@@ -381,7 +339,7 @@ def test_a_stopped_process_stalls_and_gives_way_a_beating_one_does_not(tmp_path:
     """The real client in a real process, stopped by the real signal."""
     config = "c.Policy.max_tasks_per_gpu = 1\nc.Policy.heartbeat_interval = 0.1\n"
     config += "c.Policy.heartbeat_timeout = 2.0\nc.NodeManagerApp.measure_interval = 0.1\n"
-    arguments = [tokens_for(tmp_path)]
+    arguments = [token_file(tmp_path, *PEOPLE)]
     with RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments) as node:
         holder = subprocess.Popen(
             [sys.executable, "-c", _HOLDER],
@@ -420,44 +378,6 @@ def test_a_stopped_process_stalls_and_gives_way_a_beating_one_does_not(tmp_path:
                 assert [e["lease"] for e in events if e["kind"] == "LeaseEnded"] == [lease]
             finally:
                 holder.kill()
-
-
-def says(lease: str, activity: str, params: Mapping[str, Any]) -> bool:
-    """Whether the status of a notice says that of the lease."""
-    rows = params["status"]["leases"]
-    return any(one["id"] == lease and one["activity"] == activity for one in rows)
-
-
-def test_a_watcher_that_did_not_read_gets_the_newest_status_when_it_does(tmp_path: Path) -> None:
-    """Even if nothing changes any more by then."""
-    # Long paths make a status that soon fills what a socket may hold.
-    task = {"name": "t", "kind": "process", "path": "/" + "x" * 4000}
-    config = "c.Policy.max_tasks_per_gpu = 1000\nc.Connections.burst = 100000\n"
-    config += "c.Connections.calls_per_second = 100000.0\n"
-    config += "c.Policy.heartbeat_timeout = 1000.0\n"  # a stalled lease would be a change
-    config += "c.Policy.max_leases_per_process = 1000\n"
-    with RunningNode(tmp_path, config=config) as node, node.client() as busy:
-        asked = [busy.send(Method.REQUEST, task=task) for _ in range(50)]
-        leases = [busy.wait(one)["lease"] for one in asked]
-        with node.client() as watcher:
-            watcher.call(Method.WATCH)
-            size = len(json.dumps(busy.call(Method.WATCH)))
-            assert size > 50 * 1000
-            rounds = 3 + 2 * 2**20 // size
-            for number in range(rounds):
-                state = "busy" if number % 2 else "idle"
-                busy.call(Method.ACTIVITY, lease=leases[0], state=state)
-                busy.wait_notice(Notice.CHANGED, where=partial(says, leases[0], state))
-            for lease in leases[1:]:
-                busy.call(Method.RELEASE, lease=lease)
-
-            def is_newest(params: Mapping[str, Any]) -> bool:
-                return len(params["status"]["leases"]) == 1
-
-            # All watchers are told in one go, so by now the silent one has missed it.
-            busy.wait_notice(Notice.CHANGED, where=is_newest)
-            newest = watcher.wait_notice(Notice.CHANGED, where=is_newest)
-            assert newest["status"]["leases"][0]["id"] == leases[0]
 
 
 def test_a_socket_for_everybody_is_not_in_a_home(monkeypatch: pytest.MonkeyPatch) -> None:

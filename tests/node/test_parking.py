@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, NodeClient, RemoteError, RunningNode, until
+from support.node import GIB, NodeClient, RemoteError, RunningNode, token_file, until
 
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import CallId, Method, Notice
@@ -25,12 +25,7 @@ CONFIG = (
 
 @contextlib.contextmanager
 def node(directory: Path, more: str = "", simulate: str = "1x24GiB") -> Iterator[RunningNode]:
-    tokens = directory / "tokens.json"
-    tokens.touch(0o600)
-    people: list[dict[str, Any]] = [{"token": n, "environment": n} for n in ("alice", "bob")]
-    people.append({"token": "root", "environment": "root", "admin": True})
-    tokens.write_text(json.dumps({"tokens": people}))
-    arguments = [f"--token-file={tokens}"]
+    arguments = [token_file(directory, "alice", "bob", "root")]
     with RunningNode(
         directory, simulate=simulate, config=CONFIG + more, arguments=arguments
     ) as running:
@@ -48,10 +43,16 @@ def row(client: NodeClient, lease: str) -> dict[str, Any]:
 
 
 def test_an_idle_gpu_goes_to_who_waits_and_comes_back(tmp_path: Path) -> None:
-    with node(tmp_path) as running, running.client("alice") as alice, running.client("bob") as bob:
+    with (
+        node(tmp_path, "c.Policy.notify_before = 0.2\n") as running,
+        running.client("alice") as alice,
+        running.client("bob") as bob,
+    ):
         lease = alice.request(kernel_id="k")["lease"]
         idle(alice, lease)
         waiting = bob.ask()
+        warned = alice.wait_notice(Notice.PARK_WARNING)
+        assert (warned["lease"], "others wait" in warned["message"]) == (lease, True)
         asked = alice.wait_notice(Notice.RECALL)
         assert asked["lease"] == lease
         assert asked["why"] == "contended"
@@ -85,71 +86,6 @@ def test_an_idle_gpu_goes_to_who_waits_and_comes_back(tmp_path: Path) -> None:
         # What she was parked for is no time held.
         usage = alice.call(Method.USAGE)["rows"]
         assert usage[0]["leases"] == 1
-
-
-def test_a_kept_gpu_says_why_and_is_asked_for_again_later(tmp_path: Path) -> None:
-    with node(tmp_path) as running, running.client("alice") as alice, running.client("bob") as bob:
-        lease = alice.request(kernel_id="k")["lease"]
-        alice.call(Method.KEPT, lease=lease, reason="Nobody asked.")
-        idle(alice, lease)
-        bob.ask()
-        alice.wait_notice(Notice.RECALL)
-        # In one breath: she is asked again soon, and then the second would be an answer.
-        said = [
-            alice.send(Method.KEPT, lease=lease, reason=reason)
-            for reason in ("CUDA was started.", "Said twice.")
-        ]
-        for call in said:
-            alice.wait(call)
-        assert row(alice, lease)["kept"] == "CUDA was started."
-        assert (
-            next(one["kept"] for one in bob.call(Method.STATUS)["leases"] if not one["mine"])
-            is None
-        ), "not others' business"
-        alice.wait_notice(Notice.RECALL)
-        alice.call(Method.ACTIVITY, lease=lease, state="busy")
-        assert row(alice, lease)["kept"] is None
-        texts = [event["text"] for event in alice.call(Method.HISTORY)["events"]]
-        assert sum("keeps them" in text for text in texts) == 1
-
-
-def test_a_task_that_was_away_when_it_was_asked_is_told_again_and_this_is_no_new_try(
-    tmp_path: Path,
-) -> None:
-    more = "c.Policy.idle_timeout = 2.0\n"  # nobody is asked again before
-    with (
-        node(tmp_path, more) as running,
-        running.client("alice") as alice,
-        running.client("bob") as bob,
-    ):
-        granted = alice.request(kernel_id="k")
-        idle(alice, granted["lease"])
-        bob.ask()
-        asked = alice.wait_notice(Notice.RECALL)
-        with running.client("alice") as again:
-            again.call(Method.ATTACH, lease=granted["lease"], secret=granted["secret"])
-            again.call(Method.STATUS)
-            told = [one.params for one in again.notices if one.notice is Notice.RECALL]
-            assert told == [asked]
-            again.call(Method.KEPT, lease=granted["lease"], reason="CUDA runs.")
-            assert row(again, granted["lease"])["kept"] == "CUDA runs."
-
-
-def test_programs_and_busy_kernels_are_left_alone(tmp_path: Path) -> None:
-    with (
-        node(tmp_path, simulate="2x24GiB") as running,
-        running.client("alice") as alice,
-        running.client("bob") as bob,
-    ):
-        program = alice.request()["lease"]
-        idle(alice, program)
-        kernel = alice.request(kernel_id="k")["lease"]
-        bob.ask()
-        bob.wait_notice(Notice.QUEUED)
-        idle(alice, kernel)
-        assert alice.wait_notice(Notice.RECALL)["lease"] == kernel
-        asked = [n.params["lease"] for n in alice.notices if n.notice is Notice.RECALL]
-        assert program not in asked
 
 
 def test_a_parked_lease_survives_a_restart_with_its_place(tmp_path: Path) -> None:
@@ -199,7 +135,6 @@ def test_release_revoke_and_the_kernels_end_work_on_a_parked_lease(tmp_path: Pat
 # -- two notebooks of one person, and a quota of one GPU ------------------------------------------
 
 OWN = "Your own tasks hold 1 of the 1 GPU that your quota allows"
-ONE = 'c.Quotas.default = {"gpus": 1}\n'
 CROWDED = (
     'c.Quotas.users = {"alice": {"gpus": 1}, "bob": {"gpus": 2}}\nc.Policy.max_tasks_per_gpu = 4\n'
 )
@@ -231,30 +166,6 @@ def other_waits(alice: NodeClient, bob: NodeClient) -> CallId:
     return second
 
 
-@pytest.mark.parametrize("end", ["release", "park", "kernel ends", "others go"])
-def test_a_second_notebook_is_told_that_it_waits_for_the_first_and_gets_its_turn(
-    tmp_path: Path, end: str
-) -> None:
-    with (
-        node(tmp_path, CROWDED + "c.Policy.idle_timeout = 0.0\n", "2x24GiB") as running,
-        running.client("alice") as alice,
-        running.client("bob") as bob,
-    ):
-        first, bobs = crowd(alice, bob)
-        second = other_waits(alice, bob)
-        if end == "release":
-            alice.call(Method.RELEASE, lease=first)
-        elif end == "park":
-            alice.call(Method.PARKED, lease=first)
-        elif end == "kernel ends":
-            alice.call(Method.TASK_ENDED, kernel_id="first")
-        else:
-            bob.call(Method.RELEASE, lease=bobs)
-        granted = alice.wait(second)
-        assert granted["gpus"][0]["index"] == (0 if end == "others go" else 1)
-        assert held(alice) == 1
-
-
 def test_an_idle_first_notebook_is_asked_to_make_room_for_the_second(tmp_path: Path) -> None:
     """And takes its turn again when the second is idle: neither has to be ended."""
     with (
@@ -274,30 +185,5 @@ def test_an_idle_first_notebook_is_asked_to_make_room_for_the_second(tmp_path: P
         idle(alice, second)
         assert alice.wait_notice(Notice.RECALL)["lease"] == second
         alice.call(Method.PARKED, lease=second)
-        assert alice.wait(back)["gpus"][0]["index"] == 0
-        assert held(alice) == 1
-
-
-def test_a_resumed_notebook_gets_no_second_gpu_beyond_the_quota(tmp_path: Path) -> None:
-    """Its memory can only go back to GPU 0, and another notebook of hers is on GPU 1 now."""
-    with (
-        node(tmp_path, ONE, simulate="2x24GiB") as running,
-        running.client("alice") as alice,
-        running.client("bob") as bob,
-    ):
-        first = alice.request(kernel_id="first")["lease"]
-        alice.call(Method.PARKED, lease=first, rung="driver", memory=4 * GIB, movable="same")
-        until(lambda: not row(alice, first)["gpus"], "it is measured as free")
-        bobs = bob.request(kernel_id="b")
-        assert bobs["gpus"][0]["index"] == 0
-        second = alice.request(kernel_id="second")
-        assert second["gpus"][0]["index"] == 1
-        bob.call(Method.RELEASE, lease=bobs["lease"])
-        # Until a measurement has found his GPU empty she waits for that, too.
-        until(lambda: alice.call(Method.STATUS)["gpus"][0]["tasks"] == 0, "his GPU is free")
-        back = alice.send(Method.RESUME, lease=first)
-        assert OWN in alice.wait_notice(Notice.QUEUED)["message"]
-        assert held(alice) == 1
-        alice.call(Method.RELEASE, lease=second["lease"])
         assert alice.wait(back)["gpus"][0]["index"] == 0
         assert held(alice) == 1

@@ -91,38 +91,6 @@ def test_who_asks_is_wanted_and_a_loan_serves_her_at_once(node: PoolNode, pool: 
         until(lambda: pool.of("alice").get("held") == 0, "her GPU back")
 
 
-def test_a_loan_that_is_over_ends_nothing_and_begins_nothing(node: PoolNode, pool: Pool) -> None:
-    with node.client("alice") as alice:
-        pool.fresh()
-        pool.lend(seconds=2.0, alice=2)
-        lease = alice.request(kernel_id="k")
-        pool.report(lambda report: report["environments"] and not report["seconds"])
-        alice.ask(kernel_id="k2")
-        queued = alice.wait_notice(Notice.QUEUED)
-        assert "has not answered for" in queued["message"]
-        held = {row["id"]: row["phase"] for row in alice.call(Method.STATUS)["leases"]}
-        assert held[lease["lease"]] == "held"
-        assert not alice.call(Method.STATUS)["quota"]["pool"]["valid"]
-
-
-def test_a_restart_keeps_what_is_lent_and_another_boot_is_refused(
-    node: PoolNode, pool: Pool, authority: Authority
-) -> None:
-    pool.lend(seconds=600.0, alice=1)
-    node.kill9()
-    node.start()
-    with node.client("alice") as alice:
-        lease = alice.request(wait=False)
-        again = Pool(node, authority)
-        assert again.of("alice")["lent"] == 1
-        again.seen["boot_id"] = "another"
-        with pytest.raises(RemoteError) as refused:
-            again.lend(alice=2)
-        assert "another boot" in str(refused.value)
-        alice.call(Method.RELEASE, lease=lease["lease"])
-        again.client.close()
-
-
 def test_a_report_says_who_lacks_a_free_gpu_and_who_her_own_quota(
     node: PoolNode, pool: Pool
 ) -> None:
@@ -157,26 +125,6 @@ def test_a_hint_is_said_to_the_person_who_waits_and_goes_with_the_link(
         pool.client.close()
         gone = alice.wait_notice(Notice.QUEUED, where=lambda told: not told["hints"])
         assert text not in gone["message"]
-
-
-def test_a_reclaim_parks_an_idle_kernel_and_touches_nothing_else(
-    node: PoolNode, pool: Pool
-) -> None:
-    with node.client("alice") as alice:
-        pool.lend(alice=2)
-        first = alice.request(kernel_id="one")["lease"]
-        second = alice.request(kernel_id="two")["lease"]
-        assert pool.of("alice")["held"] == 2
-        alice.call(Method.ACTIVITY, lease=second, state="idle")
-        pool.fresh()
-        row = pool.lend(alice={"gpus": 1, "reclaim": True})["alice"]
-        assert (row["gpus"], row["held"]) == (2, 2), "never below what is held"
-        asked = alice.wait_notice(Notice.RECALL)
-        assert (asked["lease"], asked["why"]) == (second, "reclaimed")
-        alice.call(Method.PARKED, lease=second, rung="release")
-        until(lambda: pool.of("alice")["held"] == 1, "the GPU that was borrowed")
-        held = {row["id"]: row["phase"] for row in alice.call(Method.STATUS)["leases"]}
-        assert held == {first: "held", second: "parked"}
 
 
 def test_a_node_is_drained_and_resumed_by_its_pool_and_by_its_administrators(

@@ -97,24 +97,6 @@ def test_each_kind_is_told_with_when_it_would_start(place: Place) -> None:
             alice.call(Method.PREDICT, **asks(1, operations=[strange]))
 
 
-def test_a_request_reserves_the_prediction_until_two_steps_are_measured(place: Place) -> None:
-    with place.person("alice") as (puppet, client):
-        kind_of(client, **asks(10))
-        granted = request(client, code="the next cell")
-        assert own(client)["reserve"] == {"why": "predicted", "runs": 0, "follows": True}
-        assert granted["gpus"][0]["memory"] == 12 * GIB, "without more head-room"
-        place.world.add_process(place.gpu, puppet.pid, 4 * GIB)
-        client.call(Method.ACTIVITY, lease=granted["lease"], state="idle")
-        until(lambda: own(client)["gpus"][0]["peak"] == 4 * GIB, "it is measured")
-        assert own(client)["reserve"]["why"] == "predicted", "a cell that made the model"
-        assert own(client)["gpus"][0]["memory"] == 12 * GIB
-        figures = [{"uuid": place.gpu, "persistent": GIB, "temporary": GIB}]
-        client.call(Method.ACTIVITY, lease=granted["lease"], state="busy")
-        client.call(Method.MEMORY, lease=granted["lease"], figures=figures, steps=2)
-        until(lambda: own(client)["reserve"]["why"] == "measured", "two steps are measured")
-        until(lambda: own(client)["gpus"][0]["memory"] == 5 * GIB, "4 GiB and a quarter")
-
-
 def finish(place: Place, shown: list[dict[str, Any]], gib: int) -> None:
     """A whole run of a task that asked about ``shown``: it computes, and ends."""
     before = len(place.runs())

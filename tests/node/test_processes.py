@@ -451,21 +451,6 @@ def test_unwatched_ends_in_silence(start: Start) -> None:
     asyncio.run(scenario())
 
 
-def test_two_hundred_at_once(start: Start) -> None:
-    async def scenario() -> None:
-        watching = Watching()
-        running = [start("sleep", "1000") for _ in range(200)]
-        everyone = {known(each.pid) for each in running}
-        assert all([watching.watch.watch(each) for each in everyone])
-        for each in running:
-            each.kill()
-        await watching.until_gone(200)
-        assert set(watching.gone) == everyone
-        assert len(watching.gone) == 200
-
-    asyncio.run(scenario())
-
-
 def test_no_descriptor_left_is_an_error_not_a_death(start: Start) -> None:
     running = start()
     process = known(running.pid)

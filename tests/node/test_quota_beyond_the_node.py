@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import GIB, NodeClient, RunningNode
+from support.node import GIB, NodeClient, RunningNode, token_file
 
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method
@@ -21,19 +20,11 @@ def warnings(root: NodeClient, name: str, **quota: Any) -> list[str]:
 
 
 def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens.json"
-    people: list[dict[str, Any]] = [
-        {"token": "ada-token", "environment": "ada"},
-        {"token": "bob-token", "environment": "bob"},
-        {"token": "root-token", "environment": "root", "admin": True},
-    ]
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
-    arguments = [f"--token-file={tokens}"]
+    arguments = [token_file(tmp_path, "ada", "bob", "root")]
     with (
         RunningNode(tmp_path, simulate="2x24GiB", config=CONFIG, arguments=arguments) as node,
-        node.client("root-token") as root,
-        node.client("ada-token") as ada,
+        node.client("root") as root,
+        node.client("ada") as ada,
     ):
         assert warnings(root, "ada", gpus=1, memory=9 * GIB) == []
         (contradicts,) = warnings(root, "ada", gpus=1, memory=8 * GIB)
@@ -52,7 +43,7 @@ def test_a_quota_beyond_the_node_is_said_and_holds_and_locks_nobody_out(tmp_path
         with pytest.raises(RemoteError, match="asked for 1 GPU with 25 GiB on each"):
             ada.request(gpus=1, memory=25 * GIB)
         ada.call(Method.RELEASE, lease=granted["lease"])
-        with node.client("bob-token") as bob:  # by the default quota
+        with node.client("bob") as bob:  # by the default quota
             assert [gpu["memory"] for gpu in bob.request()["gpus"]] == [24 * GIB]
         (of_default, *of_ada) = root.call(Method.QUOTA_LIST)["warnings"]
         assert of_default.startswith("A user without a quota of their own may have 500 GiB on each")

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.node import GIB, NodeClient, RunningNode, until
 
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.quota import FIELDS
 
 CONFIG = """
@@ -18,6 +18,11 @@ c.Quotas.users = {"configured": {"gpus": 3}}
 """
 DEFAULT = {"gpus": 1, "memory": 4 * GIB, "weight": 1.0}
 TEAM = {"gpus": 2, "memory": 8 * GIB, "weight": 2.0}
+#: What a row has of somebody who has set nothing and holds nothing.
+PLAIN: dict[str, Any] = {
+    **{"groups": [], "from_groups": [], "own": [], "budget": None, "idle_timeout": None},
+    **{"burst_memory": 0.0, "seen": True, "used_gpus": 0},
+}
 TEAM_OF_ONE = {"groups": ["team"], **TEAM}
 OVERRIDE = {"gpus": 4, "memory": None, "weight": 1.5}
 
@@ -63,32 +68,21 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             # Nobody has asked for anything yet: configured quotas and groups are known.
             rows = listed(root)
             whole = {
-                "groups": [],
+                **PLAIN,
                 "gpus": 3,
                 "memory": None,
                 "weight": 1.0,
                 "source": "user",
-                "from_groups": [],
                 "seen": False,
-                "used_gpus": 0,
                 "remaining": (3, []),
-                "budget": None,
-                "idle_timeout": None,
-                "burst_memory": 0.0,
-                "own": [],
             }
             assert rows["configured"] == whole
             assert rows["member"] == {
+                **PLAIN,
                 **TEAM_OF_ONE,
                 "source": "group",
                 "from_groups": ["team"],
-                "seen": True,
-                "used_gpus": 0,
                 "remaining": (2, []),
-                "budget": None,
-                "idle_timeout": None,
-                "burst_memory": 0.0,
-                "own": [],
             }
             assert "ghost" not in rows
             root.call(Method.QUOTA_SET, environment="ghost", **OVERRIDE)
@@ -97,41 +91,26 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
                 member.request(gpus=2)  # the second joins the first on the same GPUs
             rows = listed(root)
             assert rows["holder"] == {
+                **PLAIN,
                 **DEFAULT,
-                "groups": [],
                 "source": "default",
-                "from_groups": [],
-                "seen": True,
                 "used_gpus": 1,
                 "remaining": (0, [0]),
-                "budget": None,
-                "idle_timeout": None,
-                "burst_memory": 0.0,
-                "own": [],
             }
             assert rows["member"] == {
+                **PLAIN,
                 **TEAM_OF_ONE,
                 "source": "group",
                 "from_groups": ["team"],
-                "seen": True,
                 "used_gpus": 2,
                 "remaining": (0, [0, 0]),
-                "budget": None,
-                "idle_timeout": None,
-                "burst_memory": 0.0,
-                "own": [],
             }
             assert rows["ghost"] == {
+                **PLAIN,
                 **OVERRIDE,
-                "groups": [],
                 "source": "override",
-                "from_groups": [],
                 "seen": False,
-                "used_gpus": 0,
                 "remaining": (4, []),
-                "budget": None,
-                "idle_timeout": None,
-                "burst_memory": 0.0,
                 "own": ["gpus", "memory", "weight"],
                 "rest": "the default",
             }
@@ -142,12 +121,7 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             assert {**status, **told} == rows["holder"]
             of_member = member.call(Method.STATUS)["quota"]
             assert of_member.pop("says")
-            told = {
-                "groups": TEAM_OF_ONE["groups"],
-                "own": [],
-                "seen": True,
-                "remaining": left(of_member),
-            }
+            told |= {"groups": TEAM_OF_ONE["groups"], "remaining": left(of_member)}
             assert {**of_member, **told} == {**rows["member"], "reserve": None}
         node.restart()
         # Holder's process lives: the lease and the rest are known as before.
@@ -159,29 +133,3 @@ def test_everybody_who_is_known_is_listed_with_source_and_use(tmp_path: Path) ->
             # A GPU counts until a measurement has found it empty.
             until(lambda: listed(root)["holder"]["used_gpus"] == 0, "the GPU is no longer used")
             assert listed(root)["configured"] == whole
-
-
-def test_sizes_that_tasks_name_share_a_quota(tmp_path: Path) -> None:
-    """Each has its own to itself, also after a restart; who finds too little left waits."""
-    config = 'c.Quotas.default = {"gpus": 1, "memory": "8GiB"}\n'
-    with RunningNode(tmp_path, simulate="1x24GiB", config=config) as node, node.client() as alice:
-
-        def remains() -> tuple[int, list[int]]:
-            return left(alice.call(Method.STATUS)["quota"])
-
-        assert remains() == (1, [])
-        first = alice.request(memory=6 * GIB)
-        assert remains() == (0, [2])
-        alice.ask(memory=6 * GIB)
-        told = alice.wait_notice(Notice.QUEUED)
-        assert "exceed the 8 GiB that it allows on each" in told["message"]
-        fits = alice.request(memory=2 * GIB)
-        assert [part["memory"] for part in fits["gpus"]] == [2 * GIB]
-        assert remains() == (0, [0])
-        node.restart()
-        with node.client() as again:
-            assert left(again.call(Method.STATUS)["quota"]) == (0, [0])
-            assert [row["memory"] for row in again.call(Method.STATUS)["queue"]] == [6 * GIB]
-            again.call(Method.RELEASE, lease=first["lease"])
-            until(lambda: not again.call(Method.STATUS)["queue"], "the second 6 GiB are granted")
-            assert left(again.call(Method.STATUS)["quota"]) == (0, [0])

@@ -39,7 +39,6 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.protocol.errors import RemoteError
 from jupyter_gpushare.protocol.messages import Method, Notice
 
-NOW = 1_700_000_000.0
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
 
 
@@ -211,32 +210,6 @@ def utilisation(inventory: SimulatedInventory) -> list[float | None]:
     found = inventory.read()
     assert [reading.used for reading in found] == [0] * len(found), "nothing is ever held"
     return [reading.utilisation for reading in found]
-
-
-def test_simulated_utilisation_is_the_busy_share_since_the_last_look() -> None:
-    clock = FakeClock()
-    inventory = SimulatedInventory("2x24GiB", clock.boot)
-    first, second = (gpu.uuid for gpu in inventory.discover())
-    assert utilisation(inventory) == [None, None], "no period has passed yet"
-    clock.advance(2)
-    assert utilisation(inventory) == [0.0, 0.0]
-    clock.advance(3)
-    inventory.set_busy(first, True)
-    clock.advance(1)
-    assert utilisation(inventory) == [0.25, 0.0]
-    assert utilisation(inventory) == [0.25, 0.0], "no time passed: there is nothing new to tell"
-    clock.advance(2)
-    inventory.set_busy(second, True)
-    inventory.set_busy(first, True)  # told twice, counted once
-    assert utilisation(inventory) == [1.0, 0.0]
-    clock.advance(1)
-    inventory.set_busy(first, False)
-    inventory.set_busy(first, False)
-    clock.advance(1)
-    assert utilisation(inventory) == [0.5, 1.0]
-    inventory.set_busy(second, False)
-    clock.advance(5)
-    assert utilisation(inventory) == [0.0, 0.0]
 
 
 def test_without_a_clock_simulated_utilisation_is_unknown() -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
+from support.node import GIB, NodeClient, Puppet, RunningNode, token_file
 from support.nvml import NvmlWorld
 from support.policy_moving import Slow, asked_to_move
 
@@ -20,8 +20,6 @@ CONFIG = (
     'c.Quotas.default = {"gpus": 1, "memory": "20GiB"}\n'
 )
 IDLE = "c.Policy.idle_timeout = 0.1\nc.Policy.notify_before = 0.0\n"
-LIFTED = "c.Policy.burst_memory = 0.9\nc.Policy.burst_headroom = 0.1\n"
-OVER = "c.Policy.over_limit_trim = 0.3\nc.Policy.over_limit_park = 1000.0\n"
 BY_TURNS = (
     "c.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\nc.Policy.turn_bound = 20.0\n"
     "c.Policy.turn_context = 0\n"
@@ -70,49 +68,6 @@ def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
         bob.wait(waiting)
 
 
-def test_a_lifted_limit_is_told_and_asked_back(nvml_world: NvmlWorld, tmp_path: Path) -> None:
-    gpu = nvml_world.add_gpu(memory=100 * GIB, reserved=0)
-    with node(nvml_world, tmp_path, LIFTED) as running, Puppet() as a, Puppet() as b:
-        alice = a.client(running.socket, "alice")
-        bob = b.client(running.socket, "bob")
-        granted = alice.request()
-        lease = granted["lease"]
-        (more,) = alice.wait_notice(Notice.LIMIT)["gpus"]
-        assert more == {"uuid": gpu, "memory": 90 * GIB}
-        alice.call(Method.GAVE, lease=lease, give="lift", limits=[more])
-        nvml_world.add_process(gpu, a.pid, 80 * GIB)
-        waiting = bob.ask()
-        asked = recall(alice)
-        assert (asked["give"], asked["gate"]) == ("lift", False)
-        assert asked["gpus"] == [{"uuid": gpu, "may_stay": 70 * GIB, "used": None}]
-        back = a.client(running.socket, "alice")
-        back.call(Method.ATTACH, lease=lease, secret=granted["secret"])
-        assert recall(back)["gpus"] == asked["gpus"], "it may have missed it"
-        less = [{"uuid": gpu, "memory": 70 * GIB}]
-        back.call(Method.GAVE, lease=lease, give="lift", limits=less)
-        nvml_world.set_memory(gpu, a.pid, 65 * GIB)
-        assert bob.wait(waiting)["gpus"][0]["memory"] == 20 * GIB
-
-
-def test_a_task_over_its_limit_empties_its_cache(nvml_world: NvmlWorld, tmp_path: Path) -> None:
-    gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
-    with node(nvml_world, tmp_path, OVER) as running, Puppet() as a:
-        alice = a.client(running.socket, "alice")
-        lease = alice.request()["lease"]
-        nvml_world.add_process(gpu, a.pid, 22 * GIB)
-        assert alice.wait_notice(Notice.OVER_LIMIT)["stage"] == "warned"
-        asked = recall(alice)
-        assert (asked["give"], asked["why"], asked["gate"]) == ("cache", "over_limit", False)
-        nvml_world.set_memory(gpu, a.pid, 20 * GIB)
-        assert alice.call(Method.GAVE, lease=lease, give="cache")["state"] == "held"
-
-        def is_within() -> bool:
-            (row,) = alice.call(Method.STATUS)["leases"]
-            return row["over_limit"] is None
-
-        until(is_within, "it is within its limit")
-
-
 def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path) -> None:
     def joins(client: NodeClient) -> str:
         lease = str(client.request(memory=16 * GIB)["lease"])
@@ -143,38 +98,6 @@ def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path) -> None:
         assert 0 < part["may_stay"] < 24 * GIB
         alice.call(Method.GAVE, lease=hers, give="turn")
         assert bob.wait_notice(Notice.TURN)["lease"] == his
-
-
-def test_an_ask_that_crossed_a_newer_turn_does_not_give_it_back(tmp_path: Path) -> None:
-    arguments = [token_file(tmp_path, "alice", "bob")]
-    with (
-        RunningNode(
-            tmp_path, simulate="1x24GiB", config=CONFIG + BY_TURNS, arguments=arguments
-        ) as running,
-        Puppet() as a,
-        Puppet() as b,
-    ):
-        alice = a.client(running.socket, "alice")
-        bob = b.client(running.socket, "bob")
-        hers, his = (str(one.request(memory=8 * GIB)["lease"]) for one in (alice, bob))
-        for client, lease in ((alice, hers), (bob, his)):
-            client.call(Method.MEMORY, lease=lease, figures=[], steps=3, can_take_turns=True)
-
-        def phases() -> dict[str, str]:
-            rows = alice.call(Method.STATUS)["leases"] + bob.call(Method.STATUS)["leases"]
-            return {row["environment"]: row["turn"] for row in rows if row["mine"]}
-
-        before = recall(bob)["number"]
-        bob.call(Method.TURN_ASK, lease=his, number=before)
-        alice.call(Method.TURN_ASK, lease=hers, number=recall(alice)["number"])
-        given = bob.wait_notice(Notice.TURN)["number"]
-        asked = recall(bob)
-        assert asked["number"] == given != before
-        bob.call(Method.TURN_ASK, lease=his, number=before)  # he asked again, and then heard
-        assert recall(bob)["number"] == given, "he is told once more"
-        assert phases() == {"alice": "waits", "bob": "yields"}
-        bob.call(Method.TURN_ASK, lease=his, number=given)
-        until(lambda: phases()["alice"] != "waits", "alice has her turn")
 
 
 def test_a_task_that_computes_is_asked_at_its_gate() -> None:

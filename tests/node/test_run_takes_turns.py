@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from support.cuda import children_of
 from support.node import GIB, NodeClient, Puppet, RunningNode, token_file, until
 from support.torch_stand_in import STAND_IN
 
@@ -174,22 +173,6 @@ def test_it_stops_while_somebody_else_has_the_turn(
         assert process.poll() is None
 
 
-def test_it_is_interrupted_while_it_waits(
-    node: RunningNode, bob: NodeClient, tmp_path: Path
-) -> None:
-    script, log, out = tmp_path / "train.py", tmp_path / "steps", tmp_path / "out"
-    script.write_text(NAMES_GATES)
-    with run(node, out, "--", sys.executable, str(script), str(log)) as process:
-        goes_on(log, "it computes alone")
-        his = takes_part(bob)
-        has_turn(bob, his)
-        stands_still(log)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(WITHIN) != 0
-        assert "KeyboardInterrupt" in out.read_text()
-        assert bob.call(Method.TURN_DONE, lease=his)
-
-
 def test_it_is_stopped_for_somebody_while_it_waits(
     node: RunningNode, bob: NodeClient, tmp_path: Path
 ) -> None:
@@ -211,40 +194,6 @@ def test_it_is_stopped_for_somebody_while_it_waits(
         bob.call(Method.TURN_DONE, lease=his)
         carol.call(Method.RELEASE, lease=hers)
         goes_on(log, "it is started again")
-
-
-def test_the_second_of_two_programs_leads_after_the_first(
-    node: RunningNode, bob: NodeClient, tmp_path: Path
-) -> None:
-    script, first, second = tmp_path / "train.py", tmp_path / "first", tmp_path / "second"
-    script.write_text(NAMES_GATES)
-    both = '"$0" "$1" "$2" 20; "$0" "$1" "$3"'
-    command = ("--", "sh", "-c", both, sys.executable, str(script), str(first), str(second))
-    with run(node, tmp_path / "out", *command):
-        goes_on(second, "the second one computes")
-        assert steps(first) == 20
-        his = takes_part(bob)
-        has_turn(bob, his)
-        stands_still(second)
-
-
-def test_two_programs_under_one_lease_compute_as_always(
-    node: RunningNode, bob: NodeClient, tmp_path: Path
-) -> None:
-    script, logs = tmp_path / "train.py", (tmp_path / "first", tmp_path / "second")
-    script.write_text(NAMES_GATES)
-    both = '"$0" "$1" "$2" & "$0" "$1" "$3"; wait'
-    command = ("--", "sh", "-c", both, sys.executable, str(script), *map(str, logs))
-    with run(node, tmp_path / "out", *command) as process:
-        for log in logs:
-            goes_on(log, "both compute")
-        his = takes_part(bob)
-        assert len(children_of(children_of(process.pid)[0])) == 2
-        bob.call(Method.TURN_ASK, lease=his)
-        told = bob.wait_notice(Notice.TURN, WITHIN)
-        assert told["quantum"] is None, "nobody takes turns with him"
-        for log in logs:
-            goes_on(log, "neither stops for bob")
 
 
 def test_a_helper_that_uses_no_gpu_takes_no_turn_away(

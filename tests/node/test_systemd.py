@@ -16,7 +16,6 @@ import stat
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -204,34 +203,6 @@ def test_the_socket_stays_as_it_was_made_over_starts_and_ends(place: Path) -> No
     assert stat.S_IMODE(before[1]) == 0o640
 
 
-@pytest.mark.skipif(
-    shutil.which("systemd-socket-activate") is None, reason="systemd is not installed here"
-)
-def test_systemds_own_socket_activation(place: Path) -> None:
-    """Not our idea of systemd, but its own program: started by the first client."""
-    path = place / "node.sock"
-    node = [sys.executable, "-m", "jupyter_gpushare.node", "--simulate=2x24GiB"]
-    command = ["systemd-socket-activate", f"--listen={path}", "--fdname=gpushare"]
-    command += [f"--setenv=HOME={place}", *node, f"--ledger={place}/ledger.sqlite"]
-    with (place / "log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
-        try:
-            with until(lambda: client_of(path), "systemd listens") as client:
-                assert len(client.call(Method.STATUS)["gpus"]) == 2
-            # It became the node manager, which leaves the socket where it is.
-            process.terminate()
-            assert process.wait(30) == 0
-            assert path.is_socket()
-        finally:
-            process.kill()
-
-
-def client_of(path: Path) -> NodeClient | None:
-    """A client, once somebody listens: the socket is there a little earlier."""
-    with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-        return NodeClient(path)
-    return None
-
-
 def test_the_shipped_command_serves(place: Path) -> None:
     """With the socket, the watchdog and the ear that the shipped units give it."""
     service = units(shipped(), sys.executable)["systemd/system/jupyter-gpushare.service"]
@@ -350,49 +321,6 @@ def test_a_kernel_without_pidfds_of_peers_is_taken_at_its_word() -> None:
     assert peer_of(cast(socket.socket, Old())) == Peer(6, 7, 8)
 
 
-def test_restarts_under_load_refuse_nobody_and_lose_no_lease(place: Path) -> None:
-    """Clients connect all the time, while it is ended and killed: not one is refused."""
-    stop = threading.Event()
-    refused: list[str] = []
-    answered = [0] * 8
-
-    def keep_asking(me: int) -> None:
-        while not stop.is_set():
-            try:
-                with NodeClient(node.socket) as client:
-                    assert client.call(Method.STATUS)["gpus"]
-                answered[me] += 1
-            except (ConnectionRefusedError, FileNotFoundError) as error:
-                refused.append(repr(error))
-            except (ConnectionError, RemoteError, RemoteProtocolError):
-                # It was connected when the node manager went: it comes again, as clients do.
-                continue
-
-    def served_since(before: list[int]) -> Callable[[], bool]:
-        return lambda: all(now > was for now, was in zip(answered, before, strict=True))
-
-    node = ActivatedNode(place, config="c.Policy.restart_grace = 60.0\n")
-    with node, NodeClient(node.socket) as holder:
-        lease = holder.request()
-        threads = [threading.Thread(target=keep_asking, args=(me,)) for me in range(8)]
-        for thread in threads:
-            thread.start()
-        try:
-            for end in (node.kill9, node.terminate, node.kill9, node.terminate):
-                until(served_since(list(answered)), "all are served")
-                end()
-                node.start()
-            until(served_since(list(answered)), "all are served at the end")
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(60)
-        assert refused == []
-        with node.client() as again:
-            attach = {"lease": lease["lease"], "secret": lease["secret"]}
-            assert again.call(Method.ATTACH, **attach)["state"] == "held"
-
-
 # -- what it tells ----------------------------------------------------------------------
 
 
@@ -469,14 +397,6 @@ def test_a_deaf_systemd_is_logged_once_and_again_when_it_was_heard(
         assert len(caplog.records) == 2
     long = systemd.Notifier(systemd.Ear("/" + "x" * 300))
     long.ready()
-
-
-def test_nobody_to_tell_is_no_work() -> None:
-    asyncio.run(systemd.keep_telling(systemd.Notifier(systemd.Ear()), never))
-
-
-async def never() -> str:
-    raise AssertionError("nobody asked")
 
 
 def test_a_reload_ends_no_service(place: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import stat
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.node import Puppet, needs_root, open_directory
+from support.node import open_directory
 
 from jupyter_gpushare.link.dial import open_streams
 from jupyter_gpushare.node.host.processes import read_boot_id
@@ -245,18 +244,6 @@ def test_hello_and_calls(place: Path) -> None:
     play(story, place / "s")
 
 
-def test_a_byte_at_a_time_is_as_good(place: Path) -> None:
-    async def story(house: House) -> None:
-        wire = await house.connect()
-        _, line = wire.protocol.call(Method.HELLO, protocol=1, client=CLIENT)
-        for byte in line:
-            await wire.say(bytes([byte]))
-            await asyncio.sleep(0)
-        assert isinstance(await wire.next(), Answer)
-
-    play(story, place / "s")
-
-
 def test_answers_come_when_they_are_ready_not_in_order(place: Path) -> None:
     async def story(house: House) -> None:
         wire = await house.guest()
@@ -476,18 +463,6 @@ def test_an_over_long_line_ends_its_connection_only(place: Path, end: bytes) -> 
         assert error.error.reason is Reason.BAD_REQUEST
         assert await wire.ended()
         await other.call(Method.STATUS)
-
-    play(story, place / "s")
-
-
-def test_the_longest_line_is_fine(place: Path) -> None:
-    async def story(house: House) -> None:
-        wire = await house.guest()
-        line = b'{"jsonrpc":"2.0","id":9,"method":"status","params":{"future":"'
-        line += b"x" * (MAX_LINE - len(line) - 4) + b'"}}\n'
-        assert len(line) == MAX_LINE
-        await wire.say(line)
-        assert await wire.next() == Answer(9, None)
 
     play(story, place / "s")
 
@@ -951,17 +926,6 @@ def test_ending_does_not_wait_for_a_client_that_never_reads(place: Path) -> None
     asyncio.run(scene())
 
 
-def test_hundreds_of_clients_are_served_beside_one_that_hangs(place: Path) -> None:
-    async def story(house: House) -> None:
-        hanging = await house.connect()
-        await hanging.say(b'{"jsonrpc":')
-        guests = await asyncio.gather(*(house.guest() for _ in range(300)))
-        await asyncio.gather(*(guest.call(Method.STATUS) for guest in guests))
-        assert house.host.calls == 300
-
-    play(story, place / "s")
-
-
 # -- the place ------------------------------------------------------------------------
 
 
@@ -976,16 +940,6 @@ def test_an_embedded_socket_is_its_owners_only(place: Path) -> None:
         await house.guest()
 
     play(story, place / "run" / "s")
-
-
-@needs_root
-def test_another_user_cannot_even_connect_to_an_embedded_socket(place: Path) -> None:
-    async def story(house: House) -> None:
-        with Puppet(uid=54321) as puppet, pytest.raises(PermissionError):
-            puppet.connect(place / "s").close()
-        await house.guest()
-
-    play(story, place / "s")
 
 
 def test_a_shared_socket_is_everybodys_whatever_the_umask(place: Path) -> None:
@@ -1012,19 +966,6 @@ def test_a_shared_socket_that_nobody_can_reach_is_told_of(
     place.chmod(0o700)
     play(story, place / "s", shared=True)
     assert f"Nobody but its owner may enter {place}, " in caplog.text
-
-
-def test_a_dead_node_managers_socket_is_replaced(place: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(place / "s"))
-        dead.listen()
-    assert (place / "s").is_socket()
-
-    async def story(house: House) -> None:
-        await house.guest()
-
-    play(story, place / "s")
-    assert not (place / "s").exists(), "the socket is removed at the end"
 
 
 def test_a_home_may_have_a_longer_name_than_a_socket(place: Path) -> None:
@@ -1141,25 +1082,3 @@ def test_clients_see_the_end_of_the_node_manager(place: Path) -> None:
             await house.connect()
 
     asyncio.run(scene())
-
-
-def test_a_blocking_client_on_another_thread_is_served(place: Path) -> None:
-    """No asyncio on its side: what a kernel's heartbeat thread is like."""
-    got: list[bytes] = []
-
-    def client() -> None:
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(WITHIN)
-            sock.connect(str(place / "s"))
-            _, line = ClientConnection().call(Method.HELLO, protocol=1, client=CLIENT)
-            sock.sendall(line)
-            got.append(sock.recv(65536))
-
-    async def story(house: House) -> None:
-        thread = threading.Thread(target=client)
-        thread.start()
-        await house.host.until(lambda: len(house.host.closed) == 1)
-        thread.join(WITHIN)
-        assert isinstance(parse_incoming(got[0]), Answer)
-
-    play(story, place / "s")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -232,33 +231,3 @@ def test_a_lock_is_over_with_its_connection(tmp_path: Path) -> None:
         assert locked() == [lease]
         wires[lease].close()
         until(lambda: not locked(), "it is not locked any more", 5)
-
-
-@pytest.mark.long
-def test_a_storm_leaves_nobody_locked(scene: Make) -> None:
-    chance = random.Random(17)
-    with scene() as now:
-        for _ in range(12):
-            until(now.anybody_locked, "somebody is locked", WITHIN)
-            victims = chance.choice(["node", "helper", "both", "family"])
-            if victims in ("node", "both"):
-                now.node.kill9()
-            helper = helper_pid(now.place)
-            if victims != "node" and helper is not None:
-                # A worker, too, but not the heir: then nobody would be left.
-                workers = [p for p in children_of(helper) if not _is_heir(p)]
-                os.kill(helper, signal.SIGKILL)
-                for worker in workers if victims == "family" else ():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(worker, signal.SIGKILL)
-            now.go_on(5)
-            if victims in ("node", "both"):
-                until(lambda: not now.anybody_locked(), "nobody is locked", WITHIN)
-                now.node.start()
-        now.go_on()
-
-
-def _is_heir(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return b"--heir" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return False

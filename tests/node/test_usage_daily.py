@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.node import RemoteError, RunningNode, until
+from support.node import RemoteError, RunningNode, token_file, until
 
 from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record, UsageRow
 from jupyter_gpushare.node.ledger.usage import DAY, HOUR, days_until
@@ -21,18 +20,7 @@ from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
 MIDNIGHT = 1_699_920_000.0  # 2023-11-14 00:00 UTC
-NOON = MIDNIGHT + DAY / 2
-
 # -- days ------------------------------------------------------------------------------------
-
-
-def test_today_ends_now_and_begins_at_midnight() -> None:
-    assert days_until(NOON, 1, 0.0) == [(MIDNIGHT, NOON)]
-    assert days_until(NOON, 3, 0.0) == [
-        (MIDNIGHT - 2 * DAY, MIDNIGHT - DAY),
-        (MIDNIGHT - DAY, MIDNIGHT),
-        (MIDNIGHT, NOON),
-    ]
 
 
 @pytest.mark.parametrize("hours", [-12.0, -3.5, 0.0, 1.0, 5.75, 14.0])
@@ -123,46 +111,6 @@ def ledger(tmp_path: Path) -> Any:
     opened = Ledger.open(tmp_path / "ledger.sqlite", history=30 * DAY, wall=MIDNIGHT)
     yield opened
     opened.close()
-
-
-def test_a_night_job_is_divided_at_midnight(ledger: Ledger) -> None:
-    # Two GPUs from 22:00 until 03:00, busy until 01:00; `at` counts from the first midnight.
-    ledger.append(
-        [
-            granted(22 * HOUR, "night", "alice", 2),
-            active(25 * HOUR, "night", "alice", "idle"),
-            ended(27 * HOUR, "night", "alice"),
-        ]
-    )
-    now = MIDNIGHT + DAY + 12 * HOUR
-    first, second = daily(ledger, now, 2, "alice")
-    assert (first["held"], first["busy"], first["leases"]) == (4 * HOUR, 4 * HOUR, 1)
-    assert (second["held"], second["busy"], second["leases"]) == (6 * HOUR, 2 * HOUR, 1)
-    # Where it is two hours later the job was one day's work.
-    first, second = daily(ledger, now, 2, "alice", offset=2 * HOUR)
-    assert (first["held"], second["held"]) == (0, 10 * HOUR)
-    # Others see that the node was used, and nothing else.
-    for mine, theirs in zip(
-        daily(ledger, now, 2, "alice"), daily(ledger, now, 2, "bob"), strict=True
-    ):
-        assert theirs["held"] == theirs["busy"] == theirs["leases"] == 0
-        assert theirs["node_held"] == mine["node_held"] == mine["held"]
-
-
-def test_a_lease_that_still_runs_is_counted_until_now(ledger: Ledger) -> None:
-    ledger.append([granted(20 * HOUR, "open", "alice", 1)])
-    now = MIDNIGHT + DAY + 6 * HOUR
-    first, second = daily(ledger, now, 2, "alice")
-    assert (first["held"], second["held"]) == (4 * HOUR, 6 * HOUR)
-    assert second["busy"] == 6 * HOUR
-    assert daily(ledger, now + HOUR, 1, "alice")[0]["held"] == 7 * HOUR
-
-
-def test_nothing_was_used(ledger: Ledger) -> None:
-    for count in (1, 366):
-        told = daily(ledger, NOON, count, "alice")
-        assert told == by_usage(ledger, NOON, count, "alice")
-        assert [day["node_held"] for day in told] == [0.0] * count
 
 
 def test_at_midnight_itself_a_lease_is_of_the_new_day(ledger: Ledger) -> None:
@@ -263,16 +211,11 @@ def test_the_days_sum_up_to_the_usage(
 
 
 def test_whose_days_are_told(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens.json"
-    people = [{"token": f"{name}-token", "environment": name} for name in ("alice", "bob")]
-    people.append({"token": "root-token", "environment": "root", "admin": True})  # type: ignore[dict-item]
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
     with (
-        RunningNode(tmp_path, arguments=[f"--token-file={tokens}"]) as node,
-        node.client("alice-token") as alice,
-        node.client("bob-token") as bob,
-        node.client("root-token") as root,
+        RunningNode(tmp_path, arguments=[token_file(tmp_path, "alice", "bob", "root")]) as node,
+        node.client("alice") as alice,
+        node.client("bob") as bob,
+        node.client("root") as root,
     ):
         lease = alice.request(gpus=2, memory=2**30)["lease"]
         held = until(
