@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .decide import Step, next_deadline, step
+from .decide import Step, step
 from .evolve import evolve
 from .state import State
 
-__all__ = ["State", "Step", "evolve", "next_deadline", "step"]
+__all__ = ["State", "Step", "evolve", "step"]

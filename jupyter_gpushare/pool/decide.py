@@ -59,16 +59,6 @@ def step(state: State, command: cmd.Command, config: PoolConfig) -> Step:
     return Step(decision, tuple(draft.events), draft.state, (*messages, *_again(draft, command)))
 
 
-def next_deadline(state: State, config: PoolConfig) -> float:
-    """The pool's boot time at which a :class:`~.words.commands.Tick` is needed next."""
-    times = [
-        host.renewed + config.validity / 2 if host.connected else host.until
-        for host in state.hosts.values()
-        if host.connected or not host.expired
-    ]
-    return min([*times, *(loan.until for loan in state.loans.values())], default=float("inf"))
-
-
 def _plan(draft: Draft) -> None:
     """Lend what follows for all environments that changed."""
     if not draft.state.quotas.is_configured:
@@ -106,7 +96,7 @@ def _start(draft: Draft, command: cmd.Start) -> Decision:
 @_decides(cmd.AddHost)
 def _add(draft: Draft, command: cmd.AddHost) -> Decision:
     if command.host in draft.state.hosts:
-        return Done(f"Host {command.host} is in the pool already.")
+        return _DONE
     draft.emit(ev.HostAdded(command.at, command.host, command.by))
     return _DONE
 
@@ -257,8 +247,6 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
 @_decides(cmd.Drain)
 def _drain(draft: Draft, command: cmd.Drain) -> Decision:
     draft.emit(ev.HostDrained(command.at, command.host, command.reason, command.by))
-    if not draft.state.hosts[command.host].connected:
-        return Done(f"Host {command.host} cannot be reached; it is told when it comes back.")
     return _DONE
 
 
@@ -286,7 +274,7 @@ def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> Decision:
         # It has nothing there yet: the plan looks only where it has something.
         out = (0, draft.number, draft.until)
         draft.emit(ev.BudgetLent(command.at, best.host, command.environment, *out))
-    return Done(best.host)
+    return _DONE
 
 
 @_decides(cmd.ReturnGpus)

@@ -14,9 +14,7 @@ from .words.hosts import Environment
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Carried out; ``message`` says more for a person, if there is more."""
-
-    message: str = ""
+    """Carried out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,6 @@ def more_than_there_are(own: int, have: int) -> str:
     )
 
 
-def hint(host: str, free: int, kind: str) -> str:
+def hint(host: str, kind: str) -> str:
     """Another host has room."""
-    have = "has a free GPU" if free == 1 else f"has {free} free GPUs"
-    return f"Host {host} {have} now ({kind}): start your kernel there."
+    return f"Host {host} has a free GPU now ({kind}): start your kernel there."

@@ -308,6 +308,8 @@ def test_quotas_are_edited_in_the_pool(world: Lent) -> None:
     refused = world.run(cmd.SetQuota(world.at, who, Quota(3), EnvironmentName("root")))
     assert isinstance(refused, core.Refuse)
     assert "pool uni" in refused.message
+    # What was set before the host joined may go.
+    assert world.run(cmd.UnsetQuota(world.at, who, EnvironmentName("root"))) == core.Done()
 
 
 def test_a_host_that_leaves_its_pool_has_its_own_quotas_again(world: Lent) -> None:

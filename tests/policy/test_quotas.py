@@ -11,7 +11,7 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import MONTH, WEEK, Bytes, EnvironmentName, Quota
 from jupyter_gpushare.quota import WHOLE, Own, best
 
-ALICE = EnvironmentName("alice")
+ALICE, ROOT = EnvironmentName("alice"), EnvironmentName("root")
 
 
 def test_the_strongest_source_wins():
@@ -126,3 +126,18 @@ def test_what_was_not_set_for_a_group_follows_its_configuration():
 def test_a_record_of_before_set_all_fields_that_there_were():
     assert Own.recorded(Quota(1), None).named == WHOLE - {"max_wait"}
     assert Own.recorded(Quota(1), ("memory",)).named == {"memory"}
+
+
+def test_what_is_not_set_is_not_taken_back():
+    for take_back in (cmd.UnsetQuota(2.0, ALICE, ROOT), cmd.UnsetGroupQuota(2.0, None, ROOT)):
+        assert QuotaBook().event(take_back) is None
+    book = QuotaBook()
+    for edit in (
+        cmd.SetQuota(1.0, ALICE, Quota(2), ROOT),
+        cmd.SetGroupQuota(1.0, None, Quota(3), ROOT),
+    ):
+        book = book.after(book.event(edit))
+    assert (book.resolve(ALICE)[0].gpus, book.of_default.gpus) == (2, 3)
+    for take_back in (cmd.UnsetQuota(2.0, ALICE, ROOT), cmd.UnsetGroupQuota(2.0, None, ROOT)):
+        book = book.after(book.event(take_back))
+    assert book == QuotaBook()

@@ -26,12 +26,10 @@ from support.node import RunningNode, needs_root, open_directory
 from support.pool import PoolNode
 
 from jupyter_gpushare.link.dial import Host
-from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.node.host.membership import ask
-from jupyter_gpushare.pool import joining, renewing
+from jupyter_gpushare.pool import joining
 from jupyter_gpushare.pool.pki import DAY, Authority
-from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.secured import client_context
 
 LOG = logging.getLogger("test")
@@ -81,9 +79,7 @@ async def pool_in(folder: Path) -> AsyncIterator[Pool]:
         await endpoint.close()
 
 
-def with_pool(
-    test: Callable[[Pool], Awaitable[None]],
-) -> Callable[[Path], None]:
+def with_pool(test: Callable[[Pool], Awaitable[None]]) -> Callable[[Path], None]:
     def run(tmp_path: Path) -> None:
         async def whole() -> None:
             async with asyncio.timeout(60), pool_in(tmp_path) as pool:
@@ -230,12 +226,7 @@ def test_a_part_of_a_token_is_none() -> None:
 
 
 def _join(*arguments: str) -> subprocess.CompletedProcess[str]:
-    program = "import sys; from jupyter_gpushare.cli.pooljoin import JoinApp; "
-    program += "from jupyter_gpushare.cli.app import main; "
-    program += "import jupyter_gpushare.cli.verb as v\n"
-    program += "try:\n    sys.exit(JoinApp().start(sys.argv[1:]))\n"
-    program += "except v.Refused as e:\n    sys.exit(str(e))\n"
-    line = [sys.executable, "-c", program, *arguments]
+    line = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", "join", *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -267,17 +258,8 @@ def test_root_writes_as_the_node_manager_s_user(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
-async def connected(link: NodeLink) -> None:
-    changed = asyncio.Event()
-    link.subscribe(changed.set)
-    async with asyncio.timeout(WITHIN):
-        while not link.state.connected:
-            await changed.wait()
-            changed.clear()
-
-
 def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> None:
-    """The command, a restart, links of the pool and of a viewer, renewal, and rotation."""
+    """The command, and what is said of those whose certificate does not count there."""
 
     async def whole() -> None:
         async with pool_in(tmp_path) as pool:
@@ -295,7 +277,7 @@ def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> None:
             node.arguments.append(f"--NodeManagerApp.pool_directory={tmp_path / 'member'}")
             with node:
                 port = PoolNode.port.fget(node)  # type: ignore[attr-defined]
-                await _links(pool, port, tmp_path / "member")
+                await _links(pool, port)
 
     asyncio.run(whole())
 
@@ -304,62 +286,24 @@ def _mixed(trusts: Authority, shows: Authority) -> ssl.SSLContext:
     return client_context(trusts.authorities, str(shows._folder / "pool.pem"))
 
 
-async def _fails(link: NodeLink, said: str) -> None:
-    told = asyncio.Event()
-    link.subscribe(told.set)
-    link.start()
-    async with asyncio.timeout(WITHIN):
-        await told.wait()
-    assert said in link.state.message
-    await link.close()
-
-
-async def _links(pool: Pool, port: int, member: Path) -> None:
-    def link(name: str, viewer: dict[str, Any] | None = None) -> NodeLink:
-        host = Host(name, "127.0.0.1", pool.authority.call_context, port)
-        made = NodeLink(find=lambda: host, why=lambda: None, viewer=viewer, log=LOG)
-        made.start()
-        return made
-
-    # Another host's name: nobody is asked, and the words say who answers.
-    wrong, told = link("c"), asyncio.Event()
-    wrong.subscribe(told.set)
-    await told.wait()
-    assert not wrong.state.connected
-    assert "The host b answers there instead of the host c" in wrong.state.message
-    await wrong.close()
-
-    # Of another pool, or with a certificate that does not count any more: words, and no number.
+async def _links(pool: Pool, port: int) -> None:
+    """Words, and no number, where others answer or ask. What counts is in `test_pki`."""
     other = Authority.create(pool.folder / "stranger", "lab", time.time())
     late = Authority.create(pool.folder / "late", "lab", time.time() - 31 * DAY)
-    for context, said in (
-        (other.call_context(), "its certificate does not count"),
-        (_mixed(pool.authority, other), "it knows another pool; let it join this one"),
-        (_mixed(pool.authority, late), "it knows another pool; let it join this one"),
+    own = pool.authority.call_context()
+    for name, context, said in (
+        ("c", own, "The host b answers there instead of the host c"),
+        ("b", other.call_context(), "its certificate does not count"),
+        ("b", _mixed(pool.authority, other), "it knows another pool; let it join this one"),
+        ("b", _mixed(pool.authority, late), "it knows another pool; let it join this one"),
     ):
-        host = Host("b", "127.0.0.1", lambda told=context: told, port)
-        await _fails(NodeLink(find=lambda there=host: there, why=lambda: None, log=LOG), said)
-
-    control, alice = link("b"), link("b", {"name": "alice", "groups": ["g"]})
-    await asyncio.gather(connected(control), connected(alice))
-    assert alice.state.hello is not None
-    assert alice.state.hello["environment"] == "alice"
-    with pytest.raises(NodeProblem, match="processes of this host only"):
-        await alice.call(Method.REQUEST, task={"name": "n", "kind": "process"})
-
-    now = time.time()
-    assert not await renewing.renew(control, pool.authority, "b", now)
-    before = (member / "host.pem").read_bytes()
-    pool.authority.rotate(now)
-    await control.close()
-    control = link("b")
-    await connected(control)
-    # The authority was rotated: it is due again, and then knows the new one.
-    assert await renewing.renew(control, pool.authority, "b", now)
-    assert (member / "ca.pem").read_text() == pool.authority.authorities
-    assert (member / "host.pem").read_bytes() != before
-    await control.close()
-    control = link("b")
-    await connected(control)
-    assert not await renewing.renew(control, pool.authority, "b", now)
-    await asyncio.gather(control.close(), alice.close())
+        host = Host(name, "127.0.0.1", lambda told=context: told, port)
+        link = NodeLink(find=lambda there=host: there, why=lambda: None, log=LOG)
+        told = asyncio.Event()
+        link.subscribe(told.set)
+        link.start()
+        async with asyncio.timeout(WITHIN):
+            await told.wait()
+        assert said in link.state.message
+        assert not link.state.connected
+        await link.close()

@@ -8,6 +8,7 @@ import logging
 import random
 import sqlite3
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,14 @@ import pytest
 from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerError, LedgerFull
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import EnvironmentName
-from jupyter_gpushare.pool import core, ledger
+from jupyter_gpushare.pool import core, ledger, manager
 from jupyter_gpushare.pool.answers import PoolAnswers
 from jupyter_gpushare.pool.clock import PoolClock
 from jupyter_gpushare.pool.configuration import Pool
 from jupyter_gpushare.pool.manager import PoolManager
 from jupyter_gpushare.pool.socket import PoolRefused
 from jupyter_gpushare.pool.state import Drained, Out
+from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.hosts import Group, Loan
 from jupyter_gpushare.protocol.calls import parse_call
@@ -184,18 +186,18 @@ def test_what_cannot_be_written_is_not_believed(
         raise LedgerFull("The disk is full.")
 
     async def scenario() -> None:
-        manager = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
-        await manager.start()
-        answers = PoolAnswers(manager)
-        before = manager.state
+        first = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+        await first.start()
+        answers = PoolAnswers(first)
+        before = first.state
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "append", full)
             with pytest.raises(PoolRefused, match="full") as caught:
                 await answers.answer(parse_call(line), "carol")
             assert caught.value.reason is Reason.UNAVAILABLE
-        assert manager.state == before
+        assert first.state == before
         assert (await answers.answer(parse_call(line), "carol"))["gpus"] == 3
-        await manager.close()
+        await first.close()
         again = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
         await again.start()
         assert again.state.quotas.resolve(ALICE)[0].gpus == 3
@@ -203,3 +205,29 @@ def test_what_cannot_be_written_is_not_believed(
         await again.close()
 
     asyncio.run(scenario())
+
+
+def test_a_running_pool_makes_its_ledger_shorter(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*people: str) -> None:
+        running = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+        await running.start()
+        for who in people:
+            name = EnvironmentName(who)
+            await running.submit(partial(cmd.Introduce, environment=name, groups=("x",)))
+        await running.close()
+
+    def records() -> int:
+        book = ledger.opened(path)
+        found = book.check().records
+        book.close()
+        return found
+
+    asyncio.run(run("ada", "bo"))
+    assert records() == 2
+    asyncio.run(run())
+    assert records() == 0
+    monkeypatch.setattr(manager, "_SHORTEN_AFTER", 2)
+    asyncio.run(run("cy", "dee", "eve"))
+    assert records() == 1

@@ -5,13 +5,7 @@ from __future__ import annotations
 from support.pool_world import CONFIG, World
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
-
-
-def test_first_request_gets_its_budget() -> None:
-    world = World("a", "b")
-    world.request("a", "ada")
-    world.settle()
-    assert world.nodes["a"].held["ada"] == 1
+from jupyter_gpushare.pool.words import commands as cmd
 
 
 def test_one_gpu_unused_elsewhere_moves() -> None:
@@ -64,59 +58,6 @@ def test_lost_host_is_named_with_the_time() -> None:
     world.request("b", "ada")
     world.settle()
     assert world.nodes["b"].held["ada"] == 0
-
-
-def test_what_was_lent_to_a_host_given_up_is_not_lent_there_again() -> None:
-    world = World("a", "b")
-    world.request("a", "ada")
-    world.settle()
-    world.release("a", "ada")
-    world.settle()
-    world.cut("a")
-    world.passes(CONFIG.validity * 1.02)
-    world.request("a", "ada")
-    world.settle()
-    world.request("b", "ada")
-    while not world.nodes["b"].held.get("ada"):
-        assert world.deliver_up("b") or world.deliver_down("b")
-    # The host comes back before the pool hears that its GPU is in use elsewhere by now.
-    world.heal("a")
-    while world.deliver_up("a") or world.deliver_down("a"):
-        pass
-    assert world.held("ada") == 1
-    world.settle()
-    assert world.nodes["a"].whys["ada"] == "Your 1 GPU in the pool is in use on host b."
-    world.release("b", "ada")
-    world.settle()
-    assert world.nodes["a"].held["ada"] == 1
-
-
-def test_what_ends_on_a_host_that_had_been_given_up_is_not_replaced_there() -> None:
-    world = World("a", "b")
-    world.request("a", "ada")
-    world.settle()
-    world.cut("a")
-    world.passes(CONFIG.validity * 1.02)
-    world.request("b", "ada")
-    world.settle()
-    assert world.held("ada") == 2  # the stated excess: it ran on a already
-    world.release("b", "ada")
-    world.settle()
-    # The host comes back and says what it holds. That ends while the message is under way.
-    world.heal("a")
-    world.release("a", "ada")
-    world.request("a", "ada")
-    world.request("b", "ada")
-    assert world.nodes["b"].held["ada"] == 1
-    assert world.deliver_up("a")
-    while world.deliver_down("a"):
-        pass
-    assert world.held("ada") == 1
-    world.settle()
-    assert world.nodes["a"].whys["ada"] == "Your 1 GPU in the pool is in use on host b."
-    world.release("b", "ada")
-    world.settle()
-    assert world.nodes["a"].held["ada"] == 1
 
 
 def test_larger_quota_serves_all_hosts() -> None:
@@ -191,8 +132,6 @@ def test_hours_are_divided_and_never_exceeded() -> None:
 
 
 def test_lowered_quota_leaves_what_runs() -> None:
-    from jupyter_gpushare.pool.words import commands as cmd
-
     world = World("a", quota=Quota(gpus=2))
     world.request("a", "ada", 2)
     world.settle()
@@ -205,3 +144,13 @@ def test_lowered_quota_leaves_what_runs() -> None:
     world.request("a", "ada")
     world.settle()
     assert world.nodes["a"].held["ada"] == 1
+
+
+def test_hosts_hear_of_what_else_changed_in_a_quota() -> None:
+    world = World("a")
+    world.request("a", "ada")
+    world.settle()
+    edit = cmd.SetQuota(world.time, EnvironmentName("ada"), Quota(gpus=1, weight=2.0), "root")
+    world.do(edit)
+    (lend,) = world.nodes["a"].down
+    assert [(one.gpus, one.quota.weight) for one in lend.budgets] == [(1, 2.0)]

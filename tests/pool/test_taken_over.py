@@ -19,14 +19,12 @@ from typing import Any
 
 import pytest
 from support.node import NodeClient, RemoteError, until
-from support.pool import hello
 from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.node.host.membership import Membership, ask
 from jupyter_gpushare.pool import joining
 from jupyter_gpushare.pool.decide import MOST_HERE
 from jupyter_gpushare.protocol.messages import Method
-from jupyter_gpushare.protocol.secured import client_context
 
 QUOTAS = {"default": {"gpus": 1}, "groups": {"rich": {"gpus": 8}}}
 GPU = {
@@ -215,31 +213,3 @@ def _told_of(evil: Evil, name: str) -> bool:
 def _gpus(client: NodeClient) -> set[str]:
     leases = client.call(Method.STATUS)["leases"]
     return {gpu["uuid"] for lease in leases if lease.get("mine", True) for gpu in lease["gpus"]}
-
-
-def test_its_certificate_opens_neither_another_host_nor_the_pool(
-    tmp_path: Path, pool: RunningPool, b: PoolHost
-) -> None:
-    with taken_over(tmp_path / "evil", pool) as evil:
-        _knock(evil, pool, b)
-
-
-def _knock(evil: Evil, pool: RunningPool, b: PoolHost) -> None:
-    trusted = (evil.folder / "ca.pem").read_text()
-    own = client_context(trusted, str(evil.folder / "host.pem"))
-
-    def dial(port: int) -> ssl.SSLSocket:
-        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
-        try:
-            return own.wrap_socket(plain)
-        except BaseException:
-            plain.close()
-            raise
-
-    with pytest.raises((OSError, RemoteError)):
-        hello(NodeClient(connected=dial(b.port), hello=False), viewer={"name": "root"})
-    for method in ("status", "quota.set", "pool.token", "pool.hosts"):
-        with dial(pool.join_port) as wire:
-            call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}
-            wire.sendall(json.dumps(call).encode() + b"\n")
-            assert b"there is no other call" in wire.recv(4096)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool.check import check
-from jupyter_gpushare.pool.core import State, evolve, next_deadline, step
+from jupyter_gpushare.pool.core import State, evolve, step
 from jupyter_gpushare.pool.draft import Decision
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words import effects as eff
@@ -323,15 +323,14 @@ class World:
         return True
 
     def passes(self, seconds: float) -> None:
-        """Time passes; the pool ticks when it is due."""
+        """Time passes, and the pool ticks."""
         while seconds > 0:
             part = min(seconds, 20.0)
             seconds -= part
             self.time += part * self.rate
             for node in self.nodes.values():
                 node.passes(part)
-            if self.time >= next_deadline(self.state, CONFIG):
-                self.do(cmd.Tick(self.time))
+            self.do(cmd.Tick(self.time))
 
     def settle(self) -> None:
         """Deliver until nothing is under way."""

@@ -47,7 +47,7 @@ class Start(Command):
 
 @dataclass(frozen=True, slots=True)
 class Tick(Command):
-    """Time passed: see :func:`..core.next_deadline`."""
+    """Time passed."""
 
 
 @dataclass(frozen=True, slots=True)
