@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -109,36 +109,22 @@ CASES = [
 
 
 @pytest.mark.parametrize(("module", "variable", "value"), CASES)
-class TestVariables:
-    @pytest.fixture(autouse=True)
-    def clean(self, monkeypatch: pytest.MonkeyPatch, variable: str) -> Callable[[str], None]:
-        for _, name, _ in CASES:
-            monkeypatch.setenv(name, "")
-            monkeypatch.delenv(name)
-        return lambda value: monkeypatch.setenv(variable, value)
-
-    def test_set_before_the_import(self, module: str, variable: str, value: str) -> None:
-        adapter = registry.find(module)
-        assert adapter is not None
-        adapter.before(grant(gpu(8 * GIB)))
-        adapter.after(ModuleType(module), grant(gpu(8 * GIB)))
-        assert os.environ[variable] == value
-
-    def test_taken_back(self, module: str, variable: str, value: str) -> None:
-        adapter = registry.find(module)
-        assert adapter is not None
-        adapter.before(grant(gpu(8 * GIB)))
-        adapter.before(grant(gpu(24 * GIB)))
-        assert variable not in os.environ
-
-    def test_the_users_own_stays(
-        self, module: str, variable: str, value: str, clean: Callable[[str], None]
-    ) -> None:
-        clean("17")
-        adapter = registry.find(module)
-        assert adapter is not None
-        adapter.before(grant(gpu(8 * GIB)))
-        adapter.before(None)
+def test_variables_are_set_and_taken_back_and_the_users_own_stay(
+    monkeypatch: pytest.MonkeyPatch, module: str, variable: str, value: str
+) -> None:
+    for _, name, _ in CASES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    adapter = registry.find(module)
+    assert adapter is not None
+    adapter.before(grant(gpu(8 * GIB)))
+    adapter.after(ModuleType(module), grant(gpu(8 * GIB)))
+    assert os.environ[variable] == value
+    adapter.before(grant(gpu(24 * GIB)))
+    assert variable not in os.environ
+    monkeypatch.setenv(variable, "17")
+    for granted in (grant(gpu(8 * GIB)), None):
+        adapter.before(granted)
         assert os.environ[variable] == "17"
 
 

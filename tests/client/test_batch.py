@@ -389,10 +389,36 @@ MAIN = "saved in MainThread\n"
             "kept\n",
             PREEMPTED,
         ),
+        # What another thread has said and done ends the program too: SIGTERM is not heeded then.
+        (
+            "gpushare.on_preempt(None)\n"
+            "def works():\n    gpushare.on_preempt(save)\n"
+            "    acquire._process._stopping.wanted(60)\n    gpushare.checkpoint()\n"
+            "from jupyter_gpushare.client import acquire\n"
+            "threading.Thread(target=works, name='worker').start()\nsignal.pause()",
+            "saved in worker\n",
+            -signal.SIGTERM,
+        ),
+        # A forked child says anew how it is stopped: what its parent was asked is not its own.
+        (
+            "gpushare.checkpoint(); asks()\n"
+            "if os.fork() == 0:\n    gpushare.on_preempt(save); gpushare.checkpoint()\n"
+            "    print('child', flush=True); asks(); gpushare.checkpoint(); os._exit(3)\n"
+            "os.wait(); gpushare.checkpoint()",
+            "child\n" + 2 * MAIN,
+            PREEMPTED,
+        ),
+        # Calls are gates as steps' ends are: else the signal's own moment would be one.
+        (
+            "step = gpushare.gated(lambda: os.write(1, b'step\\n'))\n"
+            "step(); step(); asks(); print('here', flush=True); step()",
+            "step\nstep\nhere\n" + MAIN,
+            PREEMPTED,
+        ),
     ],
     ids=[
         *("gate", "no-gate", "steps", "except", "taken-back", "child", "thread"),
-        *("half-loaded", "nothing-to-save"),
+        *("half-loaded", "nothing-to-save", "another-thread", "anew", "gated"),
     ],
 )
 def test_sigterm(body: str, out: str, code: int) -> None:
@@ -414,25 +440,6 @@ def program(body: str, **more: str) -> tuple[str, int]:
     return done.stdout, done.returncode
 
 
-def test_what_another_thread_has_said_and_done_ends_the_program_too() -> None:
-    """SIGTERM is not heeded then, and ends it as it always does."""
-    body = "gpushare.on_preempt(None)\n"
-    body += "def works():\n    gpushare.on_preempt(save)\n"
-    body += "    acquire._process._stopping.wanted(60)\n    gpushare.checkpoint()\n"
-    body += "from jupyter_gpushare.client import acquire\n"
-    body += "threading.Thread(target=works, name='worker').start()\nsignal.pause()"
-    assert program(body) == ("saved in worker\n", -signal.SIGTERM)
-
-
-def test_a_forked_child_says_anew_how_it_is_stopped() -> None:
-    """What its parent was asked is not its own."""
-    body = "gpushare.checkpoint(); asks()\n"
-    body += "if os.fork() == 0:\n    gpushare.on_preempt(save); gpushare.checkpoint()\n"
-    body += "    print('child', flush=True); asks(); gpushare.checkpoint(); os._exit(3)\n"
-    body += "os.wait(); gpushare.checkpoint()"
-    assert program(body) == ("child\n" + 2 * MAIN, PREEMPTED)
-
-
 FAST = (
     "import time\nfrom jupyter_gpushare.client.memory import stopping\n"
     "stopping.ONE_SIGNAL, stopping.ANOTHER_ASK, stopping.GRACE = 0.1, 0.5, {grace}\n"
@@ -441,27 +448,25 @@ FAST = (
 
 
 @pytest.mark.parametrize(
-    ("body", "out", "code"),
+    ("grace", "body", "out", "code"),
     [
-        ("asks()\ngpushare.checkpoint()", MAIN, PREEMPTED),
-        ("time.sleep(0.2)\nprint('on', flush=True)\nasks()", "on\n", -signal.SIGTERM),
+        (60, "asks()\ngpushare.checkpoint()", MAIN, PREEMPTED),  # one signal by two ways
+        # Somebody insists.
+        (60, "time.sleep(0.2)\nprint('on', flush=True)\nasks()", "on\n", -signal.SIGTERM),
+        (0.3, "time.sleep(60)", "", -signal.SIGTERM),  # it comes to no gate
+        # Saving takes longer than the grace.
+        (
+            0.3,
+            "@gpushare.on_preempt\ndef slow():\n    time.sleep(0.5)\n    save()\n"
+            "gpushare.checkpoint()",
+            MAIN,
+            PREEMPTED,
+        ),
     ],
-    ids=["one-signal-by-two-ways", "somebody-insists"],
+    ids=["two-ways", "insists", "no-gate", "slow"],
 )
-def test_the_second_sigterm(body: str, out: str, code: int) -> None:
-    assert program(FAST.format(grace=60) + body) == (out, code)
-
-
-def test_after_the_grace_sigterm_ends_a_program_that_comes_to_no_gate() -> None:
-    assert program(FAST.format(grace=0.3) + "time.sleep(60)") == ("", -signal.SIGTERM)
-
-
-def test_what_is_being_saved_then_is_saved() -> None:
-    # Saving takes longer than the grace.
-    slow = FAST.format(grace=0.3) + (
-        "@gpushare.on_preempt\ndef slow():\n    time.sleep(0.5)\n    save()\ngpushare.checkpoint()"
-    )
-    assert program(slow) == (MAIN, PREEMPTED)
+def test_the_second_sigterm_and_the_grace(grace: float, body: str, out: str, code: int) -> None:
+    assert program(FAST.format(grace=grace) + body) == (out, code)
 
 
 def test_a_handler_that_was_there_before_hears_who_insists() -> None:
@@ -478,10 +483,3 @@ def test_run_may_ask_again_later_and_ends_nothing() -> None:
     assert program(body, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == (MAIN, PREEMPTED)
     insists = FAST.format(grace=60) + "time.sleep(0.2); asks(); time.sleep(60)"
     assert program(insists, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == ("", -signal.SIGTERM)
-
-
-def test_gated_calls_are_gates_for_stops() -> None:
-    """As steps' ends: without them the signal's own moment would be one."""
-    body = "step = gpushare.gated(lambda: os.write(1, b'step\\n'))\n"
-    body += "step(); step(); asks(); print('here', flush=True); step()"
-    assert program(body) == ("step\nstep\nhere\n" + MAIN, PREEMPTED)

@@ -11,7 +11,6 @@ import gc
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,15 +19,12 @@ import pytest
 import torch
 from support.node import WITHIN
 from support.torch_cpu import CpuAllocator
-from torch.utils._python_dispatch import _disable_current_modes
 
-from jupyter_gpushare.client.adapters.parkers.base import ParkRefused
 from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
 from jupyter_gpushare.client.memory.gate import Turns
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
-from jupyter_gpushare.client.words.recalls import Give, Recall
 from jupyter_gpushare.protocol.messages import Method
 
 GIB = 2**30
@@ -200,51 +196,6 @@ def accumulated() -> list[Any]:
     return [curve, *seen_of(optimizer, net)]
 
 
-def scaled() -> list[Any]:
-    """A scaler reads gradients, steps the optimizer or not, and changes its own state."""
-    net = network()
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
-    curve = []
-    for number, batch in enumerate(batches()):
-        optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = net(batch).float().square().mean()
-        if number == 7:
-            loss = loss * float("inf")
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        curve.append((loss.item(), scaler.get_scale()))
-    return [str(curve), scaler.state_dict(), *seen_of(optimizer, net)]
-
-
-def graph_over_steps() -> list[Any]:
-    """A graph that lives across steps, of which each backward pass reads a part again."""
-    net, memory = network(), torch.nn.GRUCell(1, 8)
-    both = [*net.parameters(), *memory.parameters()]
-    optimizer = torch.optim.RMSprop(both, lr=0.001)
-    state, curve = torch.zeros(4, 8), []
-    anchor = memory(torch.ones(4, 1), state)
-    fixed = anchor.square().mean()  # of the first weights, for ever
-    with torch.autograd.graph.save_on_cpu():
-        late = net(torch.ones(4, 8)).exp().mean()
-    for batch in batches():
-        optimizer.zero_grad()
-        state = memory(net(batch), state.detach() if len(curve) % 4 == 0 else state)
-        loss = state.square().mean()
-        (pulled,) = torch.autograd.grad(fixed, anchor, retain_graph=True)
-        loss = loss + (anchor.detach() * pulled).sum()
-        loss.backward(retain_graph=True)
-        curve.append(loss.item())
-        if len(curve) % 4 == 0:
-            optimizer.step()
-    curve.append(late.item())
-    return [curve, *seen_of(optimizer, net)]
-
-
 def closures() -> list[Any]:
     """LBFGS calls the model as often as it likes inside its step."""
     net = network()
@@ -310,8 +261,6 @@ def with_workers(start: str, many: int) -> Callable[[], list[Any]]:
 PROGRAMS = (
     plain,
     accumulated,
-    scaled,
-    graph_over_steps,
     closures,
     checkpointed,
     evaluated,
@@ -344,75 +293,6 @@ def test_the_same_bits(program: Callable[[], list[Any]]) -> None:
                 result = run(program)
             pauses, seed = pauses + node.pauses, seed + 1
             assert same(undisturbed, result)
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def moved_about(seed: int, often: float) -> Iterator[Counter[str]]:
-    """At random steps' ends all tensors are moved to host memory, and back."""
-    allocator, done, chance = CpuAllocator(), Counter[str](), random.Random(seed)
-    meter = StepMeter(torch, allocator)
-    parker = TorchParker(torch, allocator, meter=meter, others=tuple)
-    turns = Turns(Told, lambda: GRANT, say=print)  # type: ignore[arg-type]
-    asked = Recall("L", Give.PROCESS, True, (), "", "served")
-
-    def give(_asked: Recall, is_step_end: bool) -> bool:
-        assert is_step_end
-        with _disable_current_modes():  # what is copied is not the program's
-            try:
-                parker.park()
-            except ParkRefused as refused:
-                done[str(refused)] += 1
-                return False
-            assert all(not one.nbytes() for one in allocator.counting.live())
-            parker.resume()
-        done["moves"] += 1
-        return False
-
-    def gate() -> None:
-        if chance.random() < often:
-            turns.asked_for_memory(asked)
-        turns.gate()
-
-    turns.give, turns.may_stop = give, meter.may_stop
-    meter.on_step, meter.gate = turns.report, gate
-    meter.install()
-    try:
-        with allocator.user():
-            yield done
-    finally:
-        meter.uninstall()
-
-
-class Told:
-    """A session that only hears."""
-
-    link = Link.UP
-    hello: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
-
-    def tell(self, method: Method, **_params: Any) -> Callable[[], Any]:
-        return lambda: None
-
-
-#: Those that step outside of a backward pass, in this process. Each takes many seconds: one that
-#: most programs are like, and one that calls its model within a step, stand for all in CI.
-RARER = (accumulated, scaled)
-STEPPING = (plain, *(pytest.param(one, marks=pytest.mark.long) for one in RARER), closures)
-
-
-@pytest.mark.filterwarnings("ignore:.*lr_scheduler.step:UserWarning")
-@pytest.mark.parametrize("program", STEPPING, ids=lambda one: one.__name__)
-def test_the_same_bits_with_its_tensors_moved(program: Callable[[], list[Any]]) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        undisturbed = run(program)
-        # Each move surveys all objects.
-        with moved_about(5, often=0.9 if program is accumulated else 0.35) as done:
-            result = run(program)
-        assert done["moves"] >= ENOUGH, done
-        assert same(undisturbed, result)
     finally:
         torch.set_num_threads(threads)
 

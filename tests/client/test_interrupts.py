@@ -13,6 +13,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +24,7 @@ from support.node import RunningNode, until
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.interrupts import deaf_to_interrupts
+from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
 
@@ -83,19 +85,6 @@ class Interrupt:
         return False
 
 
-class Quiet:
-    """A display that shows nothing."""
-
-    def update(self, notice: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def away(self, left: float) -> None:
-        """Nothing."""
-
-    def done(self, text: str | None = None) -> None:
-        """Nothing."""
-
-
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with RunningNode(tmp_path_factory.mktemp("node"), simulate="1x24GiB") as running:
@@ -104,7 +93,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 
 def make(node: RunningNode) -> tuple[Broker, dict[str, str]]:
     environ = {names.SOCKET: os.fspath(Path(node.socket))}
-    return Broker(environ, make_display=Quiet, say=lambda text: None), environ
+    return Broker(
+        environ, make_display=partial(TerminalDisplay, None), say=lambda text: None
+    ), environ
 
 
 def leases(node: RunningNode) -> list[str]:

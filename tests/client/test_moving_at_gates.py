@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,7 @@ from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import Ladder
 from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.checkpoint import Ability, Outcome, Result
 from jupyter_gpushare.protocol.errors import Reason
@@ -63,7 +65,9 @@ class Task:
     def __init__(self, node: ScriptedNode, driver: Driver) -> None:
         self.said: list[str] = []
         self.environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        self.broker = Broker(self.environ, make_display=_Silent, say=self.said.append)
+        self.broker = Broker(
+            self.environ, make_display=partial(TerminalDisplay, None), say=self.said.append
+        )
         self.broker._aside._ladder = Ladder(
             list,
             driver,  # type: ignore[arg-type]
@@ -76,17 +80,6 @@ class Task:
 
     def until_asked(self) -> None:
         until(lambda: self.broker.turns._asked is not None, "it is asked")
-
-
-class _Silent:
-    def update(self, notice: Mapping[str, Any]) -> None:
-        """Not of interest here."""
-
-    def away(self, left: float) -> None:
-        """Neither."""
-
-    def done(self, text: str | None = None) -> bool:
-        return False
 
 
 def asks(visitor: Visitor, why: str = "moved", may_stay: int = 0) -> None:

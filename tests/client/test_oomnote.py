@@ -11,8 +11,6 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.kernel import Kernel
 from support.node import RunningNode
 
@@ -22,7 +20,6 @@ from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.oomnote import Facts, GpuFacts, annotate, find, gather, words
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.settings import Settings
-from jupyter_gpushare.protocol.sizes import format_size
 
 GIB = 2**30
 
@@ -33,39 +30,6 @@ def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- the sentence ------------------------------------------------------------------------------
-
-SIZES = st.integers(1, 2**45)
-MAYBE = st.none() | SIZES
-GPUS = st.builds(
-    GpuFacts,
-    index=st.integers(0, 99),
-    allowed=SIZES,
-    capacity=SIZES,
-    used=MAYBE,
-    cache=MAYBE,
-    free=MAYBE,
-    own=st.lists(st.text("abcxyz._", min_size=1, max_size=9), max_size=3).map(tuple),
-    others=st.none() | st.integers(0, 5),
-)
-
-
-@given(st.builds(Facts, st.sampled_from(["PyTorch", "CuPy", "JAX"]), st.lists(GPUS).map(tuple)))
-def test_it_says_what_is_known_and_what_to_do(facts: Facts) -> None:
-    said = words(facts)
-    assert said.startswith("jupyter_gpushare: ")
-    if not facts.gpus:
-        assert "%gpushare request" in said
-        return
-    assert "What to do:" in said
-    assert "None" not in said.replace("NoneType", "") or any(
-        "None" in str(g.own) for g in facts.gpus
-    )
-    for gpu in facts.gpus:
-        assert format_size(min(gpu.allowed, gpu.capacity)) in said or gpu.allowed > gpu.capacity
-        assert f"GPU {gpu.index}" in said
-        assert gpu.used is None or format_size(gpu.used) in said
-        assert all(name in said for name in gpu.own)
-    assert ("--memory" in said) == any(gpu.allowed < gpu.capacity for gpu in facts.gpus)
 
 
 def test_a_shared_gpu() -> None:
@@ -159,7 +123,6 @@ def test_what_an_error_came_from_counts() -> None:
 
 # -- the facts ---------------------------------------------------------------------------------
 
-UUIDS = ("GPU-0", "GPU-1")
 GRANT = Grant(
     "ours",
     (

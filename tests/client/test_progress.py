@@ -10,14 +10,16 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
 import pytest
 from tqdm.std import tqdm
 
+from jupyter_gpushare import steps
+from jupyter_gpushare.client import acquire
 from jupyter_gpushare.client.adapters.trainers import are_followed
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.session.progress import (
     REPORT_EVERY,
     NamedLoop,
@@ -307,49 +309,31 @@ def test_lightnings_trainer() -> None:
     assert ask(LIGHTNING) == {"first": [2, 12], "done": 12}
 
 
-# -- `steps`, in a real process under a lease --------------------------------------------
+# -- `steps` ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def told() -> Callable[[str], list[Any]]:
-    """Runs a program with a broker that only writes down what it would tell."""
-
-    def run(body: str) -> list[Any]:
-        program = (
-            "import json\n"
-            "from jupyter_gpushare.client import acquire\n"
-            "from jupyter_gpushare.client.asking.broker import Broker\n"
-            "from jupyter_gpushare import steps\n"
-            "told = []\n"
-            "acquire._process._broker = broker = Broker({})\n"
-            "broker.progress._tell = lambda *what: told.append(what[:2])\n"
-            f"{body}\n"
-            "print(json.dumps(told))"
-        )
-        return list(ask(program))
-
-    return run
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a broker would tell that only writes it down."""
+    broker, told = Broker({}), list[Any]()
+    broker.progress._tell = lambda *what: told.append(what[:2])
+    monkeypatch.setattr(acquire._process, "_broker", broker)
+    return told
 
 
-@pytest.mark.parametrize(
-    ("loader", "expected"),
-    [
-        ("steps(range(7))", [[2, 7]]),
-        ("steps(iter(range(7)))", [[2, None]]),
-        ("steps(iter(range(7)), total=7)", [[2, 7]]),
-    ],
-    ids=["its length", "no length", "told"],
-)
-def test_steps_tells_how_many(
-    told: Callable[[str], list[Any]], loader: str, expected: list[Any]
-) -> None:
-    body = f"for _ in {loader}: pass\nassert broker.progress.done == 7"
-    assert told(body) == expected
+def test_steps_tells_how_many(told: list[Any]) -> None:
+    for loader in (steps(range(7)), steps(iter(range(7))), steps(iter(range(7)), total=7)):
+        acquire.broker().progress.begins()
+        for _ in loader:
+            pass
+        assert acquire.broker().progress.done == 7
+    assert told == [(2, 7), (2, None), (2, 7)]
 
 
-def test_a_loop_that_breaks_is_over(told: Callable[[str], list[Any]]) -> None:
-    body = (
-        "for number in steps(range(9)):\n    if number == 4: break\n"
-        "assert broker.progress.done == 4\nassert broker.progress._loops == []"
-    )
-    assert told(body) == [[2, 9]]
+def test_a_loop_that_breaks_is_over(told: list[Any]) -> None:
+    for number in steps(range(9)):
+        if number == 4:
+            break
+    assert acquire.broker().progress.done == 4
+    assert acquire.broker().progress._loops == []
+    assert told == [(2, 9)]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import pytest
 from support.node import until
@@ -19,23 +19,13 @@ from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import Preempted
 from jupyter_gpushare.client.memory.places import Place
 from jupyter_gpushare.client.memory.stopping import Stopping
+from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 ASK = {"lease": LEASE, "gpus": [], "message": ""}
 TURN = {**ASK, "give": "turn", "why": "quantum", "gate": True}
 STOP = {**ASK, "give": "stop", "why": "contended", "gate": False}
-
-
-class _Silent:
-    def update(self, notice: Mapping[str, Any]) -> None:
-        """Not of interest here."""
-
-    def away(self, left: float) -> None:
-        """Neither."""
-
-    def done(self, text: str | None = None) -> bool:
-        return False
 
 
 class Program:
@@ -45,7 +35,9 @@ class Program:
         self.saves = 0
         self.fails = 0
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        self.broker = Broker(environ, make_display=_Silent, say=lambda _text: None)
+        self.broker = Broker(
+            environ, make_display=partial(TerminalDisplay, None), say=lambda _text: None
+        )
         self.stopping = Stopping(say=lambda _text: None, environ=environ)
         self.broker.stops_by(self.stopping)
         self.stopping.by(self.save)
@@ -169,7 +161,9 @@ def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped() -> Non
                 "JUPYTER_GPUSHARE_SECRET": SECRET,
                 "JUPYTER_GPUSHARE_RUN": run,
             }
-            broker = Broker(environ, make_display=_Silent, say=lambda _text: None)
+            broker = Broker(
+                environ, make_display=partial(TerminalDisplay, None), say=lambda _text: None
+            )
             stopping = Stopping(say=lambda _text: None, environ=environ)
             broker.stops_by(stopping)
             stopping.by(list)

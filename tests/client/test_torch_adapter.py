@@ -105,13 +105,26 @@ def cuda(torch: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
         del torch.Tensor.pin_memory
 
 
-def test_the_limit_comes_with_cudas_start(torch: Any, cuda: Cuda) -> None:
-    TorchAdapter().after(torch, grant(8 * GIB, CAPACITY))
+ROOM = 768 * 2**20  # bytes of each limit that are left for CUDA itself
+
+
+@pytest.mark.parametrize(
+    ("memory", "limits"),
+    [
+        ((8 * GIB, CAPACITY), {0: 8 * GIB - ROOM}),  # the other GPU is whole
+        ((GIB,), {0: GIB / 2}),  # a small lease keeps half
+        ((CAPACITY,), {}),
+        (None, {}),
+    ],
+)
+def test_the_limit_comes_with_cudas_start(
+    torch: Any, cuda: Cuda, memory: tuple[int, ...] | None, limits: dict[int, float]
+) -> None:
+    TorchAdapter().after(torch, None if memory is None else grant(*memory))
     assert cuda.calls == []
     torch.cuda.init()
     assert cuda.calls[0][0] == "init"
-    room = 8 * GIB - 768 * 2**20
-    assert cuda.limits == {0: pytest.approx(room / CAPACITY)}  # the other GPU is whole
+    assert cuda.limits == pytest.approx({at: limit / CAPACITY for at, limit in limits.items()})
 
 
 def test_the_limit_comes_even_when_a_submodule_starts_cuda(torch: Any, cuda: Cuda) -> None:
@@ -120,30 +133,12 @@ def test_the_limit_comes_even_when_a_submodule_starts_cuda(torch: Any, cuda: Cud
     assert cuda.limits.keys() == {0}
 
 
-def test_a_small_lease_keeps_half(torch: Any, cuda: Cuda) -> None:
-    TorchAdapter().after(torch, grant(GIB))
-    torch.cuda.init()
-    assert cuda.limits == {0: pytest.approx(GIB / 2 / CAPACITY)}
-
-
-def test_a_whole_gpu_has_no_limit(torch: Any, cuda: Cuda) -> None:
-    TorchAdapter().after(torch, grant(CAPACITY))
-    torch.cuda.init()
-    assert [call[0] for call in cuda.calls] == ["init"]
-
-
-def test_no_grant_no_limit(torch: Any, cuda: Cuda) -> None:
-    TorchAdapter().after(torch, None)
-    torch.cuda.init()
-    assert cuda.limits == {}
-
-
 def test_a_changed_grant_counts_at_once(torch: Any, cuda: Cuda) -> None:
     adapter = TorchAdapter()
     adapter.after(torch, grant(8 * GIB))
     adapter.after(torch, grant(12 * GIB))
     torch.cuda.init()
-    assert cuda.limits[0] == pytest.approx((12 * GIB - 768 * 2**20) / CAPACITY)
+    assert cuda.limits[0] == pytest.approx((12 * GIB - ROOM) / CAPACITY)
     adapter.after(torch, grant(CAPACITY))
     assert cuda.limits[0] == 1.0
 
@@ -185,13 +180,13 @@ def test_a_lowered_limit_empties_the_cache_first(
     cuda.calls.clear()
     adapter.after(torch, grant(8 * GIB))
     assert [call[0] for call in cuda.calls] == ["empty", "limit"]
-    assert cuda.limits[0] == pytest.approx((8 * GIB - 768 * 2**20) / CAPACITY)
+    assert cuda.limits[0] == pytest.approx((8 * GIB - ROOM) / CAPACITY)
     cuda.calls.clear()
     adapter.after(torch, grant(6 * GIB))  # there is room: the cache is the user's
     adapter.after(torch, grant(20 * GIB))
     assert [call[0] for call in cuda.calls] == ["limit", "limit"]
     cuda.calls.clear()
-    stats.allocated, stats.cache = 4 * GIB, 6 * GIB - 768 * 2**20
+    stats.allocated, stats.cache = 4 * GIB, 6 * GIB - ROOM
     adapter.after(torch, grant(10 * GIB))  # with its cache it has just what it may
     assert [call[0] for call in cuda.calls] == ["limit"]
     assert said == []
@@ -207,7 +202,7 @@ def test_a_limit_below_what_is_there_is_said(
     torch.cuda.init()
     stats.allocated = 10 * GIB
     adapter.after(torch, grant(8 * GIB))
-    assert cuda.limits[0] == pytest.approx((8 * GIB - 768 * 2**20) / CAPACITY)
+    assert cuda.limits[0] == pytest.approx((8 * GIB - ROOM) / CAPACITY)
     (sentence,) = said
     assert "allows 8 GiB on GPU 0" in sentence
     assert "its tensors take 10 GiB. They stay" in sentence
