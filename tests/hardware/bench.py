@@ -19,8 +19,7 @@ from jupyter_gpushare.client.memory.driver import (
     DriverCheckpoint,
     Outcome,
     Result,
-    park_deadline,
-    resume_deadline,
+    deadline_for,
 )
 
 GIB = 2**30
@@ -99,18 +98,18 @@ class Bench:
 
     def end(self, target: Target, driver: DriverCheckpoint) -> None:
         """End a target that was restored. Parked first: killing a live one has hung hosts."""
-        driver.park(park_deadline(64 * GIB), 5.0)
+        driver.park(deadline_for(64 * GIB), 5.0)
         target.end()
 
 
 def park(driver: DriverCheckpoint, size: int) -> dict[str, Any]:
     """Its seconds by phase. Raises :class:`Wrong`."""
-    return _done("park", lambda: driver.park(park_deadline(size), 10.0))
+    return _done("park", lambda: driver.park(deadline_for(size), 10.0))
 
 
 def resume(driver: DriverCheckpoint, size: int) -> dict[str, Any]:
     """Its seconds by phase. Raises :class:`Wrong`."""
-    return _done("resume", lambda: driver.resume(None, resume_deadline(size)))
+    return _done("resume", lambda: driver.resume(None, deadline_for(size)))
 
 
 def _done(what: str, act: Callable[[], Outcome]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from hardware.idle import elastic_job, sweeps  # noqa: E402
 from hardware.product import notebooks, quota, shares, two_compute  # noqa: E402
 from hardware.targets import Target, Trouble, adamw_state, digest_of, tensors_of, train  # noqa: E402
 
-from jupyter_gpushare.client.memory.driver import helper_environ, resume_deadline  # noqa: E402
+from jupyter_gpushare.client.memory.driver import deadline_for, helper_environ  # noqa: E402
 from jupyter_gpushare.protocol.checkpoint import Result  # noqa: E402
 
 NOBODY = 65534
@@ -543,12 +543,12 @@ def out_of_memory(bench: Bench) -> None:
         other.call("start")
         free, _ = other.call("memory")
         other.call("allocate", free - bench.orders.unit)
-        first = checkpoints.resume(None, resume_deadline(wanted))
+        first = checkpoints.resume(None, deadline_for(wanted))
         bench.note("restore_without_room", told(first))
         if first.result is Result.DONE:
             raise Wrong("it was restored into a GPU that had no room")
         other.end()
-        second = checkpoints.resume(None, resume_deadline(wanted))
+        second = checkpoints.resume(None, deadline_for(wanted))
         bench.note("restore_with_room_again", told(second))
         if second.result is Result.DONE:
             bench.note("recovered", target.call("digest") == digest)

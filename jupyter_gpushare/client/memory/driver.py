@@ -4,10 +4,10 @@ How to call it, from a background thread (never from one that a cell waits for):
 
     driver = DriverCheckpoint()              # cheap; nothing is started yet
     ability = driver.probe()                 # usable or not and why, in words; a few seconds
-    outcome = driver.park(deadline_s=park_deadline(bytes), lock_timeout_s=5.0)
+    outcome = driver.park(deadline_s=deadline_for(bytes), lock_timeout_s=5.0)
     if outcome.result is Result.DONE:        # then believe NVML, not us, that the memory is gone
         ...
-    outcome = driver.resume(None, deadline_s=resume_deadline(bytes))   # room reserved before
+    outcome = driver.resume(None, deadline_s=deadline_for(bytes))   # room reserved before
 
 Every method is synchronous, returns within its deadline plus ``ANSWER_GRACE`` seconds and raises no
 error of its own. The `Outcome` says what happened; see :class:`Result` for what is certain after
@@ -60,8 +60,7 @@ __all__ = [
     "Outcome",
     "Result",
     "State",
-    "park_deadline",
-    "resume_deadline",
+    "deadline_for",
 ]
 
 #: Seconds after a deadline in which the helper's answer still comes: it brings the process back.
@@ -82,13 +81,8 @@ _NOT_FOR_HELPERS: Final = frozenset({"CUDA_VISIBLE_DEVICES", "JPY_API_TOKEN", na
 _MODULE: Final = "jupyter_gpushare.node.checkpoint"
 
 
-def park_deadline(memory: int) -> float:
-    """Seconds that a checkpoint of ``memory`` bytes may take."""
-    return _BASE_SECONDS + memory / _SLOWEST
-
-
-def resume_deadline(memory: int) -> float:
-    """Seconds that the restore of ``memory`` bytes may take."""
+def deadline_for(memory: int) -> float:
+    """Seconds that a checkpoint of ``memory`` bytes, or its restore, may take."""
     return _BASE_SECONDS + memory / _SLOWEST
 
 

@@ -37,7 +37,7 @@ class Frameworks:
         self._known: dict[str, tuple[registry.Adapter, ModuleType | None]] = {}
         self._batches: BatchGate | None = None
         #: Called at the end of each step, before its gate; may end the program.
-        self.step_ended: Callable[[], object] = _nothing
+        self.step_ended: Callable[[], object] = lambda: None
         # Looking up a limit and telling it must be one step; else an older limit may be told last.
         self._telling = threading.RLock()
         self._live: dict[str, bool] = {}
@@ -322,10 +322,6 @@ class Frameworks:
             for module, (adapter, loaded) in tuple(self._known.items())
             if loaded is not None
         ]
-
-
-def _nothing() -> None:
-    return
 
 
 def is_live(adapter: registry.Adapter) -> bool:

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...protocol.messages import Method
 from ...protocol.times import format_about, format_duration
@@ -28,6 +28,7 @@ from ..words.recalls import Recall
 from .places import Place
 
 if TYPE_CHECKING:
+    from ..adapters.parkers.steps import DeviceUse, MemoryUse
     from .locking import Locking
 
 #: Seconds between two reports, of growth and of other changes; and the least change in bytes.
@@ -47,28 +48,6 @@ UNREACHABLE: Final = 45.0
 _LOOK: Final = 0.25  # seconds
 #: Looks, a millisecond each, for the answer that tells a newcomer whether it must ask.
 _LOOKS: Final = 500
-
-
-class DeviceFigures(Protocol):
-    """One device's memory (bytes), as the step meter tells it."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def persistent(self) -> int: ...
-    @property
-    def temporary(self) -> int: ...
-    @property
-    def cache(self) -> int: ...
-
-
-class StepFigures(Protocol):
-    """A task's memory as of its last step."""
-
-    @property
-    def steps(self) -> int: ...
-    @property
-    def devices(self) -> Sequence[DeviceFigures]: ...
 
 
 class Gate(Enum):
@@ -112,26 +91,26 @@ class Turns:
         say: Callable[[str], None] = display.say,
         unreachable: float = UNREACHABLE,
     ) -> None:
-        self.drop: Callable[[], object] = _nothing
-        self.trim: Callable[[], object] = _nothing
-        self.look: Callable[[], StepFigures | None] = _unknown
-        self.fits: Callable[[], bool] = _always
-        self.hindrance: Callable[[], str | None] = _unknown
-        self.may_stop: Callable[[], bool] = _always
-        self.watch: Callable[[], None] = _nothing
-        self.cell_begins: Callable[[], None] = _nothing
+        self.drop: Callable[[], object] = lambda: None
+        self.trim: Callable[[], object] = lambda: None
+        self.look: Callable[[], MemoryUse | None] = lambda: None
+        self.fits: Callable[[], bool] = lambda: True
+        self.hindrance: Callable[[], str | None] = lambda: None
+        self.may_stop: Callable[[], bool] = lambda: True
+        self.watch: Callable[[], None] = lambda: None
+        self.cell_begins: Callable[[], None] = lambda: None
         #: Whether this process, which shares its parent's lease, takes turns for that; and whether
         #: it does so as no rank of several.
         self.leads = self.alone = False
         #: Whether it may do so alone, once it comes to a gate.
-        self.may_lead: Callable[[], bool] = _refuses
+        self.may_lead: Callable[[], bool] = lambda: False
         self._refused_in: object = None  # the greeting of the session in which another one led
         self._told_alone = False
-        self.give: Callable[[Recall, bool], bool] = _gives_nothing
-        self.is_to_stop: Callable[[Place, Callable[[], bool]], bool] = _never
+        self.give: Callable[[Recall, bool], bool] = lambda _asked, _is_step_end: False
+        self.is_to_stop: Callable[[Place, Callable[[], bool]], bool] = lambda _place, _fits: False
         #: The gate of a process that has none of its own, where the node manager allows it.
         self.locking: Locking | None = None
-        self.offer_lock: Callable[[], None] = _nothing
+        self.offer_lock: Callable[[], None] = lambda: None
         #: Bytes that this task may use on each GPU in its turn, when they change.
         self.limited: Callable[[Mapping[str, int]], None] | None = None
         self._session = session
@@ -205,9 +184,14 @@ class Turns:
         return self._session() is not None and self._grant() is not None
 
     @property
-    def _is_new(self) -> bool:
+    def _hello(self) -> object:
+        """The greeting of the present session; ``None``: there is none."""
         session = self._session()
-        hello = None if session is None else session.hello
+        return None if session is None else session.hello
+
+    @property
+    def _is_new(self) -> bool:
+        hello = self._hello
         return hello is not self._told_in and hello is not self._named_in
 
     # -- what the node manager says; on the session's thread ---------------------------
@@ -257,9 +241,7 @@ class Turns:
         self._takes_turns, self._gate = True, Gate.CLOSED
 
     def _hears(self, number: int, given: int = 0) -> None:
-        session = self._session()
-        hello = None if session is None else session.hello
-        self._heard = _Heard(hello, number, self._heard.times + given)
+        self._heard = _Heard(self._hello, number, self._heard.times + given)
 
     def _says(self, session: Session, heard: _Heard) -> dict[str, int]:
         """The number that an ask or an answer in this session names."""
@@ -278,7 +260,7 @@ class Turns:
 
     # -- at the end of each step; on the thread that computes --------------------------
 
-    def report(self, use: StepFigures) -> None:
+    def report(self, use: MemoryUse) -> None:
         """Report the parts of this task's memory to the node manager, if they changed.
 
         Growth is reported at once, and every change before the turn is given back: the node manager
@@ -403,8 +385,7 @@ class Turns:
 
     def _may_not_lead(self) -> None:
         """Another process takes turns for this lease, or none can: this one computes as always."""
-        session = self._session()
-        self._refused_in = None if session is None else session.hello
+        self._refused_in = self._hello
         self.leads = self.alone = False
         self._gate = Gate.OPEN
 
@@ -443,7 +424,7 @@ class Turns:
         began = time.monotonic()
         heard_at, asked_at, asked_in = began, 0.0, None
         times, said = self._heard.times, dict[str, int]()
-        answer: Callable[[], Any] = _unknown
+        answer: Callable[[], Any] | None = None
         try:
             while self._gate is Gate.CLOSED and self._asked is None:
                 session, grant = self._session(), self._grant()
@@ -487,8 +468,8 @@ class Turns:
                     continue
                 is_silent = now > heard_at
                 now = time.monotonic()
-                left = _left(answer(), now - asked_at)
-                self._shown.update(_names(grant), now - began, left, is_silent=is_silent)
+                left = told_seconds(answer()) - (now - asked_at) if answer is not None else 0.0
+                self._shown.update(_names(grant), now - began, max(0.0, left), is_silent=is_silent)
         except BaseException:
             self._leave(times)
             raise
@@ -574,43 +555,19 @@ class _Shown:
         display.publish(publisher, text, html, self._id, update=update, waits=waits)
 
 
-def _nothing() -> None:
-    return
-
-
-def _always() -> bool:
-    return True
-
-
-def _refuses() -> bool:
-    return False
-
-
-def _unknown() -> None:
-    return None
-
-
-def _never(_place: Place, _fits: Callable[[], bool]) -> bool:
-    return False
-
-
-def _gives_nothing(_asked: Recall, _is_step_end: bool) -> bool:
-    return False
-
-
-def _left(answer: object, since: float) -> float:
-    """Seconds that the node manager thinks are left, ``since`` seconds after it said so; or 0."""
+def told_seconds(answer: object) -> float:
+    """The seconds that an answer of the node manager names; 0: it names none."""
     told = answer.get("seconds") if isinstance(answer, Mapping) else None
     if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < 1e9:
         return 0.0
-    return max(0.0, told - since)
+    return float(told)
 
 
 def _names(grant: Grant) -> str:
     return " and ".join(f"GPU {gpu.number}" for gpu in grant.gpus)
 
 
-def _figures(devices: Sequence[DeviceFigures], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
+def _figures(devices: Sequence[DeviceUse], grant: Grant) -> Iterator[tuple[str, int, int, int]]:
     """By UUID."""
     for used in devices:
         _kind, _, number = used.device.partition(":")

@@ -61,21 +61,17 @@ class GivingBack:
         self._session = session
         self._connect = connect
         self._say = say
-        self._busy: bool | None = None
+        #: Whether a cell runs; ``None``: unknown. Changed by `set_busy` only.
+        self.busy: bool | None = None
         self._at_work: set[int] = set()  # threads that run a cell or other code
         # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
         self._between_cells = threading.Lock()
         self._told_ability: str | None = None  # of which lease
 
     @property
-    def busy(self) -> bool | None:
-        """Whether a cell runs; ``None``: unknown."""
-        return self._busy
-
-    @property
     def no_code_runs(self) -> bool:
         """Whether we know that none of the person's code runs."""
-        return self._busy is False and not self._at_work
+        return self.busy is False and not self._at_work
 
     def runs_here(self) -> bool:
         """Whether this thread runs the person's code, and is none that this code has started."""
@@ -86,7 +82,7 @@ class GivingBack:
     def set_busy(self, busy: bool) -> None:
         """A cell begins, or none runs any more. Waits for an instant."""
         with self._between_cells:
-            self._busy = busy
+            self.busy = busy
 
     def code_begins(self) -> None:
         """Code begins in this thread: its memory is not taken, whether or not it counts as busy."""

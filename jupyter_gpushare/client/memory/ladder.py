@@ -25,7 +25,7 @@ from ..adapters.parkers.base import ParkedDamaged, Parker, ParkingError
 from ..errors import GpuShareError
 from ..words.recalls import Need
 from .bystanders import Bystanders, look, tasks_object, threads_object
-from .driver import Ability, DriverCheckpoint, park_deadline, resume_deadline
+from .driver import Ability, DriverCheckpoint, deadline_for
 from .rungs import ANY, Bounds, CannotGive, Given, Movable, NotBroughtBack, ProcessLost, Rung
 
 #: Bytes to assume for a CUDA context that was not measured: more than any seen so far.
@@ -77,7 +77,7 @@ class Ladder:
         self._clock = clock
         self._moved: list[Parker] = []  # whose tensors are in host memory
         self._checkpointed = False
-        self._memory = 0  # bytes in host memory
+        self.memory = 0  # bytes in host memory now
         #: Bytes for which there was no room in host memory when it was tried last.
         self.lacking = 0
 
@@ -85,11 +85,6 @@ class Ladder:
     def holds(self) -> bool:
         """Whether memory must be brought back before CUDA is used again."""
         return self._checkpointed or bool(self._moved)
-
-    @property
-    def memory(self) -> int:
-        """Bytes that are in host memory now."""
-        return self._memory
 
     def ability(self, gpus: Sequence[str]) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one."""
@@ -151,7 +146,7 @@ class Ladder:
             elif (against := threads_object(present)) is not None:
                 why.append(against)
             elif self._move_tensors(needs, plan, why):
-                return Given(Rung.STORAGE, self._memory, seconds=self._clock() - began)
+                return Given(Rung.STORAGE, self.memory, seconds=self._clock() - began)
         given = self._checkpoint(needs, plan, why, bounds)
         if given is None:
             raise CannotGive(" ".join(why))
@@ -185,7 +180,7 @@ class Ladder:
                 finally:
                     if parker.is_parked:  # also a parking that broke off and could not be undone
                         self._moved.append(parker)
-                self._memory += parked.bytes
+                self.memory += parked.bytes
         except CannotGive:
             raise  # the driver's copy would be larger still
         except GpuShareError as error:
@@ -219,7 +214,7 @@ class Ladder:
         except ParkingError as error:
             self._say(f"{error} The next cell tries again.")
             return
-        self._memory = 0
+        self.memory = 0
 
     def _checkpoint(
         self, needs: Sequence[Need], plan: Callable[[int], None], why: list[str], bounds: Bounds
@@ -234,15 +229,15 @@ class Ladder:
         amount = sum(CONTEXT if need.used is None else need.used for need in needs)
         try:
             self._must_fit(amount)
-            plan(self._memory + amount)
+            plan(self.memory + amount)
         except GpuShareError as error:
             why.append(str(error))
             return None
-        outcome = self._driver.park(park_deadline(amount))
+        outcome = self._driver.park(deadline_for(amount))
         if outcome.result is Result.DONE:
             self._checkpointed = True
-            self._memory += amount
-            return Given(Rung.DRIVER, self._memory, self._movable(ability))
+            self.memory += amount
+            return Given(Rung.DRIVER, self.memory, self._movable(ability))
         why.append(outcome.message)
         if outcome.result is Result.STUCK:
             # In between: CUDA blocks until it is set going again, which the next cell tries.
@@ -265,7 +260,7 @@ class Ladder:
         """
         began = self._clock()
         if self._checkpointed:
-            self._settled(self._driver.resume(gpu_map or None, resume_deadline(self._memory)))
+            self._settled(self._driver.resume(gpu_map or None, deadline_for(self.memory)))
             self._checkpointed = False
         while self._moved:
             try:
@@ -275,7 +270,7 @@ class Ladder:
             except ParkingError as error:
                 raise NotBroughtBack(str(error)) from error
             self._moved.pop()
-        self._memory = 0
+        self.memory = 0
         return self._clock() - began
 
     def _settled(self, outcome: Outcome) -> None:

@@ -28,6 +28,7 @@ from ...protocol.messages import ErrorAnswer, Method, Notification
 from ..errors import GpuShareError
 from ..session.session import Greeting, Link, Session
 from ..words.grant import Grant
+from .gate import told_seconds
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -230,7 +231,7 @@ class Locking:
             call, line = greeting.protocol.call(Method.TURN_LOCK, lease=grant.lease)
             wire.settimeout(_ANSWER)
             wire.sendall(line)
-            seconds = _seconds(_answer(greeting, call))
+            seconds = told_seconds(_answer(greeting, call))
             if not seconds:
                 return None
             _, line = greeting.protocol.call(Method.TURN_LOCKED, lease=grant.lease)
@@ -239,7 +240,7 @@ class Locking:
 
 def _longest(session: Session) -> float:
     """Seconds for which this node manager has tasks locked at most; 0: not at all."""
-    return _seconds({"seconds": session.hello.get("turn_lock")})
+    return told_seconds({"seconds": session.hello.get("turn_lock")})
 
 
 def _answer(greeting: Greeting, call: object) -> Any:
@@ -251,10 +252,3 @@ def _answer(greeting: Greeting, call: object) -> Any:
             if isinstance(message, Notification) or message.id != call:
                 continue
             return {} if isinstance(message, ErrorAnswer) else message.result
-
-
-def _seconds(answer: object) -> float:
-    told = answer.get("seconds") if isinstance(answer, dict) else None
-    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < 1e9:
-        return 0.0
-    return float(told)

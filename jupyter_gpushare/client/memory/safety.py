@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from ...protocol.checkpoint import SeenGpu
@@ -24,73 +23,45 @@ _MPS_VARIABLES: Final = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERC
 _NCCL_THREADS: Final = ("NCCL ", "pt_nccl")
 
 
-class Hazard(Enum):
-    """A possible obstacle to a driver checkpoint."""
-
-    MIG = "mig"
-    NCCL = "nccl"
-    MPS = "mps"
-    GVISOR = "gvisor"
-    CHILDREN = "children"
-
-
-@dataclass(frozen=True, slots=True)
-class Child:
-    """A descendant that has a GPU's device file open."""
-
-    pid: int
-    name: str
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts. NCCL is loaded with every torch that has CUDA; it matters once it is used."""
+    """The facts. NCCL is loaded with every torch that has CUDA; it matters once it is used.
+
+    ``children``: descendants that have a GPU's device file open, by name and pid.
+    """
 
     mig: tuple[str, ...] = ()
     nccl_used: bool = False
     mps: str | None = None
     gvisor: bool = False
-    children: tuple[Child, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """One thing against it, as a sentence for a person."""
-
-    hazard: Hazard
-    text: str
+    children: tuple[str, ...] = ()
 
 
 def blocks(facts: Facts) -> str | None:
-    """The first reason not to try, or ``None``."""
-    return next((found.text for found in objections(facts)), None)
+    """The gravest reason not to try, as a sentence for a person, or ``None``."""
+    return next(objections(facts), None)
 
 
-def objections(facts: Facts) -> Iterator[Objection]:
-    """The reasons against a checkpoint, the gravest first."""
+def objections(facts: Facts) -> Iterator[str]:
+    """The reasons against a checkpoint, as sentences, the gravest first."""
     if facts.mig:
-        text = "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
-        yield Objection(Hazard.MIG, text)
+        yield "The GPU is a MIG device, and the driver cannot checkpoint processes on those."
     if facts.nccl_used:
-        text = (
+        yield (
             "NCCL runs in this process, and the driver's checkpoint calls hang then; end the"
             " process group (torch.distributed.destroy_process_group()) first."
         )
-        yield Objection(Hazard.NCCL, text)
     if facts.mps is not None:
-        text = f"This process uses MPS ({facts.mps}), which the driver cannot checkpoint."
-        yield Objection(Hazard.MPS, text)
+        yield f"This process uses MPS ({facts.mps}), which the driver cannot checkpoint."
     if facts.gvisor:
-        text = "This is a gVisor sandbox, in which the driver cannot lock a process."
-        yield Objection(Hazard.GVISOR, text)
+        yield "This is a gVisor sandbox, in which the driver cannot lock a process."
     if facts.children:
-        shown = ", ".join(f"{child.name} (pid {child.pid})" for child in facts.children[:3])
+        shown = ", ".join(facts.children[:3])
         more = f" and {len(facts.children) - 3} more" if len(facts.children) > 3 else ""
-        text = (
+        yield (
             f"Child processes have the GPU open: {shown}{more}. End them (data loader workers,"
             " process pools) first."
         )
-        yield Objection(Hazard.CHILDREN, text)
 
 
 # -- looking ---------------------------------------------------------------------------------
@@ -142,7 +113,7 @@ def _thread_names(proc: str, pid: int) -> Iterator[str]:
         yield _text(f"{proc}/{pid}/task/{thread}/comm").strip()
 
 
-def _children_on_gpus(proc: str, pid: int) -> Iterator[Child]:
+def _children_on_gpus(proc: str, pid: int) -> Iterator[str]:
     parents: dict[int, int] = {}
     for name in _listed(proc):
         if name.isdigit():
@@ -151,7 +122,7 @@ def _children_on_gpus(proc: str, pid: int) -> Iterator[Child]:
                 parents[int(name)] = int(fields[1])
     for other in parents:
         if _descends(other, pid, parents) and _has_gpu_open(proc, other):
-            yield Child(other, _text(f"{proc}/{other}/comm").strip() or "?")
+            yield f"{_text(f'{proc}/{other}/comm').strip() or '?'} (pid {other})"
 
 
 def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:

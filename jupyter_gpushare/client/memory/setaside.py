@@ -84,14 +84,11 @@ class SetAside:
 
     def against_lock(self) -> str | None:
         """Why the driver cannot lock this process now; ``None``: it can. Some seconds, at first."""
-        from . import safety
-
         if self._lockable is None:
             self._lockable = self._get_driver().probe()
         if not self._lockable.usable:
             return self._lockable.why
-        seen = self._lockable.gpus
-        why = safety.blocks(safety.gather(self._holding.gpus, seen, self._environ))
+        why = self._objection(self._holding.gpus, self._lockable.gpus)
         if why is None and self._frameworks.records_graphs():
             why = "It has CUDA graphs, and must not be locked while one is recorded."
         return why
@@ -140,6 +137,12 @@ class SetAside:
                 session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
         self._say(f"Restored {format_size(memory)} of GPU memory in {seconds:.1f} s.")
 
+    def _objection(self, gpus: Sequence[str], seen: Sequence[SeenGpu]) -> str | None:
+        """Why a checkpoint of this process is dangerous or impossible."""
+        from . import safety
+
+        return safety.blocks(safety.gather(gpus, seen, self._environ))
+
     def _get_driver(self) -> DriverCheckpoint:
         if self._driver is None:
             from .driver import DriverCheckpoint
@@ -150,18 +153,14 @@ class SetAside:
     def _get_ladder(self) -> Ladder:
         if self._ladder is None:
             from ...protocol import hostmemory
-            from . import safety
             from .ladder import Ladder
             from .oneatatime import one_at_a_time
-
-            def objection(gpus: Sequence[str], seen: Sequence[SeenGpu]) -> str | None:
-                return safety.blocks(safety.gather(gpus, seen, self._environ))
 
             self._ladder = Ladder(
                 self._frameworks.on_gpus,
                 self._get_driver(),
                 self._say,
-                objection,
+                self._objection,
                 room=lambda: hostmemory.room(hostmemory.look()),
                 alone=lambda: one_at_a_time(self._environ),
             )

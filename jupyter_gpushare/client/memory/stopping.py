@@ -61,9 +61,9 @@ class Stopping:
     def __init__(
         self, say: Callable[[str], None] = display.say, environ: Mapping[str, str] = os.environ
     ) -> None:
-        self.said: Callable[[], object] = _nothing
-        self.kept: Callable[[str], object] = _ignore
-        self.ended: Callable[[], object] = _nothing
+        self.said: Callable[[], object] = lambda: None
+        self.kept: Callable[[str], object] = lambda _why: None
+        self.ended: Callable[[], object] = lambda: None
         self._say = say
         self._environ = environ
         self._save: Callable[[], object] | None = None
@@ -304,11 +304,3 @@ def is_under_run(environ: Mapping[str, str]) -> bool:
     """Whether a `run` that lives has started this process, itself or through another one."""
     run = environ.get(names.RUN, "")
     return run.isdecimal() and os.path.exists(f"/proc/{run}")
-
-
-def _nothing() -> None:
-    return
-
-
-def _ignore(_why: str) -> None:
-    return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -56,9 +55,6 @@ class Tensors:
 
     def drop_cache(self) -> int:
         raise AssertionError("this is for gates")
-
-    def survey(self) -> Any:
-        raise AssertionError("the ladder asks for bytes")
 
     def bytes_to_park(self) -> int:
         return self.live

@@ -70,8 +70,7 @@ class Tenant:
         self.log = Log(Path(spec["log"]))
         os.environ.update(spec["environ"])
         # A checkpoint here takes milliseconds; who waits half a minute sees no deadline pass.
-        for name in ("park_deadline", "resume_deadline"):
-            stands_for(ladder, name, lambda memory: spec["deadline"])
+        stands_for(ladder, "deadline_for", lambda memory: spec["deadline"])
         if spec["plant"] is not None:
             IN_CLIENTS[spec["plant"]]()
         # Between two cells nothing of a person's runs; our own loop is no such thing.

@@ -17,7 +17,7 @@ from ...errors import GpuShareError
 
 if TYPE_CHECKING:
     from .steps import StepMeter
-    from .survey import Refusal, Survey
+    from .survey import Refusal
 
 
 class ParkingError(GpuShareError):
@@ -78,11 +78,8 @@ class Parker(Protocol):
         A program that goes on after it finds all that it had, gradients too.
         """
 
-    def survey(self) -> Survey:
-        """Look at everything on the GPU; changes nothing. Walks all objects (0.1 s and more)."""
-
     def bytes_to_park(self) -> int:
-        """Host bytes that `park` would need now; walks as `survey` does."""
+        """Host bytes that `park` would need now; walks all objects (0.1 s and more)."""
 
     def park(self) -> ParkedBytes:
         """Move the memory to the host (`storage`).
