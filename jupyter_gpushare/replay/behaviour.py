@@ -79,55 +79,21 @@ TOGETHER: Final = 0.914
 
 
 @dataclass(frozen=True, slots=True)
-class Behaviour:
-    """One policy. ``start_up`` is seconds of each cell's own start, where it is a new process.
-
-    ``reserve``: a request that names no memory reserves so many times what its task keeps on a
-    GPU; 0: the whole GPU. ``turns``: tasks take turns where several are on a GPU. Of those the
-    share ``gated`` can be stopped within a cell, and ``movable`` can be moved. ``resident`` scales
-    what a trace's sessions keep.
-
-    ``follows``: what a request reserves that names no memory where ``reserve`` is 0.
-    ``wrong``: what is known of every other session's memory is too small by this factor, and too
-    large by it of all others'. ``promising``: which cells have a deadline, and who is batch.
-    ``together``: :data:`TOGETHER`. ``quota`` is everybody's; ``None``: all GPUs, each as a whole.
-    """
-
-    name: PolicyName
-    asks: Asks
-    config: PolicyConfig
-    start_up: float = 0.0
-    cost: ParkingCost = FREE
-    reserve: float = 0.0
-    turns: TurnCost | None = None
-    gated: float = 1.0
-    movable: float = 1.0
-    resident: float = 1.0
-    follows: Reserve = Reserve.WHOLE
-    wrong: float = 1.0
-    promising: Promising = NO_DEADLINES
-    together: float = TOGETHER
-    quota: Quota | None = None
-
-    @property
-    def parks(self) -> bool:
-        return self.asks is Asks.AT_FIRST_CELL and self.config.idle_timeout > 0
-
-
-@dataclass(frozen=True, slots=True)
 class Options:
     """What the compared policies take as given. Seconds.
 
-    ``start_up`` is that of a batch task: a scheduler's pass, a process, imports, a CUDA context
-    and the data. Assumed: it depends on all of these. ``idle_timeout`` is when an idle kernel may
-    be asked for its GPUs.
-    ``reserve`` is what a resident reserves, as a multiple of its memory; without ``moves`` none is
-    moved while it computes. ``gated`` and ``movable`` are shares of the sessions, ``resident``
-    multiplies what they keep. ``follows`` is the product's ``reserve``, for sessions that may be
-    parked and take no turns. ``wrong`` is by how much estimates are wrong, in both directions.
+    ``start_up`` is that of each cell where it is a new process, as a batch task is: a scheduler's
+    pass, imports, a CUDA context and the data. Assumed: it depends on all of these.
+    ``idle_timeout`` is when an idle kernel may be asked for its GPUs. ``reserve``: a request that
+    names no memory reserves so many times what its task keeps on a GPU; 0: the whole GPU.
+    ``turns`` is what turns cost; without ``moves`` no task is moved while it computes. Of the
+    sessions the share ``gated`` can be stopped within a cell, and ``movable`` can be moved;
+    ``resident`` multiplies what they keep. ``follows`` is the product's ``reserve``, for sessions
+    that may be parked and take no turns. ``wrong``: what is known of every other
+    session's memory is too small by this factor, and too large by it of all others'.
     ``promising`` is who has a deadline, and whose sessions are batch. ``together`` is as
-    :data:`TOGETHER`, ``quota`` everybody's, ``max_tasks`` the node's ``max_tasks_per_gpu``;
-    ``None`` leaves the default.
+    :data:`TOGETHER`, ``quota`` everybody's (``None``: all GPUs, each as a whole), ``max_tasks``
+    the node's ``max_tasks_per_gpu``; ``None`` leaves the default.
     """
 
     start_up: float = 30.0
@@ -148,6 +114,27 @@ class Options:
     max_tasks: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behaviour(Options):
+    """One policy: what tasks ask for and when, and those of the options that mean something to it.
+
+    The others are as where nothing is parked, started anew or reserved. ``by_turns``: tasks take
+    turns where several are on a GPU.
+    """
+
+    name: PolicyName
+    asks: Asks
+    config: PolicyConfig
+    start_up: float = 0.0
+    cost: ParkingCost = FREE
+    reserve: float = 0.0
+    by_turns: bool = False
+
+    @property
+    def parks(self) -> bool:
+        return self.asks is Asks.AT_FIRST_CELL and self.config.idle_timeout > 0
+
+
 #: The node is asked for nothing that needs a clock but what the policy under test does.
 _BASE: Final = PolicyConfig(
     heartbeat_timeout=math.inf,
@@ -160,27 +147,28 @@ _BASE: Final = PolicyConfig(
 
 def behaviour(name: PolicyName, options: Options) -> Behaviour:
     """The policy of that name; :attr:`PolicyName.CLAIRVOYANT` is not one (see `ideal`)."""
-    found = _behaviour(name, options)
-    return replace(found, together=options.together, quota=options.quota)
-
-
-def _behaviour(name: PolicyName, options: Options) -> Behaviour:
     base = _BASE
     if options.max_tasks is not None:
         base = replace(base, max_tasks_per_gpu=options.max_tasks)
     parking = replace(base, idle_timeout=options.idle_timeout, park_when=options.park_when)
+    found = Behaviour(
+        name=name,
+        asks=Asks.AT_FIRST_CELL,
+        config=base,
+        together=options.together,
+        quota=options.quota,
+    )
     match name:
-        case PolicyName.SESSION:
-            return Behaviour(name, Asks.AT_START, base)
-        case PolicyName.BATCH:
-            return Behaviour(name, Asks.EACH_CELL, base, start_up=options.start_up)
         case PolicyName.HELD:
-            return Behaviour(name, Asks.AT_FIRST_CELL, base)
+            return found
+        case PolicyName.SESSION:
+            return replace(found, asks=Asks.AT_START)
+        case PolicyName.BATCH:
+            return replace(found, asks=Asks.EACH_CELL, start_up=options.start_up)
         case PolicyName.PARK:
-            return Behaviour(
-                name,
-                Asks.AT_FIRST_CELL,
-                parking,
+            return replace(
+                found,
+                config=parking,
                 cost=options.cost,
                 follows=options.follows,
                 wrong=options.wrong,
@@ -198,12 +186,12 @@ def _behaviour(name: PolicyName, options: Options) -> Behaviour:
                 turn_bound=math.inf,
                 moving=Moving(per_gib) if options.moves and not first else None,
             )
-            return Behaviour(
-                name,
-                Asks.AT_FIRST_CELL,
-                config,
+            return replace(
+                found,
+                config=config,
                 cost=options.cost,
                 reserve=options.reserve,
+                by_turns=True,
                 turns=options.turns,
                 gated=0.0 if first else options.gated,
                 movable=options.movable,

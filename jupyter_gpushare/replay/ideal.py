@@ -63,9 +63,7 @@ class Ideal:
 
     def add(self, session: Session) -> None:
         """A session begins."""
-        self.tally.sessions += 1
-        for begin, end in session.alone():
-            self.tally.asked += session.gpus * self.window.overlap(begin, end)
+        self.tally.begin(session, self.window)
         run = _Run(session, session.gaps(), Due(self.window, session.alone()))
         self._open[id(run)] = run
         self._at(session.start + next(run.gaps), run)

@@ -133,15 +133,6 @@ def _one_of(number: int, share: float) -> bool:
     return number * 0.6180339887498949 % 1.0 < share
 
 
-@dataclass(slots=True)
-class Grant:
-    """A lease that was granted, for whoever wants to see the order."""
-
-    at: float
-    session: str
-    gpus: tuple[int, ...]
-
-
 @dataclass
 class VirtualNode:
     """The GPUs of one host, its node manager's policy, and the sessions on it."""
@@ -150,11 +141,8 @@ class VirtualNode:
     behaviour: Behaviour
     window: Window
     memory: Bytes = GPU_MEMORY
-    on_grant: Callable[[Grant], None] | None = None
     #: Told the time and the session's name whenever a cell begins to compute, or goes on.
     on_compute: Callable[[float, str], None] | None = None
-    #: Send every tick that the policy asks for, also those that can change nothing.
-    every_tick: bool = False
     state: State = field(default_factory=State)
     tally: Tally = field(default_factory=Tally)
     at: float = 0.0
@@ -196,9 +184,7 @@ class VirtualNode:
 
     def add(self, session: Session) -> None:
         """A session begins; run until its start before."""
-        self.tally.sessions += 1
-        for begin, end in session.alone():
-            self.tally.asked += session.gpus * self.window.overlap(begin, end)
+        self.tally.begin(session, self.window)
         self._processes += 1
         due = Due(self.window, session.alone())
         run = _Run(session, session.gaps(), due, self._processes, self._process())
@@ -315,7 +301,7 @@ class VirtualNode:
         """
         state, config = self.state, self.behaviour.config
         always = config.park_when is ParkWhen.ALWAYS and state.idle
-        if self.every_tick or always or state.turns:
+        if always or state.turns:
             return max(self.at, core.next_deadline(state, config))
         if not state.queue.waiting:
             return math.inf
@@ -359,10 +345,7 @@ class VirtualNode:
             self._claims[index] += 1
             if self._claims[index] == 1:
                 self._bound.add(1, self.at)
-        if self.on_grant is not None:
-            where = tuple(self._index[part.gpu] for part in event.gpus)
-            self.on_grant(Grant(self.at, run.session.name, where))
-        if self.behaviour.turns is not None and event.lease not in self.state.takers:
+        if self.behaviour.by_turns and event.lease not in self.state.takers:
             if not _one_of(run.number, self.behaviour.movable):
                 self._after(0.0, self._submit, self._of(run, cmd.ReportAbility, Rung.NONE))
             self._after(0.0, self._submit, self._of(run, cmd.ReportMemory, (), 0, True))
@@ -515,7 +498,7 @@ class VirtualNode:
         self._compute(run, on=True)
         if run.is_promised:
             self._after(self._tells(run), self._progress, (run, run.turn))
-        if self.behaviour.turns is not None and self._is_asked(run):  # while it started
+        if self.behaviour.by_turns and self._is_asked(run):  # while it started
             self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
 
     def _keep_in_memory(self, run: _Run, size: int) -> None:
@@ -713,7 +696,7 @@ class VirtualNode:
 
     def _turn_moved(self, run: _Run | None) -> None:
         """It was given a turn, or needs none any more, or needs one from now on."""
-        if run is None or run.lease is None or self.behaviour.turns is None:
+        if run is None or run.lease is None or not self.behaviour.by_turns:
             return
         if run.phase is _Phase.PAUSED and self._has_turn(run):
             run.phase = _Phase.STARTING
@@ -762,7 +745,7 @@ class VirtualNode:
             return
         if run.phase is _Phase.HOLDING and run.cell < 0:
             self._move_out(run)
-        elif self.behaviour.turns is not None and run.phase is _Phase.COMPUTING:
+        elif self.behaviour.by_turns and run.phase is _Phase.COMPUTING:
             self._after(self.behaviour.turns.step, self._gate, (run, run.turn))
         elif run.phase is _Phase.PAUSED and self._leaves(run):
             self._move_out(run)

@@ -34,14 +34,14 @@ class Quantiles:
     def count(self) -> int:
         return self.zeros + self.infinite + self.bins.total()
 
-    def add(self, value: float, times: int = 1) -> None:
+    def add(self, value: float) -> None:
         if value <= NOTHING:
-            self.zeros += times
+            self.zeros += 1
         elif value == math.inf:
-            self.infinite += times
+            self.infinite += 1
         else:
-            self.bins[math.ceil(math.log(value) / _LOG)] += times
-            self.total += value * times
+            self.bins[math.ceil(math.log(value) / _LOG)] += 1
+            self.total += value
 
     def merge(self, other: Quantiles) -> None:
         self.zeros += other.zeros

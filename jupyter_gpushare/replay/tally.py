@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 from .quantiles import Quantiles
+from .trace import Session
 
 #: Seconds within which a cell must run to count as not delayed.
 PROMPT = 5.0
@@ -78,6 +79,12 @@ class Tally:
     batch: float = 0.0
     sessions: int = 0
     commands: int = 0
+
+    def begin(self, session: Session, window: Window) -> None:
+        """A session begins."""
+        self.sessions += 1
+        for begin, end in session.alone():
+            self.asked += session.gpus * window.overlap(begin, end)
 
     def add_cell(self, first: float, delay: float) -> None:
         """A cell that counts."""

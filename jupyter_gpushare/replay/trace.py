@@ -128,8 +128,8 @@ def read_trace(file: BinaryIO, gpu_memory: int = LARGEST) -> Iterator[Session]:
         own = fields[:7]
         if current is None or fields[0] != current.own[0]:
             if current is not None:
-                yield current.session()
-            current = _Open.read(own, number, before, gpu_memory)
+                yield current.session
+            current = _Open(own, number, before, gpu_memory)
             first = named.setdefault(fields[0], number)
             if first != number:
                 raise TraceError(
@@ -138,7 +138,7 @@ def read_trace(file: BinaryIO, gpu_memory: int = LARGEST) -> Iterator[Session]:
                     number,
                     "session",
                 )
-            before = current.start
+            before = current.session.start
         elif own != current.own:
             column = next(c for c, a, b in zip(COLUMNS, own, current.own, strict=False) if a != b)
             raise TraceError(
@@ -148,7 +148,7 @@ def read_trace(file: BinaryIO, gpu_memory: int = LARGEST) -> Iterator[Session]:
             )
         current.cell(fields[7], fields[8], number)
     if current is not None:
-        yield current.session()
+        yield current.session
 
 
 def _rows(file: BinaryIO) -> Iterator[tuple[int, _Fields]]:
@@ -183,49 +183,40 @@ def _quoted(text: str, number: int) -> _Fields:
 class _Open:
     """A session whose lines are being read."""
 
-    def __init__(self, own: _Fields, line: int) -> None:
+    def __init__(self, own: _Fields, line: int, before: float, gpu_memory: int) -> None:
         self.own = own
         self.line = line
-        self.gpus = 0
-        self.memory: int | None = None
-        self.resident = 0
-        self.start = 0.0
-        self.end = 0.0
-        self.submits = array("d")
-        self.seconds = array("d")
         self._is_empty = False
-
-    @classmethod
-    def read(cls, own: _Fields, line: int, before: float, gpu_memory: int) -> _Open:
-        new = cls(own, line)
         for column, value in zip(COLUMNS[:2], own[:2], strict=True):
             if not value or len(value) > LONGEST_NAME or not value.isprintable():
                 raise TraceError(
                     f"a name must have 1 to {LONGEST_NAME} printable characters", line, column
                 )
-        new.gpus = _whole(own[2], line, "gpus", 1, MOST_GPUS)
-        new.memory = _whole(own[3], line, "memory", 1, LARGEST) if own[3] else None
-        new.resident = _whole(own[4], line, "resident", 0, LARGEST) if own[4] else new.memory or 0
-        if new.resident > gpu_memory:
+        gpus = _whole(own[2], line, "gpus", 1, MOST_GPUS)
+        memory = _whole(own[3], line, "memory", 1, LARGEST) if own[3] else None
+        resident = _whole(own[4], line, "resident", 0, LARGEST) if own[4] else memory or 0
+        if resident > gpu_memory:
             raise TraceError(
-                f"{size(new.resident)} on each GPU, and a GPU has {size(gpu_memory)}",
+                f"{size(resident)} on each GPU, and a GPU has {size(gpu_memory)}",
                 line,
                 "resident" if own[4] else "memory",
             )
-        new.start = _time(own[5], line, "start")
-        if new.start < before:
+        start = _time(own[5], line, "start")
+        if start < before:
             raise TraceError(
-                f"sessions must come in the order of their start: {new.start:g} after {before:g}",
+                f"sessions must come in the order of their start: {start:g} after {before:g}",
                 line,
                 "start",
             )
-        new.end = _time(own[6], line, "end")
-        if new.end < new.start:
+        end = _time(own[6], line, "end")
+        if end < start:
             raise TraceError("the session ends before it starts", line, "end")
-        return new
+        cells = array("d"), array("d")
+        self.session = Session(own[0], own[1], gpus, memory, resident, start, end, *cells)
 
     def cell(self, submit: str, seconds: str, line: int) -> None:
-        if self._is_empty or (not submit and not seconds and self.submits):
+        one = self.session
+        if self._is_empty or (not submit and not seconds and one.submits):
             raise TraceError(
                 "a line without a cell must be the only one of its session", line, "submit"
             )
@@ -233,30 +224,17 @@ class _Open:
             self._is_empty = True
             return
         at = _time(submit, line, "submit")
-        if not self.start <= at <= self.end:
+        if not one.start <= at <= one.end:
             raise TraceError("the cell is not within its session", line, "submit")
-        if self.submits and at < self.submits[-1]:
+        if one.submits and at < one.submits[-1]:
             raise TraceError("cells must come in the order of their submit", line, "submit")
-        if len(self.submits) >= MOST_CELLS:
+        if len(one.submits) >= MOST_CELLS:
             raise TraceError(f"a session may have {MOST_CELLS} cells at most", line, "submit")
         length = _time(seconds, line, "seconds")
         if length <= 0:
             raise TraceError("a cell must compute for more than 0 seconds", line, "seconds")
-        self.submits.append(at)
-        self.seconds.append(length)
-
-    def session(self) -> Session:
-        return Session(
-            self.own[0],
-            self.own[1],
-            self.gpus,
-            self.memory,
-            self.resident,
-            self.start,
-            self.end,
-            self.submits,
-            self.seconds,
-        )
+        one.submits.append(at)
+        one.seconds.append(length)
 
 
 def _time(text: str, line: int, column: str) -> float:

@@ -12,22 +12,20 @@ import heapq
 import itertools
 import json
 import sqlite3
-from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.node import NodeClient, Puppet, RunningNode, until
+from support.replayed import GIB, Checked, session
 
 from jupyter_gpushare.policy.words.model import Bytes
 from jupyter_gpushare.protocol.messages import CallId, Method, Notice
 from jupyter_gpushare.replay.behaviour import FREE, Options, PolicyName, behaviour
-from jupyter_gpushare.replay.node import Grant, VirtualNode
 from jupyter_gpushare.replay.tally import Window
 from jupyter_gpushare.replay.trace import Session
 
-GIB = 2**30
 MEMORY = 24 * GIB
 CONFIG = (
     "c.NodeManagerApp.debug_checks = True\nc.NodeManagerApp.measure_interval = 0.1\n"
@@ -37,25 +35,11 @@ CONFIG = (
 Granted = tuple[str, tuple[int, ...]]
 
 
-def session(
-    name: str, start: float, end: float, *cells: tuple[float, float], gpus: int = 1, **more: Any
-) -> Session:
-    submits = array("d", [submit for submit, _seconds in cells])
-    seconds = array("d", [seconds for _submit, seconds in cells])
-    memory = more.get("memory")
-    return Session(name, name, gpus, memory, 0, start, end, submits, seconds)
-
-
 def simulated(name: PolicyName, sessions: Sequence[Session], gpus: int) -> list[Granted]:
-    found: list[Grant] = []
     options = Options(idle_timeout=0.5, cost=FREE)
-    window = Window(0.0, 1e5)
-    node = VirtualNode(gpus, behaviour(name, options), window, Bytes(MEMORY), on_grant=found.append)
-    for one in sessions:
-        node.run_until(one.start)
-        node.add(one)
-    node.finish()
-    return [(grant.session, grant.gpus) for grant in found]
+    node = Checked(gpus, behaviour(name, options), Window(0.0, 1e5), Bytes(MEMORY))
+    node.play(sessions)
+    return [(grant.session, grant.gpus) for grant in node.grants]
 
 
 class Body:

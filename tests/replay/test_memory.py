@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from support.replayed import GIB, Checked, session
 
-from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Reserve
 from jupyter_gpushare.replay import node as simulator
 from jupyter_gpushare.replay.behaviour import FREE, Options, PolicyName, behaviour
@@ -19,25 +17,13 @@ from jupyter_gpushare.replay.node import VirtualNode
 from jupyter_gpushare.replay.tally import Tally, Window
 from jupyter_gpushare.replay.trace import Session
 
-GIB = 2**30
 HOUR = Window(0.0, 3600.0)
-
-
-class Checked(VirtualNode):
-    """A node whose policy's promises are checked after each command."""
-
-    def _submit(self, command: cmd.Command) -> core.Decision:
-        decision = super()._submit(command)
-        core.check(self.state)
-        return decision
 
 
 def person(
     name: str, *cells: tuple[float, float], resident: int, memory: int | None = None
 ) -> Session:
-    submits = array("d", [submit for submit, _seconds in cells])
-    seconds = array("d", [seconds for _submit, seconds in cells])
-    return Session(name, name, 1, memory, resident, submits[0], 3000.0, submits, seconds)
+    return session(name, cells[0][0], 3000.0, *cells, resident=resident, memory=memory)
 
 
 def play(
@@ -48,11 +34,7 @@ def play(
     **options: object,
 ) -> Tally:
     found = Options(**{"idle_timeout": 60.0, "cost": FREE, **options})  # type: ignore[arg-type]
-    node = Checked(gpus, behaviour(name, found), window)
-    for one in sessions:
-        node.run_until(one.start)
-        node.add(one)
-    return node.finish()
+    return Checked(gpus, behaviour(name, found), window).play(sessions)
 
 
 @pytest.fixture

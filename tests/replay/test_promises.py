@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from support.replayed import Checked, session
 
 from jupyter_gpushare.replay.behaviour import Options, PolicyName, behaviour
 from jupyter_gpushare.replay.generate import DAY, Runs
-from jupyter_gpushare.replay.node import VirtualNode
 from jupyter_gpushare.replay.promising import SLACK, Promising
 from jupyter_gpushare.replay.run import Cluster, Crew, Source, Variant
 from jupyter_gpushare.replay.tally import Tally, Window
@@ -20,22 +19,18 @@ ALL = Options(promising=Promising(part=1.0), moves=False)
 
 
 def one(name: str, at: float, seconds: float, end: float | None = None) -> Session:
-    cell = array("d", [at]), array("d", [seconds])
-    return Session(name, name, 1, None, 2**30, at, end or at + seconds, *cell)
+    return session(name, at, end or at + seconds, (at, seconds))
 
 
 def play(name: PolicyName, sessions: Sequence[Session], options: Options = ALL) -> Tally:
-    node = VirtualNode(1, behaviour(name, options), Window(0.0, 10_000.0))
-    for each in sorted(sessions, key=lambda one: one.start):
-        node.run_until(each.start)
-        node.add(each)
-    return node.finish()
+    node = Checked(1, behaviour(name, options), Window(0.0, 10_000.0))
+    return node.play(sorted(sessions, key=lambda one: one.start))
 
 
-def slack(session: Session) -> float:
-    deadline = ALL.promising.deadline(session, 0)
+def slack(mine: Session) -> float:
+    deadline = ALL.promising.deadline(mine, 0)
     assert deadline is not None
-    return deadline / session.seconds[0]
+    return deadline / mine.seconds[0]
 
 
 def with_slack(least: float, most: float, seconds: float) -> Session:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.replayed import GIB, Checked, Grant, session
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import ParkWhen
 from jupyter_gpushare.replay.behaviour import (
     FREE,
@@ -23,7 +22,7 @@ from jupyter_gpushare.replay.behaviour import (
     behaviour,
 )
 from jupyter_gpushare.replay.generate import DAY, Population
-from jupyter_gpushare.replay.node import Grant, VirtualNode
+from jupyter_gpushare.replay.node import VirtualNode
 from jupyter_gpushare.replay.run import (
     Cluster,
     Crew,
@@ -40,38 +39,14 @@ from jupyter_gpushare.replay.run import (
 from jupyter_gpushare.replay.tally import Tally, Window
 from jupyter_gpushare.replay.trace import Session, write_trace
 
-GIB = 2**30
 HOUR = Window(0.0, 1000.0)
 FAR = Window(0.0, 5000.0)
 QUICK = Options(start_up=0.0, idle_timeout=1.0, cost=FREE)
 REAL = [name for name in PolicyName if name is not PolicyName.CLAIRVOYANT]
 
 
-def session(
-    name: str,
-    start: float,
-    end: float,
-    *cells: tuple[float, float],
-    gpus: int = 1,
-    memory: int | None = None,
-    resident: int = GIB,
-) -> Session:
-    submits = array("d", [submit for submit, _seconds in cells])
-    seconds = array("d", [seconds for _submit, seconds in cells])
-    return Session(name, name, gpus, memory, resident, start, end, submits, seconds)
-
-
 ALICE = session("alice", 0, 300, (0, 100), (200, 50))
 BOB = session("bob", 10, 100, (20, 30))
-
-
-class Checked(VirtualNode):
-    """A node whose policy's promises are checked after each command."""
-
-    def _submit(self, command: cmd.Command) -> core.Decision:
-        decision = super()._submit(command)
-        core.check(self.state)
-        return decision
 
 
 def play(
@@ -83,16 +58,8 @@ def play(
     *,
     every_tick: bool = False,
 ) -> tuple[Tally, list[Grant]]:
-    grants: list[Grant] = []
-    node = Checked(
-        gpus, behaviour(name, options), window, on_grant=grants.append, every_tick=every_tick
-    )
-    for one in sessions:
-        node.run_until(one.start)
-        node.add(one)
-    tally = node.finish()
-    core.check(node.state)
-    return tally, grants
+    node = Checked(gpus, behaviour(name, options), window, every_tick=every_tick)
+    return node.play(sessions), node.grants
 
 
 def delays(tally: Tally) -> tuple[float | None, float | None]:
