@@ -26,7 +26,7 @@ def replay(hosts: int, cards: int, models: int, every: float, stops: float, seed
     chance = random.Random(seed)
     lasts = [chance.uniform(5 * HOUR, 10 * HOUR) for _ in range(models)]
     names = {f"h{h}": [Card(f"h{h}", f"g{c}") for c in range(cards)] for h in range(hosts)}
-    state, now, rounds, lost = core.begin(models, seed=seed), 0.0, 0, 0.0
+    state, now, rounds, lost = core.begin([(Phase.QUEUED, 0)] * models, seed=seed), 0.0, 0, 0.0
     ends: list[tuple[float, int, int, End]] = []
     busy: set[Card] = set()
     began = time.perf_counter()

@@ -154,16 +154,10 @@ class State:
 
 
 def begin(
-    count: int,
-    *,
-    gpus: int = 1,
-    pick: Pick = Pick.RANDOM,
-    seed: int = 0,
-    ended: Iterable[tuple[int, Phase]] = (),
+    known: Iterable[tuple[Phase, int]], *, gpus: int = 1, pick: Pick = Pick.RANDOM, seed: int = 0
 ) -> State:
-    """A sweep over ``count`` models, of which some have ``ended`` before."""
-    phases = dict(ended)
-    models = tuple(Model(number, phases.get(number, Phase.QUEUED)) for number in range(count))
+    """A sweep over models, of which some may have ended before: phase and attempts of each."""
+    models = tuple(Model(number, *one) for number, one in enumerate(known))
     queue = tuple(model.number for model in models if model.phase is Phase.QUEUED)
     return State(models, queue, gpus=gpus, pick=pick, seed=seed)
 

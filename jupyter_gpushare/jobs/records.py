@@ -207,12 +207,6 @@ class Records(Stored):
         with contextlib.closing(_opened(self.path)) as db:
             yield db
 
-    def phases(self) -> list[tuple[int, Phase, int]]:
-        """Number, phase and last attempt of each model."""
-        with self._read() as db:
-            rows = db.execute("SELECT number, phase, attempt FROM models ORDER BY number")
-            return [(number, Phase(phase), attempt) for number, phase, attempt in rows]
-
     def underway(self) -> set[int]:
         """Models whose last attempt has begun and not ended: they run, if the sweep runs."""
         with self._read() as db:
@@ -222,13 +216,14 @@ class Records(Stored):
             )
             return {number for (number,) in rows}
 
-    def standing(self) -> list[tuple[int, Phase, str, Mapping[str, Any]]]:
-        """Number, phase, host (empty: none yet) and result of each model."""
+    def standing(self) -> list[tuple[int, Phase, int, str, Mapping[str, Any]]]:
+        """Number, phase, last attempt, host (empty: none yet) and result of each model."""
+        columns = "number, phase, attempt, host, result"
         with self._read() as db:
-            rows = db.execute("SELECT number, phase, host, result FROM models ORDER BY number")
+            rows = db.execute(f"SELECT {columns} FROM models ORDER BY number")
             return [
-                (number, Phase(phase), host, by_name(json.loads(result) if result else None))
-                for number, phase, host, result in rows
+                (number, Phase(phase), *known, by_name(json.loads(result) if result else None))
+                for number, phase, *known, result in rows
             ]
 
     def candidate(self, number: int) -> bytes:

@@ -91,7 +91,7 @@ class Look:
         more of it is better; left out, its name tells (``accuracy`` and the like; else less is).
         """
         done = [row for row in self._records.standing() if row[1] is Phase.DONE]
-        return best([(number, came) for number, _, _, came in done], key, most)
+        return best([(number, came) for number, *_, came in done], key, most)
 
     def reports(self) -> list[tuple[int, dict[str, Any]]]:
         """What each model reported in its last attempt: its number, and what it said."""
@@ -106,7 +106,7 @@ class Look:
     def _counted(self, why: Mapping[str, str], is_over: bool, error: str = "") -> Status:
         running, by_host = self._running(), dict[str, dict[Phase, int]]()
         counts, done = dict.fromkeys(Phase, 0), list[tuple[int, Mapping[str, Any]]]()
-        for number, recorded, host, came in self._records.standing():
+        for number, recorded, _, host, came in self._records.standing():
             phase = Phase.RUNNING if number in running else recorded
             counts[phase] += 1
             if host and phase is not Phase.QUEUED:
@@ -131,17 +131,13 @@ class Sweep(show.Running, Look):
         except BaseException:
             records.close()
             raise
-        known = records.phases()
-        final = [(number, phase) for number, phase, _ in known if phase in _FINAL]
-        plan = records.plan
-        state = core.begin(
-            len(known), gpus=records.job.gpus, pick=plan.pick, seed=plan.seed, ended=final
+        known, plan = records.standing(), records.plan
+        self._state = core.begin(
+            [(phase, attempt) for _, phase, attempt, *_ in known],
+            gpus=records.job.gpus,
+            pick=plan.pick,
+            seed=plan.seed,
         )
-        models = tuple(
-            replace(model, attempt=attempt)
-            for model, (_, _, attempt) in zip(state.models, known, strict=True)
-        )
-        self._state = replace(state, models=models)
         self._lock = threading.Lock()  # of the state and the records
         self._why: dict[str, str] = {}
         self._pace, self._deadline = core.Pace(plan.every), 0.0
@@ -259,9 +255,6 @@ class Sweep(show.Running, Look):
                 return
             self._records.started(send.number, send.attempt, send.host)
             self._engine.start(send, self._records.candidate(send.number))
-
-
-_FINAL: Final = (Phase.DONE, Phase.FAILED)
 
 
 class Table(list[dict[str, Any]]):

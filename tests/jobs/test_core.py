@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -33,6 +34,10 @@ def rows(host: str, *gpus: str, free: int = 8) -> list[Row]:
     return [Row(Card(host, gpu), free) for gpu in gpus]
 
 
+def begun(count: int, **how: Any) -> State:
+    return core.begin([(Phase.QUEUED, 0)] * count, **how)
+
+
 def round_of(state: State, **idle: list[Row]) -> State:
     state = core.registered(state, idle)
     for host, listed in idle.items():
@@ -41,7 +46,7 @@ def round_of(state: State, **idle: list[Row]) -> State:
 
 
 def test_nothing_is_drawn_before_all_hosts_were_asked() -> None:
-    state = core.registered(core.begin(3), ["a", "b"])
+    state = core.registered(begun(3), ["a", "b"])
     state = core.answered(state, "a", rows("a", "0"))
     assert core.drawn(state)[1] is None
     state = core.skipped(state, "b", "it did not answer within 5 s")
@@ -54,7 +59,7 @@ def test_nothing_is_drawn_before_all_hosts_were_asked() -> None:
 
 
 def test_a_card_that_was_given_is_not_listed_again_before_its_model_has_ended() -> None:
-    state, sent = core.drawn(round_of(core.begin(3), a=rows("a", "0")))
+    state, sent = core.drawn(round_of(begun(3), a=rows("a", "0")))
     assert sent is not None
     assert core.wants_round(state)
     state = round_of(state, a=rows("a", "0"))  # the host does not see yet that it is busy
@@ -74,7 +79,7 @@ def test_a_card_that_was_given_is_not_listed_again_before_its_model_has_ended() 
     ],
 )
 def test_what_an_end_means(end: End, phase: Phase) -> None:
-    state, _ = core.drawn(round_of(core.begin(2), a=rows("a", "0")))
+    state, _ = core.drawn(round_of(begun(2), a=rows("a", "0")))
     state, final = core.ended(state, 0, 1, end)
     assert state.models[0].phase is phase
     assert final is (None if phase is Phase.QUEUED else phase)
@@ -82,7 +87,7 @@ def test_what_an_end_means(end: End, phase: Phase) -> None:
 
 
 def test_a_model_whose_hosts_always_fail_fails() -> None:
-    state, final = core.begin(1), None
+    state, final = begun(1), None
     for attempt in range(1, core.MOST_HOST_FAULTS + 1):
         assert final is None
         state, _ = core.drawn(round_of(state, a=rows("a", "0")))
@@ -91,7 +96,7 @@ def test_a_model_whose_hosts_always_fail_fails() -> None:
 
 
 def test_the_owner_grants_another_card() -> None:
-    state = round_of(core.begin(3), a=rows("a", "0", "1", "2"))
+    state = round_of(begun(3), a=rows("a", "0", "1", "2"))
     state, one = core.drawn(state)
     state, two = core.drawn(state)
     assert one is not None
@@ -107,7 +112,7 @@ def test_the_owner_grants_another_card() -> None:
 
 
 def test_several_cards_are_of_one_host() -> None:
-    state = round_of(core.begin(2, gpus=2), a=rows("a", "0"), b=rows("b", "0", "1"))
+    state = round_of(begun(2, gpus=2), a=rows("a", "0"), b=rows("b", "0", "1"))
     state, sent = core.drawn(state)
     assert sent is not None
     assert {card.host for card in sent.cards} == {"b"}
@@ -118,7 +123,7 @@ def test_several_cards_are_of_one_host() -> None:
 
 def test_random_picks_are_uniform_and_repeatable() -> None:
     def picks(seed: int) -> list[Card]:
-        state, found = core.begin(1000, seed=seed), []
+        state, found = begun(1000, seed=seed), []
         for _ in range(1000):
             listed = {host: rows(host, "0", "1", "2", "3") for host in "abc"}
             state, sent = core.drawn(round_of(state, **listed))
@@ -137,7 +142,7 @@ def test_random_picks_are_uniform_and_repeatable() -> None:
 
 
 def test_most_free_picks_the_card_with_most_free() -> None:
-    state = core.begin(2, pick=Pick.MOST_FREE)
+    state = begun(2, pick=Pick.MOST_FREE)
     state = round_of(state, a=rows("a", "0", free=3), b=rows("b", "0", free=5))
     state, sent = core.drawn(state)
     assert sent is not None
@@ -145,8 +150,10 @@ def test_most_free_picks_the_card_with_most_free() -> None:
 
 
 def test_a_sweep_that_is_loaded_again_runs_what_has_not_ended() -> None:
-    state = core.begin(4, ended=[(0, Phase.DONE), (2, Phase.FAILED)])
+    phases = (Phase.DONE, Phase.QUEUED, Phase.FAILED, Phase.QUEUED)
+    state = core.begin([(phase, number) for number, phase in enumerate(phases)])
     assert state.queue == (1, 3)
+    assert [model.attempt for model in state.models] == [0, 1, 2, 3]
 
 
 @settings(max_examples=150, deadline=None)
@@ -155,7 +162,7 @@ def test_random_histories(data: st.DataObject) -> None:
     hosts = ["a", "b", "c"]
     cards = [Card(host, str(gpu)) for host in hosts for gpu in range(3)]
     count, gpus = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 2))
-    state = core.begin(count, gpus=gpus, seed=data.draw(st.integers(0, 9)))
+    state = begun(count, gpus=gpus, seed=data.draw(st.integers(0, 9)))
     results: Counter[int] = Counter()
     told: list[tuple[int, int, End]] = []
     for _ in range(data.draw(st.integers(0, 60))):
