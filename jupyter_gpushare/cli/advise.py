@@ -148,38 +148,36 @@ class AdviseApp(Verb):
         now, turns, moves = found
         better = turns["value"] > now["value"]
         moved = moves["value"] > max(now["value"], turns["value"])
-        if self.json:
-            self.print_json(
-                {
-                    "gpus": count,
-                    "gpu_memory": memory,
-                    "share_mode": "time" if better else "space",
-                    "move_seconds": self.parking if moved else 0.0,
-                    "compared": found,
-                    "assumed": assumed,
-                }
-            )
-            return 0
-        print(f"{count} GPUs of {format_size(memory)}, {self._whose()}.")
-        print("The node manager's settings, and what is assumed, not measured here:")
-        print(*(f"- {sentence}" for sentence in assumed), sep="\n", end="\n\n")
+        answer = {
+            "gpus": count,
+            "gpu_memory": memory,
+            "share_mode": "time" if better else "space",
+            "move_seconds": self.parking if moved else 0.0,
+            "compared": found,
+            "assumed": assumed,
+        }
         headings = ("SHARE_MODE", self._measure(), "OUT OF MEMORY", "")
         lines = [(x["label"], x["shown"], x["out_of_memory"], x["why"]) for x in found]
-        print(table(headings, lines))
-        wins = "time" if better else "space"
-        more = "more" if better else "no more"
-        does = "leave" if node.share_mode == wins else "set"
-        way = f"as it is, {wins}" if does == "leave" else f"to {wins} (c.Policy.share_mode)"
-        print(f"\nTurns serve {more} people here: {does} share_mode {way}.")
+        wins, more = ("time", "more") if better else ("space", "no more")
+        way = f"set share_mode to {wins} (c.Policy.share_mode)"
+        if node.share_mode == wins:
+            way = f"leave share_mode as it is, {wins}"
+        move = "leave move_seconds as it is, 0."
         if moved:
-            print(f"With moves it is {moves['shown']}: set share_mode to time, and move_seconds to")
-            print(
-                f"{self.parking:g} (c.Policy.move_seconds), if the driver can move processes here"
+            move = (
+                f"set share_mode to time, and move_seconds to\n{self.parking:g} "
+                "(c.Policy.move_seconds), if the driver can move processes here\n"
+                "(`jupyter gpushare doctor`)."
             )
-            print("(`jupyter gpushare doctor`).")
-        else:
-            print(f"With moves it is {moves['shown']}: leave move_seconds as it is, 0.")
-        return 0
+        told = [
+            f"{count} GPUs of {format_size(memory)}, {self._whose()}.",
+            "The node manager's settings, and what is assumed, not measured here:",
+            *(f"- {sentence}" for sentence in assumed),
+            f"\n{table(headings, lines)}",
+            f"\nTurns serve {more} people here: {way}.",
+            f"With moves it is {moves['shown']}: {move}",
+        ]
+        return self.say(answer, "\n".join(told))
 
     def _node(self) -> Node:
         """What is asked of the node manager, or named. Raises `Refused`, `UsageError`."""

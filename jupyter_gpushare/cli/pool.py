@@ -349,9 +349,7 @@ class GroupListApp(AtPool):
             for one in answer["groups"]
         ]
         heads = ("GROUP", "OWN", "MAY BORROW", "MAY LEND", "USES", "OF OTHERS")
-        self.say(answer, table(heads, rows) if rows else "No group has GPUs of its own.")
-        quotas.warn(answer)
-        return 0
+        return self.say(answer, table(heads, rows) if rows else "No group has GPUs of its own.")
 
 
 class GroupSetApp(AtPool):
@@ -380,9 +378,7 @@ class GroupSetApp(AtPool):
         more = {"borrowing": self.borrowing, "lending": self.lending}
         answer = self.ask(PoolMethod.GROUP_SET, group=name, nominal=self.nominal, **more)
         own = "1 GPU" if self.nominal == 1 else f"{self.nominal} GPUs"
-        self.say(answer, f"{clean(name)} has {own} of its own.")
-        quotas.warn(answer)
-        return 0
+        return self.say(answer, f"{clean(name)} has {own} of its own.")
 
 
 class GroupUnsetApp(AtPool):

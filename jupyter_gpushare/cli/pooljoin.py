@@ -94,8 +94,17 @@ class JoinApp(Verb):
                 f"The certificate cannot be written into {folder} ({error.strerror}). Run it as "
                 "root, or as the node manager's own user."
             ) from error
-        self._tell(told, folder)
-        return 0
+        pool, name, address = (clean(told[word]) for word in ("pool", "name", "address"))
+        return self.say(
+            {
+                **{word: told[word] for word in ("pool", "name", "address")},
+                **{"port": self.port, "directory": str(folder)},
+            },
+            f"This host is {name} in the pool {pool} now, which reaches it at "
+            f"{address}:{self.port}. Restart the node manager "
+            "(`systemctl restart jupyter-gpushare`); leases go on. "
+            f"The certificate is in {folder} and is renewed by itself.",
+        )
 
     def _folder(self) -> Path:
         from ..node.host.membership import POOL_DIRECTORY
@@ -111,19 +120,6 @@ class JoinApp(Verb):
 
         home = Path(jupyter_data_dir())
         return place.choose(home, host_id(os.environ), place.mounts())[0].parent / POOL_DIRECTORY
-
-    def _tell(self, told: dict[str, Any], folder: Path) -> None:
-        if self.json:
-            named = {word: told[word] for word in ("pool", "name", "address")}
-            self.print_json({**named, "port": self.port, "directory": str(folder)})
-            return
-        pool, name, address = (clean(told[word]) for word in ("pool", "name", "address"))
-        print(
-            f"This host is {name} in the pool {pool} now, which reaches it at "
-            f"{address}:{self.port}. Restart the node manager "
-            "(`systemctl restart jupyter-gpushare`); leases go on. "
-            f"The certificate is in {folder} and is renewed by itself."
-        )
 
 
 def _own_name() -> str:

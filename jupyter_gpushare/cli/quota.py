@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from ..protocol.quota import about, fields_of, read_text, source_text, value_text
 from ..protocol.sizes import parse_share
-from ..protocol.tables import clean, table
+from ..protocol.tables import table
 from ..protocol.words import parse_word
 from ..quota import FIELDS, Unit
 from .node import Node, connect
@@ -65,9 +64,7 @@ class Whose(AtNode):
 
     def show(self, said: str, quota: dict[str, Any]) -> int:
         """Print what it is now."""
-        self.say(quota, quota_table([(said, quota)]))
-        warn(quota)
-        return 0
+        return self.say(quota, quota_table([(said, quota)]))
 
 
 class QuotaListApp(AtNode):
@@ -84,9 +81,7 @@ class QuotaListApp(AtNode):
         rows = [(quota["environment"], quota) for quota in answer["quotas"]]
         groups = [(f"group {one['group']}", one) for one in answer.get("groups", ())]
         rest = [("(everybody else)", answer["default"])]
-        self.say(answer, quota_table([*rest, *groups, *rows]))
-        warn(answer)
-        return 0
+        return self.say(answer, quota_table([*rest, *groups, *rows]))
 
 
 class QuotaSetApp(Whose):
@@ -177,12 +172,6 @@ class QuotaApp(QuotaListApp):
         "set": ("cli.quota.QuotaSetApp", "Set a quota."),
         "unset": ("cli.quota.QuotaUnsetApp", "Forget a quota that was set."),
     }
-
-
-def warn(answer: Mapping[str, Any]) -> None:
-    """Say on stderr what an administrator may not have meant."""
-    for warning in answer.get("warnings", ()):
-        print(f"Warning: {clean(warning)}", file=sys.stderr)
 
 
 #: The columns that are there even if they say little; others where a quota has such a field.

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..protocol.names import RESERVES
 from ..protocol.sizes import parse_size
 from ..protocol.tables import table
 from ..protocol.times import parse_duration
@@ -72,6 +73,7 @@ class ReplayApp(Verb):
         "whole",
         "park: what a session without memory of its own reserves: whole, quota or estimate. "
         "Default: whole.",
+        choices=RESERVES,
     )
     estimate_error = option(
         1.0,
@@ -148,31 +150,27 @@ class ReplayApp(Verb):
         asked_per_gpu = scan.open_gpu_seconds / scan.end / self.gpus if scan.end else 0.0
         if self.plot:
             self._draw(found)
-        if self.json:
-            self.print_json(
-                {
-                    "gpus": self.gpus,
-                    "node_gpus": self.node_gpus,
-                    "sessions": scan.sessions,
-                    "cells": scan.cells,
-                    "seconds": scan.end,
-                    "counted_from": window.begin,
-                    "counted_until": window.end,
-                    "open_sessions_per_gpu": sessions_per_gpu,
-                    "asked_gpus_per_gpu": asked_per_gpu,
-                    "policies": found,
-                }
-            )
-            return 0
-        print(
+        answer = {
+            "gpus": self.gpus,
+            "node_gpus": self.node_gpus,
+            "sessions": scan.sessions,
+            "cells": scan.cells,
+            "seconds": scan.end,
+            "counted_from": window.begin,
+            "counted_until": window.end,
+            "open_sessions_per_gpu": sessions_per_gpu,
+            "asked_gpus_per_gpu": asked_per_gpu,
+            "policies": found,
+        }
+        told = bool(self.deadlines)
+        return self.say(
+            answer,
             f"{scan.sessions} sessions with {scan.cells} cells in {scan.end / 86400:.3g} days; on "
             f"average {sessions_per_gpu:.2f} open sessions with {asked_per_gpu:.2f} GPUs for each "
             f"of {self.gpus} GPUs. Assumed: tasks that compute on a GPU at once get "
-            f"{100 * TOGETHER:.0f} % of what one gets alone, all together."
+            f"{100 * TOGETHER:.0f} % of what one gets alone, all together.\n"
+            + table(headings(deadlines=told), rows(found, deadlines=told)),
         )
-        told = bool(self.deadlines)
-        print(table(headings(deadlines=told), rows(found, deadlines=told)))
-        return 0
 
     def _variants(self) -> list[Variant]:
         from ..policy.words.model import ParkWhen, Reserve
@@ -182,15 +180,12 @@ class ReplayApp(Verb):
 
         if not self.idle_timeout:
             raise UsageError("--idle-timeout must be more than 0: 0 means never")
-        reserves = {one.value: one for one in Reserve}
-        if self.reserve not in reserves:
-            raise UsageError(f"--reserve: {self.reserve!r} is none of {', '.join(reserves)}")
         options = Options(
             start_up=self.start_up,
             idle_timeout=self.idle_timeout,
             park_when=ParkWhen.ALWAYS if self.always else ParkWhen.CONTENDED,
             cost=ParkingCost(self.parking, self.parking),
-            follows=reserves[self.reserve],
+            follows=Reserve(self.reserve),
             wrong=self.estimate_error,
             promising=Promising(self.deadlines, self.time_error, self.batch_sessions),
             moves=not self.load,

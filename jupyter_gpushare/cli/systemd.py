@@ -56,13 +56,8 @@ class SystemdApp(Verb):
         check_visible((python,) if self.python else (python, sys.prefix, sys.base_prefix))
         files = units(shipped(), python)
         done = [install(Path(arguments[0], place), files[place]) for place in files if arguments]
-        if self.json:
-            self.print_json(files)
-        elif done:
-            print(*done, NEXT.rstrip(), sep="\n")
-        else:
-            print(*(f"# ---- /etc/{place}\n{text}" for place, text in files.items()), sep="\n")
-        return 0
+        shown = (f"# ---- /etc/{place}\n{text}" for place, text in files.items())
+        return self.say(files, "\n".join([*done, NEXT.rstrip()] if done else shown))
 
 
 def units(templates: Mapping[str, str], python: str) -> dict[str, str]:

@@ -54,35 +54,13 @@ class UsageApp(Verb):
             return self._by_day()
         with connect() as node:
             answer = node.call(Method.USAGE, since=self.since, environment=self.environment or None)
-        if self.json:
-            self.print_json(answer)
-            return 0
         begin, end = (
             datetime.fromtimestamp(answer[key]).strftime("%Y-%m-%d %H:%M")
             for key in ("since", "until")
         )
-        print(f"From {begin} to {end}:")
-        if not answer["rows"]:
-            print("nobody held a GPU.")
-            return 0
-        print(
-            table(
-                ("ENVIRONMENT", *_FIGURES),
-                [
-                    (
-                        row["environment"],
-                        row["gpu_seconds_held"] / 3600,
-                        row["gpu_seconds_busy"] / 3600,
-                        percent(row["gpu_seconds_busy"], row["gpu_seconds_held"]),
-                        row["gpu_seconds_charged"] / 3600,
-                        row["resident_gib_seconds"] / 3600,
-                        row["leases"],
-                    )
-                    for row in answer["rows"]
-                ],
-            )
-        )
-        return 0
+        rows = [(row["environment"], *_figures(row, "gpu_seconds_")) for row in answer["rows"]]
+        told = table(("ENVIRONMENT", *_FIGURES), rows) if rows else "nobody held a GPU."
+        return self.say(answer, f"From {begin} to {end}:\n{told}")
 
     def _trace(self) -> int:
         try:
@@ -126,15 +104,16 @@ _FIGURES: Final = (
 
 def _day(day: Mapping[str, Any], zone: timezone) -> tuple[Any, ...]:
     # Noon is on the same day whichever way the clocks were changed meanwhile.
-    return (
-        datetime.fromtimestamp(day["start"] + 43200, zone).strftime("%Y-%m-%d"),
-        day["held"] / 3600,
-        day["busy"] / 3600,
-        percent(day["busy"], day["held"]),
-        day["charged"] / 3600,
-        day["resident_gib_seconds"] / 3600,
-        day["leases"],
-    )
+    noon = datetime.fromtimestamp(day["start"] + 43200, zone)
+    return noon.strftime("%Y-%m-%d"), *_figures(day)
+
+
+def _figures(row: Mapping[str, Any], before: str = "") -> tuple[Any, ...]:
+    """A row of usage, in hours. ``before``: what the names of GPU-seconds begin with."""
+    held, busy, charged = (row[f"{before}{name}"] for name in ("held", "busy", "charged"))
+    hours = row["resident_gib_seconds"] / 3600
+    used = percent(busy, held)
+    return held / 3600, busy / 3600, used, charged / 3600, hours, row["leases"]
 
 
 def percent(part: float, whole: float) -> int:

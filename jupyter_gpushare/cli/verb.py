@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 from .. import __version__
+from ..protocol.tables import clean
 from ..protocol.words import did_you_mean
 
 COMMAND: Final = "jupyter gpushare"
@@ -251,12 +252,17 @@ class Verb:
         infinite) is ``null``, for JSON has no word for it."""
         print(json.dumps(_finite(value), indent=2, sort_keys=True, allow_nan=False))
 
-    def say(self, answer: Any, text: str) -> int:
-        """Print ``answer`` for a program, or ``text`` for a person; the exit code 0."""
+    def say(self, answer: Mapping[str, Any], text: str) -> int:
+        """Print ``answer`` for a program, or ``text`` for a person; the exit code 0.
+
+        What an answer warns of, somebody may not have meant: that goes to stderr.
+        """
         if self.json:
             self.print_json(answer)
         else:
             print(text)
+        for warning in answer.get("warnings", ()):
+            print(f"Warning: {clean(warning)}", file=sys.stderr)
         return 0
 
     def no_arguments(self, arguments: list[str]) -> None:

@@ -162,12 +162,13 @@ def told(status: Status, event: Mapping[str, Any], begun: float) -> Status:
             more = replace(status, restarts=status.restarts + (not first))
             return _moved(more, Phase.CHANGING, reason)
         case {"event": "trains", "rank": int(rank), "world": int(world)}:
-            index = event.get("index")
-            where = Rank(str(event["host"]), str(event["gpu"]), str(event["lease"]), at)
-            where = replace(where, index=index if isinstance(index, int) else None)
+            index, lease = event.get("index"), str(event["lease"])
             known = {held.lease: held.since for held in status.ranks.values()}
-            where = replace(where, since=known.get(where.lease, at))
-            ranks = {at: held for at, held in status.ranks.items() if held.lease != where.lease}
+            where = Rank(
+                *(str(event["host"]), str(event["gpu"]), lease, known.get(lease, at)),
+                index if isinstance(index, int) else None,
+            )
+            ranks = {at: held for at, held in status.ranks.items() if held.lease != lease}
             status = replace(status, ranks={**ranks, rank: where})
             if rank != 0:
                 return status

@@ -225,11 +225,5 @@ def _why(before: core.Team, team: core.Team) -> str:
     return "An idle GPU joined." if len(new) == 1 else f"{len(new)} idle GPUs joined."
 
 
-def main(name: str) -> int:
-    """Lead it; the exit code."""
-    Leader(name).run()
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    Leader(sys.argv[1]).run()

@@ -212,14 +212,6 @@ class _Worker:
                 raise CardWanted(f"The card is not to be had any more: {why}")
             time.sleep(_PAUSE)
 
-    def is_wanted(self) -> bool:
-        """Whether the node manager asks for this worker's card."""
-        return acquire.is_asked_to_stop()
-
-    def has_lost(self) -> str | None:
-        """Why its lease has ended, where somebody released or revoked it."""
-        return acquire.broker().lost
-
     def sees_more(self) -> bool:
         """On the first rank: whether there is room for one more. It asks, and waits for nothing."""
         ray = import_module("ray")
@@ -257,8 +249,8 @@ def step(save: Callable[[Path], object], **metrics: Any) -> None:
 
     first = distributed.get_rank() == 0
     worker.steps += 1
-    lost = worker.has_lost()
-    said = [worker.is_wanted(), first and worker.sees_more(), lost is not None]
+    lost = acquire.broker().lost
+    said = [acquire.is_asked_to_stop(), first and worker.sees_more(), lost is not None]
     wants = torch.tensor(said, dtype=torch.int32)
     if distributed.get_backend() == "nccl":
         wants = wants.cuda()
@@ -274,7 +266,7 @@ def step(save: Callable[[Path], object], **metrics: Any) -> None:
             raise LeaseEnded(lost)
         threading.Event().wait()  # Ray ends this process
     if leaves:
-        if worker.is_wanted():
+        if acquire.is_asked_to_stop():
             api.release()
             raise CardWanted("Somebody's notebook wants the card.")
     elif first:

@@ -26,6 +26,8 @@ from .records import ElasticError, Plan, Records
 
 #: So many leaders a job has, one after the other, until it fails.
 MOST_LEADERS: Final = 4
+#: Seconds in which the lock of a leader that died must be free.
+_FREE_WITHIN: Final = 10.0
 
 
 class Job(Running):
@@ -123,19 +125,9 @@ class Job(Running):
                     self._records.add("ended", phase=Phase.FAILED.value, reason=reason)
                 else:
                     self._records.add("said", text=f"{how} Another one takes its place.")
-                    self._leader = self._started(self._relock())
+                    self._leader = self._started(self._records.lock(_FREE_WITHIN))
         finally:
             self._over.set()
-
-    def _relock(self) -> int:
-        until = time.monotonic() + 10.0
-        while True:
-            try:
-                return self._records.lock()
-            except ElasticError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.05)
 
 
 def run(

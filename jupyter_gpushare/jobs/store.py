@@ -21,8 +21,9 @@ from ..client.errors import GpuShareError
 
 _NAME: Final = re.compile(r"\w[\w.-]{0,99}")
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-#: So often, and after so many seconds each, a lock is tried that somebody may hold to look only.
-_LOOKS, _LOOK = 5, 0.02
+#: Seconds in which whoever holds a lock to look only lets it go, and between two tries.
+_LOOKING: Final = 0.1
+_LOOK: Final = 0.02
 
 
 class Stored:
@@ -110,18 +111,23 @@ class Stored:
                     f"chmod go-w {shlex.quote(str(place))}"
                 )
 
-    def lock(self) -> int:
-        """A descriptor that keeps other processes from running it. Raises ``error``: one does."""
+    def lock(self, within: float = _LOOKING) -> int:
+        """A descriptor that keeps other processes from running it.
+
+        Raises ``error`` where another one runs it for longer than ``within`` seconds.
+        """
         held = os.open(self.at(self.locks), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for _ in range(_LOOKS):
+        until = time.monotonic() + within
+        while True:
             try:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                time.sleep(_LOOK)
-            else:
                 return held
-        os.close(held)
-        raise self.error(f"{self.kind.capitalize()} {self.name!r} {self.runs}")
+            except OSError as error:
+                if time.monotonic() > until:
+                    os.close(held)
+                    what = f"{self.kind.capitalize()} {self.name!r} {self.runs}"
+                    raise self.error(what) from error
+            time.sleep(_LOOK)
 
     def is_run(self) -> bool:
         """Whether some process runs it now."""

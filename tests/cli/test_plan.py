@@ -81,9 +81,11 @@ def crowded(**request: Any) -> dict[str, Any]:
     return line(gpus=1, leases=[("bob", [0])], others={"bob": bob}, request=request)
 
 
-def sized(asks: int) -> dict[str, Any]:
-    """Alice's quota is 8 GiB, and a lease of hers has named 6."""
-    plan = line(gpus=1, quota=1, memory=8 * GIB, leases=[("alice", [0])])
+def sized(asks: int, whose: str = "alice") -> dict[str, Any]:
+    """Everybody's quota is 8 GiB, and a lease of one of them has named 6."""
+    others = {"bob": {"gpus": 1, "memory": 8 * GIB}}
+    plan = line(gpus=1, quota=1, leases=[(whose, [0])], others=others)
+    plan["environments"]["alice"]["memory"] = (8 if whose == "alice" else 24) * GIB
     plan["leases"][0]["memory"] = 6 * GIB
     plan["request"]["memory"] = asks * GIB
     return plan
@@ -108,6 +110,8 @@ def sized(asks: int) -> dict[str, Any]:
         (crowded(estimate=10 * GIB, memory=13 * GIB), "no_resources"),
         (sized(2), ["G0"]),
         (sized(3), "no_resources"),
+        (sized(18, "bob"), ["G0"]),
+        (sized(19, "bob"), "no_resources"),
     ],
 )
 def test_what_the_policy_decides_is_written_in_json(

@@ -105,7 +105,7 @@ def test_a_wrong_trace_is_refused_with_its_place(tmp_path: Path) -> None:
         ("--generate --mix 1:0.5,2", "--mix must be like"),
         ("--generate --mix 1:0", "must not all be 0"),
         ("--generate --idle-timeout 0", "more than 0"),
-        ("--generate --reserve half", "'half' is none of whole, quota, estimate"),
+        ("--generate --reserve half", "--reserve=half cannot be used: say whole or quota"),
         ("--generate --plot picture.bmp", ".svg"),
         ("--trace x.csv --save y.csv", "--save goes with --generate"),
         ("--generate --days 1 --warm-up 2d", "nothing would count"),

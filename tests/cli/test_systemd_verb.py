@@ -75,14 +75,17 @@ def test_it_says_what_it_cannot_do(tmp_path: Path) -> None:
     assert verb("/a", "/b").returncode == 2
 
 
-def test_a_link_to_a_python_that_the_service_cannot_see_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "python").symlink_to("/root/conda/bin/python")
-    with pytest.raises(Refused, match="hidden from it"):
-        systemd.check_visible([str(tmp_path / "python")])
+def test_a_python_that_the_service_cannot_see_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for hidden in ("/home/a/venv/bin/python", "/root/x/python", "/tmp/p", "/home"):
         with pytest.raises(Refused, match="hidden from it"):
             systemd.check_visible([hidden])
     systemd.check_visible(["/opt/jupyter/bin/python", "/homes/x", "/rooted", "/usr/tmp-x"])
+    (tmp_path / "python").symlink_to("/root/conda/bin/python")
+    monkeypatch.setattr(systemd, "HIDDEN", ("/root",))  # the link itself may be in one of these
+    with pytest.raises(Refused, match="hidden from it"):
+        systemd.check_visible([str(tmp_path / "python")])
 
 
 @pytest.mark.parametrize(
