@@ -17,7 +17,6 @@ from ...errors import GpuShareError
 
 if TYPE_CHECKING:
     from .steps import StepMeter
-    from .survey import Refusal
 
 
 class ParkingError(GpuShareError):
@@ -25,18 +24,14 @@ class ParkingError(GpuShareError):
 
 
 class ParkRefused(ParkingError):
-    """Parking is not safe or not possible now; nothing was changed. ``refusals`` say why."""
-
-    def __init__(self, message: str, refusals: tuple[Refusal, ...] = ()) -> None:
-        super().__init__(message)
-        self.refusals = refusals
+    """Parking is not safe or not possible now; nothing was changed."""
 
     @classmethod
-    def because(cls, refusals: tuple[Refusal, ...]) -> ParkRefused:
+    def because(cls, refusals: tuple[str, ...]) -> ParkRefused:
         """With all reasons in words."""
         from .survey import words
 
-        return cls(f"The GPU memory cannot be parked: {words(refusals)}.", refusals)
+        return cls(f"The GPU memory cannot be parked: {words(refusals)}.")
 
 
 class ParkFailed(ParkingError):

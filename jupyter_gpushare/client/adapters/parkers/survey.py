@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from ....protocol.sizes import format_size
@@ -18,31 +17,6 @@ BLOCK: Final = 512  # bytes: a framework's allocator hands out memory in multipl
 def rounded(size: int) -> int:
     """``size`` in whole blocks (bytes)."""
     return -(-size // BLOCK) * BLOCK
-
-
-class Obstacle(Enum):
-    """Why storage parking is not safe here."""
-
-    NOT_RECONCILED = "not_reconciled"
-    NOT_RESIZABLE = "not_resizable"
-    ALIASED = "aliased"
-    SHARED = "shared"
-    CUDA_GRAPH = "cuda_graph"
-    OWN_STREAM = "own_stream"
-    PROCESS_GROUP = "process_group"
-    OTHER_FRAMEWORK = "other_framework"
-    ALLOCATOR = "allocator"
-    UNREADABLE = "unreadable"
-    IN_STEP = "in_step"
-    NO_MEANS = "no_means"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One obstacle, and the sentence for a person."""
-
-    obstacle: Obstacle
-    words: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,72 +90,59 @@ def unexplained(device: DeviceSurvey) -> int:
     return min(0, device.allocated - device.found)
 
 
-def obstacles(survey: Survey) -> tuple[Refusal, ...]:
-    """Why storages cannot be parked now; empty: they can."""
+def obstacles(survey: Survey) -> tuple[str, ...]:
+    """Why storages cannot be parked now, a sentence for each; empty: they can."""
     if survey.means is not None:
-        return (Refusal(Obstacle.NO_MEANS, survey.means),)
-    found: list[Refusal] = []
-
-    def refuse(obstacle: Obstacle, words: str) -> None:
-        found.append(Refusal(obstacle, words))
-
+        return (survey.means,)
+    found: list[str] = []
     if survey.in_step:
-        refuse(Obstacle.IN_STEP, "an optimizer step is running.")
+        found.append("an optimizer step is running.")
     if survey.allocator != "native":
-        refuse(
-            Obstacle.ALLOCATOR,
+        found.append(
             f"PyTorch uses the allocator {survey.allocator!r}; only what its native one hands "
             "out can be accounted for.",
         )
     if survey.graphs:
-        refuse(
-            Obstacle.CUDA_GRAPH,
+        found.append(
             f"{_count(survey.graphs, 'CUDA graph or memory pool', 'CUDA graphs or memory pools')} "
             "of its own: a graph replays addresses, which would change.",
         )
     if survey.process_group is not None:
-        refuse(
-            Obstacle.PROCESS_GROUP,
+        found.append(
             f"torch.distributed runs here ({survey.process_group}): other processes may use this "
             "one's memory or wait for it.",
         )
     if survey.others:
-        refuse(
-            Obstacle.OTHER_FRAMEWORK,
+        found.append(
             f"{_and(survey.others)} may use the GPU in this process, too, and may hold PyTorch's "
             "memory by address.",
         )
     if survey.not_resizable:
-        refuse(
-            Obstacle.NOT_RESIZABLE,
+        found.append(
             f"the memory of {_count(survey.not_resizable, 'tensor', 'tensors')} is not PyTorch's "
             "to free (DLPack, another library's array, a mapped file).",
         )
     if survey.aliased:
-        refuse(
-            Obstacle.ALIASED,
+        found.append(
             f"{_count(survey.aliased, 'piece', 'pieces')} of memory belong to several storages "
             "at once (DLPack).",
         )
     if survey.shared:
-        refuse(
-            Obstacle.SHARED,
+        found.append(
             f"{_count(survey.shared, 'tensor is', 'tensors are')} shared with other processes.",
         )
     if survey.own_streams:
-        refuse(
-            Obstacle.OWN_STREAM,
+        found.append(
             f"memory was allocated on {_count(survey.own_streams, 'stream', 'streams')} of your "
             "own, and would come back on the default one.",
         )
     if survey.unreadable:
-        refuse(
-            Obstacle.UNREADABLE,
+        found.append(
             f"tensors of these kinds cannot be looked into: {_and(survey.unreadable)}.",
         )
     for device in survey.devices:
         if (words := _not_reconciled(device, survey.frozen_objects)) is not None:
-            refuse(Obstacle.NOT_RECONCILED, words)
+            found.append(words)
     return tuple(found)
 
 
@@ -203,9 +164,9 @@ def _not_reconciled(device: DeviceSurvey, frozen: int) -> str | None:
     )
 
 
-def words(refusals: Sequence[Refusal]) -> str:
+def words(refusals: Sequence[str]) -> str:
     """All obstacles as one clause after "cannot be parked"; empty if there is none."""
-    return "; ".join(refusal.words.rstrip(".") for refusal in refusals)
+    return "; ".join(refusal.rstrip(".") for refusal in refusals)
 
 
 def _count(number: int, one: str, many: str) -> str:
