@@ -68,7 +68,7 @@ FEATURES = (
         "Nothing free: a queue with an order",
         (
             "yes, with place and reason",
-            "test:tests/cli/test_run.py::test_waiting_is_said_and_ends_when_a_gpu_is_free",
+            "test:tests/node/test_waits.py::test_a_wait_is_told_and_is_not_forgotten_in_a_crash",
         ),
         ("no, an error; ask again", "genv:entities/core/devices.py"),
         ("yes", "canhazgpu:internal/types/types.go"),
@@ -77,7 +77,11 @@ FEATURES = (
     ),
     row(
         "Quotas by user and group",
-        ("yes, live", f"{PROMISES}::test_quotas_of_users_groups_and_admins_follow_live"),
+        (
+            "yes, live",
+            "test:tests/node/test_group_quotas.py"
+            "::test_a_groups_and_the_default_quota_are_set_and_taken_back",
+        ),
         (
             "devices a user, by ending what is over",
             "genv:enforce/rules/max_devices_per_user.py",
@@ -101,7 +105,7 @@ FEATURES = (
         "Somebody else's status call leaves a notebook's GPU alone",
         (
             "yes",
-            f"{PROMISES}::test_another_os_user_sees_and_touches_nothing",
+            "test:tests/node/test_access.py::test_another_user",
             "run:another_users_status",
         ),
         ("no, it frees it", "run:another_users_status", "genv:utils/poll.py"),
@@ -125,7 +129,8 @@ FEATURES = (
         "A notebook kernel is seen by the memory rule",
         (
             "yes",
-            f"{PROMISES}::test_more_than_the_lease_allows_is_found_and_counted",
+            "test:tests/node/test_watchdog.py"
+            "::test_the_stages_are_told_shown_and_kept_and_a_busy_task_is_left_alone",
             "run:kernel_memory",
         ),
         ("no (a shell's process is)", "run:kernel_memory", "lab:genv_provisioner.py"),
@@ -162,7 +167,7 @@ FEATURES = (
         "Who can change the books",
         (
             "the node manager only",
-            f"{PROMISES}::test_another_os_user_sees_and_touches_nothing",
+            "test:tests/node/test_access.py::test_another_user",
             "test:tests/node/test_access.py::test_another_user",
         ),
         (
