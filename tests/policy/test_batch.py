@@ -22,9 +22,7 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
     DefaultClass,
-    EnvironmentName,
     HolderAction,
     LeaseId,
     LeasePhase,
@@ -61,12 +59,12 @@ def stopped(world: World) -> list[str]:
 
 
 def phase(world: World, lease: str) -> str:
-    found = world.state.leases.get(LeaseId(lease))
+    found = world.state.leases.get(lease)
     return "gone" if found is None else found.phase.value
 
 
 def keeps(world: World, lease: str) -> None:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     world.run(cmd.Keep(world.at, found.id, found.environment, found.task.process, "it goes on"))
 
 
@@ -132,17 +130,17 @@ def test_it_may_say_so_later_and_take_it_back() -> None:
     world.request("alice", 1, SILENT)
     world.request("bob", 2)
     seconds(world, 2 * AFTER)
-    who = (LeaseId("L1"), EnvironmentName("alice"), task(1).process)
+    who = ("L1", "alice", task(1).process)
     world.run(cmd.OfferStop(world.at, *who, False))
     assert stopped(world) == []
     world.run(cmd.OfferStop(world.at, *who, True))
     seconds(world, 2)
     assert stopped(world) == ["L1"]
-    assert world.state.leases[LeaseId("L1")].request.stops, "it is known after a restart, too"
+    assert world.state.leases["L1"].request.stops, "it is known after a restart, too"
     snapshot = State()
     for event in core.summarise(world.state):
         snapshot = core.evolve(snapshot, event)
-    assert snapshot.leases[LeaseId("L1")].request == world.state.leases[LeaseId("L1")].request
+    assert snapshot.leases["L1"].request == world.state.leases["L1"].request
 
 
 def test_who_takes_it_back_while_it_is_asked_is_not_counted_on() -> None:
@@ -153,10 +151,9 @@ def test_who_takes_it_back_while_it_is_asked_is_not_counted_on() -> None:
     world.request("bob", 3)
     seconds(world, AFTER)
     assert stopped(world) == ["L1"]
-    who = (LeaseId("L1"), EnvironmentName("alice"), task(1).process)
+    who = ("L1", "alice", task(1).process)
     world.run(cmd.OfferStop(world.at, *who, False))
-    recall = world.state.recall(LeaseId("L1"), Give.STOP)
-    assert recall is not None
+    recall = world.state.recall("L1", Give.STOP)
     assert recall.phase is RecallPhase.KEPT
     seconds(world, 2)
     assert stopped(world) == ["L1", "L2"], "another one, at once"
@@ -167,11 +164,11 @@ def test_a_command_says_for_the_lease_of_run_that_it_can_be_stopped() -> None:
     world = host()
     world.request("alice", 1, SILENT)
     world.request("bob", 2)
-    lease, alice = LeaseId("L1"), EnvironmentName("alice")
+    lease, alice = "L1", "alice"
     stranger, joined = task(3).process, task(4).process
     world.run(cmd.Attach(world.at, lease, alice, joined))
     seconds(world, 2 * AFTER)
-    for who, process in ((alice, stranger), (EnvironmentName("bob"), joined)):
+    for who, process in ((alice, stranger), ("bob", joined)):
         refused = world.run(cmd.OfferStop(world.at, lease, who, process, True))
         assert isinstance(refused, core.Refuse)
     seconds(world, 2)
@@ -221,8 +218,7 @@ def test_an_idle_kernel_is_parked_rather() -> None:
     world.request("bob", 3)
     seconds(world, 5)
     assert stopped(world) == []
-    recall = world.state.memory_recall(LeaseId("L2"))
-    assert recall is not None
+    recall = world.state.memory_recall("L2")
     assert recall.phase is RecallPhase.TOLD
 
 
@@ -232,7 +228,7 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
     world.start([gpu(0, 80)], Quota(1, None))
 
     def comes(who: str, pid: int, kind: PriorityClass, gib: int = 40) -> core.Decision:
-        request = Request(1, Bytes(gib * GIB), priority_class=kind)
+        request = Request(1, gib * GIB, priority_class=kind)
         decision = world.request(who, pid, request)
         if isinstance(decision, core.Grant):
             actor = Actor(pid, who, decision.lease, 8 * GIB, 4 * GIB, gated=True)
@@ -251,11 +247,11 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
     computes(100)
     comes("bob", 2, INTERACTIVE)
     computes(180)
-    had = [demand.attained(world.state, LeaseId(name), world.at) for name in ("L1", "L2")]
+    had = [demand.attained(world.state, name, world.at) for name in ("L1", "L2")]
     assert had[1] > had[0] > 60, "he had more, and would be asked first"
     assert isinstance(comes("carol", 3, INTERACTIVE, 66), core.Wait)
     offers = {offer.lease: offer for offer in moving.served(world.state, config)}
-    assert offers[LeaseId("L1")].order < offers[LeaseId("L2")].order
+    assert offers["L1"].order < offers["L2"].order
     computes(5)
     told = [
         event.lease
@@ -270,14 +266,14 @@ class Turns:
 
     def __init__(self, **parts: object) -> None:
         usual = {"max_tasks_per_gpu": 8, "stop_after": AFTER, "stop_grace": GRACE}
-        self.world = TurnWorld(dataclasses.replace(CONFIG, **{**usual, **parts}))  # type: ignore[arg-type]
+        self.world = TurnWorld(dataclasses.replace(CONFIG, **{**usual, **parts}))
         self.world.start([gpu(0, 80)], Quota(1, None))
         self.pid = 0
 
     def comes(self, gib: int, kind: PriorityClass, *, stops: bool = False) -> LeaseId:
         self.pid += 1
         world, who = self.world, f"user-{self.pid}"
-        request = Request(1, Bytes(gib * GIB), priority_class=kind, stops=stops)
+        request = Request(1, gib * GIB, priority_class=kind, stops=stops)
         decision = world.request(who, self.pid, request)
         assert isinstance(decision, core.Grant | core.Wait)
         if isinstance(decision, core.Grant):
@@ -394,7 +390,7 @@ class Story:
                 assert lease not in self.silent, "it never said so"
                 self.asked_at.setdefault(lease, self.world.at)
             for lease, when in tuple(self.asked_at.items()):
-                held = self.world.state.leases.get(LeaseId(lease))
+                held = self.world.state.leases.get(lease)
                 if held is not None and self.world.at >= when + GRACE / 2:
                     self.world.die(held.task.process.pid)
                     self.world.observe()
@@ -470,7 +466,7 @@ def test_a_batch_request_waits_where_it_would_delay_a_person() -> None:
     assert "would start later" in decision.message
     assert (
         "would start later"
-        in core.why_waiting(world.state, LeaseId("L3"), 1, world.config, world.at).message
+        in core.why_waiting(world.state, "L3", 1, world.config, world.at).message
     )
     refused = world.request("dave", 4, lasting(200.0), wait=False)
     assert isinstance(refused, core.Refuse)
@@ -511,11 +507,7 @@ def test_a_batch_request_that_leaves_the_person_her_room_goes_first() -> None:
 
 def test_a_program_that_can_be_stopped_counts_as_one_that_ends() -> None:
     world = full_but_one()
-    world.run(
-        cmd.SetActivity(
-            world.at, LeaseId("L1"), EnvironmentName("alice"), task(1).process, Activity.BUSY
-        )
-    )
+    world.run(cmd.SetActivity(world.at, "L1", "alice", task(1).process, Activity.BUSY))
     world.request("carol", 3, dataclasses.replace(STOPS))
     assert phase(world, "L3") == "held", "it can be stopped before Alice's 100 s are over"
 
@@ -531,7 +523,7 @@ def test_backfill_never_delays_the_first_person_beyond_what_was_expected(
     world = host(gpus=3)
     world.request("alice", 1, lasting(alice, 2, INTERACTIVE))
     world.request("bob", 2, Request(3))
-    expected = backfill.start_of(world.state, world.config, LeaseId("L2"), world.at)
+    expected = backfill.start_of(world.state, world.config, "L2", world.at)
     assert expected is not None
     for pid, lasts in enumerate(others, 3):
         world.request(f"user-{pid}", pid, lasting(lasts))
@@ -548,7 +540,7 @@ def test_backfill_never_delays_the_first_person_beyond_what_was_expected(
 
 def starts(world: World, lease: str) -> float | None:
     """Seconds from now until a request is expected to fit."""
-    found = backfill.start_of(world.state, world.config, LeaseId(lease), world.at)
+    found = backfill.start_of(world.state, world.config, lease, world.at)
     return None if found is None else found[0] - world.at
 
 
@@ -588,7 +580,7 @@ def test_a_warning_is_counted_once(warned: bool) -> None:
     seconds(world, 70.0 if warned else 50.0)
     world.request("bob", 2)
     seconds(world, 1.0)
-    recall = world.state.memory_recall(LeaseId("L1"))
+    recall = world.state.memory_recall("L1")
     assert (recall is not None) is warned
     due = 100.0 if not warned else (recall.warned_at or 0.0) + 40.0 - since if recall else 0.0
     assert starts(world, "L2") == pytest.approx(since + due - world.at)
@@ -599,14 +591,14 @@ def test_what_a_task_held_before_it_was_parked_counts() -> None:
     world.request("alice", 1, lasting(3600.0, kind=INTERACTIVE))
     seconds(world, 3000.0)
     idle(world, "L1")
-    found = world.state.leases[LeaseId("L1")]
+    found = world.state.leases["L1"]
     world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
     world.observe()
     seconds(world, 50.0)
     snapshot = State()
     for event in core.summarise(world.state):
         snapshot = core.evolve(snapshot, event)
-    assert snapshot.leases[LeaseId("L1")].request == world.state.leases[LeaseId("L1")].request
+    assert snapshot.leases["L1"].request == world.state.leases["L1"].request
     resume(world, "L1")
     world.request("bob", 2)
     assert starts(world, "L2") == pytest.approx(600.0), "not an hour"
@@ -696,7 +688,7 @@ def test_backfill_keeps_the_expected_start_where_all_times_are_true(
     started = world.at
     if phase(world, bob) == "held":
         return
-    expected = backfill.start_of(world.state, world.config, LeaseId(bob), world.at)
+    expected = backfill.start_of(world.state, world.config, bob, world.at)
     assert expected is not None, "all that holds a GPU ends, or can be stopped"
     arrivals = list(after)
     while phase(world, bob) != "held":
@@ -725,27 +717,27 @@ def replayed(world: World) -> State:
 
 
 def class_of(world: World, lease: str) -> PriorityClass:
-    return world.state.leases[LeaseId(lease)].request.priority_class
+    return world.state.leases[lease].request.priority_class
 
 
 def test_a_quota_bounds_interactive_gpus_and_what_is_beyond_is_batch() -> None:
     world = World(plain_config()).start([gpu(n) for n in range(4)], Quota(4, None, interactive=2))
     for pid, gpus in enumerate((1, 2, 1, 1), 1):
-        world.request("alice", pid, Request(gpus, Bytes(GIB)))
+        world.request("alice", pid, Request(gpus, GIB))
     classes = [class_of(world, f"L{number}") for number in (1, 2, 3, 4)]
     assert classes == [INTERACTIVE, BATCH, INTERACTIVE, BATCH]
-    world.request("bob", 9, Request(2, Bytes(GIB)))
+    world.request("bob", 9, Request(2, GIB))
     assert class_of(world, "L5") is INTERACTIVE, "each environment by itself"
     world.die(1)
-    world.request("alice", 10, Request(1, Bytes(GIB)))
+    world.request("alice", 10, Request(1, GIB))
     assert class_of(world, "L6") is INTERACTIVE
 
 
 def test_a_parked_lease_counts_again_when_it_resumes() -> None:
-    world = World(plain_config()).start([gpu(0)], Quota(1, Bytes(GIB), interactive=1))
+    world = World(plain_config()).start([gpu(0)], Quota(1, GIB, interactive=1))
     world.request("alice", 1)
     idle(world, "L1")
-    found = world.state.leases[LeaseId("L1")]
+    found = world.state.leases["L1"]
     world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
     world.observe()
     world.request("alice", 2)
@@ -754,8 +746,8 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     (queued,) = [event for event in world.history if isinstance(event, ev.ResumeQueued)]
     assert queued.priority_class is BATCH
     assert class_of(world, "L1") is BATCH, "in turns, too: nobody passes the bound by parking"
-    assert replayed(world).leases[LeaseId("L1")].request == world.state.leases["L1"].request
-    found = world.state.leases[LeaseId("L1")]
+    assert replayed(world).leases["L1"].request == world.state.leases["L1"].request
+    found = world.state.leases["L1"]
     idle(world, "L1")
     world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
     world.observe()
@@ -765,16 +757,16 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
 
 
 def test_an_administrators_new_bound_holds_when_a_task_asks_again() -> None:
-    world = World(plain_config()).start([gpu(0)], Quota(1, Bytes(GIB)))
-    alice, admin = EnvironmentName("alice"), EnvironmentName("root")
+    world = World(plain_config()).start([gpu(0)], Quota(1, GIB))
+    alice, admin = "alice", "root"
     world.request("alice", 1)
     world.request("alice", 2, Request(priority_class=BATCH))
-    world.run(cmd.SetQuota(world.at, alice, Quota(1, Bytes(GIB), interactive=0), admin))
+    world.run(cmd.SetQuota(world.at, alice, Quota(1, GIB, interactive=0), admin))
     assert class_of(world, "L1") is INTERACTIVE, "it goes on as it is"
     for name, bound in (("L1", 0), ("L1", None), ("L2", None)):
-        world.run(cmd.SetQuota(world.at, alice, Quota(1, Bytes(GIB), interactive=bound), admin))
+        world.run(cmd.SetQuota(world.at, alice, Quota(1, GIB, interactive=bound), admin))
         idle(world, name)
-        found = world.state.leases[LeaseId(name)]
+        found = world.state.leases[name]
         world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
         world.observe()
         resume(world, name)
@@ -787,12 +779,12 @@ def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> N
     world = host()
     world.request("alice", 1, Request(priority_class=kind))
     idle(world, "L1")
-    found = world.state.leases[LeaseId("L1")]
+    found = world.state.leases["L1"]
     world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
     world.observe()
     world.request("bob", 2)
     resume(world, "L1")
-    item = world.state.queue.waiting[LeaseId("L1")]
+    item = world.state.queue.waiting["L1"]
     assert item.priority_class is kind
     bound = world.config.overtakes(kind)
     assert item.urgent_at == world.state.grants + bound
@@ -803,10 +795,10 @@ def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> N
 def test_the_class_of_who_names_none(default: DefaultClass, looks: PriorityClass) -> None:
     world = host(default_class=default)
     request = Request(priority_class=looks)
-    alice = EnvironmentName("alice")
-    command = cmd.RequestLease(world.at, LeaseId("L9"), alice, task(1), request)
+    alice = "alice"
+    command = cmd.RequestLease(world.at, "L9", alice, task(1), request)
     world.run(dataclasses.replace(command, detected=True))
     expected = looks if default is DefaultClass.DETECTED else PriorityClass(default.value)
     assert class_of(world, "L9") is expected
-    world.run(dataclasses.replace(command, lease=LeaseId("L10"), task=task(2)))
+    world.run(dataclasses.replace(command, lease="L10", task=task(2)))
     assert class_of(world, "L10") is looks, "what is named holds"

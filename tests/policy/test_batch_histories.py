@@ -40,7 +40,7 @@ def _stop_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program is stopped however short it has computed."""
     due = stopping.due
 
-    def at_once(state, config, lease):  # type: ignore[no-untyped-def]
+    def at_once(state, config, lease):
         return None if due(state, config, lease) is None else -math.inf
 
     monkeypatch.setattr(stopping, "due", at_once)
@@ -57,7 +57,7 @@ def _stop_who_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether a program can save its state is not looked at."""
     due = stopping.due
 
-    def anybody(state, config, lease):  # type: ignore[no-untyped-def]
+    def anybody(state, config, lease):
         request = dataclasses.replace(lease.request, stops=True)
         return due(state, config, dataclasses.replace(lease, request=request))
 
@@ -67,7 +67,7 @@ def _stop_who_said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def _count_on_who_took_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that takes its word back is still expected to stop."""
 
-    def offered(state, event):  # type: ignore[no-untyped-def]
+    def offered(state, event):
         request = leases.lease_of(state, event.lease).request
         return leases.changed(
             state, event.lease, request=dataclasses.replace(request, stops=event.can)
@@ -91,7 +91,7 @@ def _come_back_as_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     resume = requests.resume_lease
 
-    def lost(draft, lease, wait):  # type: ignore[no-untyped-def]
+    def lost(draft, lease, wait):
         with monkeypatch.context() as now:
             now.setattr(requests, "_class_now", lambda *_: PriorityClass.INTERACTIVE)
             return resume(draft, lease, wait)
@@ -132,7 +132,7 @@ def _half(request: Request, _held: float) -> Request:
     ],
     ids=lambda plant: plant.__name__.strip("_"),
 )
-def test_a_planted_bug_is_caught(plant, monkeypatch):  # type: ignore[no-untyped-def]
+def test_a_planted_bug_is_caught(plant, monkeypatch):
     plant(monkeypatch)
     with pytest.raises((AssertionError, InvariantBroken)):
         nights(range(12), 300)

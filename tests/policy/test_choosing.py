@@ -7,7 +7,7 @@ from collections.abc import Set
 from jupyter_gpushare.policy.recall.choosing import fewest
 from jupyter_gpushare.policy.words.model import LeaseId
 
-A, B, C = (LeaseId(name) for name in "ABC")
+A, B, C = (name for name in "ABC")
 
 
 def test_those_that_are_not_needed_are_left_out_the_last_ones_first() -> None:

@@ -27,7 +27,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Allocation,
-    Bytes,
     EnvironmentName,
     LeaseId,
     ProcessId,
@@ -43,12 +42,12 @@ ZERO = gpu(0).uuid
 def roomy(burst: float = 0.9, **more: Any) -> World:
     """One GPU of 100 GiB of which everybody gets 20; what is free may be lifted to."""
     parts = {"burst_memory": burst, "heartbeat_timeout": 1e6, **more}
-    return World(plain_config(**parts)).start([gpu(0, 100)], Quota(1, Bytes(20 * GIB)))
+    return World(plain_config(**parts)).start([gpu(0, 100)], Quota(1, 20 * GIB))
 
 
 def limit(world: World, lease: str) -> float:
     """GiB that a task was last told that it may use."""
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return lifts.limit(world.state, found, found.allocations[0]) / GIB
 
 
@@ -56,12 +55,12 @@ def reserved(world: World, who: str | None = None) -> float:
     """GiB that are reserved for one environment, or for all."""
     if who is None:
         return world.state.gpus[ZERO].reserved / GIB
-    return world.state.reservations[(EnvironmentName(who), ZERO)].memory / GIB
+    return world.state.reservations[(who, ZERO)].memory / GIB
 
 
 def answers(world: World, lease: str, *, live: bool = True) -> None:
     """The client says that its frameworks have the limit that it was told last."""
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     lift = world.state.lifts[(found.id, ZERO)]
     world.at += 0.1
     who = (found.id, found.environment, found.task.process)
@@ -70,7 +69,7 @@ def answers(world: World, lease: str, *, live: bool = True) -> None:
 
 
 def caller(world: World, lease: str) -> tuple[LeaseId, EnvironmentName, ProcessId]:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return found.id, found.environment, found.task.process
 
 
@@ -125,11 +124,11 @@ def test_two_share_what_is_above_the_headroom() -> None:
     assert reserved(world) == 90, "her word is not enough"
     uses(world, 1, 60)
     look(world)
-    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+    assert world.state.leases["L2"].phase.value == "held"
     for _ in range(4):
         look(world, 31.0)
         for name in ("L1", "L2"):
-            if (LeaseId(name), ZERO) in world.state.lifts:
+            if (name, ZERO) in world.state.lifts:
                 answers(world, name)
         uses(world, 1, 40)
     assert (limit(world, "L1"), limit(world, "L2")) == (45, 45)
@@ -139,7 +138,7 @@ def test_two_share_what_is_above_the_headroom() -> None:
 def test_who_waits_gets_what_was_lifted_step_by_step() -> None:
     """As much as is wanted comes back, when it is measured and not before."""
     world = lifted()
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     assert limit(world, "L1") == 70, "told at once, and the head-room is kept"
     look(world, 1.0)
     answers(world, "L1")
@@ -163,7 +162,7 @@ def test_who_does_not_come_back_is_over_the_limit() -> None:
     for _ in range(20):
         look(world)
     assert reserved(world) == 90, "70 for alice, 20 for bob"
-    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+    assert world.state.leases["L2"].phase.value == "held"
     uses(world, 1, 80)
     world.request("carol", 3)
     for _ in range(20):
@@ -173,7 +172,7 @@ def test_who_does_not_come_back_is_over_the_limit() -> None:
     assert [kind.value for _gpu, _pid, kind in world.state.flags] == ["over_limit"]
     world.die(1)
     look(world)
-    assert world.state.leases[LeaseId("L3")].phase.value == "held"
+    assert world.state.leases["L3"].phase.value == "held"
 
 
 def test_who_waits_is_not_sent_from_one_to_the_next() -> None:
@@ -198,7 +197,7 @@ def test_who_waits_is_not_sent_from_one_to_the_next() -> None:
     assert reserved(world) == 90
     for _ in range(10):
         look(world)
-    assert world.state.leases[LeaseId("L3")].phase.value == "held"
+    assert world.state.leases["L3"].phase.value == "held"
 
 
 def test_who_gives_no_answer_is_never_lifted_again() -> None:
@@ -223,9 +222,9 @@ def test_who_gives_no_answer_is_never_lifted_again() -> None:
 def test_nobody_is_lifted_while_somebody_waits() -> None:
     """Not even on a GPU that cannot help: the node is not empty then."""
     world = roomy()
-    world.request("alice", 1, Request(1, Bytes(15 * GIB)))
-    whole, root = Quota(1, None), EnvironmentName("root")
-    world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), whole, root))
+    world.request("alice", 1, Request(1, 15 * GIB))
+    whole, root = Quota(1, None), "root"
+    world.run(cmd.SetQuota(world.at, "bob", whole, root))
     world.request("bob", 2)
     assert "L2" in world.state.queue.waiting
     look(world)
@@ -248,7 +247,7 @@ def test_a_second_task_of_the_environment_brings_the_first_back() -> None:
 def test_the_headroom_is_rounded_up() -> None:
     """A tenth of most GPUs is no whole number of bytes: rather one more stays free."""
     config = plain_config(burst_memory=0.9, burst_return=100.0, heartbeat_timeout=1e6)
-    world = World(config).start([gpu(0, 9)], Quota(1, Bytes(GIB // 2)))
+    world = World(config).start([gpu(0, 9)], Quota(1, GIB // 2))
     world.request("alice", 1)
     look(world)
     answers(world, "L1")
@@ -271,10 +270,10 @@ def test_who_parks_gives_back_what_was_lifted() -> None:
     uses(world, 1, 60)
     look(world)
     assert 60 <= reserved(world) < 61, "what is not there any more is back at once"
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     uses(world, 1, 30)
     look(world)
-    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+    assert world.state.leases["L2"].phase.value == "held"
     look(world, 31.0)
     assert (reserved(world, "alice"), world.state.gpus[ZERO].unleased) == (20, 10 * GIB)
 
@@ -287,7 +286,7 @@ def test_who_resumes_begins_with_its_allocation() -> None:
     look(world)
     world.run(cmd.Resume(world.at, *caller(world, "L1")))
     assert limit(world, "L1") == 20
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     world.request("carol", 3)
     look(world)
     assert reserved(world, "alice") == 20
@@ -296,7 +295,7 @@ def test_who_resumes_begins_with_its_allocation() -> None:
 
 def test_a_quota_may_allow_it_or_forbid_it() -> None:
     """To one user alone, and it is taken back from who may no more."""
-    quota = Quota(1, Bytes(20 * GIB))
+    quota = Quota(1, 20 * GIB)
     world = World(plain_config(heartbeat_timeout=1e6)).start(
         [gpu(0, 100)], quota, alice=replace(quota, burst_memory=60.0 * GIB)
     )
@@ -305,8 +304,8 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
     look(world)
     assert (limit(world, "L1"), limit(world, "L2")) == (60, 20)
     answers(world, "L1")
-    forbidden, root = replace(quota, burst_memory=0.0), EnvironmentName("root")
-    world.run(cmd.SetQuota(world.at, EnvironmentName("alice"), forbidden, root))
+    forbidden, root = replace(quota, burst_memory=0.0), "root"
+    world.run(cmd.SetQuota(world.at, "alice", forbidden, root))
     look(world)
     assert limit(world, "L1") == 20
     answers(world, "L1")
@@ -314,7 +313,7 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
     assert reserved(world, "alice") == 20
     assert not world.state.lifts
     world = roomy()
-    world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), forbidden, root))
+    world.run(cmd.SetQuota(world.at, "bob", forbidden, root))
     world.request("alice", 1)
     world.request("bob", 2)
     look(world)
@@ -328,7 +327,7 @@ def test_lifts_survive_a_restart() -> None:
     for event in core.summarise(world.state):
         state = core.evolve(state, event)
     world.state = core.step(state, cmd.Start(world.at, BOOT, (gpu(0, 100),)), world.config).state
-    world.run(cmd.ConfigureQuotas(world.at, Quota(1, Bytes(20 * GIB))))
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, 20 * GIB)))
     look(world)
     assert (limit(world, "L1"), reserved(world)) == (90, 90)
     world.request("bob", 2)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.words.model import Bytes, Quota, Request
+from jupyter_gpushare.policy.words.model import Quota, Request
 
-SMALL = Request(memory=Bytes(GIB))
+SMALL = Request(memory=GIB)
 ONLY = gpu(0).uuid
 
 

@@ -26,8 +26,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
     Estimate,
     LeasePhase,
     Quota,
@@ -68,8 +66,8 @@ def comes(
     **named: Any,
 ) -> Actor:
     """Somebody asks, by earlier runs; sizes in GiB."""
-    known = None if expected is None else Estimate(Bytes(int(expected * GIB)), 3)
-    memory = Bytes(int(named["memory"] * GIB)) if named else None
+    known = None if expected is None else Estimate(int(expected * GIB), 3)
+    memory = int(named["memory"] * GIB) if named else None
     decision = at.request(who, pid, Request(1, memory, live=True, estimate=known))
     assert isinstance(decision, core.Grant | core.Wait)
     actor = Actor(pid, who, decision.lease, int(kept * GIB), int(step * GIB), gated=True)
@@ -93,7 +91,7 @@ def trains(at: TurnWorld, seconds: int) -> None:
 
 def books(at: TurnWorld, who: str) -> tuple[float, float]:
     """GiB that an environment is entitled to, and that are reserved for it."""
-    key = (EnvironmentName(who), UUID)
+    key = (who, UUID)
     return book.entitled(at.state, key) / GIB, at.state.reservations[key].memory / GIB
 
 
@@ -104,7 +102,7 @@ def limit(at: TurnWorld, actor: Actor) -> float:
 
 def idles(at: TurnWorld, actor: Actor) -> None:
     actor.idle = True
-    who = (actor.lease, EnvironmentName(actor.who), process(actor.pid))
+    who = (actor.lease, actor.who, process(actor.pid))
     at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
 
 
@@ -164,7 +162,6 @@ def test_what_a_task_keeps_follows_down_when_it_was_measured_at_its_gate() -> No
         lowered.append(shares.current(at.state, UUID)[0].persistent if at.state.shares else 0)
         turn = at.state.turns.get(alice.lease)
         if lowered[-1] == 5 * GIB and lowered[-2] == 10 * GIB:
-            assert turn is not None
             assert turn.phase is TurnPhase.WAITS, "it is told with its next turn"
     assert 5 * GIB in lowered or not at.state.shares
     assert at.state.gpus[UUID].reserved != before
@@ -218,7 +215,7 @@ def test_what_it_has_without_turns_bounds_nobody_who_stays_within_the_quota() ->
     assert phase(at, carol) is LeasePhase.HELD, "now Bob is counted by turns, too: 5 + 3 + 8 + 6"
     alice.persistent, alice.temporary = int(5.5 * GIB), int(8.2 * GIB)
     trains(at, 30)
-    held = at.state.reservations[(EnvironmentName("alice"), UUID)]
+    held = at.state.reservations[("alice", UUID)]
     assert held.full is not None
     assert held.full > 15 * GIB
     assert share(at, alice) >= 5.5

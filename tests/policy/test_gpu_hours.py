@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from support.policy_moves import ALICE, asked, budgets, idle, park, phase, resume
-from support.policy_world import (
-    World,
-    gpu,
-    plain_config,
-)
+from support.policy_world import World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     BudgetLevel,
-    EnvironmentName,
-    LeaseId,
     Quota,
     RefusalReason,
 )
@@ -60,7 +54,7 @@ def test_a_raised_budget_serves_who_waits() -> None:
     world.spent["alice"] = 11.0
     world.measure_budgets()
     world.request("alice", 1)
-    root = EnvironmentName("root")
+    root = "root"
     world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, gpu_hours=12.0), root))
     assert phase(world, "L1") == "held"
     assert world.state.budget(ALICE).level is BudgetLevel.WARNED
@@ -93,7 +87,7 @@ def test_an_idle_gpu_of_a_spent_budget_is_taken_back() -> None:
     park(world, "L1")
     world.observe()
     assert isinstance(resume(world, "L1"), core.Wait)
-    why = core.why_waiting(world.state, LeaseId("L1"), 0, world.config)
+    why = core.why_waiting(world.state, "L1", 0, world.config)
     assert why.reason is RefusalReason.BUDGET_SPENT
     world.spent["alice"] = 1.0
     world.measure_budgets()

@@ -19,14 +19,7 @@ from support.policy_moves import (
     stays,
     two_people_one_gpu,
 )
-from support.policy_world import (
-    GIB,
-    gpu,
-    is_asked,
-    is_asked_back,
-    kept,
-    process,
-)
+from support.policy_world import GIB, gpu, is_asked, is_asked_back, kept, process
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
@@ -34,10 +27,7 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
     ClaimPhase,
-    EnvironmentName,
-    LeaseId,
     LeasePhase,
     Movable,
     ParkWhen,
@@ -52,13 +42,13 @@ from jupyter_gpushare.policy.words.recalls import RecallPhase
 def test_what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed() -> None:
     """Tensors move to host memory; the context is measured, kept, and later wanted, too."""
     world = lazy(max_tasks_per_gpu=1)
-    world.start([gpu(0)], Quota(2, None), alice=Quota(1, Bytes(16 * GIB)))
+    world.start([gpu(0)], Quota(2, None), alice=Quota(1, 16 * GIB))
     world.request("alice", 1)
     world.memory[(1, gpu(0).uuid)] = 12 * GIB
     world.observe()
     idle(world, "L1")
     world.at += 61
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     assert stays(world) == [("L1", 4 * GIB)], "all but what bob needs"
     plan(world, "L1", 11 * GIB)
     given(world, "L1", Rung.STORAGE, 11 * GIB)
@@ -73,7 +63,7 @@ def test_what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed() -> 
     world.release("L2", "bob")
     world.memory.pop((2, gpu(0).uuid), None)
     world.observe()
-    world.request("bob", 3, Request(1, Bytes(24 * GIB)))
+    world.request("bob", 3, Request(1, 24 * GIB))
     world.tick(2)
     assert stays(world)[1:] == [("L1", 0)], "the rest is wanted: nothing may stay"
     given(world, "L1", Rung.DRIVER, 12 * GIB)
@@ -85,12 +75,12 @@ def test_what_stays_on_the_gpu_stays_reserved_and_is_asked_for_when_needed() -> 
     resume(world, "L1")
     world.release("L3", "bob")
     world.observe()
-    lease = world.state.leases[LeaseId("L1")]
+    lease = world.state.leases["L1"]
     assert lease.is_resuming
     assert world.state.parked_memory() == 12 * GIB, "it is still there until all is back"
     restored(world, "L1")
     assert world.state.parked_memory() == 0
-    assert not world.state.leases[LeaseId("L1")].is_resuming
+    assert not world.state.leases["L1"].is_resuming
 
 
 def test_host_memory_is_a_resource_too() -> None:
@@ -107,7 +97,7 @@ def test_host_memory_is_a_resource_too() -> None:
     assert isinstance(whole, core.Refuse)
     assert whole.reason is RefusalReason.NO_RESOURCES
     assert whole.numbers == {"asked": 9 * GIB, "used": 12 * GIB, "most": 20 * GIB}
-    found = world.state.leases[LeaseId("L1")]
+    found = world.state.leases["L1"]
     who_keeps = (found.id, found.environment, found.task.process)
     world.run(cmd.Keep(world.at, *who_keeps, "It failed."))
     assert isinstance(plan(world, "L2", 9 * GIB), core.Done), "what was set aside is free again"
@@ -125,7 +115,7 @@ def test_a_grant_is_dated_when_it_is_made() -> None:
     begun = world.at
     world.at += 30
     world.run(cmd.Observe(begun + 1, world.readings(), world.at))
-    granted = world.state.leases[LeaseId("L2")]
+    granted = world.state.leases["L2"]
     assert granted.granted_at == world.at
     gone = next(
         e
@@ -174,7 +164,7 @@ def test_its_people_are_told_first_and_may_keep_it() -> None:
     world.tick(2)
     assert asked(world) == ["L2"]
     assert isinstance(pin(world, "L1", 10_000.0), core.Done)
-    until = world.state.leases[LeaseId("L1")].pinned_until
+    until = world.state.leases["L1"].pinned_until
     assert until is not None
     assert until <= 101 + 600, "from when it became idle, however often it is pinned"
     world.at = 101 + 600
@@ -211,7 +201,7 @@ def test_a_checkpoint_goes_back_where_it_can() -> None:
         given(world, "L1", Rung.DRIVER, GIB, movable)
         world.observe()
         world.request("bob", 2)
-        assert world.state.leases[LeaseId("L2")].allocations[0].gpu == gpu(0).uuid
+        assert world.state.leases["L2"].allocations[0].gpu == gpu(0).uuid
         resume(world, "L1")
         assert phase(world, "L1") == where
         world.release("L2", "bob")
@@ -241,7 +231,7 @@ def test_an_idle_gpu_goes_to_who_waits_and_comes_back() -> None:
     world.release("L2", "bob")
     world.observe()
     assert phase(world, "L1") == "held"
-    assert world.state.leases[LeaseId("L1")].activity is Activity.BUSY
+    assert world.state.leases["L1"].activity is Activity.BUSY
 
 
 def test_who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
@@ -254,7 +244,7 @@ def test_who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
     world.at += 100
     world.request("bob", 3)
     assert asked(world) == ["L1"], "one is enough"
-    lease = world.state.leases[LeaseId("L1")]
+    lease = world.state.leases["L1"]
     world.run(cmd.Keep(world.at, lease.id, lease.environment, lease.task.process, "CUDA runs."))
     assert asked(world) == ["L1", "L2"]
     assert kept(world.state, "L1") == "CUDA runs."
@@ -281,7 +271,7 @@ def test_a_measurement_counts_more_than_a_word() -> None:
     world.request("bob", 2)
     assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "queued")
     resume(world, "L1")
-    why = core.why_waiting(world.state, LeaseId("L1"), 1, world.config)
+    why = core.why_waiting(world.state, "L1", 1, world.config)
     assert "not measured as free" in why.message
     world.die(1)
     world.observe()
@@ -309,13 +299,13 @@ def test_what_a_word_did_not_free_is_asked_for_and_said() -> None:
     world.request("bob", 2)
     world.tick(11)
     world.observe()
-    lease = world.state.leases[LeaseId("L1")]
+    lease = world.state.leases["L1"]
     assert (lease.phase.value, lease.has_residue) == ("parked", True)
     assert "still has memory there" in (kept(world.state, lease.id) or "")
     world.observe()
     reserved = 3 * GIB + 64 * 1024**2
     assert world.state.gpus[gpu(0).uuid].reserved == reserved, "what is measured, and no more"
-    said = core.why_waiting(world.state, LeaseId("L2"), 0, world.config).message
+    said = core.why_waiting(world.state, "L2", 0, world.config).message
     assert "A parked task still has memory on GPU 0 (3.062 GiB with its reserve)" in said
     assert core.check(restarted(world)) is None
     world.tick(2)
@@ -358,7 +348,7 @@ def test_more_moved_to_host_memory_later_counts_there() -> None:
     given(world, "L1", Rung.TRIM)
     world.tick(2)
     world.observe()
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     world.tick(2)
     assert asked(world) == ["L1"]
     plan(world, "L1", 7 * GIB)
@@ -367,7 +357,7 @@ def test_more_moved_to_host_memory_later_counts_there() -> None:
     world.observe()
     assert (phase(world, "L1"), phase(world, "L2")) == ("parked", "held")
     assert world.state.parked_memory() == 7 * GIB
-    assert world.state.memory_recall(LeaseId("L1")) is None
+    assert world.state.memory_recall("L1") is None
 
 
 def test_a_trimmed_task_of_which_nothing_is_there_holds_nothing() -> None:
@@ -395,7 +385,7 @@ def test_time_outs_by_quota_and_gpu_and_always() -> None:
     world.request("alice", 1)
     idle(world, "L1")
     assert core.next_deadline(world.state, world.config) == world.at + 30.0
-    root = EnvironmentName("root")
+    root = "root"
     world.run(cmd.SetQuota(world.at, ALICE, Quota(1, None, idle_timeout=0.0), root))
     world.tick(100)
     assert asked(world) == [], "0 is never"
@@ -471,14 +461,14 @@ def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
         state = State()
         for event in core.summarise(world.state):
             state = core.evolve(state, event)
-        assert state.leases[LeaseId("L1")].phase is LeasePhase.PARKED
+        assert state.leases["L1"].phase is LeasePhase.PARKED
         assert "L1" in state.queue.waiting
         if way == "die":
             world.die(1)
         elif way == "revoke":
-            world.run(cmd.Revoke(world.at, LeaseId("L1"), "enough", EnvironmentName("root")))
+            world.run(cmd.Revoke(world.at, "L1", "enough", "root"))
         else:
-            bob = world.state.leases[LeaseId("L2")]
+            bob = world.state.leases["L2"]
             world.at += 15
             world.run(cmd.Heartbeat(world.at, bob.id, bob.environment, bob.task.process))
             world.run(cmd.Tick(world.at, world.at))
@@ -490,9 +480,9 @@ def test_nobody_parks_or_resumes_for_another() -> None:
     """Neither another environment nor another process of the same one."""
     world = lazy()
     world.request("alice", 1)
-    before = world.state.leases[LeaseId("L1")]
+    before = world.state.leases["L1"]
     for who, pid in (("bob", 1), ("alice", 9)):
-        caller = (before.id, EnvironmentName(who), process(pid))
+        caller = (before.id, who, process(pid))
         for command in (
             cmd.Park(world.at, *caller),
             cmd.Keep(world.at, *caller, "no"),
@@ -514,7 +504,7 @@ def test_what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> N
     """Ten GiB were used on a lease of four: a restore that meets a full GPU loses the process."""
     world = lazy(max_tasks_per_gpu=3)
     uuid = gpu(0).uuid
-    world.request("alice", 1, Request(1, Bytes(4 * GIB)))
+    world.request("alice", 1, Request(1, 4 * GIB))
     world.memory[(1, uuid)] = 10 * GIB
     world.observe()
     idle(world, "L1")
@@ -522,7 +512,7 @@ def test_what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> N
     given(world, "L1", Rung.DRIVER, 10 * GIB)
     world.memory.pop((1, uuid))
     world.observe()
-    world.request("bob", 2, Request(1, Bytes(17 * GIB)))
+    world.request("bob", 2, Request(1, 17 * GIB))
     world.memory[(2, uuid)] = 17 * GIB
     world.observe()
     resume(world, "L1")
@@ -531,7 +521,7 @@ def test_what_comes_back_is_kept_free_though_it_is_more_than_was_promised() -> N
     world.memory.pop((2, uuid))
     world.observe()
     assert phase(world, "L1") == "held"
-    world.request("bob", 3, Request(1, Bytes(16 * GIB)))
+    world.request("bob", 3, Request(1, 16 * GIB))
     assert phase(world, "L3") == "queued", "it is on its way back, and nothing of it is measured"
     for there in (1, 6):
         world.memory[(1, uuid)] = there * GIB

@@ -15,12 +15,9 @@ from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
     FlagKind,
     GpuReading,
     HolderAction,
-    LeaseId,
     ProcessReading,
     Quota,
     Request,
@@ -29,8 +26,8 @@ from jupyter_gpushare.policy.words.model import (
 )
 
 KERNEL, TRAINING, WORKER, BOB = 1, 2, 3, 9
-HERS = LeaseId("L1")
-ALICE = EnvironmentName("alice")
+HERS = "L1"
+ALICE = "alice"
 HERE = gpu(0).uuid
 
 
@@ -127,7 +124,7 @@ def test_who_goes_on_with_a_revoked_lease_is_asked_to_end() -> None:
     for gone, asked in ((TRAINING, []), (KERNEL, [Signal(process(TRAINING), HolderAction.END)])):
         world = joined(TRAINING)
         world.die(gone)
-        revoke = cmd.Revoke(world.at, HERS, "maintenance", EnvironmentName("root"))
+        revoke = cmd.Revoke(world.at, HERS, "maintenance", "root")
         step = core.step(world.state, revoke, world.config)
         told = [
             one for event in step.events for one in core.effects(event, step.state, world.config)
@@ -140,7 +137,7 @@ def beats(world: World, seconds: float) -> None:
     for _ in range(round(seconds / 10)):
         world.tick(10)
         world.run(cmd.Heartbeat(world.at, HERS, ALICE, process(TRAINING)))
-        world.run(cmd.Heartbeat(world.at, LeaseId("L2"), EnvironmentName("bob"), process(BOB)))
+        world.run(cmd.Heartbeat(world.at, "L2", "bob", process(BOB)))
         world.observe()
 
 
@@ -216,11 +213,11 @@ def test_a_child_that_is_seen_on_the_gpu_is_a_member_without_asking() -> None:
     """As a program in C++ is that a notebook has started, and that outlives it."""
     world = joined()
     lineage = (process(TRAINING), process(KERNEL))
-    seen = ProcessReading(lineage, Bytes(4 * GIB))
-    world.run(cmd.Observe(world.at, (GpuReading(HERE, None, Bytes(4 * GIB), (seen,)),)))
+    seen = ProcessReading(lineage, 4 * GIB)
+    world.run(cmd.Observe(world.at, (GpuReading(HERE, None, 4 * GIB, (seen,)),)))
     kernel_dies(world)
-    orphan = ProcessReading(lineage[:1], Bytes(4 * GIB))
-    world.run(cmd.Observe(world.at, (GpuReading(HERE, None, Bytes(4 * GIB), (orphan,)),)))
+    orphan = ProcessReading(lineage[:1], 4 * GIB)
+    world.run(cmd.Observe(world.at, (GpuReading(HERE, None, 4 * GIB, (orphan,)),)))
     assert world.state.leases[HERS].task.process == process(TRAINING)
     assert not world.state.flags
     world.die(TRAINING)
@@ -230,7 +227,7 @@ def test_a_child_that_is_seen_on_the_gpu_is_a_member_without_asking() -> None:
 
 def test_a_request_in_the_queue_is_only_the_one_of_the_process_that_asked() -> None:
     world = joined()
-    world.run(cmd.Attach(world.at, LeaseId("L2"), EnvironmentName("bob"), process(BOB + 1)))
+    world.run(cmd.Attach(world.at, "L2", "bob", process(BOB + 1)))
     world.die(BOB)
     assert phase(world, "L2") == "forgotten"
 
@@ -239,8 +236,8 @@ def test_whoever_goes_on_takes_turns_by_a_gate_of_its_own() -> None:
     world = World(CONFIG)
     world.start([gpu(0)], Quota(1, None))
     for pid, who in ((KERNEL, "alice"), (BOB, "bob")):
-        world.request(who, pid, Request(1, Bytes(8 * GIB)), wait=False)
-    bob = (LeaseId("L2"), EnvironmentName("bob"), process(BOB))
+        world.request(who, pid, Request(1, 8 * GIB), wait=False)
+    bob = ("L2", "bob", process(BOB))
     for whose in ((HERS, ALICE, process(KERNEL)), bob):
         world.run(cmd.ReportMemory(world.at, *whose, (), 0, True))
     world.run(cmd.Attach(world.at, HERS, ALICE, process(TRAINING)))

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from support.policy_moves import phase, restarted, two_people_one_gpu
-from support.policy_world import (
-    BOOT,
-    GIB,
-    World,
-    gpu,
-    process,
-)
+from support.policy_world import BOOT, GIB, World, gpu, process
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    FlagKind,
-    LeaseId,
-    LeasePhase,
-    Quota,
-    Request,
-)
+from jupyter_gpushare.policy.words.model import FlagKind, LeasePhase, Quota, Request
 
 
 def test_a_stalled_holder_keeps_what_it_uses() -> None:
@@ -29,11 +16,11 @@ def test_a_stalled_holder_keeps_what_it_uses() -> None:
     world = two_people_one_gpu()
     for _ in range(10):
         world.at += 10
-        bob = world.state.leases[LeaseId("L2")]
+        bob = world.state.leases["L2"]
         world.run(cmd.Heartbeat(world.at, bob.id, bob.environment, bob.task.process))
         world.run(cmd.Tick(world.at, world.at))
     assert phase(world, "L1") == "held"
-    assert world.state.leases[LeaseId("L1")].stalled
+    assert world.state.leases["L1"].stalled
     world.observe()
     assert (phase(world, "L1"), phase(world, "L2")) == ("held", "queued")
     del world.memory[(1, gpu(0).uuid)]
@@ -57,7 +44,7 @@ def test_a_released_lease_drains_until_measured() -> None:
 
 def test_a_kernel_that_goes_on_keeps_what_cuda_has_there() -> None:
     """Not its whole reservation: nobody would have the GPU until the kernel is restarted."""
-    world = two_people_one_gpu(Request(memory=Bytes(24 * GIB)))
+    world = two_people_one_gpu(Request(memory=24 * GIB))
 
     def books() -> tuple[int, int]:
         both = world.state.gpus[gpu(0).uuid]
@@ -71,7 +58,7 @@ def test_a_kernel_that_goes_on_keeps_what_cuda_has_there() -> None:
     world.observe()
     kept = GIB // 2 + world.config.residue_margin
     assert books() == (kept, 0)
-    said = core.why_waiting(world.state, LeaseId("L2"), 0, world.config).message
+    said = core.why_waiting(world.state, "L2", 0, world.config).message
     assert "A process whose lease has ended still has memory on GPU 0" in said
     assert core.check(restarted(world)) is None
     world.request("carol", 3)
@@ -138,7 +125,7 @@ def test_a_late_tick_is_nobodys_fault() -> None:
     world.at += 3600
     world.run(cmd.Tick(world.at, due))
     assert not world.state.stalled
-    assert world.state.leases[LeaseId("L2")].phase is LeasePhase.QUEUED
+    assert world.state.leases["L2"].phase is LeasePhase.QUEUED
 
 
 def test_a_reboot_ends_everything() -> None:
@@ -167,7 +154,7 @@ def test_a_full_disk_grants_nothing_and_takes_nothing() -> None:
 
 def test_a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> None:
     """Listing again: a held GPU that is gone is lost, a free one forgotten; both may come back."""
-    world = World().start([gpu(0), gpu(1)], Quota(1, Bytes(24 * GIB)))
+    world = World().start([gpu(0), gpu(1)], Quota(1, 24 * GIB))
     world.request("alice", 1)
     world.run(cmd.Discover(world.at, ()))
     assert [books.gpu.index for books in world.state.gpus.values()] == [0]
@@ -182,9 +169,9 @@ def test_a_gpu_that_goes_away_is_lost_while_held_and_forgotten_when_free() -> No
 def test_a_reservation_grows_only_into_room() -> None:
     """A second task that asks for more than is left waits, though its GPU is shared."""
     world = World().start([gpu(0)], Quota(1, None))
-    world.request("alice", 1, Request(1, Bytes(4 * GIB)))
-    world.request("bob", 2, Request(1, Bytes(16 * GIB)))
-    world.request("alice", 3, Request(1, Bytes(10 * GIB)))
+    world.request("alice", 1, Request(1, 4 * GIB))
+    world.request("bob", 2, Request(1, 16 * GIB))
+    world.request("alice", 3, Request(1, 10 * GIB))
     assert phase(world, "L3") == "queued"
 
 
@@ -199,5 +186,5 @@ def test_a_restart_refuses_nobody_before_the_quotas_are_read() -> None:
     world.run(cmd.Start(world.at, BOOT, (gpu(0),)))
     world.observe()
     assert phase(world, "L2") == "queued"
-    world.run(cmd.ConfigureQuotas(world.at, Quota(1, Bytes(8 * GIB))))
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, 8 * GIB)))
     assert phase(world, "L2") == "queued"

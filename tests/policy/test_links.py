@@ -17,9 +17,6 @@ from jupyter_gpushare.policy.decide.waiting import why_waiting
 from jupyter_gpushare.policy.say import texts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     LeasePhase,
     Movable,
     Quota,
@@ -32,14 +29,14 @@ from jupyter_gpushare.policy.words.model import (
 def parked(gpus: int = 1, tasks: int = 3, *, each: int = 1, resident: bool = True) -> World:
     """One task computes on each GPU, and several others were parked by the driver."""
     config = plain_config(max_tasks_per_gpu=16, heartbeat_timeout=1e9)
-    world = World(config).start([gpu(n, 80) for n in range(gpus)], Quota(gpus, Bytes(2 * GIB)))
+    world = World(config).start([gpu(n, 80) for n in range(gpus)], Quota(gpus, 2 * GIB))
     for pid in range(1, tasks + 1):
-        world.request("abcdefgh"[pid - 1], pid, Request(each, Bytes(2 * GIB)))
+        world.request("abcdefgh"[pid - 1], pid, Request(each, 2 * GIB))
         idle(world, f"L{pid}")
         gives(world, f"L{pid}", Rung.DRIVER, GIB, Movable.KIND)
         world.observe()
     for pid in range(tasks + 1, tasks + 1 + (gpus if resident else 0)):
-        world.request(f"resident{pid}", pid, Request(1, Bytes(2 * GIB)))
+        world.request(f"resident{pid}", pid, Request(1, 2 * GIB))
     return world
 
 
@@ -53,9 +50,7 @@ def test_who_resumes_waits_until_the_link_is_free() -> None:
     waits = resume(world, "L2")
     assert isinstance(waits, core.Wait)
     assert waits.message == texts.LINK_IS_BUSY
-    assert why_waiting(world.state, LeaseId("L2"), 0, world.config, world.at).message == (
-        texts.LINK_IS_BUSY
-    )
+    assert why_waiting(world.state, "L2", 0, world.config, world.at).message == (texts.LINK_IS_BUSY)
     world.tick(5.0)
     world.observe()
     assert held(world, "L1", "L2") == [True, False]
@@ -67,7 +62,7 @@ def test_it_goes_to_a_gpu_whose_link_is_free() -> None:
     world = parked(gpus=2)
     resume(world, "L1")
     assert isinstance(resume(world, "L2"), core.Grant)
-    first, second = (world.state.leases[LeaseId(name)].allocations for name in ("L1", "L2"))
+    first, second = (world.state.leases[name].allocations for name in ("L1", "L2"))
     assert first[0].gpu != second[0].gpu
 
 
@@ -80,7 +75,7 @@ def test_where_nobody_computes_all_come_back_at_once() -> None:
 def test_who_has_nothing_to_bring_back_does_not_wait() -> None:
     world = parked()
     resume(world, "L1")
-    assert isinstance(world.request("h", 9, Request(1, Bytes(GIB)), wait=False), core.Grant)
+    assert isinstance(world.request("h", 9, Request(1, GIB), wait=False), core.Grant)
 
 
 def test_a_move_whose_end_is_not_told_holds_nobody_up_for_long() -> None:
@@ -97,13 +92,13 @@ def test_when_it_ends_or_keeps_its_memory_the_next_one_comes() -> None:
     world = parked()
     resume(world, "L1")
     resume(world, "L2")
-    world.release(LeaseId("L1"), "a")
+    world.release("L1", "a")
     assert held(world, "L2") == [True]
     idle(world, "L2")
     restored(world, "L2")
     plan(world, "L2", GIB)  # it is parked by its person, which fails
     assert isinstance(resume(world, "L3"), core.Wait)
-    lease = world.state.leases[LeaseId("L2")]
+    lease = world.state.leases["L2"]
     who = (lease.id, lease.environment, lease.task.process)
     world.run(cmd.Keep(world.at, *who, "The driver cannot."))
     assert held(world, "L3") == [True]
@@ -113,11 +108,11 @@ def test_several_gpus_are_not_overtaken_by_those_that_move_out() -> None:
     """Of two links one is always busy, and it needs both at once."""
     host = Slow()
     alice, _carol = asked_to_move(host)
-    world, admin = host.world, EnvironmentName("root")
+    world, admin = host.world, "root"
     (bob,) = (one for one in world.actors.values() if one.who == "bob")
     for pid, who in enumerate(("dan", "erin"), 7):
-        world.run(cmd.SetQuota(world.at, EnvironmentName(who), Quota(2, None), admin))
-        asked = world.request(who, pid, Request(2, Bytes(2 * GIB)), wait=False)
+        world.run(cmd.SetQuota(world.at, who, Quota(2, None), admin))
+        asked = world.request(who, pid, Request(2, 2 * GIB), wait=False)
         assert isinstance(asked, core.Grant), "they have both GPUs; Erin computes there"
     (dan,) = (one.id for one in world.state.leases.values() if one.environment == "dan")
     idle(world, dan)
@@ -152,7 +147,7 @@ def test_whatever_resumes_moves_alone_and_waits_only_for_moves_before_it(
 def moves_alone(ops: list[tuple[str, int]], gpus: int, each: int) -> None:
     world = parked(gpus, 6, each=min(each, gpus))
     for what, number in ops:
-        name = LeaseId(f"L{number}")
+        name = f"L{number}"
         lease = world.state.leases[name]
         before = world.state
         if what == "resume":

@@ -25,8 +25,6 @@ from jupyter_gpushare.policy.words.model import (
     DRIFT,
     Activity,
     BudgetLevel,
-    Bytes,
-    EnvironmentName,
     LeaseId,
     LeasePhase,
     Loan,
@@ -41,7 +39,7 @@ from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 pytestmark = pytest.mark.timeout(900)
 
 VALID = 100.0
-POOL = EnvironmentName("pool")
+POOL = "pool"
 
 
 class Lent(World):
@@ -67,8 +65,7 @@ class Lent(World):
         **gpus: int,
     ) -> core.Decision:
         loans = tuple(
-            Loan(EnvironmentName(n), Quota(g), max(g, whole), hours, n in reclaim, why=why)
-            for n, g in gpus.items()
+            Loan(n, Quota(g), max(g, whole), hours, n in reclaim, why=why) for n, g in gpus.items()
         )
         as_of, known = self.at - ago, dict(self.model)
         until = as_of + seconds * (1 - DRIFT)
@@ -100,16 +97,16 @@ def world() -> Lent:
 
 
 def granted(world: World, name: str) -> bool:
-    return world.state.leases[LeaseId(name)].phase is LeasePhase.HELD
+    return world.state.leases[name].phase is LeasePhase.HELD
 
 
 def test_nobody_has_anything_until_the_pool_lends_it(world: Lent) -> None:
     assert isinstance(waits := world.request("alice", 1), core.Wait)
     assert "not lent you a GPU on this host yet" in waits.message
-    assert world.state.lacks_loan(world.state.leases[LeaseId("L1")])
+    assert world.state.lacks_loan(world.state.leases["L1"])
     world.lend(alice=1)
     assert granted(world, "L1")
-    quota, source = world.state.quotas.resolve(EnvironmentName("alice"))
+    quota, source = world.state.quotas.resolve("alice")
     assert (quota.gpus, source) == (1, QuotaSource.POOL)
 
 
@@ -124,7 +121,7 @@ def test_a_request_beyond_the_loan_waits_and_one_beyond_the_whole_quota_is_refus
     assert isinstance(refused, core.Refuse)
     assert refused.reason is RefusalReason.OVER_QUOTA
     world.lend(alice=1, whole=2, why="Your 1 other GPU is in use on host b.")
-    why = core.why_waiting(world.state, LeaseId("L1"), 0, world.config, world.at)
+    why = core.why_waiting(world.state, "L1", 0, world.config, world.at)
     assert why.message == "Your 1 other GPU is in use on host b."
     world.lend(alice=2, whole=2)
     assert granted(world, "L1")
@@ -153,7 +150,7 @@ def test_a_second_task_asks_the_pool_for_a_gpu_before_it_shares_her_own(world: L
 def test_who_waits_is_refused_when_the_whole_quota_turns_out_smaller(world: Lent) -> None:
     world.request("alice", 1, Request(2))
     world.lend(alice=0, whole=1)
-    assert LeaseId("L1") not in world.state.leases
+    assert "L1" not in world.state.leases
     ended = [event for event in world.history if isinstance(event, ev.LeaseEnded)]
     assert "quota" in ended[-1].detail
 
@@ -173,13 +170,13 @@ def test_nothing_begins_by_a_loan_that_is_over_and_what_runs_goes_on(world: Lent
     world.lend(alice=2, bob=1)
     world.request("alice", 1)
     world.request("bob", 2)
-    world.run(cmd.Park(world.at, LeaseId("L2"), EnvironmentName("bob"), process(2), Rung.RELEASE))
+    world.run(cmd.Park(world.at, "L2", "bob", process(2), Rung.RELEASE))
     assert core.next_deadline(world.state, world.config) <= world.at + VALID
     world.observe()
     before = len(world.history)
     world.at += VALID * (1 - DRIFT) - 1
     for pid, name, who in ((1, "L1", "alice"), (2, "L2", "bob")):
-        world.run(cmd.Heartbeat(world.at, LeaseId(name), EnvironmentName(who), process(pid)))
+        world.run(cmd.Heartbeat(world.at, name, who, process(pid)))
     world.tick(1)
     news = [type(event).__name__ for event in world.history[before:]]
     assert "LoansExpired" in news
@@ -188,8 +185,8 @@ def test_nothing_begins_by_a_loan_that_is_over_and_what_runs_goes_on(world: Lent
     waits = world.request("alice", 3)
     assert isinstance(waits, core.Wait)
     assert "has not answered for" in waits.message
-    who = EnvironmentName("bob")
-    resumed = world.run(cmd.Resume(world.at, LeaseId("L2"), who, process(2)))
+    who = "bob"
+    resumed = world.run(cmd.Resume(world.at, "L2", who, process(2)))
     assert isinstance(resumed, core.Grant), "what is parked goes on by the loan that it had"
     world.lend(alice=2)
     assert granted(world, "L3")
@@ -198,12 +195,12 @@ def test_nothing_begins_by_a_loan_that_is_over_and_what_runs_goes_on(world: Lent
 def test_a_loan_ends_sooner_than_any_clock_of_the_pool_says(world: Lent) -> None:
     """It counts from the report, and a clock that runs slow by the drift is still in time."""
     world.lend(alice=1, ago=10.0)
-    until = world.state.quotas.lent[EnvironmentName("alice")].until
+    until = world.state.quotas.lent["alice"].until
     assert until == world.at - 10 + VALID * (1 - DRIFT)
 
 
 def test_a_loan_of_another_boot_an_older_one_and_one_of_the_future_are_refused(world: Lent) -> None:
-    loan = (Loan(EnvironmentName("alice"), Quota(1), 1),)
+    loan = (Loan("alice", Quota(1), 1),)
     world.at += 50
     world.lend(alice=1, ago=5)
     for boot, as_of in (("boot-0", world.at), (BOOT, world.at - 6), (BOOT, world.at + 1)):
@@ -243,10 +240,10 @@ def test_a_lower_loan_ends_nothing_and_only_a_reclaim_asks(world: Lent) -> None:
     assert not is_asked(world.state, "L1")
     asked = [event for event in world.history if isinstance(event, ev.RecallMoved)][-1]
     assert (asked.why, asked.give, asked.keep) == (Why.RECLAIMED, Give.PROCESS, ())
-    who = EnvironmentName("alice")
-    world.run(cmd.Park(world.at, LeaseId("L2"), who, process(2), Rung.RELEASE))
+    who = "alice"
+    world.run(cmd.Park(world.at, "L2", who, process(2), Rung.RELEASE))
     world.observe()
-    world.run(cmd.Resume(world.at, LeaseId("L2"), who, process(2)))
+    world.run(cmd.Resume(world.at, "L2", who, process(2)))
     assert world.gpus_of("L2") == world.gpus_of("L1"), "it is lent no second one any more"
 
 
@@ -260,14 +257,13 @@ def test_a_reclaim_stops_a_batch_program_and_asks_no_one_that_cannot_give() -> N
     world.lend(alice=0, reclaim=["alice"])
     asked = {event.lease for event in world.history if isinstance(event, ev.RecallMoved)}
     assert asked == {"L2"}, "a cell that runs and has no gate is never asked"
-    stop = world.state.recall(LeaseId("L2"), Give.STOP)
-    assert stop is not None
+    stop = world.state.recall("L2", Give.STOP)
     assert stop.phase is RecallPhase.TOLD
 
 
 def test_a_task_that_computes_is_asked_at_its_gate_a_while_after_the_pool_asked() -> None:
     host = Host(dataclasses.replace(HOST, reclaim_after=30.0))
-    world, alice = host.world, EnvironmentName("alice")
+    world, alice = host.world, "alice"
 
     def lend(gpus: int, *, reclaim: bool = False) -> None:
         loan = Loan(alice, Quota(gpus), 2, reclaim=reclaim)
@@ -294,18 +290,18 @@ def test_gpu_hours_that_are_lent_count_from_what_was_spent_here(world: Lent) -> 
     world.lend(alice=1, hours=2.0)
     world.at += 1
     world.measure_budgets()
-    assert world.state.quotas.resolve(EnvironmentName("alice"))[0].gpu_hours == 7.0
-    assert world.state.budget(EnvironmentName("alice")).level is BudgetLevel.OK
+    assert world.state.quotas.resolve("alice")[0].gpu_hours == 7.0
+    assert world.state.budget("alice").level is BudgetLevel.OK
     world.lend(alice=1, hours=0.0)
-    assert world.state.budget(EnvironmentName("alice")).level is BudgetLevel.SPENT
+    assert world.state.budget("alice").level is BudgetLevel.SPENT
     assert isinstance(world.request("alice", 1), core.Wait)
     world.lend(alice=1, hours=1.0)
     assert granted(world, "L1")
 
 
 def test_quotas_are_edited_in_the_pool(world: Lent) -> None:
-    who = EnvironmentName("alice")
-    refused = world.run(cmd.SetQuota(world.at, who, Quota(3), EnvironmentName("root")))
+    who = "alice"
+    refused = world.run(cmd.SetQuota(world.at, who, Quota(3), "root"))
     assert isinstance(refused, core.Refuse)
     assert "pool uni" in refused.message
     # What was set before the host joined may go.
@@ -337,14 +333,13 @@ def test_a_voucher_covers_what_is_held_beyond_a_lower_loan(world: Lent) -> None:
     world.lend(alice=1)
     world.request("alice", 1)
     world.lend(alice=0)
-    voucher = voucher_of(world.state, world.state.leases[LeaseId("L1")])
-    assert voucher is not None
+    voucher = voucher_of(world.state, world.state.leases["L1"])
     assert voucher.quota == 1
 
 
 def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> None:
     world = World().start([gpu(0), gpu(1)], Quota(4))
-    root = EnvironmentName("root")
+    root = "root"
     world.run(cmd.TakeGpuOut(world.at, gpu(1).uuid, "broken fan", root))
     done = world.run(cmd.TakeNodeOut(world.at, "cooling", root))
     assert isinstance(done, core.Done)
@@ -371,8 +366,8 @@ def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> Non
 
 
 def idle(lease: str, who: str, pid: int, at: float) -> cmd.Command:
-    name = EnvironmentName(who)
-    return cmd.SetActivity(at, LeaseId(lease), name, process(pid), Activity.IDLE)
+    name = who
+    return cmd.SetActivity(at, lease, name, process(pid), Activity.IDLE)
 
 
 PEOPLE = ("ann", "ben", "cas")
@@ -390,7 +385,7 @@ class Loans(RuleBasedStateMachine):
     @rule(who=_whom, gpus=st.integers(1, 2), wait=st.booleans())
     def ask(self, who: str, gpus: int, wait: bool) -> None:
         self.pid += 1
-        self.world.request(who, self.pid, Request(gpus, Bytes(4 * GIB)), wait=wait)
+        self.world.request(who, self.pid, Request(gpus, 4 * GIB), wait=wait)
 
     @rule(
         gpus=st.dictionaries(_whom, st.integers(0, 3), max_size=3),
@@ -405,7 +400,7 @@ class Loans(RuleBasedStateMachine):
         world.lend(reclaim=reclaim, **how, **gpus)
         for event in world.history[before:]:
             left = isinstance(event, ev.LeaseEnded | ev.LeaseParked)
-            held = left and leases[event.lease].phase is LeasePhase.HELD  # type: ignore[attr-defined]
+            held = left and leases[event.lease].phase is LeasePhase.HELD
             assert not held, "a loan ended what ran"
             if isinstance(event, ev.RecallMoved):
                 assert event.why is Why.RECLAIMED, "a loan asked for something"

@@ -9,8 +9,6 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.copies import replace
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
     LeaseId,
     Quota,
     RefusalReason,
@@ -19,7 +17,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.turns import Figures, Share
 
 AGENT, RANK, STRANGER, BOB, OTHER = 1, 2, 3, 4, 5
-ALICE = EnvironmentName("alice")
+ALICE = "alice"
 
 
 def scene() -> tuple[World, LeaseId, LeaseId]:
@@ -28,17 +26,17 @@ def scene() -> tuple[World, LeaseId, LeaseId]:
     world.start([gpu(0)], Quota(1, None))
     leases = []
     for pid, who in ((AGENT, "alice"), (BOB, "bob")):
-        decision = world.request(who, pid, Request(1, Bytes(8 * GIB)), wait=False)
+        decision = world.request(who, pid, Request(1, 8 * GIB), wait=False)
         assert isinstance(decision, core.Grant), decision
         leases.append(decision.lease)
     hers, his = leases
     world.run(cmd.Attach(world.at, hers, ALICE, process(RANK)))
-    world.run(cmd.ReportMemory(world.at, his, EnvironmentName("bob"), process(BOB), (), 0, True))
+    world.run(cmd.ReportMemory(world.at, his, "bob", process(BOB), (), 0, True))
     return world, hers, his
 
 
 def tells(world: World, lease: LeaseId, pid: int, kept: int = 0) -> core.Decision:
-    figures = (Figures(gpu(0).uuid, Bytes(kept * GIB), Bytes(0), Bytes(0)),) if kept else ()
+    figures = (Figures(gpu(0).uuid, kept * GIB, 0, 0),) if kept else ()
     return world.run(cmd.ReportMemory(world.at, lease, ALICE, process(pid), figures, 9, True))
 
 
@@ -51,7 +49,7 @@ def test_a_rank_takes_turns_for_the_lease_that_it_has_joined() -> None:
     tells(world, hers, RANK)
     assert {hers, his} == set(world.state.takers)
     assert world.state.turns[hers].phase.value == "holds", "it computed before Bob could"
-    bob = (his, EnvironmentName("bob"), process(BOB))
+    bob = (his, "bob", process(BOB))
     world.run(cmd.AskTurn(world.at, *bob))
     world.run(cmd.EndTurn(world.at, hers, ALICE, process(RANK)))
     assert world.state.turns[his].phase.value == "holds"
@@ -77,7 +75,7 @@ def test_who_has_not_joined_may_say_nothing() -> None:
 def test_where_turns_share_memory_only_the_task_itself_takes_them() -> None:
     world, hers, _his = scene()
     key = (hers, gpu(0).uuid)
-    before, share = world.state, Share(hers, Bytes(GIB), Bytes(GIB))
+    before, share = world.state, Share(hers, GIB, GIB)
     told = cmd.AskTurn(world.at, hers, ALICE, process(RANK))
     shared = replace(before, shares=before.shares.set(key, share))
     assert isinstance(core.step(shared, told, CONFIG).decision, core.Refuse)
@@ -92,7 +90,7 @@ def test_the_first_program_that_comes_to_a_gate_leads() -> None:
     world, hers, his = scene()
     leads(world, hers, RANK)
     assert dict(world.state.leaders) == {hers: process(RANK)}
-    world.run(cmd.AskTurn(world.at, his, EnvironmentName("bob"), process(BOB)))
+    world.run(cmd.AskTurn(world.at, his, "bob", process(BOB)))
     world.run(cmd.EndTurn(world.at, hers, ALICE, process(AGENT)))
     assert world.state.turns[hers].phase.value == "holds", "the agent does not stop for it"
     world.run(cmd.EndTurn(world.at, hers, ALICE, process(RANK)))
@@ -116,7 +114,7 @@ def test_the_next_program_leads_when_the_first_has_ended() -> None:
     world, hers, his = scene()
     leads(world, hers, RANK)
     world.run(cmd.Attach(world.at, hers, ALICE, process(OTHER)))
-    world.run(cmd.AskTurn(world.at, his, EnvironmentName("bob"), process(BOB)))
+    world.run(cmd.AskTurn(world.at, his, "bob", process(BOB)))
     world.run(cmd.ProcessGone(world.at, process(RANK)))
     assert hers not in world.state.takers, "the turn is nobody's who could give it back"
     leads(world, hers, OTHER)

@@ -27,7 +27,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Allocation,
-    Bytes,
     EnvironmentName,
     GpuUuid,
     LeaseId,
@@ -42,7 +41,7 @@ LONG = 1e6
 
 
 def asks(least: int, most: int, gpus: int = 1) -> Request:
-    return Request(gpus, Bytes(least * GIB), memory_most=Bytes(most * GIB))
+    return Request(gpus, least * GIB, memory_most=most * GIB)
 
 
 def node(*sizes: int, quota: Quota | None = None, **more: Any) -> World:
@@ -53,7 +52,7 @@ def node(*sizes: int, quota: Quota | None = None, **more: Any) -> World:
 
 def share(state: State, lease: str) -> float:
     """GiB that a lease was last told that it may use, on each of its GPUs."""
-    found = state.leases[LeaseId(lease)]
+    found = state.leases[lease]
     (size,) = {lifts.limit(state, found, part) for part in found.allocations}
     return size / GIB
 
@@ -138,7 +137,7 @@ def test_all_gpus_of_a_lease_have_the_same_share() -> None:
     world.request("alice", 1, asks(8, 40, gpus=2))
     assert all_shares(world) == {"L1": 24}
     obey(world)
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     obey(world)
     assert share(world.state, "L2") == 20
     assert all_shares(world)["L1"] == 20, "on both, though only one of them is needed"
@@ -149,11 +148,11 @@ def test_all_gpus_of_a_lease_have_the_same_share() -> None:
 def test_all_leases_of_a_job_have_the_same_share() -> None:
     """Also the newcomer, on a GPU that others use as well."""
     world = node(40, 40)
-    world.request("bob", 9, Request(1, Bytes(26 * GIB)))
+    world.request("bob", 9, Request(1, 26 * GIB))
     for pid in (1, 2):
         worker = replace(task(pid), job="digits")
-        name, request = LeaseId(f"W{pid}"), asks(8, 40)
-        world.run(cmd.RequestLease(world.at, name, EnvironmentName("alice"), worker, request, True))
+        name, request = f"W{pid}", asks(8, 40)
+        world.run(cmd.RequestLease(world.at, name, "alice", worker, request, True))
         obey(world)
     assert {name: size for name, size in all_shares(world).items() if name != "L1"} == {
         "W1": 14,
@@ -169,12 +168,12 @@ def test_all_leases_of_a_job_have_the_same_share() -> None:
 
 def test_nobody_is_asked_for_a_gpu_before_the_ranges_have_fallen() -> None:
     world = node(40, idle_timeout=5.0, max_tasks_per_gpu=8)
-    world.request("alice", 1, Request(1, Bytes(10 * GIB)))
+    world.request("alice", 1, Request(1, 10 * GIB))
     world.request("bob", 2, asks(8, 40))
     obey(world)
     idle(world, "L1")
     world.at += 20.0
-    world.request("carol", 3, Request(1, Bytes(20 * GIB)))
+    world.request("carol", 3, Request(1, 20 * GIB))
     assert share(world.state, "L2") == 10
     assert not any(is_asked_back(event) for event in world.history)
     obey(world)
@@ -189,7 +188,7 @@ def test_where_one_does_not_come_down_the_next_one_has_to() -> None:
         world.request(name, pid, asks(8, 24))
     obey(world)
     assert all_shares(world) == {"L1": 24, "L2": 24}
-    world.request("carol", 3, Request(1, Bytes(12 * GIB)))
+    world.request("carol", 3, Request(1, 12 * GIB))
     assert all_shares(world) == {"L1": 24, "L2": 12}, "the last one first"
     for _ in range(8):
         obey(world, but=["L2"])
@@ -199,24 +198,24 @@ def test_where_one_does_not_come_down_the_next_one_has_to() -> None:
     for _ in range(8):
         obey(world, but=["L2"])
     assert share(world.state, "L3") == 12
-    assert world.memory[(2, GpuUuid("GPU-0"))] == 24 * GIB
+    assert world.memory[(2, "GPU-0")] == 24 * GIB
 
 
 def test_who_cannot_change_its_limit_has_its_least() -> None:
     world = node(40)
     world.request("alice", 1, asks(8, 40))
-    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases[LeaseId("L1")]), (), False))
+    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases["L1"]), (), False))
     world.observe()
     settled(world, but=["L1"])
     assert share(world.state, "L1") == 8
-    assert world.state.gpus[GpuUuid("GPU-0")].reserved == 8 * GIB
-    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases[LeaseId("L1")]), (), True))
+    assert world.state.gpus["GPU-0"].reserved == 8 * GIB
+    world.run(cmd.ConfirmLimit(world.at, *who(world.state.leases["L1"]), (), True))
     settled(world)
     assert share(world.state, "L1") == 40, "a framework that can was imported"
 
 
 def test_the_quota_is_the_bound_and_a_second_lease_shares_what_it_gives() -> None:
-    world = node(40, quota=Quota(1, Bytes(20 * GIB)))
+    world = node(40, quota=Quota(1, 20 * GIB))
     world.request("alice", 1, asks(8, 40))
     assert share(world.state, "L1") == 20
     obey(world)
@@ -230,14 +229,12 @@ def test_the_quota_is_the_bound_and_a_second_lease_shares_what_it_gives() -> Non
 
 def test_a_range_goes_before_what_the_node_lends() -> None:
     """`burst_memory` is for those who did not ask."""
-    world = node(40, burst_memory=0.9, quota=Quota(1, Bytes(4 * GIB)))
+    world = node(40, burst_memory=0.9, quota=Quota(1, 4 * GIB))
     world.request("alice", 1)
     world.observe()
     obey(world)
     assert share(world.state, "L1") == 36
-    world.run(
-        cmd.SetQuota(world.at, EnvironmentName("bob"), Quota(1, None), EnvironmentName("root"))
-    )
+    world.run(cmd.SetQuota(world.at, "bob", Quota(1, None), "root"))
     world.request("bob", 2, asks(8, 32))
     settled(world)
     assert all_shares(world) == {"L1": 4, "L2": 32}
@@ -253,7 +250,7 @@ def test_shares_survive_a_restart() -> None:
     world.state = core.step(state, cmd.Start(world.at, BOOT, (gpu(0, 40),)), world.config).state
     world.run(cmd.ConfigureQuotas(world.at, Quota(4, None)))
     assert share(world.state, "L1") == 30
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     assert share(world.state, "L1") == 20
 
 
@@ -261,7 +258,7 @@ def test_a_share_holds_for_processes_that_joined() -> None:
     """They keep to it as well, and whoever of them can change its limit answers."""
     world = node(40)
     world.request("alice", 1, asks(8, 30))
-    lease = world.state.leases[LeaseId("L1")]
+    lease = world.state.leases["L1"]
     child = process(77)
     world.run(cmd.Attach(world.at, lease.id, lease.environment, child))
     world.run(cmd.ConfirmLimit(world.at, *who(lease), (), False))
@@ -270,9 +267,9 @@ def test_a_share_holds_for_processes_that_joined() -> None:
     world.run(cmd.ConfirmLimit(world.at, lease.id, lease.environment, child, (), True))
     settled(world, but=["L1"])
     assert share(world.state, "L1") == 30
-    world.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    world.request("bob", 2, Request(1, 20 * GIB))
     assert share(world.state, "L1") == 20
-    told = (Allocation(part, Bytes(20 * GIB)),)
+    told = (Allocation(part, 20 * GIB),)
     world.run(cmd.ConfirmLimit(world.at, lease.id, lease.environment, child, told, True))
     world.at += 1.0
     world.observe()
@@ -300,14 +297,15 @@ class Load(RuleBasedStateMachine):
     )
     def comes(self, least: int, more: int, gpus: int, fixed: bool, of_job: bool) -> None:
         self.pid += 1
-        name = EnvironmentName("team" if of_job else f"user{self.pid}")
-        request = Request(gpus, Bytes(least * GIB))
+        name = "team" if of_job else f"user{self.pid}"
+        request = Request(gpus, least * GIB)
         if of_job:
             request, fixed = asks(4, 24), False
         elif not fixed:
             request = asks(least, least + more, gpus)
         worker = replace(task(self.pid), job="job" if of_job else None)
-        lease = LeaseId(f"L{self.pid:03}")
+        lease = f"L{self.pid:03}"
+        self.world.observe()  # what others left has its takers
         before, heard = all_shares(self.world), len(self.world.history)
         self.world.run(cmd.RequestLease(self.world.at, lease, name, worker, request, True))
         # More load: no share of another job rises.
@@ -449,10 +447,7 @@ JOBS = st.lists(
 def _jobs(drawn: Iterable[tuple[list[str], int, int, bool]]) -> list[ranges.Job]:
     return [
         ranges.Job(
-            tuple(
-                ranges.Part(LeaseId(f"L{number}"), GpuUuid(name), 8 * GIB, min(has, most) * STEP)
-                for name in gpus
-            ),
+            tuple(ranges.Part(f"L{number}", name, 8 * GIB, min(has, most) * STEP) for name in gpus),
             most * STEP,
             steady,
         )
@@ -466,7 +461,7 @@ def test_the_arithmetic(
     drawn: list[tuple[list[str], int, int, bool]], room: int, free: int
 ) -> None:
     """What is given fits; who has to fall falls and no other; nobody goes below the least."""
-    jobs, gpus = _jobs(drawn), [GpuUuid(name) for name in "abc"]
+    jobs, gpus = _jobs(drawn), list("abc")
     rooms, frees = dict.fromkeys(gpus, room * STEP), dict.fromkeys(gpus, free * STEP)
     told = ranges.shares(jobs, rooms, frees)
     had, has, rises = Counter[GpuUuid](), Counter[GpuUuid](), Counter[GpuUuid]()

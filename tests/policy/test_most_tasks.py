@@ -8,16 +8,9 @@ from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.say.texts import doubt_texts
-from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    Estimate,
-    LeaseId,
-    Quota,
-    Request,
-    Reserve,
-)
+from jupyter_gpushare.policy.words.model import Estimate, Quota, Request, Reserve
 
-FOUR = Bytes(4 * GIB)
+FOUR = 4 * GIB
 
 
 def a_class(quota: Quota, request: Request | None = None, **config: int) -> World:
@@ -41,7 +34,7 @@ def test_twelve_students_of_four_gib_fit_on_two_gpus(quota: Quota, request_: Req
 def test_what_the_administrator_set_binds_whatever_was_named() -> None:
     world = a_class(Quota(1, FOUR), Request(1, FOUR), max_tasks_per_gpu=4)
     assert [books.tasks for books in world.state.gpus.values()] == [4, 4]
-    why = core.why_waiting(world.state, LeaseId("L9"), 0, world.config)
+    why = core.why_waiting(world.state, "L9", 0, world.config)
     assert (
         "GPUs 0 and 1 have enough free memory, but already 4 tasks, the most that the "
         "administrator's setting max_tasks_per_gpu allows." in why.message
@@ -50,13 +43,13 @@ def test_what_the_administrator_set_binds_whatever_was_named() -> None:
 
 def test_a_request_for_which_no_size_is_known_goes_beside_three_others_at_most() -> None:
     """What it reserves follows what it uses; so memory alone would let any number in."""
-    estimate = Estimate(Bytes(GIB), 20)
+    estimate = Estimate(GIB, 20)
     guess = Request(reserve=Reserve.ESTIMATE, estimate=estimate)
-    world = World(plain_config()).start([gpu(0, 80)], Quota(1, Bytes(8 * GIB)))
+    world = World(plain_config()).start([gpu(0, 80)], Quota(1, 8 * GIB))
     for number in range(1, 6):
         world.request(f"student-{number}", number, guess)
     assert [phase(world, f"L{number}") for number in (4, 5)] == ["held", "queued"]
-    why = core.why_waiting(world.state, LeaseId("L5"), 0, world.config)
+    why = core.why_waiting(world.state, "L5", 0, world.config)
     assert (
         "GPU 0 has enough free memory, but already 4 tasks, the most beside which a request is "
         "placed that names no size: name one, and the memory decides." in why.message
@@ -70,9 +63,9 @@ def test_a_request_for_which_no_size_is_known_goes_beside_three_others_at_most()
 )
 def test_a_setting_that_contradicts_a_quota_is_said(most: int, memory: int, is_said: bool) -> None:
     config = plain_config(max_tasks_per_gpu=most)
-    said = doubt_texts("alice", Quota(1, Bytes(memory)), [24 * GIB], config)
+    said = doubt_texts("alice", Quota(1, memory), [24 * GIB], config)
     assert bool(said) is is_said
-    assert not doubt_texts("alice", Quota(1, Bytes(memory)), [24 * GIB], plain_config())
+    assert not doubt_texts("alice", Quota(1, memory), [24 * GIB], plain_config())
     assert not doubt_texts("alice", Quota(1), [24 * GIB], config), "whole GPUs"
 
 

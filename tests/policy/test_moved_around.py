@@ -35,7 +35,7 @@ def test_a_busy_day_has_moves_and_some_that_fail() -> None:
 def test_that_the_quota_is_not_looked_at_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     place = placement.place
 
-    def generous(gpus, quota, *rest):  # type: ignore[no-untyped-def]
+    def generous(gpus, quota, *rest):
         return place(gpus, dataclasses.replace(quota, gpus=quota.gpus + 1), *rest)
 
     monkeypatch.setattr("jupyter_gpushare.policy.books.room.place", generous)
@@ -46,7 +46,7 @@ def test_that_the_quota_is_not_looked_at_would_be_noticed(monkeypatch: pytest.Mo
 def test_that_a_move_keeps_its_turn_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     emit = recalls.Draft.emit
 
-    def forgetful(draft, event):  # type: ignore[no-untyped-def]
+    def forgetful(draft, event):
         is_plan = bool(draft.events) and type(draft.events[-1]).__name__ == "ParkingPlanned"
         if not (is_plan and type(event).__name__ == "TurnMoved"):
             emit(draft, event)

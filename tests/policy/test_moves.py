@@ -17,8 +17,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
     HolderAction,
     LeasePhase,
     Movable,
@@ -69,7 +67,6 @@ def test_who_has_its_turn_again_need_not_move() -> None:
     world = host.world
     world.second()  # Alice is told, and has not given yet
     recall = world.state.memory_recall(alice.lease)
-    assert recall is not None
     assert recall.why is Why.MOVED
     host.ends(carol)
     assert world.state.memory_recall(alice.lease) is None
@@ -147,7 +144,6 @@ def test_a_task_that_gives_its_memory_has_no_turn_and_asks_again_if_it_keeps_it(
     bob = host.come("bob", 3, 60)
     host.seconds(2)
     asked = host.world.state.memory_recall(alice.lease)
-    assert asked is not None
     assert asked.why is Why.SERVED
     assert host.turn(alice) is TurnPhase.WAITS
     assert isinstance(host.plan(alice), core.Done)
@@ -228,7 +224,6 @@ def moving_out(host: Slow) -> tuple[Actor, Actor]:
     host.seconds(MOVING.times * MOVING.price(70 * GIB) + 5)
     bob = host.come("bob", 2, 40)
     recall = host.world.state.memory_recall(alice.lease)
-    assert recall is not None
     assert recall.why is Why.SERVED
     assert isinstance(host.plan(alice), core.Done)
     return alice, bob
@@ -245,13 +240,13 @@ def test_who_moves_while_the_quota_is_lowered_comes_back(
     world = host.world
     quota = {
         "gpus": Quota(0, None),
-        "memory": Quota(1, Bytes(GIB)),
-        "both": Quota(0, Bytes(GIB)),
+        "memory": Quota(1, GIB),
+        "both": Quota(0, GIB),
     }[edit]
 
     def edited() -> None:
-        admin = EnvironmentName("root")
-        world.run(cmd.SetQuota(world.at, EnvironmentName("alice"), quota, admin))
+        admin = "root"
+        world.run(cmd.SetQuota(world.at, "alice", quota, admin))
         if restart:
             state, quotas = State(), world.state.quotas
             for event in core.summarise(world.state):
@@ -290,8 +285,8 @@ def test_an_idle_kernel_beyond_a_lowered_quota_stays_parked() -> None:
     world.observe()
     bob = host.come("bob", 2, 70)
     assert isinstance(world.run(cmd.Resume(world.at, *world.who(alice))), core.Wait)
-    admin = EnvironmentName("root")
-    world.run(cmd.SetQuota(world.at, EnvironmentName("alice"), Quota(0, None), admin))
+    admin = "root"
+    world.run(cmd.SetQuota(world.at, "alice", Quota(0, None), admin))
     world.release(bob.lease, "bob")
     world.observe()
     assert world.state.leases[alice.lease].phase is LeasePhase.PARKED, "its variables are kept"

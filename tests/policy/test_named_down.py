@@ -11,28 +11,25 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
     Allocation,
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     Quota,
     Request,
     Rung,
 )
 
 ZERO = gpu(0).uuid
-EIGHT = Request(memory=Bytes(8 * GIB))
-SIX = Request(memory=Bytes(6 * GIB))
+EIGHT = Request(memory=8 * GIB)
+SIX = Request(memory=6 * GIB)
 
 
 def reserved(world: World) -> float:
     """GiB that Alice has reserved; 0: nothing."""
-    held = world.state.reservations.get((EnvironmentName("alice"), ZERO))
+    held = world.state.reservations.get(("alice", ZERO))
     return held.memory / GIB if held else 0.0
 
 
 def answers(world: World, name: str, *, live: bool = True) -> None:
     """The task says that it has the limit that it was granted, or that it can have no other."""
-    lease = world.state.leases[LeaseId(name)]
+    lease = world.state.leases[name]
     told = tuple(Allocation(part.gpu, part.memory) for part in lease.allocations if live)
     who = (lease.id, lease.environment, lease.task.process)
     world.run(cmd.ConfirmLimit(world.at, *who, told, live))
@@ -147,7 +144,7 @@ def test_where_no_limit_can_change_the_measurement_has_to_do() -> None:
 
 def test_one_whose_limit_can_change_is_told_again_and_waited_for() -> None:
     world = notebook_beside()
-    who = (LeaseId("L1"), EnvironmentName("alice"), world.state.leases[LeaseId("L1")].task.process)
+    who = ("L1", "alice", world.state.leases["L1"].task.process)
     world.run(cmd.ConfirmLimit(world.at, *who, (), live=True))
     for _ in range(8):
         look(world, 10.0)

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from support.policy_moves import given, idle, lazy, named, phase, plan, restarted, resume
-from support.policy_world import (
-    GIB,
-    World,
-    gpu,
-    plain_config,
-)
+from support.policy_world import GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     Quota,
     RefusalReason,
     Request,
@@ -28,16 +20,16 @@ def test_all_of_the_quota_is_what_works_of_it() -> None:
     world = World(plain_config(max_tasks_per_gpu=1)).start(
         [gpu(0), gpu(1), gpu(2), gpu(3)], Quota(3)
     )
-    assert world.request("alice", 1, of_quota=True) == core.Grant(LeaseId("L1"))
-    assert len(world.state.leases[LeaseId("L1")].allocations) == 3
-    assert world.state.leases[LeaseId("L1")].request.gpus == 3
+    assert world.request("alice", 1, of_quota=True) == core.Grant("L1")
+    assert len(world.state.leases["L1"].allocations) == 3
+    assert world.state.leases["L1"].request.gpus == 3
     world.die(1)
     world.observe()
     for index in (0, 1):
-        world.run(cmd.TakeGpuOut(world.at, gpu(index).uuid, "a fan", EnvironmentName("root")))
+        world.run(cmd.TakeGpuOut(world.at, gpu(index).uuid, "a fan", "root"))
     world.request("alice", 2, of_quota=True)
-    assert len(world.state.leases[LeaseId("L2")].allocations) == 2
-    world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), Quota(0), EnvironmentName("root")))
+    assert len(world.state.leases["L2"].allocations) == 2
+    world.run(cmd.SetQuota(world.at, "bob", Quota(0), "root"))
     refused = world.request("bob", 3, of_quota=True)
     assert isinstance(refused, core.Refuse)
     assert refused.reason is RefusalReason.ZERO_QUOTA
@@ -45,18 +37,18 @@ def test_all_of_the_quota_is_what_works_of_it() -> None:
 
 def test_what_two_tasks_name_is_bounded_by_their_quota() -> None:
     """Each has what it named to itself: the reservation grows, or the second one waits."""
-    six = Request(memory=Bytes(6 * GIB))
-    world = World().start([gpu(0)], Quota(1, Bytes(8 * GIB)), bob=Quota(1, Bytes(16 * GIB)))
+    six = Request(memory=6 * GIB)
+    world = World().start([gpu(0)], Quota(1, 8 * GIB), bob=Quota(1, 16 * GIB))
     world.request("bob", 1, six)
     world.request("bob", 2, six)
     assert named(world, "bob") == (12, 12)
-    limits = [world.state.leases[LeaseId(name)].allocations[0].memory for name in ("L1", "L2")]
+    limits = [world.state.leases[name].allocations[0].memory for name in ("L1", "L2")]
     assert limits == [6 * GIB, 6 * GIB], "none may use what the other one named"
     world.request("alice", 3, six)
     waits = world.request("alice", 4, six)
     assert isinstance(waits, core.Wait)
     assert "exceed the 8 GiB that it allows on each" in waits.message
-    assert isinstance(world.request("alice", 5, Request(memory=Bytes(2 * GIB))), core.Grant)
+    assert isinstance(world.request("alice", 5, Request(memory=2 * GIB)), core.Grant)
     assert named(world) == (8, 8), "what is left of the quota is for who asks for no more"
     assert restarted(world).reservations == world.state.reservations
     world.memory[(3, gpu(0).uuid)] = 6 * GIB
@@ -71,9 +63,9 @@ def test_what_two_tasks_name_is_bounded_by_their_quota() -> None:
 
 def test_what_a_parked_task_named_is_free_until_it_resumes() -> None:
     """Also where it left something behind; then it waits like any other one."""
-    six = Request(memory=Bytes(6 * GIB))
+    six = Request(memory=6 * GIB)
     world = lazy()
-    world.start([gpu(0)], Quota(1, Bytes(8 * GIB)))
+    world.start([gpu(0)], Quota(1, 8 * GIB))
     world.request("alice", 1, six)
     world.memory[(1, gpu(0).uuid)] = 6 * GIB
     world.observe()

@@ -16,8 +16,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
     GpuReading,
     LeasePhase,
     Parts,
@@ -42,8 +40,8 @@ def come(
 ) -> Actor:
     """Somebody is granted a GPU, just measured. Sizes in GiB; ``named`` are the request's parts."""
     at.observe()
-    request = Request(1, None if gib is None else Bytes(gib * GIB))
-    parts = {name: Bytes(size * GIB) for name, size in named.items()}
+    request = Request(1, None if gib is None else gib * GIB)
+    parts = {name: size * GIB for name, size in named.items()}
     decision = at.request(who, pid, dataclasses.replace(request, **parts), wait=False)
     assert isinstance(decision, core.Grant), decision
     actor = Actor(pid, who, decision.lease, kept * GIB, step * GIB, gated=True)
@@ -52,7 +50,7 @@ def come(
 
 
 def refused(at: TurnWorld, pid: int, gib: int) -> core.Refuse:
-    decision = at.request("zoe", pid, Request(1, Bytes(gib * GIB)), wait=False)
+    decision = at.request("zoe", pid, Request(1, gib * GIB), wait=False)
     assert isinstance(decision, core.Refuse)
     return decision
 
@@ -71,7 +69,7 @@ def test_a_task_that_names_its_parts_is_placed_by_them_at_once() -> None:
 
 def test_what_cuda_takes_is_added_and_no_quota_is_exceeded_by_it() -> None:
     config = dataclasses.replace(CONFIG, turn_context=GIB)
-    at = world(config, bob=Quota(1, Bytes(12 * GIB)))
+    at = world(config, bob=Quota(1, 12 * GIB))
     come(at, "alice", 1, 4, 4, None, persistent=4, temporary=4)
     assert at.state.gpus[UUID].reserved == 9 * GIB
     come(at, "bob", 2, 4, 8, None, persistent=4, temporary=8)
@@ -101,8 +99,8 @@ def test_it_is_counted_by_the_rule_after_its_first_gate_not_before() -> None:
 
 def test_parts_of_earlier_runs_are_known_at_once_and_shrink_nothing() -> None:
     """Who names nothing has all that the quota gives, and is counted by the rule a step earlier."""
-    for learned in (None, Parts(Bytes(3 * GIB), Bytes(4 * GIB))):
-        half = Quota(1, Bytes(12 * GIB))
+    for learned in (None, Parts(3 * GIB, 4 * GIB)):
+        half = Quota(1, 12 * GIB)
         at = world(alice=half, bob=half)
         for pid, who in enumerate(("alice", "bob"), 1):
             at.observe()
@@ -154,13 +152,13 @@ def test_who_names_too_little_frees_nothing_that_it_uses() -> None:
 
 
 def test_parts_that_exceed_the_memory_are_refused() -> None:
-    at = world(alice=Quota(1, Bytes(8 * GIB)))
-    request = Request(1, Bytes(6 * GIB), persistent=Bytes(4 * GIB), temporary=Bytes(4 * GIB))
+    at = world(alice=Quota(1, 8 * GIB))
+    request = Request(1, 6 * GIB, persistent=4 * GIB, temporary=4 * GIB)
     decision = at.request("alice", 1, request, wait=False)
     assert isinstance(decision, core.Refuse)
     assert decision.reason is RefusalReason.BAD_REQUEST
     assert "4 GiB persistent and 4 GiB temporary" in decision.message
-    too_much = dataclasses.replace(request, memory=None, temporary=Bytes(5 * GIB))
+    too_much = dataclasses.replace(request, memory=None, temporary=5 * GIB)
     decision = at.request("alice", 1, too_much, wait=False)
     assert isinstance(decision, core.Refuse)
     assert decision.reason is RefusalReason.OVER_QUOTA
@@ -173,9 +171,7 @@ def test_what_was_named_is_known_after_a_restart() -> None:
     for event in core.summarise(at.state):
         state = core.evolve(state, event)
     assert state.leases[alice.lease].request.parts == (4 * GIB, 8 * GIB)
-    assert state.figures[(alice.lease, UUID)] == Figures(
-        UUID, Bytes(4 * GIB), Bytes(8 * GIB), Bytes(0)
-    )
+    assert state.figures[(alice.lease, UUID)] == Figures(UUID, 4 * GIB, 8 * GIB, 0)
 
 
 # -- offsets -------------------------------------------------------------------------------
@@ -248,7 +244,7 @@ def test_an_offset_goes_with_its_task() -> None:
 
 def test_a_quota_a_gpu_and_a_request_say_their_own_offset() -> None:
     config = dataclasses.replace(CONFIG, turn_offsets=(("pretend", 2 * GIB),))
-    at = world(config, bob=Quota(1, None, turn_offset=Bytes(GIB)))
+    at = world(config, bob=Quota(1, None, turn_offset=GIB))
     leases = [
         come(at, "alice", 1, 1, 2, 6).lease,
         come(at, "bob", 2, 1, 2, 6).lease,
@@ -257,7 +253,7 @@ def test_a_quota_a_gpu_and_a_request_say_their_own_offset() -> None:
     ]
 
     def offsets(*names: Any) -> int:
-        given = [shares.Share(name, Bytes(GIB), Bytes(GIB)) for name in names]
+        given = [shares.Share(name, GIB, GIB) for name in names]
         return shares.offsets(at.state, config, UUID, given)
 
     alice, bob, carol, dave = leases
@@ -268,7 +264,7 @@ def test_a_quota_a_gpu_and_a_request_say_their_own_offset() -> None:
     assert offsets(alice, dave) == 2 * GIB, "and not less than the administrator"
     assert offsets(*leases) == (1 + 3 + 2) * GIB
     plain = dataclasses.replace(config, turn_offsets=())
-    one = shares.Share(alice, Bytes(GIB), Bytes(GIB)), shares.Share(dave, Bytes(GIB), Bytes(GIB))
+    one = shares.Share(alice, GIB, GIB), shares.Share(dave, GIB, GIB)
     assert shares.offsets(at.state, plain, UUID, one) == GIB
 
 
@@ -313,7 +309,7 @@ def ready() -> tuple[TurnWorld, Actor]:
 
 
 def join(at: TurnWorld, actor: Actor, pid: int) -> None:
-    at.run(cmd.Attach(at.at, actor.lease, EnvironmentName(actor.who), process(pid)))
+    at.run(cmd.Attach(at.at, actor.lease, actor.who, process(pid)))
 
 
 def test_a_worker_that_never_uses_the_gpu_excludes_nobody_from_turns() -> None:
@@ -345,7 +341,7 @@ def test_a_measurement_that_began_before_a_worker_joined_shows_nothing_of_it() -
     began = at.at
     at.at += 1.0
     join(at, alice, 7)
-    alone = ProcessReading((process(1),), Bytes(at.memory[(1, UUID)]))
+    alone = ProcessReading((process(1),), at.memory[(1, UUID)])
     reading = GpuReading(UUID, None, alone.memory, (alone,))
     at.run(cmd.Observe(began, (reading,), at.at))
     refused(at, 2, 12)
@@ -356,8 +352,8 @@ def test_where_processes_cannot_be_told_apart_all_members_count() -> None:
     join(at, alice, 7)
     at.at += 1.0
     stranger = dataclasses.replace(process(99), start_time=0)  # of another pid namespace
-    mine = ProcessReading((process(1),), Bytes(at.memory[(1, UUID)]))
-    reading = GpuReading(UUID, None, mine.memory, (mine, ProcessReading((stranger,), Bytes(0))))
+    mine = ProcessReading((process(1),), at.memory[(1, UUID)])
+    reading = GpuReading(UUID, None, mine.memory, (mine, ProcessReading((stranger,), 0)))
     at.run(cmd.Observe(at.at, (reading,), at.at))
     refused(at, 2, 12)
     assert at.state.leases[alice.lease].phase is LeasePhase.HELD

@@ -17,40 +17,26 @@ from support.policy_moves import (
     resume,
     stays,
 )
-from support.policy_world import (
-    BOOT,
-    GIB,
-    World,
-    gpu,
-    is_asked,
-    plain_config,
-)
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    GpuReading,
-    LeaseId,
-    Quota,
-    Request,
-    Rung,
-)
+from jupyter_gpushare.policy.words.model import GpuReading, Quota, Request, Rung
 
 
 def test_a_gpu_out_of_service_takes_nothing_new_and_empties() -> None:
     """A busy kernel goes on; an idle one is asked for all, though it may be idle for ever."""
     world = lazy(2, idle_timeout=0.0, max_tasks_per_gpu=4)
-    world.request("alice", 1, Request(1, Bytes(4 * GIB)))
-    world.request("bob", 2, Request(1, Bytes(4 * GIB)))
+    world.request("alice", 1, Request(1, 4 * GIB))
+    world.request("bob", 2, Request(1, 4 * GIB))
     assert world.gpus_of("L1") == [0]
     pin(world, "L1", 3600.0)
     idle(world, "L1")
     drain(world)
     assert not isinstance(pin(world, "L1"), core.Done), "it cannot be kept there"
-    world.request("carol", 3, Request(1, Bytes(4 * GIB)))
+    world.request("carol", 3, Request(1, 4 * GIB))
     assert world.gpus_of("L3") == [1]
-    world.request("alice", 4, Request(1, Bytes(4 * GIB)))
+    world.request("alice", 4, Request(1, 4 * GIB))
     assert world.gpus_of("L4") == [1], "not beside her own task either"
     assert asked(world) == []
     assert core.next_deadline(world.state, world.config) <= world.at + 10
@@ -62,7 +48,7 @@ def test_a_gpu_out_of_service_takes_nothing_new_and_empties() -> None:
     resume(world, "L1")
     assert world.gpus_of("L1") == [1], "its memory was nowhere, so it goes on elsewhere"
     put_back(world)
-    world.request("dave", 5, Request(1, Bytes(20 * GIB)))
+    world.request("dave", 5, Request(1, 20 * GIB))
     assert world.gpus_of("L5") == [0]
 
 
@@ -78,7 +64,7 @@ def test_who_computes_on_a_gpu_out_of_service_goes_on() -> None:
     world.tick(10)
     for _ in range(3600):
         if is_asked(world.state, "L1"):
-            who = world.state.leases[LeaseId("L1")]
+            who = world.state.leases["L1"]
             world.run(cmd.Keep(world.at, who.id, who.environment, who.task.process, "CUDA runs"))
         world.tick(1)
     assert 3 <= len(asked(world)) <= 7
@@ -106,7 +92,7 @@ def test_who_needs_a_gpu_out_of_service_waits_and_bars_nobody() -> None:
             world.run(cmd.Start(world.at, BOOT, (gpu(0), gpu(1))))
             world.run(cmd.ConfigureQuotas(world.at, Quota(2, None)))
         drain(world, 1, "a new driver!")
-        why = core.why_waiting(world.state, LeaseId("L1"), 0, world.config)
+        why = core.why_waiting(world.state, "L1", 0, world.config)
         assert why.message.startswith("GPU 1 is out of service: a new driver! ")
         world.request("bob", 20)
         world.request("carol", 21)
@@ -114,7 +100,7 @@ def test_who_needs_a_gpu_out_of_service_waits_and_bars_nobody() -> None:
         put_back(world, 1)
         assert phase(world, "L13") == "held", "it fits, and the other has been passed by nobody"
         for name in ("L12", "L13"):
-            world.release(name, world.state.leases[LeaseId(name)].environment)
+            world.release(name, world.state.leases[name].environment)
         world.observe()
         assert phase(world, "L1") == "held"
 

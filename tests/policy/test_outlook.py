@@ -22,9 +22,6 @@ from jupyter_gpushare.policy.recall.outlook import (
     of_newcomer,
 )
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     PriorityClass,
     Quota,
     Request,
@@ -35,7 +32,7 @@ RECENT = {PriorityClass.INTERACTIVE: (100.0, 200.0, 300.0, 400.0, 500.0)}
 
 def of(world: World, lease: str, recent: outlook.Recent | None = None) -> Outlook:
     found = outlook.outlooks(world.state, world.config, world.at, recent or {})
-    return found[LeaseId(lease)]
+    return found[lease]
 
 
 def test_an_idle_kernel_is_what_who_waits_waits_for() -> None:
@@ -70,11 +67,11 @@ def test_a_batch_program_that_makes_way_is_told_with_the_time() -> None:
     world.request("alice", 3)
     world.request("carol", 4)
     world.request("eve", 5, stops)
-    assert of(world, "L3").stop == Stop(LeaseId("L1"), 200.0), "dan's cannot save its state"
+    assert of(world, "L3").stop == Stop("L1", 200.0), "dan's cannot save its state"
     assert of(world, "L4").stop is None, "one program makes way for one"
     assert of(world, "L5").stop is None, "and for nobody who is batch"
     world.tick(200)
-    assert of(world, "L3").stop == Stop(LeaseId("L1"), 0.0), "it is asked"
+    assert of(world, "L3").stop == Stop("L1", 0.0), "it is asked"
 
 
 def test_each_who_waits_gets_another_kernels_gpu() -> None:
@@ -109,11 +106,9 @@ def test_its_people_are_told_first_and_what_they_keep_is_waited_for() -> None:
     idle(world, "L1")
     world.request("bob", 2)
     told = of(world, "L2").idle
-    assert told is not None
     assert told.left == 60.0, "it is warned after 30 s and asked after 60"
     pin(world, "L1", 600.0)
     pinned = of(world, "L2").idle
-    assert pinned is not None
     assert pinned.left == 600.0
 
 
@@ -181,16 +176,16 @@ def test_an_outlook_costs_nothing_while_nobody_is_idle_and_a_bounded_work_else(
 
 
 def message(world: World, lease: str, ahead: int = 0) -> str:
-    return core.why_waiting(world.state, LeaseId(lease), ahead, world.config, world.at).message
+    return core.why_waiting(world.state, lease, ahead, world.config, world.at).message
 
 
 def test_who_needs_a_whole_gpu_reads_what_is_free_and_that_it_is_not_enough() -> None:
     """The reader saw: 0 free for you now, beside two GPUs with 16 GiB free."""
-    world = World().start([gpu(0), gpu(1)], Quota(2, Bytes(8 * GIB)), carol=Quota(2, None))
+    world = World().start([gpu(0), gpu(1)], Quota(2, 8 * GIB), carol=Quota(2, None))
     world.request("alice", 1, Request(2))
     world.request("carol", 2)
     world.request("carol", 3, Request(2))
-    world.request("carol", 4, Request(1, Bytes(20 * GIB)))
+    world.request("carol", 4, Request(1, 20 * GIB))
     assert message(world, "L2") == (
         "You asked for a whole GPU (24 GiB). GPUs 0 and 1 have 16 GiB free. It is granted as soon "
         "as others give GPUs back."
@@ -204,7 +199,7 @@ def test_who_needs_a_whole_gpu_reads_what_is_free_and_that_it_is_not_enough() ->
 
 def test_a_gpu_with_room_and_too_many_tasks_is_named() -> None:
     world = lazy(1)
-    world.start([gpu(0)], Quota(1, Bytes(4 * GIB)))
+    world.start([gpu(0)], Quota(1, 4 * GIB))
     world.request("alice", 1)
     world.request("bob", 2)
     assert message(world, "L2").startswith(
@@ -230,7 +225,7 @@ def newcomer(
     world: World, gib: int, who: str = "zoe", recent: outlook.Recent | None = None, gpus: int = 2
 ) -> tuple[Start, Estimate | None]:
     some = frozenset(gpu(number).uuid for number in range(gpus))
-    name, memory = EnvironmentName(who), Bytes(gib * GIB)
+    name, memory = who, gib * GIB
     return of_newcomer(
         world.state,
         world.config,
@@ -263,7 +258,7 @@ def test_a_newcomer_starts_now_where_a_real_one_would() -> None:
 
 
 def test_a_newcomer_hears_of_its_quota_its_budget_and_who_is_urgent() -> None:
-    small = World().start([gpu(0)], Quota(1, Bytes(8 * GIB)), none=Quota(0, None))
+    small = World().start([gpu(0)], Quota(1, 8 * GIB), none=Quota(0, None))
     assert newcomer(small, 9) == (Start.OVER_QUOTA, None)
     assert newcomer(small, 1, "none") == (Start.OVER_QUOTA, None)
     poor = budgets(1.0)

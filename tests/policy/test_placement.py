@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, Refused, place
 from jupyter_gpushare.policy.say.texts import refusal_text
-from jupyter_gpushare.policy.words.model import Bytes, GpuUuid, Quota, RefusalReason
+from jupyter_gpushare.policy.words.model import Quota, RefusalReason
 
 GIB = 1024**3
 
 
 def room(index, free=24, tasks=0, own=None, memory=24, usable=True, named=0):
     return GpuRoom(
-        GpuUuid(f"GPU-{index}"),
+        f"GPU-{index}",
         index,
-        Bytes(memory * GIB),
+        memory * GIB,
         int(free * GIB),
         tasks,
-        None if own is None else Bytes(int(own * GIB)),
+        None if own is None else int(own * GIB),
         usable,
         int(named * GIB),
     )
@@ -35,7 +35,7 @@ def chosen(result):
 
 
 def quota(gpus, memory=None):
-    return Quota(gpus, None if memory is None else Bytes(memory * GIB))
+    return Quota(gpus, None if memory is None else memory * GIB)
 
 
 def test_new_gpus_come_with_most_free_memory_first_ties_by_index():
@@ -82,17 +82,17 @@ def test_lack_of_room_waits():
 
 def test_a_larger_ask_grows_the_reservation_when_there_is_room():
     rooms = [room(0, free=8, tasks=1, own=8)]
-    assert chosen(place(rooms, quota(1, 16), 1, Bytes(16 * GIB), 4)) == [("GPU-0", 16)]
+    assert chosen(place(rooms, quota(1, 16), 1, 16 * GIB, 4)) == [("GPU-0", 16)]
 
 
 def test_a_larger_ask_without_room_makes_the_gpu_not_eligible():
     rooms = [room(0, free=7, tasks=1, own=8)]
-    assert place(rooms, quota(1, 16), 1, Bytes(16 * GIB), 4) == NoRoom(0, 0)
+    assert place(rooms, quota(1, 16), 1, 16 * GIB, 4) == NoRoom(0, 0)
 
 
 def test_a_named_ask_fits_in_what_tasks_that_named_nothing_have_reserved():
     rooms = [room(0, free=0, tasks=1, own=8)]
-    assert chosen(place(rooms, quota(1, 8), 1, Bytes(GIB), 4)) == [("GPU-0", 8)]
+    assert chosen(place(rooms, quota(1, 8), 1, GIB, 4)) == [("GPU-0", 8)]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_named_ask_fits_in_what_tasks_that_named_nothing_have_reserved():
 )
 def test_what_tasks_of_one_environment_name_adds_up(allowed, free, asks, reserved):
     rooms = [room(0, free=free, tasks=1, own=6, named=6)]
-    asked = None if asks is None else Bytes(asks * GIB)
+    asked = None if asks is None else asks * GIB
     result = place(rooms, quota(1, allowed), 1, asked, 4)
     assert result == NoRoom(0, 0) if reserved is None else chosen(result) == [("GPU-0", reserved)]
 
@@ -144,7 +144,7 @@ def test_a_lost_gpu_takes_nobody_not_even_its_holder():
     ],
 )
 def test_what_can_never_be_is_refused_at_once(q, gpus, memory, reason):
-    asked = None if memory is None else Bytes(memory * GIB)
+    asked = None if memory is None else memory * GIB
     result = place([room(0), room(1)], q, gpus, asked, 4)
     assert isinstance(result, Refused)
     assert result.reason is reason
@@ -175,7 +175,7 @@ rooms_of_any_kind = st.lists(
 )
 def test_a_grant_never_breaks_a_limit(rooms, gpus_allowed, limit, gpus, memory, threshold):
     q = quota(gpus_allowed, limit)
-    asked = None if memory is None else Bytes(memory * GIB)
+    asked = None if memory is None else memory * GIB
     result = place(rooms, q, gpus, asked, threshold)
     assert result == place(list(reversed(rooms)), q, gpus, asked, threshold)
     if not isinstance(result, Granted):
@@ -200,7 +200,7 @@ def test_a_quota_beyond_the_gpus_gives_whole_ones_to_who_names_no_size():
     assert chosen(place(rooms, quota(2, 999), 2, None, 4)) == [("GPU-1", 80), ("GPU-0", 24)]
     # The larger has room for all of it, the smaller is given whole.
     assert chosen(place(rooms, quota(2, 40), 2, None, 4)) == [("GPU-1", 40), ("GPU-0", 24)]
-    refused = place(rooms, quota(2, 999), 1, Bytes(81 * GIB), 4)
+    refused = place(rooms, quota(2, 999), 1, 81 * GIB, 4)
     assert isinstance(refused, Refused), "what is named is taken at its word"
     assert "999" not in refusal_text(refused)
     assert "81 GiB on each" in refusal_text(refused)

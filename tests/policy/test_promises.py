@@ -23,8 +23,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
     PriorityClass,
     Quota,
     RefusalReason,
@@ -149,7 +147,7 @@ def test_a_request_names_its_promise() -> None:
     for deadline, answer in ((60.0, core.Refuse), (100.0, core.Grant)):
         request = Request(
             1,
-            Bytes(GIB),
+            GIB,
             expected=(Expected(KIND, 30, GIB, 40.0),),
             promise=Promise(deadline=deadline),
         )
@@ -171,7 +169,7 @@ def test_a_request_waits_where_promises_leave_no_floor_for_its_own() -> None:
     node.promise(node.come("alice", 60, 1.0, share=30, predicted=60.0), deadline=100.0)
     request = Request(
         1,
-        Bytes(GIB),
+        GIB,
         expected=(Expected(KIND, 30, GIB, 40.0),),
         promise=Promise(deadline=100.0),
     )
@@ -235,7 +233,7 @@ def test_batch_shrinks_then_stops_and_comes_back_to_the_queue() -> None:
     ]
     assert [(one.lease, one.why) for one in asked] == [(batch.actor.lease, Why.PROMISED)]
     node.stop(batch)
-    again = Request(1, Bytes(8 * GIB), BATCH, stops=True, expected=(Expected(KIND, 70, GIB),))
+    again = Request(1, 8 * GIB, BATCH, stops=True, expected=(Expected(KIND, 70, GIB),))
     decision = node.world.request("bob", 9, again)
     assert isinstance(decision, core.Wait), "back in the batch queue"
     node.world.actors[decision.lease] = Actor(9, "bob", decision.lease, GIB, GIB, gated=True)
@@ -486,13 +484,13 @@ def test_a_promise_of_a_request_begins_once() -> None:
     node = Loops()
     request = Request(
         1,
-        Bytes(GIB),
+        GIB,
         expected=(Expected(KIND, 30, GIB, 40.0),),
         promise=Promise(deadline=100.0),
     )
     decision = node.world.request("alice", 7, request)
     assert isinstance(decision, core.Grant)
-    who = (decision.lease, EnvironmentName("alice"), process(7))
+    who = (decision.lease, "alice", process(7))
     node.world.run(cmd.SetActivity(node.world.at, *who, Activity.IDLE))
     node.world.run(cmd.Park(node.world.at, *who))
     assert not node.world.state.given

@@ -13,16 +13,13 @@ from jupyter_gpushare.policy.books.queue import Account, Queue, Waiting
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.events import LeaseGranted
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     LeasePhase,
     PriorityClass,
     Quota,
     Request,
 )
 
-ALICE = EnvironmentName("alice")
+ALICE = "alice"
 BATCH = Request(priority_class=PriorityClass.BATCH)
 
 
@@ -48,12 +45,12 @@ def test_recent_use_is_the_decayed_integral_however_it_is_cut(spans, half_life):
 
 def one_gpu(config=None, **users):
     return World(config or plain_config(max_tasks_per_gpu=1)).start(
-        [gpu(0)], Quota(1, Bytes(24 * GIB)), **users
+        [gpu(0)], Quota(1, 24 * GIB), **users
     )
 
 
 def end(world, lease):
-    who = world.state.leases[LeaseId(lease)].environment
+    who = world.state.leases[lease].environment
     world.release(lease, who)
     world.observe()
 
@@ -64,7 +61,7 @@ def held(world):
 
 def test_a_newcomer_does_not_pass_an_equal_request_when_room_came_unseen():
     """By turns, room may come without anybody's end, and then nobody has looked at the queue."""
-    world, most = one_gpu(plain_config()), Request(memory=Bytes(20 * GIB))
+    world, most = one_gpu(plain_config()), Request(memory=20 * GIB)
     world.request("alice", 1)
     for number in (2, 3):
         world.request("carol", number, most)
@@ -75,10 +72,10 @@ def test_a_newcomer_does_not_pass_an_equal_request_when_room_came_unseen():
 
 def test_a_newcomer_does_not_pass_who_becomes_urgent_by_the_grants_before_it():
     world = one_gpu(plain_config(overtake_interactive=1))
-    world.request("dave", 1, Request(memory=Bytes(4 * GIB)))
-    world.request("alice", 2, Request(memory=Bytes(18 * GIB)))
-    world.request("bob", 3, Request(memory=Bytes(24 * GIB)))
-    small = Request(memory=Bytes(8 * GIB))
+    world.request("dave", 1, Request(memory=4 * GIB))
+    world.request("alice", 2, Request(memory=18 * GIB))
+    world.request("bob", 3, Request(memory=24 * GIB))
+    small = Request(memory=8 * GIB)
     world.request("carol", 4, small)
     _ends_unseen(world, "L2", ALICE)
     assert isinstance(world.request("carol", 5, small), core.Wait)
@@ -87,7 +84,7 @@ def test_a_newcomer_does_not_pass_who_becomes_urgent_by_the_grants_before_it():
 
 def test_a_later_request_is_not_urgent_before_an_earlier_one_of_the_same_person():
     """Who was ahead of the earlier one has left the line without a grant."""
-    world, most = one_gpu(plain_config(overtake_interactive=1)), Request(memory=Bytes(20 * GIB))
+    world, most = one_gpu(plain_config(overtake_interactive=1)), Request(memory=20 * GIB)
     world.request("alice", 1)
     for number in range(2, 8):
         world.request("bob", number, most)
@@ -96,7 +93,7 @@ def test_a_later_request_is_not_urgent_before_an_earlier_one_of_the_same_person(
         world.release(f"L{number}", "bob")
     world.request("carol", 9, most)
     waiting = world.state.queue.waiting
-    assert waiting[LeaseId("L9")].urgent_at == waiting[LeaseId("L8")].urgent_at
+    assert waiting["L9"].urgent_at == waiting["L8"].urgent_at
     for number in range(10, 14):  # the fewest GPU-seconds: they pass, until somebody is urgent
         world.request(f"new-{number}", number, most)
     order = []
@@ -110,7 +107,7 @@ def test_a_later_request_is_not_urgent_before_an_earlier_one_of_the_same_person(
 
 def _ends_unseen(world, lease, who):
     """It ends and its memory is free, and nobody has looked at the queue."""
-    end = core.step(world.state, cmd.Release(world.at, LeaseId(lease), who, False), world.config)
+    end = core.step(world.state, cmd.Release(world.at, lease, who, False), world.config)
     readings = cmd.Observe(world.at, world.readings())
     for event in end.events:
         if not isinstance(event, LeaseGranted):
@@ -143,7 +140,7 @@ def test_first_come_first_served_within_an_environment_and_interactive_before_ba
 
 
 def test_who_used_least_lately_by_weight_is_served_first():
-    world = one_gpu(carol=Quota(1, Bytes(24 * GIB), weight=4.0))
+    world = one_gpu(carol=Quota(1, 24 * GIB, weight=4.0))
     for pid, (who, seconds) in enumerate([("alice", 100), ("bob", 200), ("carol", 300)], 1):
         world.request(who, pid)
         world.at += seconds
@@ -154,14 +151,14 @@ def test_who_used_least_lately_by_weight_is_served_first():
     order = []
     for _ in range(3):
         end(world, held(world)[0])
-        order.append(world.state.leases[LeaseId(held(world)[0])].environment)
+        order.append(world.state.leases[held(world)[0]].environment)
     # carol's 300 s weigh 75 s, alice's 100, bob's 200
     assert order == ["carol", "alice", "bob"]
 
 
 def test_a_request_that_fits_overtakes_a_bounded_number_of_times():
     config = plain_config(max_tasks_per_gpu=1, overtake_interactive=3)
-    world = World(config).start([gpu(0), gpu(1)], Quota(2, Bytes(24 * GIB)))
+    world = World(config).start([gpu(0), gpu(1)], Quota(2, 24 * GIB))
     world.request("alice", 1)
     world.request("bob", 2, Request(2))
     passed = 0
@@ -198,7 +195,7 @@ def test_a_retried_request_is_the_same_lease_and_a_lowered_quota_refuses_the_wai
     assert world.request("bob", 2, ask).lease == first.lease
     from jupyter_gpushare.policy.words import commands as cmd
 
-    world.run(cmd.SetQuota(world.at, EnvironmentName("bob"), Quota(0), EnvironmentName("root")))
+    world.run(cmd.SetQuota(world.at, "bob", Quota(0), "root"))
     assert first.lease not in world.state.leases
 
 
@@ -219,7 +216,7 @@ def test_waiting_is_limited_for_each_environment():
 def test_the_queue_agrees_with_sorting(moves):
     queue, model, keys = Queue(), {}, {}
     for number, (who, batch, key) in enumerate(moves):
-        name = EnvironmentName(f"e{who}")
+        name = f"e{who}"
         kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
         if number % 4 == 3 and model:
             gone = sorted(model)[who % len(model)]
@@ -229,7 +226,7 @@ def test_the_queue_agrees_with_sorting(moves):
             keys[name] = key
             queue = queue.charge(name, key)
         else:
-            item = Waiting(LeaseId(f"L{number}"), name, kind, number, 10**9)
+            item = Waiting(f"L{number}", name, kind, number, 10**9)
             queue = queue.add(item)
             model[item.lease] = item
 

@@ -18,10 +18,7 @@ from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
-    Bytes,
-    EnvironmentName,
     HolderAction,
-    LeaseId,
     LeasePhase,
     Movable,
     ProcessId,
@@ -34,24 +31,24 @@ from jupyter_gpushare.policy.words.turns import Figures, ShareMode
 
 CONFIG = plain_config(restart_grace=30.0, audit_action=HolderAction.KILL, audit_grace=5.0)
 GPUS = (gpu(0), gpu(1))
-QUOTA = Quota(2, Bytes(8 * GIB))
+QUOTA = Quota(2, 8 * GIB)
 
 
 def before() -> World:
     """Alice holds both GPUs, with a child; Bob a part of one; Carol and Dave are parked."""
     world = World(CONFIG).start(GPUS, QUOTA)
     world.request("alice", 1, Request(gpus=2))
-    world.run(cmd.Attach(world.at, LeaseId("L1"), EnvironmentName("alice"), process(11)))
+    world.run(cmd.Attach(world.at, "L1", "alice", process(11)))
     world.request("alice", 2)
-    world.request("bob", 3, Request(memory=Bytes(4 * GIB)))
+    world.request("bob", 3, Request(memory=4 * GIB))
     for pid, who, rung in ((4, "carol", Rung.STORAGE), (5, "dave", Rung.RELEASE)):
-        world.request(who, pid, Request(memory=Bytes(2 * GIB)))
-        lease, owner = LeaseId(f"L{pid}"), EnvironmentName(who)
+        world.request(who, pid, Request(memory=2 * GIB))
+        lease, owner = f"L{pid}", who
         world.run(cmd.SetActivity(world.at, lease, owner, process(pid), Activity.IDLE))
         parked = cmd.Park(world.at, lease, owner, process(pid), rung, GIB, Movable.SAME)
         world.run(parked)
     world.memory = {(1, gpu(0).uuid): 6 * GIB, (11, gpu(0).uuid): GIB, (3, gpu(0).uuid): 3 * GIB}
-    for part in world.state.leases[LeaseId("L4")].allocations:
+    for part in world.state.leases["L4"].allocations:
         world.memory[(4, part.gpu)] = GIB // 2
     world.at += 20.0
     world.observe()
@@ -75,12 +72,12 @@ def forgot(world: World) -> World:
 
 def test_two_tasks_that_named_their_memory_have_it_again() -> None:
     """The reservation covers both, however they come back."""
-    world = World(CONFIG).start(GPUS[:1], Quota(1, Bytes(16 * GIB)))
+    world = World(CONFIG).start(GPUS[:1], Quota(1, 16 * GIB))
     for pid in (1, 2):
-        world.request("alice", pid, Request(memory=Bytes(6 * GIB)))
+        world.request("alice", pid, Request(memory=6 * GIB))
     after = World(CONFIG, at=world.at, serial=100)
     after.run(cmd.Start(after.at, BOOT, GPUS[:1], True))
-    after.run(cmd.ConfigureQuotas(after.at, Quota(1, Bytes(16 * GIB))))
+    after.run(cmd.ConfigureQuotas(after.at, Quota(1, 16 * GIB)))
     for voucher in reversed(vouchers(world)):
         assert isinstance(present(after, voucher), core.Grant)
     assert after.state.reservations == world.state.reservations
@@ -94,11 +91,11 @@ def present(
 ) -> core.Decision:
     own = {voucher.task.process, *voucher.members}
     measured = tuple(
-        Allocation(reading.uuid, Bytes(used))
+        Allocation(reading.uuid, used)
         for reading in world.readings()
         if (used := sum(p.memory or 0 for p in reading.processes if own & set(p.lineage)))
     )
-    name = voucher.environment if who is None else EnvironmentName(who)
+    name = voucher.environment if who is None else who
     return world.run(
         cmd.Present(world.at, voucher, name, process or voucher.task.process, measured)
     )
@@ -180,11 +177,11 @@ def test_old_vouchers_together_are_no_more_than_the_quota_ever_was() -> None:
 def test_nothing_is_granted_lifted_or_acted_against_until_there_was_time() -> None:
     old = before()
     world = forgot(old)
-    assert isinstance(world.request("erin", 30, Request(memory=Bytes(GIB))), core.Wait)
+    assert isinstance(world.request("erin", 30, Request(memory=GIB)), core.Wait)
     assert isinstance(world.request("erin", 31, wait=False), core.Refuse)
     begun = world.at
     while world.at < begun + 29.0:
-        world.run(cmd.Heartbeat(world.at, LeaseId("L101"), EnvironmentName("erin"), process(30)))
+        world.run(cmd.Heartbeat(world.at, "L101", "erin", process(30)))
         world.tick(1.0)
         world.observe()
     assert not any(isinstance(e, ev.FlagActed | ev.LeaseGranted) for e in world.history)
@@ -223,8 +220,8 @@ def test_a_snapshot_taken_meanwhile_says_all(ended: bool) -> None:
     assert books(state) == books(world.state)
 
 
-ALICE = EnvironmentName("alice")
-L1 = LeaseId("L1")
+ALICE = "alice"
+L1 = "L1"
 
 
 def park(world: World, rung: Rung = Rung.RELEASE, memory: int = 0) -> None:
@@ -278,7 +275,7 @@ def moved(world: World, to: str) -> None:
         if world.state.leases[L1].phase is LeasePhase.HELD:
             park(world, Rung.STORAGE if to in ("stored", "resuming") else Rung.RELEASE, GIB)
         if to == "elsewhere":
-            world.request("carol", 9, Request(memory=Bytes(20 * GIB)))
+            world.request("carol", 9, Request(memory=20 * GIB))
     if to in ("held", "elsewhere") and world.state.leases[L1].phase is LeasePhase.PARKED:
         resume(world)
     if to == "resuming":
@@ -288,8 +285,8 @@ def moved(world: World, to: str) -> None:
 @pytest.mark.parametrize("backup_at", MOVES)
 @pytest.mark.parametrize("now_at", MOVES[1:])
 def test_a_restored_ledger_learns_what_became_of_a_lease_since(backup_at: str, now_at: str) -> None:
-    world = World(CONFIG, serial=-1).start(GPUS, Quota(1, Bytes(20 * GIB)))
-    world.run(cmd.ConfigureQuotas(world.at, Quota(2, Bytes(20 * GIB))))
+    world = World(CONFIG, serial=-1).start(GPUS, Quota(1, 20 * GIB))
+    world.run(cmd.ConfigureQuotas(world.at, Quota(2, 20 * GIB)))
     world.request("bob", 2, Request(gpus=2))
     world.request("alice", 1)
     assert world.state.leases[L1].phase is LeasePhase.QUEUED
@@ -352,13 +349,11 @@ def test_memory_that_a_parked_task_still_has_is_not_a_strangers() -> None:
 
 def by_turns(config: PolicyConfig) -> World:
     """Two tasks of 16 GiB on a GPU of 24 GiB, each of which needs them only in its turn."""
-    world = World(config).start((gpu(0),), Quota(1, Bytes(16 * GIB)))
+    world = World(config).start((gpu(0),), Quota(1, 16 * GIB))
     for pid, who in ((1, "alice"), (2, "bob")):
         world.request(who, pid)
-        figures = (Figures(gpu(0).uuid, Bytes(2 * GIB), Bytes(4 * GIB), Bytes(0)),)
-        told = cmd.ReportMemory(
-            world.at, LeaseId(f"L{pid}"), EnvironmentName(who), process(pid), figures, 3, True
-        )
+        figures = (Figures(gpu(0).uuid, 2 * GIB, 4 * GIB, 0),)
+        told = cmd.ReportMemory(world.at, f"L{pid}", who, process(pid), figures, 3, True)
         world.run(told)
         world.memory[(pid, gpu(0).uuid)] = 2 * GIB
         world.at += 1.0
@@ -380,7 +375,7 @@ def test_those_who_take_turns_have_their_leases_back(first: int, computes: int) 
     world = World(config, at=old.at, memory=old.memory, serial=100)
     world.run(cmd.Start(world.at, BOOT, (gpu(0),), True))
     world.observe()
-    world.run(cmd.ConfigureQuotas(world.at, Quota(1, Bytes(16 * GIB))))
+    world.run(cmd.ConfigureQuotas(world.at, Quota(1, 16 * GIB)))
     for voucher in (shown[first], shown[1 - first]):
         assert isinstance(present(world, voucher), core.Grant)
     world.observe()

@@ -27,10 +27,7 @@ from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
-    Bytes,
-    EnvironmentName,
     Estimate,
-    LeaseId,
     Quota,
     Request,
     Reserve,
@@ -47,7 +44,7 @@ LIVE = Request(live=True)
 
 def expects(gib: float, runs: int = 2) -> Request:
     """A request of code that needed ``gib`` GiB so far."""
-    return Request(live=True, estimate=Estimate(Bytes(int(gib * GIB)), runs))
+    return Request(live=True, estimate=Estimate(int(gib * GIB), runs))
 
 
 def world(reserve: Reserve = Reserve.ESTIMATE, quota: int | None = None, **more: Any) -> World:
@@ -55,18 +52,18 @@ def world(reserve: Reserve = Reserve.ESTIMATE, quota: int | None = None, **more:
     head = {"reserve_headroom": 0.25, "reserve_headroom_least": GIB, "reserve_doubt": 0.0}
     parts: dict[str, Any] = {**head, "measure_granularity": MIB, "heartbeat_timeout": 1e6, **more}
     config = plain_config(reserve=reserve, **parts)
-    most = None if quota is None else Bytes(quota * GIB)
+    most = None if quota is None else quota * GIB
     return World(config).start([gpu(0)], Quota(1, most))
 
 
 def books(world: World, who: str = "alice") -> tuple[float, float]:
     """GiB that an environment is entitled to, and that are reserved for it."""
-    key = (EnvironmentName(who), ZERO)
+    key = (who, ZERO)
     return book.entitled(world.state, key) / GIB, world.state.reservations[key].memory / GIB
 
 
 def limit(world: World, lease: str = "L1") -> float:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return lifts.limit(world.state, found, found.allocations[0]) / GIB
 
 
@@ -81,7 +78,7 @@ def uses(world: World, pid: int, gib: float) -> None:
 
 
 def answers(world: World, lease: str) -> None:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     world.at += 0.1
     gpus = (Allocation(ZERO, world.state.lifts[(found.id, ZERO)].memory),)
     who = (found.id, found.environment, found.task.process)
@@ -106,12 +103,12 @@ def test_a_whole_reservation_stays_as_it_is() -> None:
 
 def test_a_request_that_names_its_memory_is_as_ever() -> None:
     one = world()
-    one.request("alice", 1, replace(expects(4), memory=Bytes(20 * GIB)))
+    one.request("alice", 1, replace(expects(4), memory=20 * GIB))
     uses(one, 1, 2)
     idle(one, "L1")
     look(one)
     assert books(one) == (20, 20)
-    assert one.state.leases[LeaseId("L1")].request.reserve is None
+    assert one.state.leases["L1"].request.reserve is None
 
 
 def test_nothing_is_lowered_before_the_first_cell_ends_and_nobody_is_told_then() -> None:
@@ -145,9 +142,9 @@ def test_a_step_is_as_good_as_a_cell() -> None:
     one = world(Reserve.QUOTA)
     one.request("alice", 1, LIVE)
     uses(one, 1, 8)
-    found = one.state.leases[LeaseId("L1")]
+    found = one.state.leases["L1"]
     who = (found.id, found.environment, found.task.process)
-    figures = (Figures(ZERO, Bytes(4 * GIB), Bytes(4 * GIB), Bytes(0)),)
+    figures = (Figures(ZERO, 4 * GIB, 4 * GIB, 0),)
     one.run(cmd.ReportMemory(one.at, *who, figures, 1))
     look(one)
     assert books(one) == (24, 24), "the first step makes the optimizer's state"
@@ -174,7 +171,7 @@ def test_the_least_head_room_holds_for_small_tasks_and_steps_are_large() -> None
 def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
     """Never below what is used and head-room; and the other's part of the rest is shared."""
     one = world(Reserve.QUOTA, quota=12, burst_headroom=0.0)
-    one.run(cmd.SetQuota(one.at, EnvironmentName("alice"), Quota(1), EnvironmentName("root")))
+    one.run(cmd.SetQuota(one.at, "alice", Quota(1), "root"))
     one.request("alice", 1, LIVE)
     uses(one, 1, 8)
     idle(one, "L1")
@@ -196,7 +193,7 @@ def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
 
 def cell(world: World, seconds: float = 10.0) -> None:
     """Alice's kernel computes for so long with what it has."""
-    found = world.state.leases[LeaseId("L1")]
+    found = world.state.leases["L1"]
     who = (found.id, found.environment, found.task.process)
     world.run(cmd.SetActivity(world.at, *who, Activity.BUSY))
     look(world, seconds)
@@ -207,8 +204,8 @@ def cell(world: World, seconds: float = 10.0) -> None:
 def test_with_the_last_lease_of_somebody_all_comes_back_that_they_are_entitled_to() -> None:
     one = World(plain_config()).start([gpu(0)], Quota(2))
     for pid, who in enumerate(("alice", "alice", "bob"), 1):
-        one.request(who, pid, Request(live=True, memory=Bytes(6 * GIB)))
-    first, second, third = (LeaseId(f"L{number}") for number in (1, 2, 3))
+        one.request(who, pid, Request(live=True, memory=6 * GIB))
+    first, second, third = (f"L{number}" for number in (1, 2, 3))
     mine, theirs = (int(books(one, who)[0] * GIB) for who in ("alice", "bob"))
     assert lifts._freed(one.state, set()) == {}
     assert lifts._freed(one.state, {first}) == {}, "her other one keeps it"
@@ -240,9 +237,9 @@ def test_steps_tell_as_much_as_cells_and_a_parked_task_comes_back_with_its_doubt
     one = world(Reserve.QUOTA, reserve_doubt=3.0, idle_timeout=5.0)
     one.request("alice", 1, LIVE)
     uses(one, 1, 4)
-    found = one.state.leases[LeaseId("L1")]
+    found = one.state.leases["L1"]
     who = (found.id, found.environment, found.task.process)
-    figures = (Figures(ZERO, Bytes(2 * GIB), Bytes(2 * GIB), Bytes(0)),)
+    figures = (Figures(ZERO, 2 * GIB, 2 * GIB, 0),)
     for steps, entitled in ((1, 24), (2, 16), (3, 16), (4, 8), (50, 5)):
         one.run(cmd.ReportMemory(one.at, *who, figures, steps))
         look(one)
@@ -256,7 +253,7 @@ def test_steps_tell_as_much_as_cells_and_a_parked_task_comes_back_with_its_doubt
     given(other, "L1", Rung.DRIVER, 4 * GIB)
     other.memory.clear()
     look(other)
-    other.request("bob", 2, Request(memory=Bytes(9 * GIB)))
+    other.request("bob", 2, Request(memory=9 * GIB))
     resume(other, "L1")
     assert phase(other, "L1") == "parked", "16 GiB would be too much beside 9: it waits"
     other.die(2)
@@ -287,7 +284,7 @@ def test_one_framework_whose_limit_is_fixed_keeps_a_plain_reservation() -> None:
         one = world()
         one.request("alice", 1, replace(expects(4), live=live))
         if live is None:
-            found = one.state.leases[LeaseId("L1")]
+            found = one.state.leases["L1"]
             who = (found.id, found.environment, found.task.process)
             assert books(one)[0] == 5
             one.run(cmd.ConfirmLimit(one.at, *who, (), live=False))
@@ -329,7 +326,7 @@ def test_one_that_grows_beyond_its_estimate_grows_where_there_is_room() -> None:
     assert (books(one), limit(one)) == ((5, 5), 5), "the head-room is the whole GPU: no lifts"
     uses(one, 1, 5)
     assert (books(one), limit(one)) == ((6.25, 6.25), 6.25)
-    one.request("bob", 2, replace(LIVE, memory=Bytes(16 * GIB)))
+    one.request("bob", 2, replace(LIVE, memory=16 * GIB))
     uses(one, 1, 6.25)
     assert (books(one), limit(one)) == ((7.8125, 7.8125), 7.8125)
     uses(one, 1, 7.75)
@@ -343,7 +340,7 @@ def test_the_sum_of_an_environments_tasks_is_covered() -> None:
     one.request("alice", 2, expects(4))
     assert books(one) == (10, 10)
     assert (limit(one, "L1"), limit(one, "L2")) == (10, 10), "they share it, as tasks always do"
-    one.request("alice", 3, Request(memory=Bytes(4 * GIB)))
+    one.request("alice", 3, Request(memory=4 * GIB))
     assert books(one) == (14, 14)
     one.request("alice", 4, expects(8))
     assert books(one) == (16, 16), "the quota bounds them together"
@@ -378,7 +375,7 @@ def test_a_parked_task_comes_back_with_what_it_was_measured_to_need() -> None:
     given(one, "L1", Rung.DRIVER, 8 * GIB)
     one.memory.clear()
     look(one)
-    one.request("bob", 2, Request(memory=Bytes(12 * GIB)))
+    one.request("bob", 2, Request(memory=12 * GIB))
     resume(one, "L1")
     assert (phase(one, "L1"), books(one)[0]) == ("held", 10)
 
@@ -391,7 +388,7 @@ def test_what_was_measured_survives_a_restart() -> None:
     look(one)
     again = restarted(one)
     core.check(again)
-    was, now = one.state.leases[LeaseId("L1")], again.leases[LeaseId("L1")]
+    was, now = one.state.leases["L1"], again.leases["L1"]
     assert (now.allocations, now.peaks, now.full) == (was.allocations, was.peaks, was.full)
     assert (again.bursts, again.lifts) == (one.state.bursts, one.state.lifts)
     one.state = again
@@ -406,7 +403,7 @@ def beside(most: int = 2, **more: Any) -> World:
     one.request("alice", 1, expects(4))
     sizes = {"bob": 19} if most == 1 else {"bob": 10, "carol": 9}
     for pid, (who, gib) in enumerate(sizes.items(), 2):
-        one.request(who, pid, Request(memory=Bytes(gib * GIB)))
+        one.request(who, pid, Request(memory=gib * GIB))
         idle(one, f"L{pid}")
         one.at += 1.0
     look(one, 0.5)
@@ -428,13 +425,12 @@ def test_who_needs_more_than_is_left_has_the_longest_idle_neighbours_memory() ->
     one = beside()
     uses(one, 1, 5)
     assert books(one) == (5, 5), "no room"
-    assert one.state.reservations[(EnvironmentName("alice"), ZERO)].short == int(1.25 * GIB)
+    assert one.state.reservations[("alice", ZERO)].short == int(1.25 * GIB)
     waits(one, 55)
     assert not asked(one), "not before it was idle for a minute"
     waits(one, 4)
     assert asked(one) == ["L2"], "and no more than is needed"
-    recall = one.state.memory_recall(LeaseId("L2"))
-    assert recall is not None
+    recall = one.state.memory_recall("L2")
     assert recall.why is Why.GROWS
     assert recall.keep[0].memory == int(8.75 * GIB), "what is not needed may stay"
     waits(one, 5)
@@ -452,7 +448,7 @@ def test_both_neighbours_are_asked_where_one_is_not_enough() -> None:
     one = world(idle_timeout=1800.0, burst_headroom=1.0)
     one.request("alice", 1, expects(16))
     for pid, (who, halves) in enumerate((("bob", 3), ("carol", 3), ("dave", 2)), 2):
-        one.request(who, pid, Request(memory=Bytes(halves * GIB // 2)))
+        one.request(who, pid, Request(memory=halves * GIB // 2))
         idle(one, f"L{pid}")
     uses(one, 1, 18)
     assert books(one) == (20, 20), "22.5 GiB are needed"
@@ -463,9 +459,9 @@ def test_both_neighbours_are_asked_where_one_is_not_enough() -> None:
 def test_nobody_is_asked_where_that_would_not_be_enough() -> None:
     one = world(idle_timeout=1800.0, burst_headroom=1.0)
     one.request("alice", 1, expects(4))
-    one.request("bob", 2, Request(memory=Bytes(GIB)))
+    one.request("bob", 2, Request(memory=GIB))
     idle(one, "L2")
-    one.request("carol", 3, Request(memory=Bytes(18 * GIB)))
+    one.request("carol", 3, Request(memory=18 * GIB))
     uses(one, 1, 5)
     assert books(one) == (5, 5), "6.25 GiB are needed, and Carol computes"
     waits(one, 200)
@@ -488,7 +484,7 @@ def test_its_people_are_warned_and_may_keep_it() -> None:
     waits(one, 40)
     assert asked(one, RecallPhase.WARNED) == ["L2"]
     assert not asked(one)
-    one.run(cmd.Pin(one.at, LeaseId("L2"), EnvironmentName("bob"), None))
+    one.run(cmd.Pin(one.at, "L2", "bob", None))
     waits(one, 100)
     assert not asked(one), "Keep holds"
     assert books(one) == (5, 5), "and Alice has what she had"
@@ -499,7 +495,7 @@ def test_its_people_are_warned_and_may_keep_it() -> None:
 def test_a_kernel_that_may_be_idle_for_ever_is_not_asked() -> None:
     one = world(burst_headroom=1.0)
     one.request("alice", 1, expects(4))
-    one.request("bob", 2, Request(memory=Bytes(19 * GIB)))
+    one.request("bob", 2, Request(memory=19 * GIB))
     idle(one, "L2")
     uses(one, 1, 5)
     waits(one, 200)
@@ -508,7 +504,7 @@ def test_a_kernel_that_may_be_idle_for_ever_is_not_asked() -> None:
 
 def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     one = world(burst_headroom=0.0, idle_timeout=1800.0, burst_memory=1.0)
-    one.request("bob", 1, Request(memory=Bytes(4 * GIB)))
+    one.request("bob", 1, Request(memory=4 * GIB))
     look(one)
     answers(one, "L1")
     one.request("alice", 2, expects(4))
@@ -521,7 +517,7 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     uses(one, 2, limit(one, "L2"))
     for _ in range(10):
         uses(one, 2, limit(one, "L2"))
-        if one.state.recall(LeaseId("L1"), Give.LIFT, ZERO) is not None:
+        if one.state.recall("L1", Give.LIFT, ZERO) is not None:
             answers(one, "L1")
     assert limit(one, "L1") < had
     assert books(one, "alice")[1] + limit(one, "L1") == 24, "what one gave the other has"
@@ -529,7 +525,7 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     for _ in range(60):
         uses(one, 2, limit(one, "L2"))
         one.tick(0.0)
-        if one.state.recall(LeaseId("L1"), Give.LIFT, ZERO) is not None:
+        if one.state.recall("L1", Give.LIFT, ZERO) is not None:
             answers(one, "L1")
     assert limit(one, "L1") == 4, "all that was lifted"
     assert books(one, "alice")[0] == 20
@@ -547,7 +543,7 @@ def test_two_that_grow_at_once_do_not_get_the_same_memory() -> None:
 
 def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
     one = world(Reserve.WHOLE)
-    admin, alice = EnvironmentName("root"), EnvironmentName("alice")
+    admin, alice = "root", "alice"
     one.run(cmd.SetQuota(one.at, alice, Quota(1, reserve=Reserve.ESTIMATE), admin))
     one.request("alice", 1, expects(4))
     assert books(one)[0] == 5
@@ -561,11 +557,11 @@ def test_the_request_goes_before_the_quota_and_that_before_the_node() -> None:
 
 
 def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:
-    room = GpuRoom(ZERO, 0, Bytes(24 * GIB), 8 * GIB, 1, expected=6 * GIB)
-    granted = place([room], Quota(1, Bytes(10 * GIB)), 1, None, 4)
-    assert granted == Granted((Allocation(ZERO, Bytes(6 * GIB)),))
+    room = GpuRoom(ZERO, 0, 24 * GIB, 8 * GIB, 1, expected=6 * GIB)
+    granted = place([room], Quota(1, 10 * GIB), 1, None, 4)
+    assert granted == Granted((Allocation(ZERO, 6 * GIB),))
     assert isinstance(place([replace(room, expected=None)], Quota(1, None), 1, None, 4), NoRoom)
-    named = place([room], Quota(1, None), 1, Bytes(9 * GIB), 4)
+    named = place([room], Quota(1, None), 1, 9 * GIB, 4)
     assert isinstance(named, NoRoom), "what is named is what is wanted"
 
 
@@ -655,7 +651,7 @@ def test_a_planted_bug_is_caught(plant, monkeypatch):
 
 
 def steps(world: World, count: int) -> None:
-    found = world.state.leases[LeaseId("L1")]
+    found = world.state.leases["L1"]
     who = (found.id, found.environment, found.task.process)
     world.run(cmd.ReportProgress(world.at, *who, count, None, 1.0))
 

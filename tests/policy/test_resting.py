@@ -16,9 +16,6 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import ParkWhen, PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     Quota,
     Request,
     Task,
@@ -27,16 +24,16 @@ from jupyter_gpushare.policy.words.model import (
 )
 
 ZERO = gpu(0).uuid
-ALICE = LeaseId("L1")
+ALICE = "L1"
 EVERY = 10.0  # seconds between two measurements
 
 
 def program(kind: TaskKind = TaskKind.PROCESS, *, simulated: bool = False) -> World:
     """alice's program holds the only GPU, with its model on it."""
     config = PolicyConfig(park_when=ParkWhen.ALWAYS, idle_timeout=2 * RESTS, notify_before=0.0)
-    world = World(config).start([replace(gpu(0), simulated=simulated)], Quota(1, Bytes(24 * GIB)))
+    world = World(config).start([replace(gpu(0), simulated=simulated)], Quota(1, 24 * GIB))
     task = Task(process(1), "serve.py", kind, None)
-    world.run(cmd.RequestLease(world.at, ALICE, EnvironmentName("alice"), task, Request(), True))
+    world.run(cmd.RequestLease(world.at, ALICE, "alice", task, Request(), True))
     world.serial = 1
     world.memory[(1, ZERO)], world.work[(1, ZERO)] = 20 * GIB, 0.0
     world.vitals[1] = Vitals(700.0, is_held=False)
@@ -118,7 +115,7 @@ def test_work_on_its_gpu_is_seen_between_two_looks_at_its_processes() -> None:
 def test_who_asks_for_a_turn_is_busy_again() -> None:
     world = program()
     wait(world, 2 * RESTS)
-    world.run(cmd.AskTurn(world.at, ALICE, EnvironmentName("alice"), process(1)))
+    world.run(cmd.AskTurn(world.at, ALICE, "alice", process(1)))
     assert shown(world) is DisplayState.ACTIVE
 
 
@@ -148,7 +145,7 @@ def test_who_waits_for_its_turn_does_not_rest() -> None:
 def test_a_measurement_that_was_long_ago_tells_nothing() -> None:
     world = program()
     world.at += 100 * RESTS
-    world.run(cmd.Heartbeat(world.at, ALICE, EnvironmentName("alice"), process(1)))
+    world.run(cmd.Heartbeat(world.at, ALICE, "alice", process(1)))
     world.observe()
     assert shown(world) is DisplayState.ACTIVE
 

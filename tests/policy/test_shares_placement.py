@@ -32,10 +32,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
-    GpuUuid,
-    LeaseId,
     LeasePhase,
     PriorityClass,
     Quota,
@@ -53,9 +49,9 @@ def rooms(*left: tuple[str, int] | int, batch: int = 0) -> list[GpuRoom]:
     named = [one if isinstance(one, tuple) else ("A1", one) for one in left]
     return [
         GpuRoom(
-            GpuUuid(f"GPU-{index}"),
+            f"GPU-{index}",
             index,
-            Bytes(24 * GIB),
+            24 * GIB,
             24 * GIB,
             0,
             kind=kind,
@@ -78,7 +74,7 @@ def needs(*shares: int, batch: bool = False, seconds: Sequence[float] = ()) -> B
 
 def chosen(node: list[GpuRoom], ask: ByShare) -> int | None:
     """The index of the GPU that a request for one gets on a node."""
-    result = place(node, Quota(9), 1, Bytes(GIB), 4, ask)
+    result = place(node, Quota(9), 1, GIB, 4, ask)
     if isinstance(result, NoRoom):
         return None
     assert isinstance(result, Granted)
@@ -163,7 +159,7 @@ def test_memory_must_be_there_too() -> None:
 def test_without_a_prediction_nothing_changes() -> None:
     node = rooms(0, 10, 5)
     node[2] = dataclasses.replace(node[2], free=25 * GIB)
-    result = place(node, Quota(9), 1, Bytes(GIB), 4)
+    result = place(node, Quota(9), 1, GIB, 4)
     assert isinstance(result, Granted)
     assert result.allocations[0].gpu == "GPU-2", "most memory"
 
@@ -204,7 +200,7 @@ KIND = gpu(0).name
 
 
 def expects(share: int, seconds: float | None = None, *, sure: bool = False) -> Request:
-    return Request(1, Bytes(GIB), expected=(Expected(KIND, share, GIB, seconds, sure),))
+    return Request(1, GIB, expected=(Expected(KIND, share, GIB, seconds, sure),))
 
 
 def batch(share: int, *, stops: bool = False) -> Request:
@@ -217,18 +213,18 @@ def node(gpus: int = 1, **settings: object) -> World:
 
 
 def ask(world: World, who: str, pid: int, request: Request) -> core.Decision:
-    name = LeaseId(f"lease-{pid}")
-    command = cmd.RequestLease(world.at, name, EnvironmentName(who), task(pid), request)
+    name = f"lease-{pid}"
+    command = cmd.RequestLease(world.at, name, who, task(pid), request)
     return world.run(command)
 
 
 def where(world: World, pid: int) -> str | None:
-    lease = world.state.leases[LeaseId(f"lease-{pid}")]
+    lease = world.state.leases[f"lease-{pid}"]
     return lease.allocations[0].gpu if lease.phase is LeasePhase.HELD else None
 
 
 def given_to(world: World, pid: int) -> int | None:
-    return world.state.given.get(LeaseId(f"lease-{pid}"))
+    return world.state.given.get(f"lease-{pid}")
 
 
 def test_a_task_is_given_exactly_what_is_predicted() -> None:
@@ -240,9 +236,9 @@ def test_a_task_is_given_exactly_what_is_predicted() -> None:
     ask(world, "carol", 3, expects(50))
     assert where(world, 3) == where(world, 1), "70 are left there, and 40 on the other"
     assert isinstance(ask(world, "dave", 4, expects(50)), core.Wait), "20 and 40 are left"
-    told = core.why_waiting(world.state, LeaseId("lease-4"), 0, world.config, world.at).message
+    told = core.why_waiting(world.state, "lease-4", 0, world.config, world.at).message
     assert "GPU 1 has 40 % of its compute left, most of all; this is predicted to use 50 %." in told
-    world.run(cmd.Release(world.at, LeaseId("lease-2"), EnvironmentName("bob")))
+    world.run(cmd.Release(world.at, "lease-2", "bob"))
     assert where(world, 4), "100 are left on the second GPU now"
 
 
@@ -252,13 +248,13 @@ def test_batch_makes_way_for_a_person_and_has_it_back() -> None:
     ask(world, "alice", 1, expects(40))
     ask(world, "bob", 2, batch(40))
     assert isinstance(ask(world, "carol", 3, batch(35)), core.Wait), "batch does not take from it"
-    world.run(cmd.Release(world.at, LeaseId("lease-3"), EnvironmentName("carol")))
+    world.run(cmd.Release(world.at, "lease-3", "carol"))
     ask(world, "dave", 4, expects(35))
     assert where(world, 4), "reclaimed"
     assert given_to(world, 2) == 25
     shrunk = [e for e in world.history if isinstance(e, ev.ShareSet)]
     assert [(e.share, e.why) for e in shrunk] == [(25, ShareWhy.SHRUNK)]
-    world.run(cmd.Release(world.at, LeaseId("lease-4"), EnvironmentName("dave")))
+    world.run(cmd.Release(world.at, "lease-4", "dave"))
     assert given_to(world, 2) == 40, "nobody needs it any more"
 
 
@@ -271,7 +267,7 @@ def test_where_batch_would_keep_too_little_it_is_asked_to_stop() -> None:
     world.run(cmd.Tick(world.at, world.at))
     asked = [e for e in world.history if isinstance(e, ev.RecallMoved)]
     assert [(e.lease, e.give.value) for e in asked] == [("lease-2", "stop")]
-    world.run(cmd.Release(world.at, LeaseId("lease-2"), EnvironmentName("bob")))
+    world.run(cmd.Release(world.at, "lease-2", "bob"))
     assert where(world, 4)
 
 
@@ -282,15 +278,15 @@ def test_an_idle_task_holds_no_share_and_ones_own_tasks_bar_nobody() -> None:
     assert where(world, 2), "her own"
     assert isinstance(ask(world, "bob", 3, expects(50)), core.Wait)
     for pid in (1, 2):
-        who = (LeaseId(f"lease-{pid}"), EnvironmentName("alice"), process(pid))
+        who = (f"lease-{pid}", "alice", process(pid))
         world.run(cmd.SetActivity(world.at, *who, Activity.IDLE))
-    world.run(cmd.Release(world.at, LeaseId("lease-3"), EnvironmentName("bob")))
+    world.run(cmd.Release(world.at, "lease-3", "bob"))
     assert isinstance(ask(world, "bob", 5, expects(50)), core.Grant)
 
 
 def test_kinds_that_nobody_predicted_are_placed_as_always() -> None:
     world = node()
-    strange = Request(1, Bytes(GIB), expected=(Expected("Another GPU", 100, GIB),))
+    strange = Request(1, GIB, expected=(Expected("Another GPU", 100, GIB),))
     assert isinstance(ask(world, "alice", 1, strange), core.Grant)
     assert given_to(world, 1) is None
     assert isinstance(ask(world, "bob", 2, expects(100)), core.Grant), "it has no share there"
@@ -318,13 +314,11 @@ def test_backfill_goes_by_predicted_seconds_where_these_are_sure(
 
     def program(who: str, pid: int, request: Request) -> core.Decision:
         made = dataclasses.replace(task(pid), kind=TaskKind.PROCESS)
-        name, whose = LeaseId(f"lease-{pid}"), EnvironmentName(who)
+        name, whose = f"lease-{pid}", who
         return world.run(cmd.RequestLease(world.at, name, whose, made, request))
 
     assert isinstance(program("alice", 1, expects(10, 3600.0, sure=True)), core.Grant)
-    assert isinstance(
-        program("bob", 2, dataclasses.replace(Request(2), memory=Bytes(GIB))), core.Wait
-    )
+    assert isinstance(program("bob", 2, dataclasses.replace(Request(2), memory=GIB)), core.Wait)
     carol = dataclasses.replace(expects(10, seconds, sure=sure), priority_class=BATCH)
     decision = program("carol", 3, carol)
     assert isinstance(decision, core.Grant if goes else core.Wait)
@@ -337,7 +331,7 @@ def test_shares_are_there_after_a_restart(gone: bool) -> None:
     ask(world, "bob", 2, batch(60))
     ask(world, "dave", 4, expects(35))
     if gone:
-        world.run(cmd.Release(world.at, LeaseId("lease-4"), EnvironmentName("dave")))
+        world.run(cmd.Release(world.at, "lease-4", "dave"))
     state = State()
     for event in core.summarise(world.state):
         state = core.evolve(state, event)
@@ -371,7 +365,7 @@ def test_by_share_goes_before_by_turns() -> None:
     """Also where batch makes way for it, and where the other GPU has more memory."""
     world = takes_turns(2)
     ask(world, "alice", 1, expects(70))
-    ask(world, "bob", 2, dataclasses.replace(batch(90), memory=Bytes(9 * GIB)))
+    ask(world, "bob", 2, dataclasses.replace(batch(90), memory=9 * GIB))
     assert where(world, 1) != where(world, 2)
     ask(world, "carol", 3, expects(60))
     assert where(world, 3) == where(world, 2)
@@ -389,8 +383,8 @@ def test_by_turns_batch_waits_for_its_share_and_a_promise_for_its_floor() -> Non
 
 def test_a_person_who_waits_for_memory_is_not_told_of_shares() -> None:
     world = takes_turns()
-    ask(world, "alice", 1, dataclasses.replace(expects(70), memory=Bytes(20 * GIB)))
-    waits = ask(world, "bob", 2, dataclasses.replace(expects(60), memory=Bytes(20 * GIB)))
+    ask(world, "alice", 1, dataclasses.replace(expects(70), memory=20 * GIB))
+    waits = ask(world, "bob", 2, dataclasses.replace(expects(60), memory=20 * GIB))
     assert isinstance(waits, core.Wait)
     assert "compute" not in waits.message
 
@@ -398,7 +392,7 @@ def test_a_person_who_waits_for_memory_is_not_told_of_shares() -> None:
 KNOWN = st.builds(
     Request,
     st.integers(1, 2),
-    st.one_of(st.none(), st.integers(1, 14).map(lambda gib: Bytes(gib * GIB))),
+    st.one_of(st.none(), st.integers(1, 14).map(lambda gib: gib * GIB)),
     st.sampled_from(PriorityClass),
     expected=st.one_of(
         st.just(()), st.integers(1, 100).map(lambda share: (Expected(KIND, share, GIB, 60.0),))
@@ -422,8 +416,8 @@ def test_what_is_known_of_a_request_never_makes_a_person_wait(
             world.state,
             cmd.RequestLease(
                 world.at,
-                LeaseId("last"),
-                EnvironmentName("eve"),
+                "last",
+                "eve",
                 task(99),
                 dataclasses.replace(last, expected=expected),
             ),
@@ -440,13 +434,13 @@ def test_what_is_known_of_a_request_never_makes_a_person_wait(
 
 def foresee(world: World, who: str, pid: int, share: int) -> core.Decision:
     told = (Expected(KIND, share, GIB, 60.0),)
-    whose = LeaseId(f"lease-{pid}"), EnvironmentName(who), process(pid)
+    whose = f"lease-{pid}", who, process(pid)
     return world.run(cmd.Foresee(world.at, *whose, told))
 
 
 def test_a_task_that_is_predicted_later_has_its_share_at_once() -> None:
     world = node()
-    plain = Request(1, Bytes(GIB))
+    plain = Request(1, GIB)
     for pid, who in enumerate(("alice", "bob", "carol"), 1):
         request = dataclasses.replace(plain, priority_class=BATCH) if who == "bob" else plain
         ask(world, who, pid, request)
@@ -465,13 +459,13 @@ def test_a_task_that_is_predicted_later_has_its_share_at_once() -> None:
         state = core.evolve(state, event)
     core.check(state)
     assert dict(state.given) == dict(world.state.given)
-    assert state.leases[LeaseId("lease-2")].request.expected == (Expected(KIND, 60, GIB, 60.0),)
+    assert state.leases["lease-2"].request.expected == (Expected(KIND, 60, GIB, 60.0),)
 
 
 def test_only_its_own_task_can_be_foreseen() -> None:
     world = node()
-    ask(world, "alice", 1, Request(1, Bytes(GIB)))
-    whose = LeaseId("lease-1"), EnvironmentName("bob"), process(2)
+    ask(world, "alice", 1, Request(1, GIB))
+    whose = "lease-1", "bob", process(2)
     refused = world.run(cmd.Foresee(world.at, *whose, (Expected(KIND, 50, GIB),)))
     assert isinstance(refused, core.Refuse)
     assert given_to(world, 1) is None

@@ -18,10 +18,7 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
     HolderAction,
-    LeaseId,
     Quota,
     Request,
     Task,
@@ -31,7 +28,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 ZERO = gpu(0).uuid
-ALICE = LeaseId("L1")
+ALICE = "L1"
 INTERRUPT, KILL = HolderAction.INTERRUPT, HolderAction.KILL
 STILL = Vitals(700.0, is_held=False)
 TIMEOUT = 1200.0  # seconds without a sign of life: long, so that a day has few of them
@@ -42,9 +39,9 @@ def silent(
 ) -> World:
     """alice's task holds the only GPU and has just fallen silent; bob waits for it."""
     config = PolicyConfig(stalled_action=action or HolderAction.ESCALATE, heartbeat_timeout=TIMEOUT)
-    world = World(config).start([gpu(0)], Quota(1, Bytes(24 * GIB)))
+    world = World(config).start([gpu(0)], Quota(1, 24 * GIB))
     task = Task(process(1), "task-1", kind, None)
-    world.run(cmd.RequestLease(world.at, ALICE, EnvironmentName("alice"), task, Request(), True))
+    world.run(cmd.RequestLease(world.at, ALICE, "alice", task, Request(), True))
     world.serial = 1
     world.memory[(1, ZERO)] = 20 * GIB
     world.work[(1, ZERO)] = 0.0
@@ -93,10 +90,10 @@ def test_a_kernel_is_interrupted_after_half_an_hour_and_killed_after_a_day() -> 
     assert pass_by(world, 1) == [(1, INTERRUPT)]
     assert pass_by(world, 86400 - 1800, every=1200) == [(86400 - 1800, KILL)]
     assert pass_by(world, 86400, every=6000) == [], "more cannot be done"
-    assert world.state.leases[LeaseId("L2")].phase.value == "queued", "nothing is free by time"
+    assert world.state.leases["L2"].phase.value == "queued", "nothing is free by time"
     del world.memory[(1, ZERO)]
     world.observe()
-    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+    assert world.state.leases["L2"].phase.value == "held"
 
 
 def test_a_script_gets_the_longer_time_because_an_interrupt_ends_it() -> None:
@@ -119,7 +116,7 @@ def test_nothing_is_done_where_its_memory_would_not_help() -> None:
     world.run(cmd.Discover(world.at, (gpu(0), gpu(1))))
     world.request("bob", 2)
     world.memory[(2, gpu(1).uuid)] = GIB
-    assert world.state.leases[LeaseId("L2")].phase.value == "held"
+    assert world.state.leases["L2"].phase.value == "held"
     assert pass_by(world, 4000) == []
 
 
@@ -230,7 +227,7 @@ def test_threads_that_wait_for_a_lock_are_no_progress() -> None:
 
 def test_one_that_computes_does_not_shield_one_that_hangs() -> None:
     config = PolicyConfig(stalled_action=HolderAction.ESCALATE, heartbeat_timeout=TIMEOUT)
-    world = World(config).start([gpu(0), gpu(1)], Quota(1, Bytes(24 * GIB)))
+    world = World(config).start([gpu(0), gpu(1)], Quota(1, 24 * GIB))
     for pid, who in ((1, "alice"), (2, "carol")):
         world.request(who, pid)
         (index,) = world.gpus_of(f"L{pid}")
@@ -243,7 +240,7 @@ def test_one_that_computes_does_not_shield_one_that_hangs() -> None:
     acted = set()
     while world.at < end:
         world.at += 300
-        lease = world.state.leases[LeaseId("L3")]
+        lease = world.state.leases["L3"]
         world.run(cmd.Heartbeat(world.at, lease.id, lease.environment, lease.task.process))
         world.run(cmd.Tick(world.at, world.at))
         world.vitals[1] = replace(STILL, cpu=world.vitals[1].cpu + 200.0)

@@ -9,10 +9,8 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
     GpuReading,
     HolderAction,
-    LeaseId,
     ProcessReading,
     Quota,
     Request,
@@ -31,11 +29,11 @@ def workstation(quota: Quota | None = None, size: int = 160 * MIB, **config: obj
     return world
 
 
-@pytest.mark.parametrize("quota", [Quota(1), Quota(1, Bytes(24 * GIB)), Quota(1, Bytes(80 * GIB))])
+@pytest.mark.parametrize("quota", [Quota(1), Quota(1, 24 * GIB), Quota(1, 80 * GIB)])
 def test_who_names_no_size_gets_all_that_the_screen_leaves(quota: Quota) -> None:
     world = workstation(quota)
     assert isinstance(world.request("alice", 1), core.Grant)
-    held = world.state.leases[LeaseId("L1")].allocations
+    held = world.state.leases["L1"].allocations
     assert [part.memory for part in held] == [24 * GIB - 160 * MIB]
     assert world.state.gpus[ZERO].free == 0
 
@@ -59,15 +57,15 @@ def test_the_next_one_gets_what_the_screen_leaves_then() -> None:
     world.release("L1", "alice")
     world.observe()
     assert isinstance(world.request("bob", 2), core.Grant)
-    assert world.state.leases[LeaseId("L2")].allocations[0].memory == 23 * GIB
+    assert world.state.leases["L2"].allocations[0].memory == 23 * GIB
 
 
 def test_who_names_more_than_the_screen_leaves_is_told_what_can_be_had() -> None:
     world = workstation()
-    answer = world.request("alice", 1, Request(memory=Bytes(24 * GIB)))
+    answer = world.request("alice", 1, Request(memory=24 * GIB))
     assert isinstance(answer, core.Wait)
     assert "leave at most 23.84 GiB on a GPU" in answer.message
-    assert isinstance(world.request("bob", 2, Request(memory=Bytes(23 * GIB))), core.Grant)
+    assert isinstance(world.request("bob", 2, Request(memory=23 * GIB)), core.Grant)
 
 
 def test_a_screen_is_nobodys_fault() -> None:
@@ -81,7 +79,7 @@ def test_a_screen_is_nobodys_fault() -> None:
 def test_what_a_task_draws_belongs_to_its_lease() -> None:
     """Whoever has a lease is asked for what it uses, whether it computes or draws."""
     world = workstation()
-    world.request("alice", 1, Request(memory=Bytes(8 * GIB)))
+    world.request("alice", 1, Request(memory=8 * GIB))
     world.system.add(1)
     world.memory[(1, ZERO)] = 4 * GIB
     world.observe()
@@ -92,9 +90,9 @@ def test_what_a_task_draws_belongs_to_its_lease() -> None:
 def test_the_size_of_a_screen_that_the_driver_does_not_tell_is_what_nobody_else_has() -> None:
     world = workstation()
     screen = ProcessReading((process(SCREEN),), None, None, system=True)
-    world.run(cmd.Observe(world.at, (GpuReading(ZERO, None, Bytes(480 * MIB), (screen,)),)))
+    world.run(cmd.Observe(world.at, (GpuReading(ZERO, None, 480 * MIB, (screen,)),)))
     assert world.state.gpus[ZERO].system == 480 * MIB
     stranger = ProcessReading((process(98),), None)
     both = (screen, stranger)
-    world.run(cmd.Observe(world.at, (GpuReading(ZERO, None, Bytes(480 * MIB), both),)))
+    world.run(cmd.Observe(world.at, (GpuReading(ZERO, None, 480 * MIB, both),)))
     assert (world.state.gpus[ZERO].system, world.state.gpus[ZERO].unleased) == (0, 480 * MIB)

@@ -13,7 +13,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.demand import attained
 from jupyter_gpushare.policy.turns import expected, order
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Activity, Bytes, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.words.model import Activity, PriorityClass, Quota, Request
 from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
@@ -32,7 +32,7 @@ class Room:
         self.actors: dict[str, Actor] = {}
 
     def come(self, who: str, kind: PriorityClass = PriorityClass.INTERACTIVE) -> None:
-        request, pid = Request(1, Bytes(8 * GIB), priority_class=kind), len(self.actors) + 1
+        request, pid = Request(1, 8 * GIB, priority_class=kind), len(self.actors) + 1
         decision = self.world.request(who, pid, request, wait=False)
         assert isinstance(decision, core.Grant), decision
         actor = Actor(pid, who, decision.lease, 2 * GIB, 4 * GIB, gated=True)

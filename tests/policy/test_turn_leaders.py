@@ -18,7 +18,7 @@ from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
-from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Request
+from jupyter_gpushare.policy.words.model import Request
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 pytestmark = pytest.mark.timeout(600)
@@ -38,9 +38,9 @@ class Crowd(Room):
         super().__init__()
         self.pids = iter(range(1000, 100000))
 
-    def who(self, actor: Actor) -> tuple:  # type: ignore[type-arg]
+    def who(self, actor: Actor) -> tuple:
         pid = actor.program if isinstance(actor, Led) else actor.pid
-        return actor.lease, EnvironmentName(actor.who), process(pid)
+        return actor.lease, actor.who, process(pid)
 
     def have(self, actor: Actor, size: int, limited: bool) -> None:
         if isinstance(actor, Led):
@@ -51,9 +51,7 @@ class Crowd(Room):
     def beat(self) -> None:
         super().beat()
         for actor in self.led():
-            self.run(
-                cmd.Heartbeat(self.at, actor.lease, EnvironmentName(actor.who), process(actor.pid))
-            )
+            self.run(cmd.Heartbeat(self.at, actor.lease, actor.who, process(actor.pid)))
 
     def report(self, actor: Actor) -> None:
         if isinstance(actor, Led):
@@ -66,7 +64,7 @@ class Crowd(Room):
 
     def come_led(self, who: str, pid: int) -> Led:
         self.observe()
-        decision = self.request(who, pid, Request(1, Bytes(8 * GIB)), wait=False)
+        decision = self.request(who, pid, Request(1, 8 * GIB), wait=False)
         assert isinstance(decision, core.Grant), decision
         actor = Led(pid, who, decision.lease, 2 * GIB, GIB, gated=True)
         self.actors[decision.lease] = actor
@@ -88,7 +86,7 @@ class Crowd(Room):
 
     def says(self, actor: Led, pid: int) -> None:
         """Another process of the lease gives the turn back."""
-        who = (actor.lease, EnvironmentName(actor.who), process(pid))
+        who = (actor.lease, actor.who, process(pid))
         before = self.state.turns.get(actor.lease)
         self.run(cmd.EndTurn(self.at, *who))
         assert self.state.turns.get(actor.lease) == before, "only the leader stops for it"
@@ -170,7 +168,7 @@ def test_nobody_starves_beside_leaders_and_locks(
             room.restart()
         elif what == "second" and program.lease in room.state.leaders:
             other = next(room.pids)
-            who = (program.lease, EnvironmentName(program.who), process(other))
+            who = (program.lease, program.who, process(other))
             room.run(cmd.Attach(room.at, *who))
             room.says(program, other)
             room.die(other)

@@ -17,7 +17,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.turns import levels
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import Activity, Bytes, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.words.model import Activity, PriorityClass, Quota, Request
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 QUANTUM = CONFIG.quantum
@@ -35,7 +35,7 @@ class Crowd:
     def come(
         self, who: str, pid: int, kind: PriorityClass = PriorityClass.INTERACTIVE, gpus: int = 1
     ) -> Actor:
-        request = Request(gpus, Bytes(8 * GIB), priority_class=kind)
+        request = Request(gpus, 8 * GIB, priority_class=kind)
         decision = self.world.request(who, pid, request, wait=False)
         assert isinstance(decision, core.Grant), decision
         actor = Actor(pid, who, decision.lease, 2 * GIB, 4 * GIB, gated=True)
@@ -387,7 +387,7 @@ def test_a_pin_is_for_one_turn() -> None:
 def test_a_request_is_told_that_the_task_that_computes_is_pinned() -> None:
     crowd, alice, _bob = newcomer(PINS, 600.0)
     assert crowd.computes(alice)
-    decision = crowd.world.request("carol", 3, Request(1, Bytes(79 * GIB)))
+    decision = crowd.world.request("carol", 3, Request(1, 79 * GIB))
     assert isinstance(decision, core.Wait)
     name, left = decision.lease, LIMIT - 1
     why = core.why_waiting(crowd.world.state, name, 0, PINS, crowd.world.at)

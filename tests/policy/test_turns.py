@@ -36,9 +36,7 @@ from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Bytes,
-    EnvironmentName,
     Gpu,
-    GpuUuid,
     LeaseId,
     LeasePhase,
     Quota,
@@ -66,7 +64,7 @@ def come(
 ) -> Actor:
     """Somebody is granted ``gib`` on each of ``gpus`` GPUs, just measured. Sizes in GiB."""
     at.observe()
-    decision = at.request(who, pid, Request(gpus, Bytes(gib * GIB)), wait=False)
+    decision = at.request(who, pid, Request(gpus, gib * GIB), wait=False)
     assert isinstance(decision, core.Grant), decision
     actor = Actor(pid, who, decision.lease, kept * GIB, step * GIB, gated=True)
     at.actors[decision.lease] = actor
@@ -103,7 +101,7 @@ def test_a_third_fits_when_two_take_turns() -> None:
     books = at.state.gpus[UUID]
     assert books.gpu.memory < 14 * GIB + 12 * GIB
     at.observe()
-    too_much = at.request("dave", 4, Request(1, Bytes(12 * GIB)), wait=False)
+    too_much = at.request("dave", 4, Request(1, 12 * GIB), wait=False)
     assert isinstance(too_much, core.Refuse), "2 + 2 + 8 + the offset leave less than 12"
     carol = come(at, "carol", 3, gib=8)
     books = at.state.gpus[UUID]
@@ -128,7 +126,7 @@ def test_who_cannot_be_gated_is_placed_plainly() -> None:
     alice = come(at, "alice", 1)
     alice.gated = False
     at.train(alice, 3)
-    refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    refused = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
     assert isinstance(refused, core.Refuse)
 
 
@@ -136,10 +134,10 @@ def test_a_newcomer_is_unknown_and_placed_plainly() -> None:
     at = world()
     alice = come(at, "alice", 1)
     at.train(alice, 1)  # the first step makes the optimizer's state
-    refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    refused = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
     assert isinstance(refused, core.Refuse)
     at.train(alice, 1)
-    unmeasured = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    unmeasured = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
     assert isinstance(unmeasured, core.Refuse), "its word alone is not enough"
     come(at, "bob", 2, gib=12)
 
@@ -215,7 +213,7 @@ def test_who_tells_too_little_frees_nothing_that_it_uses() -> None:
     at.train(alice, 3)
     at.memory[(1, UUID)] = 13 * GIB
     at.observe()
-    refused = at.request("bob", 2, Request(1, Bytes(12 * GIB)), wait=False)
+    refused = at.request("bob", 2, Request(1, 12 * GIB), wait=False)
     assert isinstance(refused, core.Refuse), "13 GiB are in use, whatever she says"
 
 
@@ -225,18 +223,13 @@ def test_what_a_task_tells_is_cut_to_what_can_be() -> None:
     alice = come(at, "alice", 1)
     (own,) = at.uuids(alice)
     other = next(uuid for uuid in at.state.gpus if uuid != own)
-    told = [
-        Figures(uuid, Bytes(kept * GIB), Bytes(GIB), Bytes(GIB))
-        for uuid, kept in ((own, 90), (own, 1), (other, 1))
-    ]
-    assert [*shares.bounded(at.state, alice.lease, told)] == [
-        Figures(own, Bytes(24 * GIB), Bytes(0), Bytes(0))
-    ]
+    told = [Figures(uuid, kept * GIB, GIB, GIB) for uuid, kept in ((own, 90), (own, 1), (other, 1))]
+    assert [*shares.bounded(at.state, alice.lease, told)] == [Figures(own, 24 * GIB, 0, 0)]
 
 
 def test_an_idle_task_has_no_turn_until_it_asks() -> None:
     at, alice, bob = two_by_turns()
-    who = (alice.lease, EnvironmentName("alice"), process(1))
+    who = (alice.lease, "alice", process(1))
     at.train(bob, 1)
     alice.idle = True
     at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
@@ -275,7 +268,7 @@ def test_two_gpus_are_had_at_once_or_not_at_all() -> None:
 
 def why(at: TurnWorld, lease: str) -> str:
     ahead = [item.lease for item in at.state.queue.service_order(at.state.grants)].index(lease)
-    return core.why_waiting(at.state, LeaseId(lease), ahead, at.config, at.at).message
+    return core.why_waiting(at.state, lease, ahead, at.config, at.at).message
 
 
 def asks(at: TurnWorld) -> int:
@@ -295,7 +288,7 @@ def full_cache() -> tuple[TurnWorld, Actor, LeaseId]:
     at.observe()
     assert at.memory[(1, UUID)] == 20 * GIB
     at.begin_step(alice)
-    decision = at.request("bob", 2, Request(1, Bytes(12 * GIB)))
+    decision = at.request("bob", 2, Request(1, 12 * GIB))
     assert isinstance(decision, core.Wait)
     at.actors[decision.lease] = Actor(2, "bob", decision.lease, GIB, GIB, gated=True)
     at.second()
@@ -327,7 +320,7 @@ def test_nobody_is_asked_for_a_cache_that_would_not_help() -> None:
     alice.cache = 14 * GIB
     at.train(alice, 3)
     at.observe()
-    too_much = at.request("bob", 2, Request(1, Bytes(20 * GIB)))
+    too_much = at.request("bob", 2, Request(1, 20 * GIB))
     assert isinstance(too_much, core.Wait)
     for _ in range(10):
         at.second()
@@ -394,9 +387,9 @@ def test_an_idle_task_empties_its_cache_at_once() -> None:
     at.train(alice, 3)
     at.observe()
     alice.idle = True
-    who = (alice.lease, EnvironmentName("alice"), process(1))
+    who = (alice.lease, "alice", process(1))
     at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
-    bob = at.request("bob", 2, Request(1, Bytes(12 * GIB)))
+    bob = at.request("bob", 2, Request(1, 12 * GIB))
     assert isinstance(bob, core.Wait)
     at.second()
     at.observe()
@@ -409,7 +402,7 @@ def test_who_has_the_turn_and_is_alone_in_it_is_asked_too() -> None:
     """Nobody else computes, so it never hands over, and its cache grows."""
     at, alice, bob = two_by_turns()
     alice.temporary = 2 * GIB
-    who = (bob.lease, EnvironmentName("bob"), process(2))
+    who = (bob.lease, "bob", process(2))
     while phase(at, bob) != "waits":
         at.train(alice, 1)
         at.train(bob, 1)
@@ -425,7 +418,7 @@ def test_who_has_the_turn_and_is_alone_in_it_is_asked_too() -> None:
     at.observe()
     assert phase(at, alice) == "holds"
     assert at.memory[(1, UUID)] > alice.persistent + alice.temporary
-    carol = at.request("carol", 3, Request(1, Bytes(13 * GIB)))
+    carol = at.request("carol", 3, Request(1, 13 * GIB))
     assert isinstance(carol, core.Wait)
     at.second()
     at.end_step(alice)
@@ -521,7 +514,7 @@ def test_modes_by_gpu_name_and_uuid() -> None:
     )
 
     def mode(uuid: str, name: str) -> ShareMode:
-        return shares.mode(config, Gpu(GpuUuid(uuid), 0, name, Bytes(1)))
+        return shares.mode(config, Gpu(uuid, 0, name, 1))
 
     assert mode("GPU-0", "NVIDIA H200") is ShareMode.TIME
     assert mode("GPU-1", "NVIDIA H200") is ShareMode.SPACE, "the UUID goes first"

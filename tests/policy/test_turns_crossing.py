@@ -18,7 +18,6 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.say.effects import TellTurn
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
     EnvironmentName,
     LeaseId,
     ProcessId,
@@ -62,11 +61,11 @@ class Wires:
         self.world.start([gpu(0, 80)], Quota(1, None))
         self.tasks: dict[LeaseId, Task] = {}
         for pid, who in enumerate(("alice", "bob", "carol"), 1):
-            decision = self.world.request(who, pid, Request(1, Bytes(8 * GIB)), wait=False)
+            decision = self.world.request(who, pid, Request(1, 8 * GIB), wait=False)
             assert isinstance(decision, core.Grant), decision
             actor = Actor(pid, who, decision.lease, 2 * GIB, 4 * GIB, gated=True, steps=3)
             self.tasks[decision.lease] = Task(actor)
-            figures = (Figures(gpu(0).uuid, Bytes(2 * GIB), Bytes(4 * GIB), Bytes(0)),)
+            figures = (Figures(gpu(0).uuid, 2 * GIB, 4 * GIB, 0),)
             at = self.world.at
             self.run(cmd.ReportMemory(at, *self.who(actor), figures, 3, can_take_turns=True))
         self.settle()  # the step in which a newcomer hears of turns is one beside the others'
@@ -76,7 +75,7 @@ class Wires:
         return list(self.tasks.values())
 
     def who(self, actor: Actor) -> tuple[LeaseId, EnvironmentName, ProcessId]:
-        return actor.lease, EnvironmentName(actor.who), process(actor.pid)
+        return actor.lease, actor.who, process(actor.pid)
 
     def run(self, command: cmd.Command) -> None:
         before = len(self.world.history)

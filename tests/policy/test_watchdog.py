@@ -14,10 +14,7 @@ from jupyter_gpushare.policy.say.texts import over_limit_text
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
     HolderAction,
-    LeaseId,
     Quota,
     Request,
 )
@@ -29,7 +26,7 @@ ZERO = gpu(0).uuid
 def over(**more: Any) -> World:
     """alice may use 8 GiB and uses 12."""
     parts = {"heartbeat_timeout": 1e6, "audit_grace": 5.0, **more}
-    world = World(plain_config(**parts)).start([gpu(0)], Quota(1, Bytes(8 * GIB)))
+    world = World(plain_config(**parts)).start([gpu(0)], Quota(1, 8 * GIB))
     world.request("alice", 1)
     world.memory[(1, ZERO)] = 12 * GIB
     return world
@@ -77,22 +74,19 @@ def test_the_trim_is_a_recall_that_ends_with_a_measurement(says: bool) -> None:
     """A client may give no answer: its recall ends when it is within its limit."""
     world = over()
     watch(world, 12)
-    recall = world.state.recall(LeaseId("L1"), Give.CACHE)
-    assert recall is not None
+    recall = world.state.recall("L1", Give.CACHE)
     assert (recall.phase, recall.why) == (RecallPhase.TOLD, Why.OVER_LIMIT)
     if says:
-        who = LeaseId("L1"), EnvironmentName("alice"), process(1)
+        who = "L1", "alice", process(1)
         world.run(cmd.EmptyCache(world.at, *who))
-        recall = world.state.recall(LeaseId("L1"), Give.CACHE)
-        assert recall is not None
+        recall = world.state.recall("L1", Give.CACHE)
         assert recall.phase is RecallPhase.ANSWERED
     else:
         watch(world, 3)
         assert recall.is_out, "it is still over its limit"
         world.memory[(1, ZERO)] = 8 * GIB
     watch(world, 1)
-    recall = world.state.recall(LeaseId("L1"), Give.CACHE)
-    assert recall is not None
+    recall = world.state.recall("L1", Give.CACHE)
     assert recall.phase is RecallPhase.MEASURED
 
 
@@ -116,7 +110,7 @@ def test_an_idle_one_is_asked_for_its_gpu_though_nobody_waits() -> None:
 def test_who_is_over_on_several_gpus_is_asked_once() -> None:
     """One answer frees them all."""
     config = plain_config(heartbeat_timeout=1e6)
-    world = World(config).start([gpu(0), gpu(1)], Quota(2, Bytes(8 * GIB)))
+    world = World(config).start([gpu(0), gpu(1)], Quota(2, 8 * GIB))
     world.request("alice", 1, Request(2))
     for index in (0, 1):
         world.memory[(1, gpu(index).uuid)] = 12 * GIB
@@ -144,7 +138,7 @@ def test_the_last_resort_is_what_the_administrator_chose() -> None:
     watch(world, 3)
     assert [signal.action for signal in effects(world, Signal)] == [HolderAction.KILL]
     squatter = World(plain_config(audit_action=HolderAction.KILL, audit_grace=5.0)).start(
-        [gpu(0)], Quota(1, Bytes(8 * GIB))
+        [gpu(0)], Quota(1, 8 * GIB)
     )
     squatter.memory[(9, ZERO)] = GIB
     watch(squatter, 7)

@@ -14,7 +14,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    EnvironmentName,
     LeaseId,
     LeasePhase,
     PriorityClass,
@@ -136,8 +135,8 @@ class Night:
             self.comes()
         if chance.random() < 0.03:
             who, bound = chance.choice(PEOPLE), chance.choice((None, 0, 1, 2))
-            quota, admin = _quota(bound), EnvironmentName("root")
-            world.run(cmd.SetQuota(world.at, EnvironmentName(who), quota, admin))
+            quota, admin = _quota(bound), "root"
+            world.run(cmd.SetQuota(world.at, who, quota, admin))
         if chance.random() < 0.04:
             self.restart()
         if chance.random() < 0.2:
@@ -159,7 +158,7 @@ class Night:
             lasts=lasts,
             stops=chance.random() < 0.6,
         )
-        world.wishes[LeaseId(f"L{world.serial + 1}")] = request
+        world.wishes[f"L{world.serial + 1}"] = request
         world.request(chance.choice(PEOPLE), self.pid, request)
         for lease in world.state.leases.values():
             if lease.task.process.pid == self.pid:

@@ -5,13 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import uses
@@ -23,8 +17,6 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
-    Bytes,
-    EnvironmentName,
     Estimate,
     GpuReading,
     LeaseId,
@@ -70,9 +62,9 @@ class Histories(RuleBasedStateMachine):
         config = dataclasses.replace(CONFIG, burst_memory=burst)
         self.world = World(config).start(
             [gpu(index, size) for index, size in enumerate(gpus)],
-            Quota(1, Bytes(4 * GIB)),
+            Quota(1, 4 * GIB),
             alice=Quota(2, None, weight=2.0),
-            bob=Quota(2, Bytes(8 * GIB), gpu_hours=2.0, idle_timeout=0.0),
+            bob=Quota(2, 8 * GIB, gpu_hours=2.0, idle_timeout=0.0),
         )
         self.next_pid = 1
         self.alive: dict[int, str] = {}
@@ -91,7 +83,7 @@ class Histories(RuleBasedStateMachine):
     def ask(self, who: str, gpus: int, gib: int | None, batch: bool, wait: bool) -> None:
         kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
         pid, self.next_pid = self.next_pid, self.next_pid + 1
-        memory = None if gib is None else Bytes(gib * GIB)
+        memory = None if gib is None else gib * GIB
         request = Request(gpus, memory, kind, request_id=f"r{pid}")
         first = self.world.request(who, pid, request, wait=wait, kernel_id=f"k{pid % 3}")
         self.alive[pid] = who
@@ -311,7 +303,7 @@ class Histories(RuleBasedStateMachine):
     def come_back(self, data: st.DataObject, wait: bool, cancel: bool, whose: str) -> None:
         name = data.draw(st.sampled_from(self._leases(LeasePhase.PARKED)))
         lease = self.world.state.leases[name]
-        who = EnvironmentName(whose) if data.draw(st.booleans()) else lease.environment
+        who = whose if data.draw(st.booleans()) else lease.environment
         caller = (name, who, lease.task.process)
         command = (
             cmd.Park(self.world.at, *caller) if cancel else cmd.Resume(self.world.at, *caller, wait)
@@ -325,7 +317,6 @@ class Histories(RuleBasedStateMachine):
             assert after is not None
             assert name not in self.world.state.queue.waiting
         if isinstance(decision, core.Refuse):
-            assert after is not None
             assert after.phase is LeasePhase.PARKED
 
     @precondition(lambda self: self.world.state.leases)
@@ -343,7 +334,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from(PEOPLE), kernel=st.integers(0, 2))
     def end_kernel(self, who: str, kernel: int) -> None:
-        self.world.run(cmd.EndKernel(self.world.at, EnvironmentName(who), f"k{kernel}"))
+        self.world.run(cmd.EndKernel(self.world.at, who, f"k{kernel}"))
 
     @precondition(lambda self: self.world.state.leases)
     @rule(data=st.data())
@@ -373,7 +364,7 @@ class Histories(RuleBasedStateMachine):
         """An admin takes a GPU out of service, says another reason, or puts it back."""
         gpus = sorted(self.world.state.gpus) + sorted(self.world.state.out)
         uuid = data.draw(st.sampled_from(gpus))
-        admin = EnvironmentName("root")
+        admin = "root"
         if out:
             reason = f"fan {self.next_pid if new else 1}"
             self.world.run(cmd.TakeGpuOut(self.world.at, uuid, reason, admin))
@@ -406,15 +397,15 @@ class Histories(RuleBasedStateMachine):
     def set_quota(
         self, who: str, gpus: int, gib: int | None, hours: float | None, burst: float | None
     ) -> None:
-        memory = None if gib is None else Bytes(gib * GIB)
+        memory = None if gib is None else gib * GIB
         quota = Quota(gpus, memory, gpu_hours=hours, burst_memory=burst)
-        admin = EnvironmentName("root")
-        self.world.run(cmd.SetQuota(self.world.at, EnvironmentName(who), quota, admin))
+        admin = "root"
+        self.world.run(cmd.SetQuota(self.world.at, who, quota, admin))
 
     @rule(who=st.sampled_from(PEOPLE))
     def unset_quota(self, who: str) -> None:
-        admin = EnvironmentName("root")
-        self.world.run(cmd.UnsetQuota(self.world.at, EnvironmentName(who), admin))
+        admin = "root"
+        self.world.run(cmd.UnsetQuota(self.world.at, who, admin))
 
     @rule()
     def restart(self) -> None:
@@ -524,8 +515,7 @@ class Histories(RuleBasedStateMachine):
                     missing = max(0, comes_back(lease) - there)
                     used[lease.environment] = used.get(lease.environment, 0) + missing
             excess = sum(
-                max(0, size - state.reservations[(EnvironmentName(who), uuid)].memory)
-                for who, size in used.items()
+                max(0, size - state.reservations[(who, uuid)].memory) for who, size in used.items()
             )
             assert books.unleased == strangers + excess
             system = (self.world.memory.get((pid, uuid), 0) for pid in self.world.system)
@@ -569,8 +559,8 @@ class Following(Histories):
         for who, gib, named, reserve, live in asks:
             pid, self.next_pid = self.next_pid, self.next_pid + 1
             self.alive[pid] = who
-            estimate = None if gib is None else Estimate(Bytes(gib * GIB), 3)
-            memory = None if named is None else Bytes(named * GIB)
+            estimate = None if gib is None else Estimate(gib * GIB, 3)
+            memory = None if named is None else named * GIB
             request = Request(1, memory, reserve=reserve, live=live, estimate=estimate)
             self.world.request(who, pid, request)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Activity, Bytes, LeaseId, Quota, Request
+from jupyter_gpushare.policy.words.model import Activity, LeaseId, Quota, Request
 from jupyter_gpushare.policy.words.recalls import Give
 from jupyter_gpushare.policy.words.turns import Turn, TurnPhase
 from support.policy_turns import CONFIG, Actor, TurnWorld
@@ -46,7 +46,7 @@ class Room(TurnWorld):
 
     def come(self, who: str, pid: int, *, gated: bool, slow: int = 0) -> Locker:
         self.observe()
-        decision = self.request(who, pid, Request(1, Bytes(8 * GIB)), wait=False)
+        decision = self.request(who, pid, Request(1, 8 * GIB), wait=False)
         assert isinstance(decision, core.Grant), decision
         actor = Locker(pid, who, decision.lease, 2 * GIB, GIB, gated=gated, slow=slow)
         self.actors[decision.lease] = actor

@@ -11,7 +11,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
     EnvironmentName,
     LeaseId,
     LeasePhase,
@@ -76,7 +75,7 @@ class Loops:
         pid, self.next_pid = self.next_pid, self.next_pid + 1
         expected = (Expected(KIND, share, GIB, predicted),) if share else ()
         kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
-        request = Request(1, Bytes(8 * GIB), kind, stops=stops, expected=expected, promise=promise)
+        request = Request(1, 8 * GIB, kind, stops=stops, expected=expected, promise=promise)
         decision = self.world.request(who, pid, request, wait=False)
         assert isinstance(decision, core.Grant), decision
         actor = Actor(pid, who, decision.lease, GIB, GIB, gated=True)
@@ -163,4 +162,4 @@ class Loops:
 
 
 def environment(loop: Loop) -> EnvironmentName:
-    return EnvironmentName(loop.actor.who)
+    return loop.actor.who

@@ -12,35 +12,26 @@ from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
-    EnvironmentName,
-    LeaseId,
     Movable,
     Quota,
     Request,
     Rung,
 )
-from support.policy_world import (
-    BOOT,
-    GIB,
-    World,
-    gpu,
-    is_asked_back,
-)
+from support.policy_world import BOOT, GIB, World, gpu, is_asked_back
 
 from .policy_world import plain_config
 
-ALICE = EnvironmentName("alice")
+ALICE = "alice"
 
 
 def phase(world: World, lease: str) -> str:
-    found = world.state.leases.get(LeaseId(lease))
+    found = world.state.leases.get(lease)
     return "forgotten" if found is None else found.phase.value
 
 
 def two_people_one_gpu(bobs: Request | None = None) -> World:
     """alice holds the only GPU and uses it; bob waits."""
-    world = World().start([gpu(0)], Quota(1, Bytes(24 * GIB)))
+    world = World().start([gpu(0)], Quota(1, 24 * GIB))
     world.request("alice", 1)
     world.memory[(1, gpu(0).uuid)] = 20 * GIB
     world.observe()
@@ -56,19 +47,19 @@ def budgets(hours: float, **more: Quota) -> World:
 
 def idle(world: World, lease: str) -> None:
     """The lease's cell has ended."""
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     world.run(
         cmd.SetActivity(world.at, found.id, found.environment, found.task.process, Activity.IDLE)
     )
 
 
 def park(world: World, lease: str) -> core.Decision:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return world.run(cmd.Park(world.at, found.id, found.environment, found.task.process))
 
 
 def resume(world: World, lease: str, *, wait: bool = True) -> core.Decision:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return world.run(cmd.Resume(world.at, found.id, found.environment, found.task.process, wait))
 
 
@@ -91,25 +82,25 @@ def given(
     movable: Movable = Movable.SAME,
 ) -> core.Decision:
     """The task gives its GPUs back by this rung."""
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     who = (found.id, found.environment, found.task.process)
     return world.run(cmd.Park(world.at, *who, rung, memory, movable, 1.0))
 
 
 def plan(world: World, lease: str, memory: int) -> core.Decision:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return world.run(
         cmd.PlanParking(world.at, found.id, found.environment, found.task.process, memory)
     )
 
 
 def restored(world: World, lease: str) -> core.Decision:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return world.run(cmd.Restored(world.at, found.id, found.environment, found.task.process, 1.0))
 
 
 def pin(world: World, lease: str, seconds: float | None = None) -> core.Decision:
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     return world.run(cmd.Pin(world.at, found.id, found.environment, seconds))
 
 
@@ -138,11 +129,11 @@ def restarted(world: World) -> State:
 
 def named(world: World, who: str = "alice") -> tuple[int, int]:
     """GiB that an environment has reserved on GPU 0, and that its tasks there named."""
-    held = world.state.reservations[(EnvironmentName(who), gpu(0).uuid)]
+    held = world.state.reservations[(who, gpu(0).uuid)]
     return held.memory // GIB, held.named // GIB
 
 
-ADMIN = EnvironmentName("root")
+ADMIN = "root"
 
 
 def drain(world: World, index: int = 0, reason: str = "fan replaced") -> core.Decision:

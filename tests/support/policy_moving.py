@@ -19,7 +19,6 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
     GpuUuid,
     LeaseId,
     LeasePhase,
@@ -296,7 +295,7 @@ class Host:
         self.told: list[tuple[str, Why]] = []
 
     def come(self, who: str, pid: int, size: int = 10) -> Actor:
-        decision = self.world.request(who, pid, Request(1, Bytes(size * GIB)), wait=True)
+        decision = self.world.request(who, pid, Request(1, size * GIB), wait=True)
         assert isinstance(decision, core.Grant | core.Wait), decision
         actor = Actor(pid, who, decision.lease, size * GIB // 2, size * GIB // 4, gated=True)
         self.world.actors[decision.lease] = actor

@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand, shares
@@ -31,8 +25,6 @@ from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
     Allocation,
-    Bytes,
-    EnvironmentName,
     Estimate,
     GpuUuid,
     LeaseId,
@@ -143,7 +135,7 @@ class TurnWorld(World):
         actor.unread.clear()
 
     def who(self, actor: Actor) -> tuple[Any, ...]:
-        return (actor.lease, EnvironmentName(actor.who), process(actor.pid))
+        return (actor.lease, actor.who, process(actor.pid))
 
     def uuids(self, actor: Actor) -> list[GpuUuid]:
         lease = self.state.leases.get(actor.lease)
@@ -157,7 +149,7 @@ class TurnWorld(World):
             if not limited and share is not None:
                 own = min(own, share.persistent)
             if share is None:  # an honest person's tasks keep within their reservation together
-                held = self.state.reservations[(EnvironmentName(actor.who), uuid)]
+                held = self.state.reservations[(actor.who, uuid)]
                 own = min(own, held.memory - self.others(actor, uuid), self.limit(actor, uuid))
             if own > 0:
                 self.memory[(actor.pid, uuid)] = own
@@ -195,8 +187,7 @@ class TurnWorld(World):
 
     def report(self, actor: Actor) -> None:
         figures = tuple(
-            Figures(uuid, Bytes(actor.persistent), Bytes(actor.temporary), Bytes(0))
-            for uuid in self.uuids(actor)
+            Figures(uuid, actor.persistent, actor.temporary, 0) for uuid in self.uuids(actor)
         )
         self.run(cmd.ReportMemory(self.at, *self.who(actor), figures, actor.steps, actor.gated))
 
@@ -326,14 +317,12 @@ class TakingTurns(RuleBasedStateMachine):
         persistent = gib * GIB * kept // 100
         temporary = (gib * GIB - persistent) * step // 100
         kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
-        request = Request(
-            gpus, Bytes(gib * GIB), kind, turn_offset=Bytes(offset * GIB), stops=batch
-        )
+        request = Request(gpus, gib * GIB, kind, turn_offset=offset * GIB, stops=batch)
         if share:
             known = Expected(gpu(0).name, share, 0, seconds, sure=seconds is not None)
             request = dataclasses.replace(request, expected=(known,))
         if named:
-            parts = Bytes(persistent * named // 100), Bytes(temporary * named // 100)
+            parts = persistent * named // 100, temporary * named // 100
             request = dataclasses.replace(request, persistent=parts[0], temporary=parts[1])
             if named == 100 and persistent + temporary:
                 request = dataclasses.replace(request, memory=None)
@@ -419,7 +408,7 @@ class TakingTurns(RuleBasedStateMachine):
             return
         if how in ("joined", "helped"):
             pid, self.next_pid = self.next_pid, self.next_pid + 1
-            who = EnvironmentName(actor.who)
+            who = actor.who
             self.world.run(cmd.Attach(self.world.at, actor.lease, who, process(pid)))
             if how == "joined":
                 self.world.die(pid)
@@ -669,7 +658,7 @@ class FollowingTurns(TakingTurns):
     ) -> None:
         """Code that was measured before, or not, and needs less than it did, or more."""
         pid, self.next_pid = self.next_pid, self.next_pid + 1
-        known = None if gib is None else Estimate(Bytes(gib * GIB), 3)
+        known = None if gib is None else Estimate(gib * GIB, 3)
         decision = self.world.request(who, pid, Request(live=True, estimate=known), wait=waits)
         if not isinstance(decision, core.Grant | core.Wait):
             return

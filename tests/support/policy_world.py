@@ -25,7 +25,6 @@ from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
     Activity,
-    Bytes,
     ClaimPhase,
     EnvironmentName,
     Gpu,
@@ -52,7 +51,7 @@ BOOT = "boot-1"
 
 
 def gpu(index: int, gib: int = 24) -> Gpu:
-    return Gpu(GpuUuid(f"GPU-{index}"), index, "Pretend GPU", Bytes(gib * GIB), simulated=True)
+    return Gpu(f"GPU-{index}", index, "Pretend GPU", gib * GIB, simulated=True)
 
 
 def process(pid: int) -> ProcessId:
@@ -70,7 +69,7 @@ def is_asked_back(event: ev.Event, phase: RecallPhase = RecallPhase.TOLD) -> boo
 
 def is_asked(state: State, name: str) -> bool:
     """Whether a task was asked for its memory and has not answered."""
-    recall = state.memory_recall(LeaseId(name))
+    recall = state.memory_recall(name)
     return recall is not None and recall.phase is RecallPhase.TOLD
 
 
@@ -81,7 +80,7 @@ def lasting(state: State) -> dict[ReservationKey, Reservation]:
 
 def kept(state: State, name: str) -> str | None:
     """What a task said that kept its memory."""
-    recall = state.memory_recall(LeaseId(name))
+    recall = state.memory_recall(name)
     return recall and recall.said
 
 
@@ -128,7 +127,7 @@ class World:
 
     def start(self, gpus: Iterable[Gpu], default: Quota, **users: Quota) -> World:
         self.run(cmd.Start(self.at, BOOT, tuple(gpus)))
-        named = tuple((EnvironmentName(name), quota) for name, quota in users.items())
+        named = tuple((name, quota) for name, quota in users.items())
         self.run(cmd.ConfigureQuotas(self.at, default, users=named))
         return self
 
@@ -473,7 +472,7 @@ class World:
         quota = before.quota_of(lease)
         rooms = tuple(room.rooms_without(before, lease.environment, ()))
         # What is not named is as much as there is.
-        asked = (quota, lease.request.gpus, lease.request.memory or Bytes(1), 1)
+        asked = (quota, lease.request.gpus, lease.request.memory or 1, 1)
         placed = []
         for works in (False, True):
             seen = emptied(rooms, works)
@@ -486,7 +485,7 @@ class World:
 
     def measure_budgets(self) -> None:
         """The shell reads the ledger."""
-        spent = tuple((EnvironmentName(who), held) for who, held in sorted(self.spent.items()))
+        spent = tuple((who, held) for who, held in sorted(self.spent.items()))
         self.run(cmd.MeasureBudgets(self.at, spent))
 
     def is_spent(self, before: State, who: EnvironmentName) -> bool:
@@ -539,8 +538,8 @@ class World:
         return self.run(
             cmd.RequestLease(
                 self.at,
-                LeaseId(f"L{self.serial}"),
-                EnvironmentName(who),
+                f"L{self.serial}",
+                who,
                 task(pid, kernel_id),
                 request or Request(),
                 wait,
@@ -549,7 +548,7 @@ class World:
         )
 
     def release(self, lease: str, who: str, *, admin: bool = False) -> core.Decision:
-        return self.run(cmd.Release(self.at, LeaseId(lease), EnvironmentName(who), admin))
+        return self.run(cmd.Release(self.at, lease, who, admin))
 
     def die(self, pid: int) -> None:
         """The process dies: its memory goes first, then the policy is told."""
@@ -564,11 +563,11 @@ class World:
                 GpuReading(
                     uuid,
                     None,
-                    Bytes(sum(here.values())),
+                    sum(here.values()),
                     tuple(
                         ProcessReading(
                             (process(pid),),
-                            Bytes(size),
+                            size,
                             self.work.get((pid, uuid)),
                             pid in self.system,
                         )
@@ -617,5 +616,5 @@ class World:
         self.run(cmd.Tick(self.at, self.at))
 
     def gpus_of(self, lease: str) -> list[int]:
-        held = self.state.leases[LeaseId(lease)]
+        held = self.state.leases[lease]
         return [self.state.gpus[part.gpu].gpu.index for part in held.allocations]
