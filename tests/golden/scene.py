@@ -186,8 +186,7 @@ def ask(world: World, name: str, what: str = "train.ipynb", **request: Any) -> s
 
 
 def of(world: World, lease: str) -> Person:
-    found = world.state.leases[LeaseId(lease)]
-    return found.id, found.environment, found.task.process
+    return world.caller(LeaseId(lease))
 
 
 def tell(

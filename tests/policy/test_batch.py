@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.policy_moves import idle, resume
 from support.policy_turns import CONFIG, Actor, TurnWorld
-from support.policy_world import GIB, World, gpu, plain_config, task
+from support.policy_world import GIB, World, gpu, plain_config, replayed, task
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
-from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.recall import backfill, moving, patience
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -64,8 +63,7 @@ def phase(world: World, lease: str) -> str:
 
 
 def keeps(world: World, lease: str) -> None:
-    found = world.state.leases[lease]
-    world.run(cmd.Keep(world.at, found.id, found.environment, found.task.process, "it goes on"))
+    world.run(cmd.Keep(world.at, *world.caller(lease), "it goes on"))
 
 
 def seconds(world: World, count: float) -> None:
@@ -137,9 +135,7 @@ def test_it_may_say_so_later_and_take_it_back() -> None:
     seconds(world, 2)
     assert stopped(world) == ["L1"]
     assert world.state.leases["L1"].request.stops, "it is known after a restart, too"
-    snapshot = State()
-    for event in core.summarise(world.state):
-        snapshot = core.evolve(snapshot, event)
+    snapshot = replayed(world.state)
     assert snapshot.leases["L1"].request == world.state.leases["L1"].request
 
 
@@ -227,32 +223,20 @@ def test_a_batch_task_is_moved_out_of_a_persons_way_before_another_persons() -> 
     world = TurnWorld(config)
     world.start([gpu(0, 80)], Quota(1, None))
 
-    def comes(who: str, pid: int, kind: PriorityClass, gib: int = 40) -> core.Decision:
+    def comes(who: str, pid: int, kind: PriorityClass, gib: int = 40) -> Actor:
         request = Request(1, gib * GIB, priority_class=kind)
-        decision = world.request(who, pid, request)
-        if isinstance(decision, core.Grant):
-            actor = Actor(pid, who, decision.lease, 8 * GIB, 4 * GIB, gated=True)
-            world.actors[decision.lease] = actor
-            world.train(actor, 3)
-            world.observe()
-        return decision
-
-    def computes(count: int) -> None:
-        for _ in range(count):
-            for actor in world.actors.values():
-                world.train(actor, 1)
-            world.second()
+        return world.comes(who, pid, request, 8, 4, wait=True)
 
     comes("alice", 1, BATCH)
-    computes(100)
+    world.everybody(100)
     comes("bob", 2, INTERACTIVE)
-    computes(180)
+    world.everybody(180)
     had = [demand.attained(world.state, name, world.at) for name in ("L1", "L2")]
     assert had[1] > had[0] > 60, "he had more, and would be asked first"
-    assert isinstance(comes("carol", 3, INTERACTIVE, 66), core.Wait)
+    assert not world.holds(comes("carol", 3, INTERACTIVE, 66))
     offers = {offer.lease: offer for offer in moving.served(world.state, config)}
     assert offers["L1"].order < offers["L2"].order
-    computes(5)
+    world.everybody(5)
     told = [
         event.lease
         for event in world.history
@@ -274,26 +258,13 @@ class Turns:
         self.pid += 1
         world, who = self.world, f"user-{self.pid}"
         request = Request(1, gib * GIB, priority_class=kind, stops=stops)
-        decision = world.request(who, self.pid, request)
-        assert isinstance(decision, core.Grant | core.Wait)
-        if isinstance(decision, core.Grant):
-            kept = (gib - 4) * GIB
-            actor = Actor(self.pid, who, decision.lease, kept, GIB, gated=True)
-            world.actors[decision.lease] = actor
-            world.train(actor, 3)
-            world.observe()
-        return decision.lease
+        return world.comes(who, self.pid, request, gib - 4, 1, wait=True).lease
 
     def computes(self, count: int) -> None:
-        for _ in range(count):
-            for actor in self.world.actors.values():
-                if actor.lease in self.world.state.leases:
-                    self.world.train(actor, 1)
-            self.world.second()
+        self.world.everybody(count)
 
     def waits(self, name: LeaseId) -> bool:
-        turn = self.world.state.turns.get(name)
-        return turn is not None and turn.phase is TurnPhase.WAITS
+        return self.world.turn_of(self.world.actors[name]) is TurnPhase.WAITS
 
     @property
     def steps_aside(self) -> list[str]:
@@ -591,13 +562,10 @@ def test_what_a_task_held_before_it_was_parked_counts() -> None:
     world.request("alice", 1, lasting(3600.0, kind=INTERACTIVE))
     seconds(world, 3000.0)
     idle(world, "L1")
-    found = world.state.leases["L1"]
-    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.RELEASE))
     world.observe()
     seconds(world, 50.0)
-    snapshot = State()
-    for event in core.summarise(world.state):
-        snapshot = core.evolve(snapshot, event)
+    snapshot = replayed(world.state)
     assert snapshot.leases["L1"].request == world.state.leases["L1"].request
     resume(world, "L1")
     world.request("bob", 2)
@@ -708,14 +676,6 @@ def test_backfill_keeps_the_expected_start_where_all_times_are_true(
 # -- classes ------------------------------------------------------------------------------
 
 
-def replayed(world: World) -> State:
-    """The state from a ledger's snapshot."""
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
-    return state
-
-
 def class_of(world: World, lease: str) -> PriorityClass:
     return world.state.leases[lease].request.priority_class
 
@@ -737,8 +697,7 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     world = World(plain_config()).start([gpu(0)], Quota(1, GIB, interactive=1))
     world.request("alice", 1)
     idle(world, "L1")
-    found = world.state.leases["L1"]
-    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.RELEASE))
     world.observe()
     world.request("alice", 2)
     assert class_of(world, "L2") is INTERACTIVE, "a parked one holds nothing"
@@ -746,7 +705,7 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     (queued,) = [event for event in world.history if isinstance(event, ev.ResumeQueued)]
     assert queued.priority_class is BATCH
     assert class_of(world, "L1") is BATCH, "in turns, too: nobody passes the bound by parking"
-    assert replayed(world).leases["L1"].request == world.state.leases["L1"].request
+    assert replayed(world.state).leases["L1"].request == world.state.leases["L1"].request
     found = world.state.leases["L1"]
     idle(world, "L1")
     world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
@@ -766,8 +725,7 @@ def test_an_administrators_new_bound_holds_when_a_task_asks_again() -> None:
     for name, bound in (("L1", 0), ("L1", None), ("L2", None)):
         world.run(cmd.SetQuota(world.at, alice, Quota(1, GIB, interactive=bound), admin))
         idle(world, name)
-        found = world.state.leases[name]
-        world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+        world.run(cmd.Park(world.at, *world.caller(name), Rung.RELEASE))
         world.observe()
         resume(world, name)
         expected = INTERACTIVE if name == "L1" and bound is None else BATCH
@@ -779,8 +737,7 @@ def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> N
     world = host()
     world.request("alice", 1, Request(priority_class=kind))
     idle(world, "L1")
-    found = world.state.leases["L1"]
-    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
+    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.RELEASE))
     world.observe()
     world.request("bob", 2)
     resume(world, "L1")

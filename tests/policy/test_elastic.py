@@ -1,27 +1,14 @@
-"""Limits are lifted while memory is free, and come back for who waits.
-
-Stories with a known end, and bugs that they and the histories must catch.
-"""
+"""Limits are lifted while memory is free, and come back for who waits."""
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from dataclasses import replace
 from typing import Any
 
-import pytest
-from hypothesis.stateful import run_state_machine_as_test
-from support.examples import examples, until_it_fails
-from support.policy_histories import Histories
-from support.policy_moves import idle, stories_of
-from support.policy_world import BOOT, GIB, World, gpu, plain_config
+from support.policy_moves import idle
+from support.policy_world import BOOT, GIB, World, gpu, plain_config, replayed
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books import room
-from jupyter_gpushare.policy.books.state import State
-from jupyter_gpushare.policy.books.table import Map
-from jupyter_gpushare.policy.decide.registry import ANSWERS
 from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -34,7 +21,6 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     Rung,
 )
-from jupyter_gpushare.policy.words.moves import InvariantBroken
 
 ZERO = gpu(0).uuid
 
@@ -69,8 +55,7 @@ def answers(world: World, lease: str, *, live: bool = True) -> None:
 
 
 def caller(world: World, lease: str) -> tuple[LeaseId, EnvironmentName, ProcessId]:
-    found = world.state.leases[lease]
-    return found.id, found.environment, found.task.process
+    return world.caller(lease)
 
 
 def look(world: World, seconds: float = 2.0) -> None:
@@ -323,135 +308,10 @@ def test_a_quota_may_allow_it_or_forbid_it() -> None:
 def test_lifts_survive_a_restart() -> None:
     """What a task was told holds: it does not notice that the node manager was killed."""
     world = lifted()
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     world.state = core.step(state, cmd.Start(world.at, BOOT, (gpu(0, 100),)), world.config).state
     world.run(cmd.ConfigureQuotas(world.at, Quota(1, 20 * GIB)))
     look(world)
     assert (limit(world, "L1"), reserved(world)) == (90, 90)
     world.request("bob", 2)
     assert limit(world, "L1") == 70
-
-
-pytestmark = pytest.mark.timeout(600)
-
-QUICK = until_it_fails(examples(150), stateful_step_count=40)
-
-
-def run_everything():
-    for story in stories_of(sys.modules[__name__]):
-        story()
-    run_state_machine_as_test(Histories, settings=QUICK)
-
-
-def _tell_before_it_is_reserved(monkeypatch):
-    monkeypatch.setattr(lifts, "growth", lambda state, event: iter(()))
-
-
-def _give_the_headroom_away(monkeypatch):
-    monkeypatch.setattr(lifts, "_share", lambda room, wishes: dict(wishes))
-
-
-def _lift_while_somebody_waits(monkeypatch):
-    monkeypatch.setattr(State, "has_line", False)
-
-
-def _lift_to_what_is_not_back(monkeypatch):
-    """What others were told to give back is given on at once."""
-    original = lifts.adjust
-
-    def adjust(state, config, at, **more):
-        gpus = {uuid: dataclasses.replace(x, reserved=0) for uuid, x in state.gpus.items()}
-        bare = dataclasses.replace(state, gpus=state.gpus.update(gpus))
-        return original(bare, config, at, **more)
-
-    monkeypatch.setattr(lifts, "adjust", adjust)
-
-
-def _never_lower(monkeypatch):
-    original = lifts.adjust
-
-    def adjust(state, config, at, *, may_lift, **more):
-        return (e for e in original(state, config, at, may_lift=may_lift, **more) if may_lift)
-
-    monkeypatch.setattr(lifts, "_demand", lambda state, config, at: ({}, {}))
-    monkeypatch.setattr(lifts, "adjust", adjust)
-
-
-def _shrink_on_a_word(monkeypatch):
-    """Who says that it is back is back."""
-    original = ANSWERS[cmd.ConfirmLimit]
-
-    def confirm(draft, command):
-        decision = original(draft, command)
-        used = {
-            gpu: dict.fromkeys((e for e, _g in draft.state.bursts), 0) for gpu in draft.state.gpus
-        }
-        for event in lifts.settle(draft.state, used, draft.at + 1, draft.config):
-            draft.emit(dataclasses.replace(event, at=draft.at))
-        return decision
-
-    monkeypatch.setitem(ANSWERS, cmd.ConfirmLimit, confirm)
-
-
-def _round_the_headroom_down(monkeypatch):
-    monkeypatch.setattr(lifts.math, "ceil", int)
-
-
-def _go_on_in_small_steps(monkeypatch):
-    """Each step has the whole time to itself."""
-    monkeypatch.setattr(lifts, "_is_late", lambda *state: False)
-
-
-def _forget_what_a_parked_task_was_lifted_to(monkeypatch):
-    """Nobody is there any more whose time could run out."""
-    original = lifts.settle
-
-    def settle(state, used, at, config):
-        parked = {
-            part.gpu: frozenset((lease.environment,))
-            for lease in state.leases.values()
-            if lease.has_residue or lease.is_resuming
-            for part in lease.allocations
-        }
-        events = original(state, used, at, config)
-        return (e for e in events if e.environment not in parked.get(e.gpu, ()))
-
-    monkeypatch.setattr(lifts, "settle", settle)
-
-
-def _count_lifts_as_entitlement(monkeypatch):
-    """A second task of the environment gets what the first was lifted to."""
-    original = room.rooms_without
-
-    def rooms(state, environment, without):
-        entitled = {
-            key: dataclasses.replace(held, lifted=0) for key, held in state.reservations.items()
-        }
-        state = dataclasses.replace(state, reservations=Map(entitled))
-        return original(state, environment, without)
-
-    monkeypatch.setattr(room, "rooms_without", rooms)
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [
-        _tell_before_it_is_reserved,
-        _give_the_headroom_away,
-        _lift_while_somebody_waits,
-        _lift_to_what_is_not_back,
-        _never_lower,
-        _shrink_on_a_word,
-        _round_the_headroom_down,
-        _go_on_in_small_steps,
-        _forget_what_a_parked_task_was_lifted_to,
-        _count_lifts_as_entitlement,
-    ],
-    ids=lambda plant: plant.__name__.strip("_"),
-)
-def test_a_planted_bug_is_caught(plant, monkeypatch):
-    plant(monkeypatch)
-    with pytest.raises((AssertionError, InvariantBroken)):
-        run_everything()

@@ -1,42 +1,30 @@
-"""On GPUs by turns a reservation follows what is measured, down as well as up.
-
-Stories, and planted bugs.
-The random histories are in :mod:`.test_turns`.
-"""
+"""On GPUs by turns a reservation follows what is measured, down as well as up."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.policy_moves import stories_of
 from support.policy_turns import Actor, FollowingTurns, TurnWorld
-from support.policy_world import GIB, gpu, is_asked_back, process
+from support.policy_world import GIB, gpu, is_asked_back, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import lifts as book
-from jupyter_gpushare.policy.books import room, shares
-from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.books import shares
 from jupyter_gpushare.policy.recall import lifts
-from jupyter_gpushare.policy.turns import arranging, order
-from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
-    Activity,
     Estimate,
     LeasePhase,
     Quota,
     Request,
     Reserve,
 )
-from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 UUID = gpu(0).uuid
-pytestmark = pytest.mark.timeout(600)
 
 
 def world(**more: Any) -> TurnWorld:
@@ -68,11 +56,8 @@ def comes(
     """Somebody asks, by earlier runs; sizes in GiB."""
     known = None if expected is None else Estimate(int(expected * GIB), 3)
     memory = int(named["memory"] * GIB) if named else None
-    decision = at.request(who, pid, Request(1, memory, live=True, estimate=known))
-    assert isinstance(decision, core.Grant | core.Wait)
-    actor = Actor(pid, who, decision.lease, int(kept * GIB), int(step * GIB), gated=True)
-    at.actors[decision.lease] = actor
-    return actor
+    request = Request(1, memory, live=True, estimate=known)
+    return at.comes(who, pid, request, kept, step, wait=True, steps=0)
 
 
 def phase(at: TurnWorld, actor: Actor) -> LeasePhase:
@@ -81,10 +66,7 @@ def phase(at: TurnWorld, actor: Actor) -> LeasePhase:
 
 def trains(at: TurnWorld, seconds: int) -> None:
     for second in range(seconds):
-        for actor in list(at.actors.values()):
-            if at.holds(actor) and not actor.idle:
-                at.train(actor, 1)
-        at.second()
+        at.everybody()
         if second % 2:
             at.observe()
 
@@ -98,12 +80,6 @@ def books(at: TurnWorld, who: str) -> tuple[float, float]:
 def limit(at: TurnWorld, actor: Actor) -> float:
     found = at.state.leases[actor.lease]
     return lifts.limit(at.state, found, found.allocations[0]) / GIB
-
-
-def idles(at: TurnWorld, actor: Actor) -> None:
-    actor.idle = True
-    who = (actor.lease, actor.who, process(actor.pid))
-    at.run(cmd.SetActivity(at.at, *who, Activity.IDLE))
 
 
 def test_an_estimate_is_used_on_the_first_placement_and_lifted_at_once() -> None:
@@ -232,9 +208,7 @@ def test_a_region_takes_no_newcomer_by_its_estimate_alone() -> None:
 
 def test_what_is_measured_survives_a_restart_in_turns() -> None:
     at, alice, _bob = squeezed()
-    state = State()
-    for event in core.summarise(at.state):
-        state = core.evolve(state, event)
+    state = replayed(at.state)
     core.check(state)
     assert state.reservations == at.state.reservations
     was, now = at.state.leases[alice.lease], state.leases[alice.lease]
@@ -250,7 +224,7 @@ def test_who_needs_more_waits_at_its_gate_while_an_idle_neighbour_gives() -> Non
     carol = comes(at, "carol", 3, None, kept=1, step=1, memory=14)
     trains(at, 8)
     assert phase(at, carol) is LeasePhase.HELD
-    idles(at, carol)
+    at.cell_ends(carol)
     alice.persistent = 4 * GIB
     waited = 0
     for _ in range(40):
@@ -268,67 +242,3 @@ def test_who_needs_more_waits_at_its_gate_while_an_idle_neighbour_gives() -> Non
     trains(at, 8)
     assert not at.state.is_short
     assert phase(at, bob) is LeasePhase.HELD
-
-
-def run_everything() -> None:
-    for story in stories_of(sys.modules[__name__]):
-        story()
-
-
-def _lower_those_who_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever they have now, and though nobody told them."""
-
-    def lower(state: State, config: Any, gpu: Any, share: Any, sizes: Any, at: float) -> Any:
-        lease = state.leases[share.lease]
-        held = state.reservations[(lease.environment, gpu)]
-        wanted = shares.counted(state, config, share.lease, gpu, held.full or 0)
-        if wanted is None or wanted.persistent >= share.persistent:
-            return share
-        return dataclasses.replace(share, persistent=wanted.persistent)
-
-    monkeypatch.setattr(arranging, "_lower", lower)
-
-
-def _estimates_in_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    def expecting(_state: State, rooms: Any, expected: int | None) -> Any:
-        return tuple(dataclasses.replace(one, expected=expected) for one in rooms)
-
-    monkeypatch.setattr(room, "expecting", expecting)
-
-
-def _go_on_at_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "_makes_room", lambda state, gpu: False)
-
-
-def _bound_by_what_was_measured_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arranging, "bounds", lambda *state: iter(()))
-
-
-def _head_room_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = arranging._grown
-    monkeypatch.setattr(arranging, "_grown", lambda *given, spare=True: original(*given))
-
-
-def _lift_what_turns_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for lifts who fits by turns."""
-    monkeypatch.setattr(lifts, "_by_turns", lambda *given: [])
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [
-        _lower_those_who_compute,
-        _estimates_in_a_region,
-        _go_on_at_the_gate,
-        _bound_by_what_was_measured_before,
-        _head_room_or_nothing,
-        _lift_what_turns_need,
-    ],
-    ids=lambda plant: plant.__name__.strip("_"),
-)
-def test_a_planted_bug_is_caught(
-    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(monkeypatch)
-    with pytest.raises((AssertionError, InvariantBroken, KeyError)):
-        run_everything()

@@ -19,10 +19,9 @@ from support.policy_moves import (
     stays,
     two_people_one_gpu,
 )
-from support.policy_world import GIB, gpu, is_asked, is_asked_back, kept, process
+from support.policy_world import GIB, gpu, is_asked, is_asked_back, kept, process, replayed
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -97,8 +96,7 @@ def test_host_memory_is_a_resource_too() -> None:
     assert isinstance(whole, core.Refuse)
     assert whole.reason is RefusalReason.NO_RESOURCES
     assert whole.numbers == {"asked": 9 * GIB, "used": 12 * GIB, "most": 20 * GIB}
-    found = world.state.leases["L1"]
-    who_keeps = (found.id, found.environment, found.task.process)
+    who_keeps = world.caller("L1")
     world.run(cmd.Keep(world.at, *who_keeps, "It failed."))
     assert isinstance(plan(world, "L2", 9 * GIB), core.Done), "what was set aside is free again"
     given(world, "L2", Rung.DRIVER, 9 * GIB)
@@ -244,8 +242,7 @@ def test_who_keeps_a_gpu_is_asked_again_later_and_somebody_else_now() -> None:
     world.at += 100
     world.request("bob", 3)
     assert asked(world) == ["L1"], "one is enough"
-    lease = world.state.leases["L1"]
-    world.run(cmd.Keep(world.at, lease.id, lease.environment, lease.task.process, "CUDA runs."))
+    world.run(cmd.Keep(world.at, *world.caller("L1"), "CUDA runs."))
     assert asked(world) == ["L1", "L2"]
     assert kept(world.state, "L1") == "CUDA runs."
     world.tick(59)
@@ -458,9 +455,7 @@ def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
         world.observe()
         world.request("bob", 2)
         resume(world, "L1")
-        state = State()
-        for event in core.summarise(world.state):
-            state = core.evolve(state, event)
+        state = replayed(world.state)
         assert state.leases["L1"].phase is LeasePhase.PARKED
         assert "L1" in state.queue.waiting
         if way == "die":

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from support.policy_moves import phase, restarted, two_people_one_gpu
-from support.policy_world import BOOT, GIB, World, gpu, process
+from support.policy_world import BOOT, GIB, World, gpu, process, replayed
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import FlagKind, LeasePhase, Quota, Request
 
@@ -16,8 +15,7 @@ def test_a_stalled_holder_keeps_what_it_uses() -> None:
     world = two_people_one_gpu()
     for _ in range(10):
         world.at += 10
-        bob = world.state.leases["L2"]
-        world.run(cmd.Heartbeat(world.at, bob.id, bob.environment, bob.task.process))
+        world.run(cmd.Heartbeat(world.at, *world.caller("L2")))
         world.run(cmd.Tick(world.at, world.at))
     assert phase(world, "L1") == "held"
     assert world.state.leases["L1"].stalled
@@ -178,9 +176,7 @@ def test_a_reservation_grows_only_into_room() -> None:
 def test_a_restart_refuses_nobody_before_the_quotas_are_read() -> None:
     """What waits is neither granted nor refused while only the ledger has been read."""
     world = two_people_one_gpu()
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     world.state = state
     world.memory[(9, gpu(0).uuid)] = 2 * GIB  # a squatter that came meanwhile
     world.run(cmd.Start(world.at, BOOT, (gpu(0),)))

@@ -98,8 +98,7 @@ def test_when_it_ends_or_keeps_its_memory_the_next_one_comes() -> None:
     restored(world, "L2")
     plan(world, "L2", GIB)  # it is parked by its person, which fails
     assert isinstance(resume(world, "L3"), core.Wait)
-    lease = world.state.leases["L2"]
-    who = (lease.id, lease.environment, lease.task.process)
+    who = world.caller("L2")
     world.run(cmd.Keep(world.at, *who, "The driver cannot."))
     assert held(world, "L3") == [True]
 

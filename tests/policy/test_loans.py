@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
 from support.policy_moving import HOST, Host
-from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config, process
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config, process, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.quotas import QuotaSource
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide.rebuild import voucher_of
-from jupyter_gpushare.policy.say import snapshot
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -317,9 +316,7 @@ def test_a_host_that_leaves_its_pool_has_its_own_quotas_again(world: Lent) -> No
 def test_what_is_lent_is_in_a_summary_and_does_not_outlive_a_boot(world: Lent) -> None:
     world.lend(alice=1)
     world.request("alice", 1)
-    state = State()
-    for event in snapshot.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     ours, again = world.state.quotas, state.quotas
     assert (again.pool, again.lent) == (ours.pool, ours.lent)
     restarted = core.step(state, cmd.Start(world.at, BOOT, (gpu(0),)), world.config).state
@@ -354,9 +351,7 @@ def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> Non
     waits = world.request("alice", 1)
     assert isinstance(waits, core.Wait)
     assert "new cooling" in waits.message
-    again = State()
-    for event in snapshot.summarise(world.state):
-        again = core.evolve(again, event)
+    again = replayed(world.state)
     assert again.drained == world.state.drained
     done = world.run(cmd.PutNodeBack(world.at, root))
     assert isinstance(done, core.Done)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from support.policy_moving import HOST, MOVING, PRICE, Host, Slow, asked_to_move, crowded
 from support.policy_turns import Actor
-from support.policy_world import BOOT, GIB
+from support.policy_world import BOOT, GIB, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import demand
@@ -210,9 +210,7 @@ def test_the_price_follows_what_moves_really_took_within_bounds() -> None:
     assert moved(4.0) == pytest.approx(2 * PRICE)
     assert 2 * PRICE < moved(8.0) < 4 * PRICE, "the newest counts most"
     assert moved(1e8) == pytest.approx(10 * PRICE), "one task's word goes so far"
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     assert state.pace == world.state.pace, "a ledger that was compacted knows it, too"
     assert PolicyConfig().moving is None
     assert PolicyConfig(move_seconds=0.2).moving == MOVING

@@ -64,8 +64,7 @@ def test_who_computes_on_a_gpu_out_of_service_goes_on() -> None:
     world.tick(10)
     for _ in range(3600):
         if is_asked(world.state, "L1"):
-            who = world.state.leases["L1"]
-            world.run(cmd.Keep(world.at, who.id, who.environment, who.task.process, "CUDA runs"))
+            world.run(cmd.Keep(world.at, *world.caller("L1"), "CUDA runs"))
         world.tick(1)
     assert 3 <= len(asked(world)) <= 7
     assert phase(world, "L1") == "held"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice, permutations
 
 import pytest
-from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
+from support.policy_world import BOOT, GIB, World, gpu, plain_config, process, replayed
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
@@ -213,9 +213,7 @@ def test_a_snapshot_taken_meanwhile_says_all(ended: bool) -> None:
         present(world, voucher)
     if ended:
         world.release("L2", "alice")
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     assert state.rebuild == world.state.rebuild
     assert books(state) == books(world.state)
 
@@ -401,7 +399,5 @@ def test_nobody_is_acted_against_who_presented_a_lease_that_cannot_be_had_back()
         world.observe()
     acted = {e.process for e in world.history if isinstance(e, ev.FlagActed)}
     assert acted == {process(2)}, "only who presented nothing"
-    again = State()
-    for event in core.summarise(world.state):
-        again = core.evolve(again, event)
+    again = replayed(world.state)
     assert again.spared == world.state.spared

@@ -1,25 +1,17 @@
-"""A reservation follows estimate and measurement, and grows or shrinks for who needs it.
-
-Stories with a known end, and planted bugs.
-"""
+"""A reservation follows estimate and measurement, and grows or shrinks for who needs it."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis.stateful import run_state_machine_as_test
-from support.examples import until_it_fails
-from support.policy_histories import Following
-from support.policy_moves import given, idle, phase, plan, restarted, resume, stories_of
+from support.policy_moves import given, idle, phase, plan, restarted, resume
 from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import lifts as book
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
-from jupyter_gpushare.policy.measure import following
 from jupyter_gpushare.policy.recall import growing, lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -33,7 +25,6 @@ from jupyter_gpushare.policy.words.model import (
     Reserve,
     Rung,
 )
-from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Figures
 from jupyter_gpushare.quota import best
@@ -142,8 +133,7 @@ def test_a_step_is_as_good_as_a_cell() -> None:
     one = world(Reserve.QUOTA)
     one.request("alice", 1, LIVE)
     uses(one, 1, 8)
-    found = one.state.leases["L1"]
-    who = (found.id, found.environment, found.task.process)
+    who = one.caller("L1")
     figures = (Figures(ZERO, 4 * GIB, 4 * GIB, 0),)
     one.run(cmd.ReportMemory(one.at, *who, figures, 1))
     look(one)
@@ -193,8 +183,7 @@ def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
 
 def cell(world: World, seconds: float = 10.0) -> None:
     """Alice's kernel computes for so long with what it has."""
-    found = world.state.leases["L1"]
-    who = (found.id, found.environment, found.task.process)
+    who = world.caller("L1")
     world.run(cmd.SetActivity(world.at, *who, Activity.BUSY))
     look(world, seconds)
     idle(world, "L1")
@@ -237,8 +226,7 @@ def test_steps_tell_as_much_as_cells_and_a_parked_task_comes_back_with_its_doubt
     one = world(Reserve.QUOTA, reserve_doubt=3.0, idle_timeout=5.0)
     one.request("alice", 1, LIVE)
     uses(one, 1, 4)
-    found = one.state.leases["L1"]
-    who = (found.id, found.environment, found.task.process)
+    who = one.caller("L1")
     figures = (Figures(ZERO, 2 * GIB, 2 * GIB, 0),)
     for steps, entitled in ((1, 24), (2, 16), (3, 16), (4, 8), (50, 5)):
         one.run(cmd.ReportMemory(one.at, *who, figures, steps))
@@ -284,8 +272,7 @@ def test_one_framework_whose_limit_is_fixed_keeps_a_plain_reservation() -> None:
         one = world()
         one.request("alice", 1, replace(expects(4), live=live))
         if live is None:
-            found = one.state.leases["L1"]
-            who = (found.id, found.environment, found.task.process)
+            who = one.caller("L1")
             assert books(one)[0] == 5
             one.run(cmd.ConfirmLimit(one.at, *who, (), live=False))
         uses(one, 1, 2)
@@ -565,94 +552,11 @@ def test_placement_wants_the_smaller_of_quota_and_estimate() -> None:
     assert isinstance(named, NoRoom), "what is named is what is wanted"
 
 
-pytestmark = pytest.mark.timeout(600)
-
-QUICK = until_it_fails(150, stateful_step_count=40)
-
-
-def run_everything() -> None:
-    for story in stories_of(sys.modules[__name__]):
-        story()
-    run_state_machine_as_test(Following, settings=QUICK)
-
-
-def _shrink_before_it_is_told(monkeypatch):
-    """What is above the measurement is free at once."""
-    original = following.follow
-
-    def follow(state, gpus, at, config):
-        return (replace(x, reserved=x.memory) for x in original(state, gpus, at, config))
-
-    monkeypatch.setattr(following, "follow", follow)
-
-
-def _forget_the_peak(monkeypatch):
-    """What is used now counts, not the most that was."""
-    monkeypatch.setattr(following, "_size", lambda lease, gpu: (0, 1))
-
-
-def _lower_those_who_cannot(monkeypatch):
-    monkeypatch.setattr(following, "_may_shrink", lambda state, key: True)
-
-
-def _grow_without_room(monkeypatch):
-    original = following.follow
-
-    def follow(state, gpus, at, config):
-        roomy = {uuid: replace(x, unleased=0, reserved=0) for uuid, x in state.gpus.items()}
-        return original(replace(state, gpus=state.gpus.update(roomy)), gpus, at, config)
-
-    monkeypatch.setattr(following, "follow", follow)
-
-
-def _tell_nobody_of_more(monkeypatch):
-    monkeypatch.setattr(following, "told", lambda *state: iter(()))
-
-
-def _grow_for_nobody(monkeypatch):
-    """Memory is asked for those who needed it and are idle now."""
-
-    def growers(state):
-        return sorted(key for key, held in state.reservations.items() if held.short)
-
-    monkeypatch.setattr(growing, "growers", growers)
-
-
-def _park_whoever_is_idle(monkeypatch):
-    """Nobody looks whether it is enough."""
-    original = growing.slack
-
-    def slack(*given):
-        return {gpu: size if not given[3] else -1 for gpu, size in original(*given).items()}
-
-    monkeypatch.setattr(growing, "slack", slack)
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [
-        _grow_for_nobody,
-        _park_whoever_is_idle,
-        _shrink_before_it_is_told,
-        _forget_the_peak,
-        _lower_those_who_cannot,
-        _grow_without_room,
-        _tell_nobody_of_more,
-    ],
-    ids=lambda plant: plant.__name__.strip("_"),
-)
-def test_a_planted_bug_is_caught(plant, monkeypatch):
-    plant(monkeypatch)
-    with pytest.raises((AssertionError, InvariantBroken)):
-        run_everything()
-
-
 # -- predictions -----------------------------------------------------------------------------------
 
 
 def steps(world: World, count: int) -> None:
-    found = world.state.leases["L1"]
-    who = (found.id, found.environment, found.task.process)
+    who = world.caller("L1")
     world.run(cmd.ReportProgress(world.at, *who, count, None, 1.0))
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.policy_world import GIB, World, gpu, plain_config, process, task
+from support.policy_world import GIB, World, gpu, plain_config, process, replayed, task
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.placement import (
@@ -26,7 +26,6 @@ from jupyter_gpushare.policy.books.placement import (
     choose_node,
     place,
 )
-from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.decide import given as given_shares
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -332,9 +331,7 @@ def test_shares_are_there_after_a_restart(gone: bool) -> None:
     ask(world, "dave", 4, expects(35))
     if gone:
         world.run(cmd.Release(world.at, "lease-4", "dave"))
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     core.check(state)
     assert dict(state.given) == dict(world.state.given)
 
@@ -454,9 +451,7 @@ def test_a_task_that_is_predicted_later_has_its_share_at_once() -> None:
     before = len(world.history)
     foresee(world, "carol", 3, 50)
     assert not [e for e in world.history[before:] if isinstance(e, ev.TaskForeseen)], "no news"
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     core.check(state)
     assert dict(state.given) == dict(world.state.given)
     assert state.leases["lease-2"].request.expected == (Expected(KIND, 60, GIB, 60.0),)

@@ -240,8 +240,7 @@ def test_one_that_computes_does_not_shield_one_that_hangs() -> None:
     acted = set()
     while world.at < end:
         world.at += 300
-        lease = world.state.leases["L3"]
-        world.run(cmd.Heartbeat(world.at, lease.id, lease.environment, lease.task.process))
+        world.run(cmd.Heartbeat(world.at, *world.caller("L3")))
         world.run(cmd.Tick(world.at, world.at))
         world.vitals[1] = replace(STILL, cpu=world.vitals[1].cpu + 200.0)
         world.observe()

@@ -13,7 +13,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.demand import attained
 from jupyter_gpushare.policy.turns import expected, order
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import Activity, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.words.model import PriorityClass, Quota, Request
 from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
@@ -33,33 +33,17 @@ class Room:
 
     def come(self, who: str, kind: PriorityClass = PriorityClass.INTERACTIVE) -> None:
         request, pid = Request(1, 8 * GIB, priority_class=kind), len(self.actors) + 1
-        decision = self.world.request(who, pid, request, wait=False)
-        assert isinstance(decision, core.Grant), decision
-        actor = Actor(pid, who, decision.lease, 2 * GIB, 4 * GIB, gated=True)
-        self.actors[who] = self.world.actors[decision.lease] = actor
-        self.world.train(actor, 3)
-        self.world.observe()
-        self.ends(who)
-
-    def ends(self, who: str) -> None:
-        actor = self.actors[who]
-        actor.idle, actor.waiting = True, False
-        activity = cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE)
-        self.world.run(activity)
+        self.actors[who] = self.world.comes(who, pid, request, 2, 4)
+        self.world.cell_ends(self.actors[who])
 
     def begins(self, who: str) -> None:
         self.world.begin_step(self.actors[who])
 
     def seconds(self, count: float) -> None:
-        for _ in range(int(count)):
-            for actor in self.actors.values():
-                if not actor.idle:
-                    self.world.train(actor, 1)
-            self.world.second()
+        self.world.everybody(count)
 
     def computes(self, who: str) -> bool:
-        turn = self.world.state.turns.get(self.actors[who].lease)
-        return turn is not None and turn.phase is TurnPhase.HOLDS
+        return self.world.turn_of(self.actors[who]) is TurnPhase.HOLDS
 
     def left(self, who: str, cells: Cells) -> float | None:
         """Seconds that ``who`` waits yet, about."""

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.policy_locks import MOST, UUID, Room, check_locks
 from support.policy_turns import CONFIG
-from support.policy_world import gpu
+from support.policy_world import gpu, replayed
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.turns import levels
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
@@ -29,11 +28,11 @@ def test_a_short_cell_takes_over_from_one_without_a_gate_at_once() -> None:
     room.cell_begins(bob)
     room.steps(2)
     assert alice.is_locked
-    assert room.phase(bob) is TurnPhase.HOLDS
+    assert room.turn_of(bob) is TurnPhase.HOLDS
     room.cell_ends(bob)
     room.steps(1)
     assert not alice.is_locked, "at once, not after ten seconds"
-    assert room.phase(alice) is TurnPhase.HOLDS
+    assert room.turn_of(alice) is TurnPhase.HOLDS
 
 
 def test_after_a_lock_it_computes_for_as_long_as_it_was_locked() -> None:
@@ -68,7 +67,7 @@ def test_it_has_its_turn_when_the_lock_ends_whoever_computes() -> None:
     room.steps(2)
     assert alice.is_locked
     room.steps(9)
-    assert room.phase(alice) is TurnPhase.HOLDS, "though he had much less than she"
+    assert room.turn_of(alice) is TurnPhase.HOLDS, "though he had much less than she"
     assert room.locked[alice.lease][-1] - room.locked[alice.lease][0] <= MOST
 
 
@@ -137,7 +136,7 @@ def test_one_that_is_alone_or_has_its_turn_is_not_locked() -> None:
     bob = room.come("bob", 2, gated=True)
     room.cell_ends(bob)
     room.steps(2)
-    assert room.phase(alice) is TurnPhase.HOLDS
+    assert room.turn_of(alice) is TurnPhase.HOLDS
     assert room.run(cmd.LockTurn(room.at, *room.who(alice))) == core.Done(alice.lease, 0)
 
 
@@ -151,7 +150,7 @@ def test_a_lock_that_did_not_come_about_is_tried_again() -> None:
     room.cell_begins(bob)
     room.steps(2)
     assert room.turn(alice).lock is not None
-    assert room.phase(alice) is TurnPhase.HOLDS
+    assert room.turn_of(alice) is TurnPhase.HOLDS
     assert room.run(cmd.LockTurn(room.at, *room.who(alice))) == core.Done(alice.lease, 0)
     room.run(cmd.EndLock(room.at, alice.lease))
     assert room.turn(alice).lock is None
@@ -193,9 +192,7 @@ def test_after_a_restart_of_the_node_manager_nobody_is_called_locked() -> None:
     room.cell_begins(bob)
     room.steps(2)
     assert room.turn(alice).lock is not None
-    state = State()
-    for event in core.summarise(room.state):
-        state = core.evolve(state, event)
+    state = replayed(room.state)
     assert state.turns[alice.lease].lock == room.turn(alice).lock
     assert state.by_lock == room.state.by_lock
     start = cmd.Start(room.at, room.state.boot_id, (gpu(0, 80),))

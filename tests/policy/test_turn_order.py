@@ -17,7 +17,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.turns import levels
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.config import PolicyConfig
-from jupyter_gpushare.policy.words.model import Activity, PriorityClass, Quota, Request
+from jupyter_gpushare.policy.words.model import PriorityClass, Quota, Request
 from jupyter_gpushare.policy.words.turns import TurnPhase
 
 QUANTUM = CONFIG.quantum
@@ -35,20 +35,11 @@ class Crowd:
     def come(
         self, who: str, pid: int, kind: PriorityClass = PriorityClass.INTERACTIVE, gpus: int = 1
     ) -> Actor:
-        request = Request(gpus, 8 * GIB, priority_class=kind)
-        decision = self.world.request(who, pid, request, wait=False)
-        assert isinstance(decision, core.Grant), decision
-        actor = Actor(pid, who, decision.lease, 2 * GIB, 4 * GIB, gated=True)
-        self.world.actors[decision.lease] = actor
-        self.world.train(actor, 3)
-        self.world.observe()
-        return actor
+        return self.world.comes(who, pid, Request(gpus, 8 * GIB, priority_class=kind), 2, 4)
 
     def cell_ends(self, actor: Actor) -> None:
         """Its person reads and thinks."""
-        actor.idle, actor.waiting = True, False
-        activity = cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE)
-        self.world.run(activity)
+        self.world.cell_ends(actor)
 
     def cell_begins(self, actor: Actor) -> None:
         self.world.begin_step(actor)
@@ -58,15 +49,10 @@ class Crowd:
         self.world.die(actor.pid)
 
     def computes(self, actor: Actor) -> bool:
-        turn = self.world.state.turns.get(actor.lease)
-        is_busy = not actor.idle
-        return is_busy and (turn is None or turn.phase is TurnPhase.HOLDS)
+        return not actor.idle and self.world.turn_of(actor) in (None, TurnPhase.HOLDS)
 
     def second(self) -> None:
-        for actor in list(self.world.actors.values()):
-            if not actor.idle:
-                self.world.train(actor, 1)
-        self.world.second()
+        self.world.everybody()
         for actor in self.world.actors.values():
             self.had.setdefault(actor.pid, []).append(self.computes(actor))
 

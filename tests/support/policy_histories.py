@@ -29,9 +29,7 @@ from jupyter_gpushare.policy.words.model import (
     Rung,
 )
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
-from support.policy_world import BOOT, GIB, World, gpu, is_asked, lasting, process
-
-from .policy_world import plain_config
+from support.policy_world import BOOT, GIB, World, gpu, is_asked, lasting, plain_config, process
 
 PEOPLE = ("alice", "bob", "carol")
 CONFIG = plain_config(
@@ -243,8 +241,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), keep=st.booleans())
     def answer(self, data: st.DataObject, keep: bool) -> None:
         """A task parks, asked or not, perhaps with memory that nobody measured yet; or keeps."""
-        lease = self.world.state.leases[data.draw(st.sampled_from(self._leases(LeasePhase.HELD)))]
-        who = (lease.id, lease.environment, lease.task.process)
+        who = self.world.caller(data.draw(st.sampled_from(self._leases(LeasePhase.HELD))))
         if keep:
             self.world.run(cmd.Keep(self.world.at, *who, "CUDA runs"))
         else:
@@ -262,9 +259,8 @@ class Histories(RuleBasedStateMachine):
         self, data: st.DataObject, rung: Rung, movable: Movable, left: int, seen: bool
     ) -> None:
         """An idle task parks by some rung; what it says of it and what it does may differ."""
-        lease = self.world.state.leases[data.draw(st.sampled_from(sorted(self.world.state.idle)))]
-        who = (lease.id, lease.environment, lease.task.process)
-        mine = [key for key in self.world.memory if key[0] == lease.task.process.pid]
+        who = self.world.caller(data.draw(st.sampled_from(sorted(self.world.state.idle))))
+        mine = [key for key in self.world.memory if key[0] == who[2].pid]
         moved = sum(self.world.memory[key] for key in mine)
         planned = self.world.run(cmd.PlanParking(self.world.at, *who, moved))
         if isinstance(planned, core.Refuse):

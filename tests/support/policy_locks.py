@@ -70,10 +70,6 @@ class Room(TurnWorld):
     def lockers(self) -> list[Locker]:
         return [one for one in self.actors.values() if isinstance(one, Locker) and not one.gated]
 
-    def phase(self, actor: Actor) -> TurnPhase | None:
-        turn = self.state.turns.get(actor.lease)
-        return None if turn is None else turn.phase
-
     def turn(self, actor: Actor) -> Turn:
         return self.state.turns[actor.lease]
 
@@ -81,7 +77,7 @@ class Room(TurnWorld):
         """What clients and helpers do in this instant."""
         for actor in self.lockers():
             if actor.is_locked or actor.locks_at is not None:
-                waits = self.phase(actor) is TurnPhase.WAITS
+                waits = self.turn_of(actor) is TurnPhase.WAITS
                 if actor.until is not None and (not waits or self.at >= actor.until):
                     actor.until = None
                     self.run(cmd.EndLock(self.at, actor.lease))
@@ -93,7 +89,7 @@ class Room(TurnWorld):
             if actor.locks_at is not None and self.at >= actor.locks_at:
                 actor.locks_at, actor.until = None, self.at + MOST
                 self.run(cmd.AskTurn(self.at, *self.who(actor), locked=True))
-                if self.phase(actor) is not TurnPhase.WAITS:
+                if self.turn_of(actor) is not TurnPhase.WAITS:
                     actor.until = None
                     self.run(cmd.EndLock(self.at, actor.lease))
 
@@ -112,7 +108,7 @@ class Room(TurnWorld):
         for actor in self.actors.values():
             if isinstance(actor, Locker) and actor.is_locked:
                 self.locked.setdefault(actor.lease, []).append(self.at)
-            if self.phase(actor) in (None, TurnPhase.HOLDS) and not actor.idle:
+            if self.turn_of(actor) in (None, TurnPhase.HOLDS) and not actor.idle:
                 self.had.setdefault(actor.lease, []).append(self.at)
 
     def steps(self, count: int) -> None:
@@ -121,10 +117,6 @@ class Room(TurnWorld):
 
     def share(self, actor: Actor, last: int) -> float:
         return sum(at > self.at - last for at in self.had.get(actor.lease, ())) / last
-
-    def cell_ends(self, actor: Actor) -> None:
-        actor.idle, actor.waiting = True, False
-        self.run(cmd.SetActivity(self.at, *self.who(actor), Activity.IDLE))
 
     def cell_begins(self, actor: Actor) -> None:
         actor.idle = False

@@ -76,13 +76,8 @@ class Loops:
         expected = (Expected(KIND, share, GIB, predicted),) if share else ()
         kind = PriorityClass.BATCH if batch else PriorityClass.INTERACTIVE
         request = Request(1, 8 * GIB, kind, stops=stops, expected=expected, promise=promise)
-        decision = self.world.request(who, pid, request, wait=False)
-        assert isinstance(decision, core.Grant), decision
-        actor = Actor(pid, who, decision.lease, GIB, GIB, gated=True)
-        self.world.actors[decision.lease] = actor
+        actor = self.world.comes(who, pid, request, 1, 1)
         self.loops.append(Loop(actor, total, seconds, **loop))
-        self.world.train(actor, 3)
-        self.world.observe()
         return self.loops[-1]
 
     def promise(self, loop: Loop, **promise: float) -> core.Decision:

@@ -17,9 +17,7 @@ from jupyter_gpushare.policy.words.model import (
     Request,
     Rung,
 )
-from support.policy_world import BOOT, GIB, World, gpu, is_asked_back
-
-from .policy_world import plain_config
+from support.policy_world import BOOT, GIB, World, gpu, is_asked_back, plain_config, replayed
 
 ALICE = "alice"
 
@@ -54,13 +52,11 @@ def idle(world: World, lease: str) -> None:
 
 
 def park(world: World, lease: str) -> core.Decision:
-    found = world.state.leases[lease]
-    return world.run(cmd.Park(world.at, found.id, found.environment, found.task.process))
+    return world.run(cmd.Park(world.at, *world.caller(lease)))
 
 
 def resume(world: World, lease: str, *, wait: bool = True) -> core.Decision:
-    found = world.state.leases[lease]
-    return world.run(cmd.Resume(world.at, found.id, found.environment, found.task.process, wait))
+    return world.run(cmd.Resume(world.at, *world.caller(lease), wait))
 
 
 def asked(world: World) -> list[str]:
@@ -82,8 +78,7 @@ def given(
     movable: Movable = Movable.SAME,
 ) -> core.Decision:
     """The task gives its GPUs back by this rung."""
-    found = world.state.leases[lease]
-    who = (found.id, found.environment, found.task.process)
+    who = world.caller(lease)
     return world.run(cmd.Park(world.at, *who, rung, memory, movable, 1.0))
 
 
@@ -95,8 +90,7 @@ def plan(world: World, lease: str, memory: int) -> core.Decision:
 
 
 def restored(world: World, lease: str) -> core.Decision:
-    found = world.state.leases[lease]
-    return world.run(cmd.Restored(world.at, found.id, found.environment, found.task.process, 1.0))
+    return world.run(cmd.Restored(world.at, *world.caller(lease), 1.0))
 
 
 def pin(world: World, lease: str, seconds: float | None = None) -> core.Decision:
@@ -121,9 +115,7 @@ def gave_back_what_is_still_there(left: int = 3) -> World:
 
 def restarted(world: World) -> State:
     """The state that a node manager has which was killed and started again."""
-    state = State()
-    for event in core.summarise(world.state):
-        state = core.evolve(state, event)
+    state = replayed(world.state)
     return core.step(state, cmd.Start(world.at, BOOT, (gpu(0),)), world.config).state
 
 

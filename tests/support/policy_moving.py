@@ -18,7 +18,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import PolicyConfig
 from jupyter_gpushare.policy.words.model import (
-    Activity,
     GpuUuid,
     LeaseId,
     LeasePhase,
@@ -295,28 +294,18 @@ class Host:
         self.told: list[tuple[str, Why]] = []
 
     def come(self, who: str, pid: int, size: int = 10) -> Actor:
-        decision = self.world.request(who, pid, Request(1, size * GIB), wait=True)
-        assert isinstance(decision, core.Grant | core.Wait), decision
-        actor = Actor(pid, who, decision.lease, size * GIB // 2, size * GIB // 4, gated=True)
-        self.world.actors[decision.lease] = actor
-        if isinstance(decision, core.Grant):
-            self.world.train(actor, 3)
-            self.world.observe()
-        return actor
+        request = Request(1, size * GIB)
+        return self.world.comes(who, pid, request, size / 2, size / 4, wait=True)
 
     def ends(self, actor: Actor) -> None:
-        actor.idle, actor.waiting = True, False
-        self.world.run(cmd.SetActivity(self.world.at, *self.world.who(actor), Activity.IDLE))
+        self.world.cell_ends(actor)
 
     def where(self, actor: Actor) -> list[str]:
         return [str(uuid) for uuid in self.world.uuids(actor)]
 
     def second(self) -> None:
         before = len(self.world.history)
-        for actor in list(self.world.actors.values()):
-            if not actor.idle and self.world.holds(actor):
-                self.world.train(actor, 1)
-        self.world.second()
+        self.world.everybody()
         for event in self.world.history[before:]:
             if isinstance(event, ev.RecallMoved) and event.give in MEMORY:
                 assert event.phase is RecallPhase.TOLD

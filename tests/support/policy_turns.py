@@ -37,9 +37,7 @@ from jupyter_gpushare.policy.words.model import (
 from jupyter_gpushare.policy.words.promises import Expected, Promise
 from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from jupyter_gpushare.policy.words.turns import Figures, ShareMode, TurnPhase
-from support.policy_world import BOOT, GIB, World, gpu, lasting, process
-
-from .policy_world import plain_config
+from support.policy_world import BOOT, GIB, World, gpu, lasting, plain_config, process
 
 FOR_EVER = 1e12
 PINNED = 25.0  # seconds for which a pin may keep a turn
@@ -133,6 +131,43 @@ class TurnWorld(World):
             if not actor.in_step and self.memory.get((actor.pid, uuid), 0) > limit:
                 self.memory[(actor.pid, uuid)] = limit
         actor.unread.clear()
+
+    def comes(
+        self,
+        who: str,
+        pid: int,
+        request: Request,
+        kept: float,
+        step: float,
+        *,
+        wait: bool = False,
+        steps: int = 3,
+    ) -> Actor:
+        """Somebody asks, and takes so many steps if it has a GPU. ``kept``, ``step`` in GiB."""
+        decision = self.request(who, pid, request, wait=wait)
+        assert isinstance(decision, core.Grant | core.Wait), decision
+        actor = Actor(pid, who, decision.lease, int(kept * GIB), int(step * GIB), gated=True)
+        self.actors[decision.lease] = actor
+        if isinstance(decision, core.Grant) and steps:
+            self.train(actor, steps)
+            self.observe()
+        return actor
+
+    def cell_ends(self, actor: Actor) -> None:
+        actor.idle, actor.waiting = True, False
+        self.run(cmd.SetActivity(self.at, *self.who(actor), Activity.IDLE))
+
+    def everybody(self, seconds: float = 1) -> None:
+        """A step a second of everybody who may."""
+        for _ in range(int(seconds)):
+            for actor in list(self.actors.values()):
+                if not actor.stopped and not actor.idle and self.holds(actor):
+                    self.train(actor, 1)
+            self.second()
+
+    def turn_of(self, actor: Actor) -> TurnPhase | None:
+        turn = self.state.turns.get(actor.lease)
+        return None if turn is None else turn.phase
 
     def who(self, actor: Actor) -> tuple[Any, ...]:
         return (actor.lease, actor.who, process(actor.pid))
@@ -342,11 +377,7 @@ class TakingTurns(RuleBasedStateMachine):
         self.everybody(rounds)
 
     def everybody(self, rounds: int) -> None:
-        for _ in range(rounds):
-            for actor in list(self.world.actors.values()):
-                if not actor.stopped and not actor.idle and self.world.holds(actor):
-                    self.world.train(actor, 1)
-            self.world.second()
+        self.world.everybody(rounds)
 
     @precondition(lambda self: self.world.actors)
     @rule(data=st.data())

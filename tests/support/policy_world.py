@@ -84,6 +84,14 @@ def kept(state: State, name: str) -> str | None:
     return recall and recall.said
 
 
+def replayed(state: State) -> State:
+    """The state that a ledger's snapshot gives again."""
+    again = State()
+    for event in core.summarise(state):
+        again = core.evolve(again, event)
+    return again
+
+
 def plain_config(**parts: Any) -> PolicyConfig:
     """The defaults, but nobody is asked for an idle GPU; where a story asks, without a warning."""
     return PolicyConfig(**{"idle_timeout": 0.0, "notify_before": 0.0, **parts})
@@ -183,6 +191,11 @@ class World:
         self.history.extend(result.events)
         self.commands.append(command)
         return result.decision
+
+    def caller(self, name: str) -> tuple[LeaseId, EnvironmentName, ProcessId]:
+        """Whose task speaks for a lease, as its calls say it."""
+        lease = self.state.leases[name]
+        return lease.id, lease.environment, lease.task.process
 
     def before_event(self, before: State, event: ev.Event) -> None:
         """For worlds that know more: what must hold when ``event`` happens."""
