@@ -304,7 +304,7 @@ def test_quotas_are_edited_in_the_pool(world: Lent) -> None:
     assert isinstance(refused, core.Refuse)
     assert "pool uni" in refused.message
     # What was set before the host joined may go.
-    assert world.run(cmd.UnsetQuota(world.at, who, EnvironmentName("root"))) == core.Done()
+    assert world.run(cmd.UnsetQuota(world.at, who, "root")) == core.Done()
 
 
 def test_a_host_that_leaves_its_pool_has_its_own_quotas_again(world: Lent) -> None:

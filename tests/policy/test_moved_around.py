@@ -46,10 +46,11 @@ def test_that_the_quota_is_not_looked_at_would_be_noticed(monkeypatch: pytest.Mo
 def test_that_a_move_keeps_its_turn_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     emit = recalls.Draft.emit
 
-    def forgetful(draft, event):
-        is_plan = bool(draft.events) and type(draft.events[-1]).__name__ == "ParkingPlanned"
-        if not (is_plan and type(event).__name__ == "TurnMoved"):
-            emit(draft, event)
+    def forgetful(draft, *events):
+        for event in events:
+            is_plan = bool(draft.events) and type(draft.events[-1]).__name__ == "ParkingPlanned"
+            if not (is_plan and type(event).__name__ == "TurnMoved"):
+                emit(draft, event)
 
     monkeypatch.setattr(recalls.Draft, "emit", forgetful)
     with pytest.raises((AssertionError, InvariantBroken)):

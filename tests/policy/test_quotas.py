@@ -8,10 +8,10 @@ from jupyter_gpushare.policy.books.quotas import QuotaBook, QuotaSource
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.say.quotas import environment_row
 from jupyter_gpushare.policy.words import commands as cmd
-from jupyter_gpushare.policy.words.model import MONTH, WEEK, Bytes, EnvironmentName, Quota
+from jupyter_gpushare.policy.words.model import MONTH, WEEK, Quota
 from jupyter_gpushare.quota import WHOLE, Own, best
 
-ALICE, ROOT = EnvironmentName("alice"), EnvironmentName("root")
+ALICE, ROOT = "alice", "root"
 
 
 def test_the_strongest_source_wins():
@@ -32,9 +32,9 @@ def test_the_strongest_source_wins():
 
 
 def test_the_best_of_several_groups_is_taken_part_by_part():
-    several = [Quota(1, Bytes(8), 2.0, 10.0, 60.0), Quota(3, Bytes(4), 1.0, None, 30.0)]
-    assert best(several) == Quota(3, Bytes(8), 2.0, None, 60.0)
-    assert best([Quota(1, None), Quota(2, Bytes(5))]).memory is None
+    several = [Quota(1, 8, 2.0, 10.0, 60.0), Quota(3, 4, 1.0, None, 30.0)]
+    assert best(several) == Quota(3, 8, 2.0, None, 60.0)
+    assert best([Quota(1, None), Quota(2, 5)]).memory is None
 
 
 def test_a_group_that_says_nothing_of_a_time_out_leaves_it_to_the_node():
@@ -57,12 +57,12 @@ def test_a_group_that_says_nothing_of_lifted_limits_neither_allows_nor_forbids_t
     assert of(0.9, 40.0 * 2**30) == 40 * 2**30
 
 
-STUDENTS = Quota(1, Bytes(6), gpu_hours=10.0, per=MONTH)
+STUDENTS = Quota(1, 6, gpu_hours=10.0, per=MONTH)
 
 
 def member(own: Own, group: Quota = STUDENTS) -> QuotaBook:
     return QuotaBook(
-        default=Quota(1, Bytes(2)),
+        default=Quota(1, 2),
         groups=Map({"students": group}),
         groups_of=Map({ALICE: ("students",)}),
         overrides=Map({ALICE: own}),
@@ -75,9 +75,9 @@ def test_what_was_not_set_for_a_person_follows_the_group():
     )
     assert own.named == WHOLE, "a whole one stays whole"
     own = QuotaBook().edited(ALICE, Own(Quota(0, gpu_hours=50.0), frozenset({"gpu_hours"})))
-    assert member(own).resolve(ALICE)[0] == Quota(1, Bytes(6), gpu_hours=50.0, per=MONTH)
-    later = member(own, Quota(2, Bytes(24), gpu_hours=20.0, per=WEEK))
-    assert later.resolve(ALICE)[0] == Quota(2, Bytes(24), gpu_hours=50.0, per=WEEK)
+    assert member(own).resolve(ALICE)[0] == Quota(1, 6, gpu_hours=50.0, per=MONTH)
+    later = member(own, Quota(2, 24, gpu_hours=20.0, per=WEEK))
+    assert later.resolve(ALICE)[0] == Quota(2, 24, gpu_hours=50.0, per=WEEK)
     row = environment_row(later, ALICE)
     assert (row["own"], row["rest"]) == (["gpu_hours"], "the group students")
     assert "rest" not in environment_row(member(Own(Quota(0))), ALICE)
@@ -89,10 +89,10 @@ def test_what_was_set_is_taken_back_part_by_part():
         command = cmd.SetQuota(0.0, ALICE, quota, ALICE, named, (), frozenset(follow))
         return book if (event := book.event(command)) is None else book.after(event)
 
-    one = edit(member(Own(Quota(3), frozenset({"gpus"}))), memory=Bytes(9), gpu_hours=1.0, per=WEEK)
-    assert one.resolve(ALICE)[0] == Quota(3, Bytes(9), gpu_hours=1.0, per=WEEK)
+    one = edit(member(Own(Quota(3), frozenset({"gpus"}))), memory=9, gpu_hours=1.0, per=WEEK)
+    assert one.resolve(ALICE)[0] == Quota(3, 9, gpu_hours=1.0, per=WEEK)
     one = edit(one, "gpu_hours")
-    assert one.resolve(ALICE)[0] == Quota(3, Bytes(9), gpu_hours=10.0, per=MONTH), "and its period"
+    assert one.resolve(ALICE)[0] == Quota(3, 9, gpu_hours=10.0, per=MONTH), "and its period"
     one = edit(one, "memory", weight=2.0)
     assert one.overrides[ALICE].names == ("gpus", "weight")
     one = edit(one, "gpus", "weight", "reserve")
@@ -111,15 +111,15 @@ def test_a_period_without_hours_is_none_until_there_are_hours():
 def test_what_was_not_set_for_a_group_follows_its_configuration():
     own = Own(Quota(3), frozenset({"gpus"}))
     book = QuotaBook(
-        default=Quota(1, Bytes(2)),
+        default=Quota(1, 2),
         groups=Map({"students": STUDENTS}),
         group_overrides=Map(
             {"students": own, "club": own, None: Own(Quota(4), frozenset({"gpus"}))}
         ),
     )
-    assert book.of_group("students") == Quota(3, Bytes(6), gpu_hours=10.0, per=MONTH)
-    assert book.of_group("club") == Quota(3, Bytes(2))
-    assert book.of_default == Quota(4, Bytes(2))
+    assert book.of_group("students") == Quota(3, 6, gpu_hours=10.0, per=MONTH)
+    assert book.of_group("club") == Quota(3, 2)
+    assert book.of_default == Quota(4, 2)
     assert book.of_groups == {name: book.of_group(name) for name in ("students", "club")}
 
 
