@@ -43,37 +43,35 @@ class ServiceVerb(Verb):
     arguments = "GPU..."
     whole = flag("All GPUs of the node, and those that come later.", name="all")
 
-    def call_all(self, named: list[str], method: Method, **params: Any) -> int:
-        """Call ``method`` for the whole node, and print how many GPUs that changed."""
-        if named:
+    def call(self, named: list[str], each: Method, every: Method, **params: Any) -> int:
+        """Call ``each`` for these GPUs, or ``every`` for the node; print what it changed."""
+        if self.whole and named:
             raise UsageError("name GPUs, or say --all.")
-        with connect() as node:
-            done = node.call(method, **params)
-        count = done["count"]
-        what = "out of service" if method is Method.NODE_DRAIN else "back in service"
-        return self.say(done, f"{count} GPU{'' if count == 1 else 's'} {what}")
-
-    def call_each(self, named: list[str], method: Method, **params: Any) -> int:
-        """Call ``method`` for each of these GPUs, and print whether it is in service then."""
-        if not named:
+        if not self.whole and not named:
             raise UsageError("which GPU? `jupyter gpushare gpu list` lists them; or --all.")
-        done = []
         with connect() as node:
-            gpus = node.call(Method.STATUS)["gpus"]
+            if self.whole:
+                answer = node.call(every, **params)
+                what = "out of service" if every is Method.NODE_DRAIN else "back in service"
+                count = answer["count"]
+                return self.say(answer, f"{count} GPU{'' if count == 1 else 's'} {what}")
+            gpus, done = node.call(Method.STATUS)["gpus"], []
             for name, uuid in [(name, _uuid(name, gpus)) for name in named]:
-                done.append(node.call(method, gpu=uuid, **params))
+                done.append(node.call(each, gpu=uuid, **params))
                 if not self.json:
-                    out, changed = done[-1]["out_of_service"], done[-1]["changed"]
-                    service = "in service" if out is None else _out(out["leases"])
-                    print(f"GPU {name}: {'' if changed else 'already '}{service}")
+                    print(f"GPU {name}: {_service(done[-1])}")
         if self.json:
             self.print_json({"gpus": done})
         return 0
 
 
-def _out(leases: int) -> str:
-    left = {0: "empty", 1: "1 lease there"}.get(leases, f"{leases} leases there")
-    return f"out of service ({left})"
+def _service(answer: dict[str, Any]) -> str:
+    out = answer["out_of_service"]
+    already = "" if answer["changed"] else "already "
+    if out is None:
+        return f"{already}in service"
+    left = {0: "empty", 1: "1 lease there"}.get(out["leases"], f"{out['leases']} leases there")
+    return f"{already}out of service ({left})"
 
 
 class GpuDrainApp(ServiceVerb):
@@ -95,9 +93,7 @@ class GpuDrainApp(ServiceVerb):
     def run(self, arguments: list[str]) -> int:
         if (arguments or self.whole) and not self.reason.strip():
             raise UsageError('say why, for everybody who waits: --reason "its fan is replaced"')
-        if self.whole:
-            return self.call_all(arguments, Method.NODE_DRAIN, reason=self.reason)
-        return self.call_each(arguments, Method.GPU_DRAIN, reason=self.reason)
+        return self.call(arguments, Method.GPU_DRAIN, Method.NODE_DRAIN, reason=self.reason)
 
 
 class GpuResumeApp(ServiceVerb):
@@ -109,9 +105,7 @@ class GpuResumeApp(ServiceVerb):
     or by the pool; a GPU that was taken out by itself stays out."""
 
     def run(self, arguments: list[str]) -> int:
-        if self.whole:
-            return self.call_all(arguments, Method.NODE_RESUME)
-        return self.call_each(arguments, Method.GPU_RESUME)
+        return self.call(arguments, Method.GPU_RESUME, Method.NODE_RESUME)
 
 
 class GpuApp(GpuListApp):
