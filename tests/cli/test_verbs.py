@@ -236,25 +236,22 @@ def test_a_terminal_that_is_not_utf_8_shows_a_question_mark_for_what_it_has_not(
 
 
 def test_usage_counts_what_was_held(node: LiveNode) -> None:
-    before = {row["environment"]: row for row in node.json("usage", "--since", "1h")["rows"]}
     let_go(hold(node, "--gpus", "2"))
     answer = node.json("usage", "--since", "1h")
     (row,) = answer["rows"]
-    old = before.get(row["environment"], {"leases": 0, "gpu_seconds_held": 0.0})
-    assert row["leases"] == old["leases"] + 1
-    assert row["gpu_seconds_held"] > old["gpu_seconds_held"]
+    assert row["leases"] >= 1
+    assert row["gpu_seconds_held"] > 0
     assert answer["until"] - answer["since"] == pytest.approx(3600, abs=1)
-    assert row["environment"] in node.cli("usage").stdout
-    days = node.json("usage", "--by", "day", "--since", "2d")
-    assert len(days["days"]) == 2
-    today = days["days"][-1]
-    assert today["charged"] == today["held"] > 0, "nobody takes turns here"
-    assert today["resident_gib_seconds"] > 0
+    told = node.cli("usage").stdout
+    assert f"{row['environment']}  " in told
+    assert "GPU-HOURS HELD" in told
+    days = node.json("usage", "--by", "day", "--since", "2d")["days"]
+    assert len(days) == 2
+    assert days[-1]["charged"] == days[-1]["held"] > 0, "nobody takes turns here"
     by_day = node.here("usage", "--by", "day").stdout
     assert by_day.count("\n20") == 7
     assert "CHARGED" in by_day
-    nobody = node.here("usage", "--environment", "nobody-here")
-    assert "nobody held a GPU" in nobody.stdout
+    assert "nobody held a GPU" in node.here("usage", "--environment", "nobody-here").stdout
 
 
 # -- changing --------------------------------------------------------------------------------

@@ -24,8 +24,11 @@ from jupyter_gpushare import elastic
 from jupyter_gpushare.cli.elastic import ElasticApp
 from jupyter_gpushare.elastic import training
 from jupyter_gpushare.elastic.core import workers_text
+from jupyter_gpushare.elastic.leader import Leader
 from jupyter_gpushare.elastic.records import Plan, Records
 from jupyter_gpushare.elastic.running import MOST_LEADERS
+from jupyter_gpushare.jobs.core import Card, Row
+from jupyter_gpushare.jobs.engine import Idle
 from jupyter_gpushare.jobs.hostside import Job
 from jupyter_gpushare.protocol.messages import Method
 
@@ -97,23 +100,20 @@ def data(samples: int) -> Any:
     return torch.utils.data.TensorDataset(torch.arange(samples), x, y)
 
 
-def told(folder: Path) -> list[tuple[int, int, int, list[int]]]:
-    """Epoch, step, rank and samples of all that was trained."""
-    found = []
-    for file in folder.glob("samples-*"):
-        for line in file.read_text().splitlines():
-            epoch, step, rank, numbers, _loss = line.split()
-            found.append((int(epoch), int(step), int(rank), [int(n) for n in numbers.split(",")]))
-    return found
+def told(folder: Path) -> list[tuple[int, int, int, list[int], float]]:
+    """Epoch, step, rank, samples and loss of all that was trained."""
+    lines = [line for file in folder.glob("samples-*") for line in file.read_text().splitlines()]
+    return [
+        (int(epoch), int(step), int(rank), [int(n) for n in numbers.split(",")], float(loss))
+        for epoch, step, rank, numbers, loss in map(str.split, lines)
+    ]
 
 
 def losses(folder: Path) -> list[float]:
     """The loss of each step over all samples of its batch: all ranks have as many."""
     found: dict[int, dict[int, float]] = {}
-    for file in folder.glob("samples-*"):
-        for line in file.read_text().splitlines():
-            _epoch, step, rank, _numbers, loss = line.split()
-            found.setdefault(int(step), {})[int(rank)] = float(loss)
+    for _epoch, step, rank, _numbers, loss in told(folder):
+        found.setdefault(step, {})[rank] = loss
     return [sum(parts.values()) / len(parts) for _, parts in sorted(found.items())]
 
 
@@ -146,7 +146,7 @@ def check_samples(folder: Path, samples: int, epochs: int, again: int = 0) -> No
     """Each sample was trained once in each epoch, but for ``again`` steps that were repeated."""
     steps: dict[tuple[int, int], dict[int, list[int]]] = {}
     repeated = set()
-    for epoch, step, rank, numbers in told(folder):
+    for epoch, step, rank, numbers, _loss in told(folder):
         parts = steps.setdefault((epoch, step), {})
         if rank in parts:
             repeated.add(step)
@@ -355,6 +355,21 @@ def test_a_training_that_raises_says_so_in_the_job_s_records(
     assert (fault["event"], fault["rank"]) == ("fault", 0)
     assert "ZeroDivisionError" in fault["text"]
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_leader_whose_job_ends_starts_nobody_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
+    Records.make(Plan(Job("ends", b""), 1, 2))
+    leader, started = Leader("ends"), list[Any]()
+    monkeypatch.setattr(leader._host, "start", lambda *what: started.append(what))
+    card = (Row(Card("", "GPU-1"), 24),)
+    leader._told(Idle("", card))
+    leader._end = (elastic.Phase.STOPPED, "It was stopped.")
+    leader._told(Idle("", card))
+    leader._meeting.remove()
+    assert len(started) == 1
 
 
 def test_a_terminal_lists_the_jobs_and_which_of_them_has_no_leader(
