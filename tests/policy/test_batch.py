@@ -20,7 +20,6 @@ from jupyter_gpushare.policy.recall import backfill, moving, patience
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
-    Activity,
     DefaultClass,
     HolderAction,
     LeaseId,
@@ -64,6 +63,13 @@ def phase(world: World, lease: str) -> str:
 
 def keeps(world: World, lease: str) -> None:
     world.run(cmd.Keep(world.at, *world.caller(lease), "it goes on"))
+
+
+def gives_back(world: World, lease: str) -> None:
+    """Its cell has ended, and nothing of it is on the GPU any more."""
+    idle(world, lease)
+    world.run(cmd.Park(world.at, *world.caller(lease), Rung.RELEASE))
+    world.observe()
 
 
 def seconds(world: World, count: float) -> None:
@@ -424,9 +430,17 @@ def full_but_one() -> World:
     return world
 
 
-def test_a_batch_request_goes_first_where_it_ends_in_time() -> None:
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(lasting(90.0), id="batch that ends in time"),
+        pytest.param(lasting(200.0, kind=INTERACTIVE), id="a person, as ever"),
+        pytest.param(STOPS, id="batch that can be stopped in time"),
+    ],
+)
+def test_who_goes_before_a_person_that_waits_for_more(request_: Request) -> None:
     world = full_but_one()
-    world.request("carol", 3, lasting(90.0))
+    world.request("carol", 3, request_)
     assert phase(world, "L3") == "held"
 
 
@@ -444,12 +458,6 @@ def test_a_batch_request_waits_where_it_would_delay_a_person() -> None:
     world.die(1)
     world.observe()
     assert (phase(world, "L2"), phase(world, "L3")) == ("held", "queued")
-
-
-def test_an_interactive_request_still_overtakes() -> None:
-    world = full_but_one()
-    world.request("carol", 3, lasting(200.0, kind=INTERACTIVE))
-    assert phase(world, "L3") == "held"
 
 
 def test_where_nobody_can_tell_a_batch_request_overtakes_as_ever() -> None:
@@ -474,13 +482,6 @@ def test_a_batch_request_that_leaves_the_person_her_room_goes_first() -> None:
     world.request("bob", 2, Request(2))
     world.request("carol", 3, lasting(None))
     assert phase(world, "L3") == "held", "Bob has Alice's GPUs"
-
-
-def test_a_program_that_can_be_stopped_counts_as_one_that_ends() -> None:
-    world = full_but_one()
-    world.run(cmd.SetActivity(world.at, "L1", "alice", task(1).process, Activity.BUSY))
-    world.request("carol", 3, dataclasses.replace(STOPS))
-    assert phase(world, "L3") == "held", "it can be stopped before Alice's 100 s are over"
 
 
 @settings(max_examples=80, deadline=None)
@@ -561,9 +562,7 @@ def test_what_a_task_held_before_it_was_parked_counts() -> None:
     world = host()
     world.request("alice", 1, lasting(3600.0, kind=INTERACTIVE))
     seconds(world, 3000.0)
-    idle(world, "L1")
-    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.RELEASE))
-    world.observe()
+    gives_back(world, "L1")
     seconds(world, 50.0)
     snapshot = replayed(world.state)
     assert snapshot.leases["L1"].request == world.state.leases["L1"].request
@@ -696,9 +695,7 @@ def test_a_quota_bounds_interactive_gpus_and_what_is_beyond_is_batch() -> None:
 def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     world = World(plain_config()).start([gpu(0)], Quota(1, GIB, interactive=1))
     world.request("alice", 1)
-    idle(world, "L1")
-    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.RELEASE))
-    world.observe()
+    gives_back(world, "L1")
     world.request("alice", 2)
     assert class_of(world, "L2") is INTERACTIVE, "a parked one holds nothing"
     resume(world, "L1")
@@ -706,10 +703,7 @@ def test_a_parked_lease_counts_again_when_it_resumes() -> None:
     assert queued.priority_class is BATCH
     assert class_of(world, "L1") is BATCH, "in turns, too: nobody passes the bound by parking"
     assert replayed(world.state).leases["L1"].request == world.state.leases["L1"].request
-    found = world.state.leases["L1"]
-    idle(world, "L1")
-    world.run(cmd.Park(world.at, found.id, found.environment, found.task.process, Rung.RELEASE))
-    world.observe()
+    gives_back(world, "L1")
     world.die(2)
     resume(world, "L1")
     assert class_of(world, "L1") is INTERACTIVE, "it asked for that, and is within the bound again"
@@ -724,9 +718,7 @@ def test_an_administrators_new_bound_holds_when_a_task_asks_again() -> None:
     assert class_of(world, "L1") is INTERACTIVE, "it goes on as it is"
     for name, bound in (("L1", 0), ("L1", None), ("L2", None)):
         world.run(cmd.SetQuota(world.at, alice, Quota(1, GIB, interactive=bound), admin))
-        idle(world, name)
-        world.run(cmd.Park(world.at, *world.caller(name), Rung.RELEASE))
-        world.observe()
+        gives_back(world, name)
         resume(world, name)
         expected = INTERACTIVE if name == "L1" and bound is None else BATCH
         assert class_of(world, name) is expected
@@ -736,9 +728,7 @@ def test_an_administrators_new_bound_holds_when_a_task_asks_again() -> None:
 def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> None:
     world = host()
     world.request("alice", 1, Request(priority_class=kind))
-    idle(world, "L1")
-    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.RELEASE))
-    world.observe()
+    gives_back(world, "L1")
     world.request("bob", 2)
     resume(world, "L1")
     item = world.state.queue.waiting["L1"]

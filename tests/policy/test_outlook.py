@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from support.policy_moves import budgets, idle, lazy, pin
 from support.policy_world import GIB, World, gpu, is_asked
 
-from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.recall import outlook
 from jupyter_gpushare.policy.recall.outlook import (
     Basis,
@@ -173,49 +172,6 @@ def test_an_outlook_costs_nothing_while_nobody_is_idle_and_a_bounded_work_else(
         idle(world, f"L{number + 1}")
     of(world, "L41")
     assert 0 < calls <= 2 * outlook.plan.HELPED * outlook.MOST_IDLE
-
-
-def message(world: World, lease: str, ahead: int = 0) -> str:
-    return core.why_waiting(world.state, lease, ahead, world.config, world.at).message
-
-
-def test_who_needs_a_whole_gpu_reads_what_is_free_and_that_it_is_not_enough() -> None:
-    """The reader saw: 0 free for you now, beside two GPUs with 16 GiB free."""
-    world = World().start([gpu(0), gpu(1)], Quota(2, 8 * GIB), carol=Quota(2, None))
-    world.request("alice", 1, Request(2))
-    world.request("carol", 2)
-    world.request("carol", 3, Request(2))
-    world.request("carol", 4, Request(1, 20 * GIB))
-    assert message(world, "L2") == (
-        "You asked for a whole GPU (24 GiB). GPUs 0 and 1 have 16 GiB free. It is granted as soon "
-        "as others give GPUs back."
-    )
-    assert message(world, "L3", 1).startswith(
-        "You asked for 2 whole GPUs (24 GiB each). GPUs 0 and 1 have 16 GiB free. "
-        "1 request is ahead."
-    )
-    assert message(world, "L4").startswith("You asked for 1 GPU with 20 GiB. GPUs 0 and 1 have")
-
-
-def test_a_gpu_with_room_and_too_many_tasks_is_named() -> None:
-    world = lazy(1)
-    world.start([gpu(0)], Quota(1, 4 * GIB))
-    world.request("alice", 1)
-    world.request("bob", 2)
-    assert message(world, "L2").startswith(
-        "You asked for 1 GPU with 4 GiB. GPU 0 has enough free memory, but already 1 "
-        "task, the most that the administrator's setting max_tasks_per_gpu allows."
-    )
-
-
-def test_no_reason_of_the_policy_tells_what_to_press() -> None:
-    world = lazy(1)
-    world.request("alice", 1)
-    world.request("bob", 2)
-    world.request("alice", 3)
-    for lease in ("L2", "L3"):
-        for ahead in (0, 1, 100):
-            assert "interrupt" not in message(world, lease, ahead).lower()
 
 
 # -- a request that nobody has made yet --------------------------------------------------------

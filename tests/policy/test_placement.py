@@ -38,61 +38,92 @@ def quota(gpus, memory=None):
     return Quota(gpus, None if memory is None else memory * GIB)
 
 
-def test_new_gpus_come_with_most_free_memory_first_ties_by_index():
-    rooms = [room(0, free=10), room(1, free=20), room(2, free=20), room(3, free=9)]
-    assert chosen(place(rooms, quota(3, 8), 3, None, 4)) == [
-        ("GPU-1", 8),
-        ("GPU-2", 8),
-        ("GPU-0", 8),
-    ]
-
-
-def test_headroom_of_the_quota_limits_new_gpus_and_the_rest_is_reused():
-    rooms = [room(0, free=16, tasks=2, own=8), room(1), room(2)]
-    # quota 2, one held: one new GPU and the own one.
-    assert chosen(place(rooms, quota(2, 8), 2, None, 4)) == [("GPU-1", 8), ("GPU-0", 8)]
-
-
-def test_reuse_is_need_minus_candidates_not_need_minus_headroom():
-    # Headroom is 2 but only one foreign GPU has room, so one own GPU fills in.
-    rooms = [room(0, free=16, tasks=1, own=8), room(1), room(2, free=2)]
-    assert chosen(place(rooms, quota(3, 8), 2, None, 4)) == [("GPU-1", 8), ("GPU-0", 8)]
-
-
-def test_no_headroom_takes_the_least_loaded_own_gpus():
-    rooms = [
-        room(0, free=16, tasks=3, own=8),
-        room(1, free=16, tasks=1, own=8),
-        room(2, free=16, tasks=2, own=8),
-        room(3),
-    ]
-    assert chosen(place(rooms, quota(3, 8), 2, None, 4)) == [("GPU-1", 8), ("GPU-2", 8)]
-
-
-def test_threshold_keeps_a_gpu_from_strangers_but_not_from_its_holder():
-    rooms = [room(0, free=16, tasks=4)]
-    assert place(rooms, quota(1, 8), 1, None, 4) == NoRoom(0, 0)
-    rooms = [room(0, free=16, tasks=4, own=8)]
-    assert chosen(place(rooms, quota(1, 8), 1, None, 4)) == [("GPU-0", 8)]
-
-
-def test_lack_of_room_waits():
-    assert place([room(0, free=7)], quota(1, 8), 1, None, 4) == NoRoom(0, 0)
-
-
-def test_a_larger_ask_grows_the_reservation_when_there_is_room():
-    rooms = [room(0, free=8, tasks=1, own=8)]
-    assert chosen(place(rooms, quota(1, 16), 1, 16 * GIB, 4)) == [("GPU-0", 16)]
-
-
-def test_a_larger_ask_without_room_makes_the_gpu_not_eligible():
-    rooms = [room(0, free=7, tasks=1, own=8)]
-    assert place(rooms, quota(1, 16), 1, 16 * GIB, 4) == NoRoom(0, 0)
-
-
-def test_a_named_ask_fits_in_what_tasks_that_named_nothing_have_reserved():
-    rooms = [room(0, free=0, tasks=1, own=8)]
-    assert chosen(place(rooms, quota(1, 8), 1, GIB, 4)) == [("GPU-0", 8)]
+@pytest.mark.parametrize(
+    ("rooms", "q", "gpus", "asks", "gets"),
+    [
+        pytest.param(
+            [room(0, free=10), room(1, free=20), room(2, free=20), room(3, free=9)],
+            quota(3, 8),
+            3,
+            None,
+            [(1, 8), (2, 8), (0, 8)],
+            id="new ones with most free memory first, ties by index",
+        ),
+        pytest.param(
+            [room(0, free=16, tasks=2, own=8), room(1), room(2)],
+            quota(2, 8),
+            2,
+            None,
+            [(1, 8), (0, 8)],
+            id="the quota's head-room limits new ones, and the rest is reused",
+        ),
+        pytest.param(
+            [room(0, free=16, tasks=1, own=8), room(1), room(2, free=2)],
+            quota(3, 8),
+            2,
+            None,
+            [(1, 8), (0, 8)],
+            id="reused is the need less the candidates, not less the head-room",
+        ),
+        pytest.param(
+            [room(index, free=16, tasks=tasks, own=8) for index, tasks in enumerate((3, 1, 2))]
+            + [room(3)],
+            quota(3, 8),
+            2,
+            None,
+            [(1, 8), (2, 8)],
+            id="without head-room the least loaded own ones",
+        ),
+        pytest.param(
+            [room(0, free=16, tasks=4)],
+            quota(1, 8),
+            1,
+            None,
+            None,
+            id="full of tasks for strangers",
+        ),
+        pytest.param(
+            [room(0, free=16, tasks=4, own=8)], quota(1, 8), 1, None, [(0, 8)], id="not for holders"
+        ),
+        pytest.param([room(0, free=7)], quota(1, 8), 1, None, None, id="lack of room"),
+        pytest.param(
+            [room(0, free=8, tasks=1, own=8)], quota(1, 16), 1, 16, [(0, 16)], id="grows into room"
+        ),
+        pytest.param(
+            [room(0, free=7, tasks=1, own=8)], quota(1, 16), 1, 16, None, id="no room to grow"
+        ),
+        pytest.param(
+            [room(0, free=0, tasks=1, own=8)],
+            quota(1, 8),
+            1,
+            1,
+            [(0, 8)],
+            id="within what is shared",
+        ),
+        pytest.param(
+            [room(0), room(1, memory=80, free=80)],
+            quota(2),
+            2,
+            None,
+            [(1, 80), (0, 24)],
+            id="no size anywhere means whole ones",
+        ),
+        pytest.param(
+            [room(0, usable=False), room(1, free=16, own=8, usable=False)],
+            quota(2, 8),
+            1,
+            None,
+            None,
+            id="a lost one takes nobody, not even its holder",
+        ),
+    ],
+)
+def test_where_a_request_goes(rooms, q, gpus, asks, gets):
+    result = place(rooms, q, gpus, asks and asks * GIB, 4)
+    if gets is None:
+        assert result == NoRoom(0, 0)
+    else:
+        assert chosen(result) == [(f"GPU-{index}", memory) for index, memory in gets]
 
 
 @pytest.mark.parametrize(
@@ -115,16 +146,6 @@ def test_what_tasks_of_one_environment_name_adds_up(allowed, free, asks, reserve
     asked = None if asks is None else asks * GIB
     result = place(rooms, quota(1, allowed), 1, asked, 4)
     assert result == NoRoom(0, 0) if reserved is None else chosen(result) == [("GPU-0", reserved)]
-
-
-def test_no_memory_anywhere_means_whole_gpus_of_any_size():
-    rooms = [room(0, memory=24, free=24), room(1, memory=80, free=80)]
-    assert chosen(place(rooms, quota(2), 2, None, 4)) == [("GPU-1", 80), ("GPU-0", 24)]
-
-
-def test_a_lost_gpu_takes_nobody_not_even_its_holder():
-    rooms = [room(0, usable=False), room(1, free=16, own=8, usable=False)]
-    assert place(rooms, quota(2, 8), 1, None, 4) == NoRoom(0, 0)
 
 
 @pytest.mark.parametrize(

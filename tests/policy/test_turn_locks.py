@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.examples import examples
-from support.policy_locks import MOST, UUID, Room, check_locks
+from support.policy_locks import MOST, UUID, Room
 from support.policy_turns import CONFIG
 from support.policy_world import gpu, replayed
 
@@ -198,41 +195,3 @@ def test_after_a_restart_of_the_node_manager_nobody_is_called_locked() -> None:
     start = cmd.Start(room.at, room.state.boot_id, (gpu(0, 80),))
     state = core.step(state, start, room.config).state
     assert state.turns[alice.lease].lock is None
-
-
-@settings(max_examples=examples(25), deadline=None)
-@given(
-    lockers=st.lists(st.integers(0, 2), min_size=1, max_size=3),
-    gated=st.integers(0, 2),
-    ends=st.lists(st.tuples(st.integers(0, 4), st.integers(5, 60)), max_size=10),
-)
-def test_nobody_is_locked_for_longer_and_nobody_starves(
-    lockers: list[int], gated: int, ends: list[tuple[int, int]]
-) -> None:
-    room = Room(beats_every=5)
-    for number, slow in enumerate(lockers):
-        room.come(f"l{number}", number + 1, gated=False, slow=slow)
-    for number in range(gated):
-        room.come(f"g{number}", number + 11, gated=True)
-    crowd = list(room.actors.values())
-    for which, seconds in ends:
-        actor = crowd[which % len(crowd)]
-        if actor.idle:
-            room.cell_begins(actor)
-        else:
-            room.cell_ends(actor)
-        for _ in range(seconds):
-            room.step()
-            check_locks(room)
-    for actor in crowd:
-        if actor.idle:
-            room.cell_begins(actor)
-    last = int(10 * len(crowd) * room.config.quantum)
-    for _ in range(last):
-        room.step()
-        check_locks(room)
-    for actor in crowd:
-        assert room.share(actor, last) >= 1 / (10 * len(crowd)), f"{actor.who} had too little"
-    locks = {actor.lease for actor in room.lockers()}
-    assert not any(isinstance(event, ev.HeartbeatLost) for event in room.history)
-    assert not [e for e in room.history if isinstance(e, ev.TurnOverran) and e.lease in locks]

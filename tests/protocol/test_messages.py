@@ -10,60 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.protocol import messages
-from jupyter_gpushare.protocol.calls import (
-    AbilityParams,
-    ActivityParams,
-    AsOf,
-    AttachParams,
-    BackupParams,
-    Call,
-    CertifyParams,
-    Client,
-    DailyUsageParams,
-    DrainParams,
-    FollowParams,
-    GaveParams,
-    GpuLimit,
-    GpuMemory,
-    GpuParams,
-    Hello,
-    HintParams,
-    HintsParams,
-    HistoryParams,
-    KeptParams,
-    LeaseParams,
-    LeftOut,
-    LendParams,
-    LentParams,
-    MemoryParams,
-    NodeDrainParams,
-    NoParams,
-    Operations,
-    ParkedParams,
-    ParkingParams,
-    PinParams,
-    PredictParams,
-    ProgressParams,
-    PromiseParams,
-    QuotaFields,
-    QuotaName,
-    QuotaParams,
-    ReadingsParams,
-    ReleaseParams,
-    RequestParams,
-    RestoredParams,
-    ResumeParams,
-    RevokeParams,
-    StatusParams,
-    StoppableParams,
-    TaskEndedParams,
-    TaskParams,
-    TaskRenamedParams,
-    TurnParams,
-    UsageParams,
-    parse_call,
-)
+from jupyter_gpushare.protocol import calls, messages
+from jupyter_gpushare.protocol.calls import Call, LeftOut, QuotaName, parse_call
 from jupyter_gpushare.protocol.errors import (
     DOMAIN_ERROR,
     INVALID_PARAMS,
@@ -129,7 +77,7 @@ ODD_PARAMS = st.dictionaries(NAMES, ODD | st.dictionaries(NAMES, ODD, max_size=4
 GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
     Method.HELLO: (
         {"protocol": 1, "client": {"name": "n", "version": "1"}, "token": "t"},
-        Hello(1, Client("n", "1"), "t"),
+        calls.Hello(1, calls.Client("n", "1"), "t"),
     ),
     Method.REQUEST: (
         {
@@ -140,34 +88,36 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
             "priority_class": "batch",
             "wait": False,
         },
-        RequestParams(TaskParams("nb", "kernel", "k", "/nb.ipynb"), "r", 2, 2**33, "batch", False),
+        calls.RequestParams(
+            calls.TaskParams("nb", "kernel", "k", "/nb.ipynb"), "r", 2, 2**33, "batch", False
+        ),
     ),
-    Method.ATTACH: ({"lease": "l", "secret": "s"}, AttachParams("l", "s")),
-    Method.HEARTBEAT: ({"lease": "l"}, LeaseParams("l")),
-    Method.ACTIVITY: ({"lease": "l", "state": "idle"}, ActivityParams("l", "idle")),
-    Method.PARKING: ({"lease": "l", "memory": 5}, ParkingParams("l", 5)),
+    Method.ATTACH: ({"lease": "l", "secret": "s"}, calls.AttachParams("l", "s")),
+    Method.HEARTBEAT: ({"lease": "l"}, calls.LeaseParams("l")),
+    Method.ACTIVITY: ({"lease": "l", "state": "idle"}, calls.ActivityParams("l", "idle")),
+    Method.PARKING: ({"lease": "l", "memory": 5}, calls.ParkingParams("l", 5)),
     Method.PARKED: (
         {"lease": "l", "rung": "driver", "memory": 5, "movable": "same", "seconds": 1.5},
-        ParkedParams("l", "driver", 5, "same", 1.5),
+        calls.ParkedParams("l", "driver", 5, "same", 1.5),
     ),
     Method.GAVE: (
         {"lease": "l", "give": "lift", "limits": [{"uuid": "GPU-1", "memory": 5}], "live": False},
-        GaveParams("l", give="lift", limits=(GpuLimit("GPU-1", 5),), live=False),
+        calls.GaveParams("l", give="lift", limits=(calls.GpuLimit("GPU-1", 5),), live=False),
     ),
-    Method.RESTORED: ({"lease": "l", "seconds": 2.0}, RestoredParams("l", 2.0)),
-    Method.PIN: ({"lease": "l", "seconds": 60}, PinParams("l", 60.0)),
+    Method.RESTORED: ({"lease": "l", "seconds": 2.0}, calls.RestoredParams("l", 2.0)),
+    Method.PIN: ({"lease": "l", "seconds": 60}, calls.PinParams("l", 60.0)),
     Method.ABILITY: (
         {"lease": "l", "rung": "storage", "why": "no driver"},
-        AbilityParams("l", "storage", "no driver"),
+        calls.AbilityParams("l", "storage", "no driver"),
     ),
-    Method.STOPPABLE: ({"lease": "l", "can": True}, StoppableParams("l", True)),
+    Method.STOPPABLE: ({"lease": "l", "can": True}, calls.StoppableParams("l", True)),
     Method.PROGRESS: (
         {"lease": "l", "done": 40, "total": None, "seconds": 0.5},
-        ProgressParams("l", 40, None, 0.5),
+        calls.ProgressParams("l", 40, None, 0.5),
     ),
     Method.PROMISE: (
         {"lease": "l", "deadline": 600, "rate": 2.0},
-        PromiseParams("l", 600, 2.0),
+        calls.PromiseParams("l", 600, 2.0),
     ),
     Method.MEMORY: (
         {
@@ -176,20 +126,23 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
             "steps": 7,
             "can_take_turns": True,
         },
-        MemoryParams("l", (GpuMemory("GPU-0", 3, 2, 0),), 7, True),
+        calls.MemoryParams("l", (calls.GpuMemory("GPU-0", 3, 2, 0),), 7, True),
     ),
-    Method.TURN_ASK: ({"lease": "l", "number": 3}, TurnParams("l", 3)),
-    Method.TURN_DONE: ({"lease": "l"}, TurnParams("l")),
-    Method.TURN_LOCK: ({"lease": "l"}, LeaseParams("l")),
-    Method.TURN_LOCKED: ({"lease": "l"}, LeaseParams("l")),
-    Method.KEPT: ({"lease": "l", "reason": "why"}, KeptParams("l", "why")),
-    Method.RESUME: ({"lease": "l", "wait": False}, ResumeParams("l", False)),
-    Method.RELEASE: ({"request_id": "r"}, ReleaseParams(None, "r")),
-    Method.STATUS: ({}, StatusParams(0)),
-    Method.WATCH: ({}, NoParams()),
-    Method.USAGE: ({"since": 60, "environment": "e"}, UsageParams(60.0, "e")),
-    Method.USAGE_DAILY: ({"days": 7, "utc_offset": -3600}, DailyUsageParams(7, -3600.0, None)),
-    Method.READINGS: ({"since": 60}, ReadingsParams(60.0)),
+    Method.TURN_ASK: ({"lease": "l", "number": 3}, calls.TurnParams("l", 3)),
+    Method.TURN_DONE: ({"lease": "l"}, calls.TurnParams("l")),
+    Method.TURN_LOCK: ({"lease": "l"}, calls.LeaseParams("l")),
+    Method.TURN_LOCKED: ({"lease": "l"}, calls.LeaseParams("l")),
+    Method.KEPT: ({"lease": "l", "reason": "why"}, calls.KeptParams("l", "why")),
+    Method.RESUME: ({"lease": "l", "wait": False}, calls.ResumeParams("l", False)),
+    Method.RELEASE: ({"request_id": "r"}, calls.ReleaseParams(None, "r")),
+    Method.STATUS: ({}, calls.StatusParams(0)),
+    Method.WATCH: ({}, calls.NoParams()),
+    Method.USAGE: ({"since": 60, "environment": "e"}, calls.UsageParams(60.0, "e")),
+    Method.USAGE_DAILY: (
+        {"days": 7, "utc_offset": -3600},
+        calls.DailyUsageParams(7, -3600.0, None),
+    ),
+    Method.READINGS: ({"since": 60}, calls.ReadingsParams(60.0)),
     Method.PREDICT: (
         {
             "task": {"name": "n", "kind": "process"},
@@ -200,30 +153,30 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
             **{"batch": 8, "iterations": 9, "inputs": 7, "peak": 6},
             "training": False,
         },
-        PredictParams(
-            TaskParams("n", "process", None, None),
+        calls.PredictParams(
+            calls.TaskParams("n", "process", None, None),
             "jax",
-            (Operations("MatMul", 4, 3, float(2**70), 1.5),),
+            (calls.Operations("MatMul", 4, 3, float(2**70), 1.5),),
             *(8, 9, 7, 6),
             training=False,
         ),
     ),
-    Method.HISTORY: ({"limit": 7}, HistoryParams(7, None)),
-    Method.TASK_ENDED: ({"kernel_id": "k", "pid": 9}, TaskEndedParams("k", 9)),
+    Method.HISTORY: ({"limit": 7}, calls.HistoryParams(7, None)),
+    Method.TASK_ENDED: ({"kernel_id": "k", "pid": 9}, calls.TaskEndedParams("k", 9)),
     Method.TASK_RENAMED: (
         {"kernel_id": "k", "name": "b.ipynb", "path": "/b.ipynb"},
-        TaskRenamedParams("k", "b.ipynb", "/b.ipynb"),
+        calls.TaskRenamedParams("k", "b.ipynb", "/b.ipynb"),
     ),
-    Method.QUOTA_LIST: ({}, NoParams()),
+    Method.QUOTA_LIST: ({}, calls.NoParams()),
     Method.QUOTA_SET: (
         {"environment": "e", "gpus": 1, "memory": None, "weight": 2, "burst_memory": 0.5},
-        QuotaParams(QuotaName("e"), 1, None, 2.0, LeftOut.KEEP, LeftOut.KEEP, 0.5),
+        calls.QuotaParams(QuotaName("e"), 1, None, 2.0, LeftOut.KEEP, LeftOut.KEEP, 0.5),
     ),
     Method.QUOTA_UNSET: ({"environment": "e"}, QuotaName("e")),
-    Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, RevokeParams("l", "why")),
-    Method.NODE_DRAIN: ({"reason": "cooling"}, NodeDrainParams("cooling")),
-    Method.NODE_RESUME: ({}, NoParams()),
-    Method.POOL_FOLLOW: ({"pool": "p"}, FollowParams("p")),
+    Method.LEASE_REVOKE: ({"lease": "l", "reason": "why"}, calls.RevokeParams("l", "why")),
+    Method.NODE_DRAIN: ({"reason": "cooling"}, calls.NodeDrainParams("cooling")),
+    Method.NODE_RESUME: ({}, calls.NoParams()),
+    Method.POOL_FOLLOW: ({"pool": "p"}, calls.FollowParams("p")),
     Method.POOL_LEND: (
         {
             "as_of": {"boot_id": "b", "at": 7},
@@ -233,23 +186,26 @@ GOOD: dict[Method, tuple[Mapping[str, Any], object]] = {
                 {"environment": "e", "gpus": 1, "quota": {"gpus": 2, "memory": None}, "why": "w"}
             ],
         },
-        LendParams(
-            AsOf("b", 7.0), 120.0, (LentParams("e", 1, QuotaFields(2, None), why="w"),), True
+        calls.LendParams(
+            calls.AsOf("b", 7.0),
+            120.0,
+            (calls.LentParams("e", 1, calls.QuotaFields(2, None), why="w"),),
+            True,
         ),
     ),
     Method.POOL_HINT: (
         {"hints": [{"environment": "e", "host": "b", "gpus": 1, "kind": "A", "text": "there"}]},
-        HintsParams((HintParams("e", "b", 1, "A", "there"),)),
+        calls.HintsParams((calls.HintParams("e", "b", 1, "A", "there"),)),
     ),
     Method.POOL_CERTIFY: (
         {"certificates": "c", "authorities": "a"},
-        CertifyParams("c", "a"),
+        calls.CertifyParams("c", "a"),
     ),
-    Method.LEDGER_BACKUP: ({"offset": 7}, BackupParams(7)),
-    Method.LEDGER_CHECK: ({}, NoParams()),
-    Method.LEDGER_VACUUM: ({}, NoParams()),
-    Method.GPU_DRAIN: ({"gpu": "GPU-1", "reason": "a fan"}, DrainParams("GPU-1", "a fan")),
-    Method.GPU_RESUME: ({"gpu": "GPU-1"}, GpuParams("GPU-1")),
+    Method.LEDGER_BACKUP: ({"offset": 7}, calls.BackupParams(7)),
+    Method.LEDGER_CHECK: ({}, calls.NoParams()),
+    Method.LEDGER_VACUUM: ({}, calls.NoParams()),
+    Method.GPU_DRAIN: ({"gpu": "GPU-1", "reason": "a fan"}, calls.DrainParams("GPU-1", "a fan")),
+    Method.GPU_RESUME: ({"gpu": "GPU-1"}, calls.GpuParams("GPU-1")),
 }
 
 
@@ -290,7 +246,7 @@ def test_a_quota_is_an_environments_a_groups_or_the_default_one() -> None:
         ({"default": True}, QuotaName()),
     ):
         set_ = parse_call(line_of(Method.QUOTA_SET, {**said, "per": "month"}))
-        assert set_.params == QuotaParams(whose, per="month")
+        assert set_.params == calls.QuotaParams(whose, per="month")
         assert parse_call(line_of(Method.QUOTA_UNSET, said)).params == whose
     for wrong in ({}, {"default": False}, {"environment": "e", "default": True}):
         refusal(line_of(Method.QUOTA_UNSET, wrong))
@@ -298,7 +254,7 @@ def test_a_quota_is_an_environments_a_groups_or_the_default_one() -> None:
 
 def test_a_weight_that_is_left_out_is_not_one() -> None:
     call = parse_call(line_of(Method.QUOTA_SET, {"environment": "e", "gpus": 1}))
-    assert isinstance(call.params, QuotaParams)
+    assert isinstance(call.params, calls.QuotaParams)
     assert call.params.weight is LeftOut.KEEP
     refusal(line_of(Method.QUOTA_SET, {"environment": "e", "gpus": 1, "weight": None}))
 
@@ -352,7 +308,7 @@ def test_odd_params_of_every_method_are_read_or_refused(
 def texts(params: object) -> list[str]:
     """All texts in params that were read."""
     values = [getattr(params, name) for name in type(params).__slots__]  # type: ignore[attr-defined]
-    inner = [v for v in values if isinstance(v, Client | TaskParams | QuotaName)]
+    inner = [v for v in values if isinstance(v, calls.Client | calls.TaskParams | QuotaName)]
     return [v for v in values if isinstance(v, str)] + [t for v in inner for t in texts(v)]
 
 
@@ -433,11 +389,15 @@ def test_every_reason_has_a_meaning_for_the_docs() -> None:
 
 def test_what_a_request_need_not_say() -> None:
     read = parse_call(line_of(Method.REQUEST, {"task": {"name": "n", "kind": "process"}})).params
-    assert read == RequestParams(TaskParams("n", "process", None, None), None, 1, None, None, True)
-    assert parse_call(line_of(Method.USAGE, {})).params == UsageParams(7 * 86400.0, None)
-    assert parse_call(line_of(Method.USAGE_DAILY, {})).params == DailyUsageParams(30, None, None)
-    assert parse_call(line_of(Method.READINGS, {})).params == ReadingsParams(900.0)
-    assert parse_call(line_of(Method.HISTORY, {})).params == HistoryParams(50, None)
+    assert read == calls.RequestParams(
+        calls.TaskParams("n", "process", None, None), None, 1, None, None, True
+    )
+    assert parse_call(line_of(Method.USAGE, {})).params == calls.UsageParams(7 * 86400.0, None)
+    assert parse_call(line_of(Method.USAGE_DAILY, {})).params == calls.DailyUsageParams(
+        30, None, None
+    )
+    assert parse_call(line_of(Method.READINGS, {})).params == calls.ReadingsParams(900.0)
+    assert parse_call(line_of(Method.HISTORY, {})).params == calls.HistoryParams(50, None)
     hello = {"protocol": 1, "client": {"name": "n", "version": "v"}}
     assert parse_call(line_of(Method.HELLO, hello)).params.token is None
 
@@ -445,114 +405,128 @@ def test_what_a_request_need_not_say() -> None:
 def test_a_request_may_be_for_all_of_the_quota() -> None:
     task = {"name": "n", "kind": "process"}
     read = parse_call(line_of(Method.REQUEST, {"task": task, "gpus": "quota"})).params
-    assert isinstance(read, RequestParams)
+    assert isinstance(read, calls.RequestParams)
     assert read.gpus is None
 
 
 def test_params_may_be_left_out() -> None:
-    assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == StatusParams(0)
+    assert parse_call(b'{"jsonrpc":"2.0","id":1,"method":"status"}').params == calls.StatusParams(0)
+
+
+#: Wrong values of fields, each in a call that is good but for it.
+WRONG: dict[Method, dict[str, list[Any]]] = {
+    Method.HELLO: {
+        "protocol": ["1", True, 1.0],
+        "client": ["me", {"name": "n"}],
+        "token": ["", "t" * 8193],
+    },
+    Method.REQUEST: {
+        "task": [
+            None,
+            {"name": "n", "kind": "thread"},
+            {"name": "n" * 257, "kind": "kernel"},
+            {"name": "n", "kind": "kernel", "path": "p" * 4097},
+            {"name": "n", "kind": "kernel", "path": "\ud800"},
+            {"name": "a\0b", "kind": "kernel"},
+        ],
+        "gpus": [True, 1.5, 2**32],
+        "memory": ["8GiB", 2**63, 8, 10**400],
+        "priority_class": ["royal", ["batch"]],
+        "wait": [1],
+        "request_id": ["r" * 129],
+    },
+    Method.ATTACH: {
+        "secret": [5],
+        "lease": ["\udc80"],
+    },
+    Method.HEARTBEAT: {"lease": [None]},
+    Method.ACTIVITY: {"state": ["lazy", None]},
+    Method.PARKED: {
+        "lease": [1],
+        "rung": ["lift"],
+        "memory": [-1],
+    },
+    Method.PARKING: {"memory": [None]},
+    Method.RESTORED: {"seconds": ["long"]},
+    Method.PIN: {"seconds": [-1]},
+    Method.ABILITY: {
+        "rung": [None],
+        "why": ["w" * 1025],
+    },
+    Method.MEMORY: {
+        "figures": [
+            None,
+            [1],
+            [{"uuid": "GPU-0", "persistent": -1, "temporary": 0}],
+            [{"uuid": "GPU-0", "persistent": 1}],
+            [{"uuid": "u", "persistent": 1, "temporary": 1}] * 1025,
+        ],
+        "steps": [1.5],
+        "can_take_turns": ["yes"],
+    },
+    Method.TURN_ASK: {
+        "lease": [None],
+        "number": [-1],
+    },
+    Method.TURN_DONE: {
+        "lease": [7],
+        "number": ["three"],
+    },
+    Method.TURN_LOCK: {"lease": [""]},
+    Method.TURN_LOCKED: {"lease": [7]},
+    Method.GAVE: {
+        "limits": [
+            5,
+            [5],
+            [{"uuid": "GPU-1"}],
+            [{"uuid": 5, "memory": 5}],
+            [{"uuid": "GPU-1", "memory": 5}] * 1025,
+        ],
+    },
+    Method.KEPT: {"reason": [None, "r" * 1025]},
+    Method.RESUME: {"wait": [0]},
+    Method.QUOTA_SET: {
+        "gpu_hours": [-1, False, "many"],
+        "idle_timeout": [1e999],
+        "burst_memory": [-0.5],
+        "per": ["year", "2026-02-30"],
+        "group": ["both"],
+        "default": [True],
+        "environment": [None],
+        "gpus": [-1, 4097, None],
+        "memory": [0],
+        "weight": [0, "2"],
+    },
+    Method.USAGE: {"since": [-1, 1e999, 10**400, True, None]},
+    Method.USAGE_DAILY: {
+        "days": [0, 367],
+        "utc_offset": [50401],
+    },
+    Method.READINGS: {"since": [-1]},
+    Method.HISTORY: {"limit": [0, 1001]},
+    Method.TASK_ENDED: {
+        "pid": [0],
+        "kernel_id": [""],
+    },
+    Method.QUOTA_UNSET: {"environment": [["e"]]},
+    Method.LEASE_REVOKE: {"reason": ["", "r" * 1025]},
+    Method.GPU_DRAIN: {"reason": ["two\nlines", "\u202etxet", "r" * 257]},
+    Method.GPU_RESUME: {"gpu": [1]},
+}
 
 
 @pytest.mark.parametrize(
     ("method", "change"),
     [
-        (Method.HELLO, {"protocol": "1"}),
-        (Method.HELLO, {"protocol": True}),
-        (Method.HELLO, {"protocol": 1.0}),
-        (Method.HELLO, {"client": "me"}),
-        (Method.HELLO, {"client": {"name": "n"}}),
-        (Method.HELLO, {"token": ""}),
-        (Method.HELLO, {"token": "t" * 8193}),
-        (Method.REQUEST, {"task": None}),
-        (Method.REQUEST, {"task": {"name": "n", "kind": "thread"}}),
-        (Method.REQUEST, {"task": {"name": "n" * 257, "kind": "kernel"}}),
-        (Method.REQUEST, {"task": {"name": "n", "kind": "kernel", "path": "p" * 4097}}),
-        (Method.REQUEST, {"task": {"name": "n", "kind": "kernel", "path": "\ud800"}}),
-        (Method.REQUEST, {"task": {"name": "a\0b", "kind": "kernel"}}),
-        (Method.REQUEST, {"gpus": True}),
-        (Method.REQUEST, {"gpus": 1.5}),
-        (Method.REQUEST, {"gpus": 2**32}),
-        (Method.REQUEST, {"memory": "8GiB"}),
-        (Method.REQUEST, {"memory": 2**63}),
-        (Method.REQUEST, {"memory": 8}),
-        (Method.REQUEST, {"memory": 10**400}),
-        (Method.REQUEST, {"priority_class": "royal"}),
-        (Method.REQUEST, {"priority_class": ["batch"]}),
-        (Method.REQUEST, {"wait": 1}),
-        (Method.REQUEST, {"request_id": "r" * 129}),
-        (Method.ATTACH, {"secret": 5}),
-        (Method.ATTACH, {"lease": "\udc80"}),
-        (Method.HEARTBEAT, {"lease": None}),
-        (Method.ACTIVITY, {"state": "lazy"}),
-        (Method.ACTIVITY, {"state": None}),
-        (Method.PARKED, {"lease": 1}),
-        (Method.PARKED, {"rung": "lift"}),
-        (Method.PARKED, {"memory": -1}),
+        *(
+            (m, {name: value})
+            for m, of in WRONG.items()
+            for name, some in of.items()
+            for value in some
+        ),
         (Method.PARKED, {"movable": None, "seconds": -1}),
-        (Method.PARKING, {"memory": None}),
-        (Method.RESTORED, {"seconds": "long"}),
-        (Method.PIN, {"seconds": -1}),
-        (Method.ABILITY, {"rung": None}),
-        (Method.ABILITY, {"why": "w" * 1025}),
-        (Method.MEMORY, {"figures": None}),
-        (Method.MEMORY, {"figures": [1]}),
-        (Method.MEMORY, {"figures": [{"uuid": "GPU-0", "persistent": -1, "temporary": 0}]}),
-        (Method.MEMORY, {"figures": [{"uuid": "GPU-0", "persistent": 1}]}),
-        (Method.MEMORY, {"figures": [{"uuid": "u", "persistent": 1, "temporary": 1}] * 1025}),
-        (Method.MEMORY, {"steps": 1.5}),
-        (Method.MEMORY, {"can_take_turns": "yes"}),
-        (Method.TURN_ASK, {"lease": None}),
-        (Method.TURN_ASK, {"number": -1}),
-        (Method.TURN_DONE, {"lease": 7}),
-        (Method.TURN_DONE, {"number": "three"}),
-        (Method.TURN_LOCK, {"lease": ""}),
-        (Method.TURN_LOCKED, {"lease": 7}),
-        (Method.GAVE, {"limits": 5}),
-        (Method.GAVE, {"limits": [5]}),
-        (Method.GAVE, {"limits": [{"uuid": "GPU-1"}]}),
-        (Method.GAVE, {"limits": [{"uuid": 5, "memory": 5}]}),
-        (Method.GAVE, {"limits": [{"uuid": "GPU-1", "memory": 5}] * 1025}),
-        (Method.KEPT, {"reason": None}),
-        (Method.KEPT, {"reason": "r" * 1025}),
-        (Method.RESUME, {"wait": 0}),
-        (Method.QUOTA_SET, {"gpu_hours": -1}),
-        (Method.QUOTA_SET, {"gpu_hours": False}),
-        (Method.QUOTA_SET, {"gpu_hours": "many"}),
-        (Method.QUOTA_SET, {"idle_timeout": 1e999}),
-        (Method.QUOTA_SET, {"burst_memory": -0.5}),
-        (Method.QUOTA_SET, {"per": "year"}),
-        (Method.QUOTA_SET, {"per": "2026-02-30"}),
-        (Method.QUOTA_SET, {"group": "both"}),
-        (Method.QUOTA_SET, {"default": True}),
-        (Method.QUOTA_SET, {"environment": None}),
         (Method.RELEASE, {"lease": "l", "request_id": "r"}),
         (Method.RELEASE, {"lease": None, "request_id": None}),
-        (Method.USAGE, {"since": -1}),
-        (Method.USAGE, {"since": 1e999}),
-        (Method.USAGE, {"since": 10**400}),
-        (Method.USAGE, {"since": True}),
-        (Method.USAGE, {"since": None}),
-        (Method.USAGE_DAILY, {"days": 0}),
-        (Method.USAGE_DAILY, {"days": 367}),
-        (Method.USAGE_DAILY, {"utc_offset": 50401}),
-        (Method.READINGS, {"since": -1}),
-        (Method.HISTORY, {"limit": 0}),
-        (Method.HISTORY, {"limit": 1001}),
-        (Method.TASK_ENDED, {"pid": 0}),
-        (Method.TASK_ENDED, {"kernel_id": ""}),
-        (Method.QUOTA_SET, {"gpus": -1}),
-        (Method.QUOTA_SET, {"gpus": 4097}),
-        (Method.QUOTA_SET, {"gpus": None}),
-        (Method.QUOTA_SET, {"memory": 0}),
-        (Method.QUOTA_SET, {"weight": 0}),
-        (Method.QUOTA_SET, {"weight": "2"}),
-        (Method.QUOTA_UNSET, {"environment": ["e"]}),
-        (Method.LEASE_REVOKE, {"reason": ""}),
-        (Method.LEASE_REVOKE, {"reason": "r" * 1025}),
-        (Method.GPU_DRAIN, {"reason": "two\nlines"}),
-        (Method.GPU_DRAIN, {"reason": "\u202etxet"}),
-        (Method.GPU_DRAIN, {"reason": "r" * 257}),
-        (Method.GPU_RESUME, {"gpu": 1}),
     ],
 )
 def test_a_wrong_value_is_refused_with_a_sentence(method: Method, change: dict[str, Any]) -> None:
@@ -593,7 +567,7 @@ def test_params_must_be_an_object(params: object) -> None:
 
 def test_the_last_of_duplicate_keys_counts() -> None:
     line = b'{"jsonrpc":"2.0","id":1,"id":2,"method":"hello","method":"status"}'
-    assert parse_call(line) == Call(2, Method.STATUS, StatusParams(0))
+    assert parse_call(line) == Call(2, Method.STATUS, calls.StatusParams(0))
 
 
 @pytest.mark.parametrize(
