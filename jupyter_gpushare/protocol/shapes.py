@@ -117,6 +117,12 @@ def shapes(kind: Any) -> Mapping[str, Shape]:
     return MappingProxyType({name: shape(hint) for name, hint in hints.items()})
 
 
+def optional(kind: Any) -> frozenset[str]:
+    """The fields of a document that may be left out; none is as good as null."""
+    hints = get_type_hints(kind, include_extras=True)
+    return frozenset(name for name, hint in hints.items() if get_origin(hint) is NotRequired)
+
+
 def private(kind: Any) -> tuple[str, ...]:
     """The fields of a type that others are not told."""
     return tuple(name for name, one in shapes(kind).items() if one.mark(Private) is not None)

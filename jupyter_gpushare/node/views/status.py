@@ -48,7 +48,7 @@ from ...policy.words.recalls import Recall, Why
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol.holding import whole_memory
-from ...protocol.shapes import private
+from ...protocol.shapes import optional, private
 from . import outlook as outlook_status
 from . import sharing
 from .compose import gpus as of_gpus
@@ -160,6 +160,8 @@ PAGE: Final = 200
 
 #: The fields of a lease that other people are not told. Its id would let them follow its work.
 _HIDDEN: Final = dict.fromkeys(private(doc.Lease))
+#: What a row leaves out where it is null.
+_MAY_LACK: Final = optional(doc.Lease)
 
 
 class _Listing:
@@ -356,9 +358,11 @@ class Sheet:
 
     def lease_row(self, lease: Lease, view: View) -> doc.Lease:
         """The row of a lease for viewers with this ``view`` of it."""
-        row = self._seen(lease, view).copy()
-        row["says"] = of_leases.says(row, self._near(lease, view), self._facts.now)
-        return row
+        row = self._seen(lease, view)
+        says = of_leases.says(row, self._near(lease, view), self._facts.now)
+        # Of most tasks there is little to say, and there are many rows.
+        told = {name: x for name, x in row.items() if x is not None or name not in _MAY_LACK}
+        return cast(doc.Lease, {**told, "says": says})
 
     def _seen(self, lease: Lease, view: View) -> doc.Lease:
         """What viewers with this ``view`` may know, before anything is said of it."""

@@ -303,26 +303,29 @@ def _notes(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
     yield from _parking(row, near, now)
 
 
+#: Why it reserves what it does.
+_RESERVES: Final = {
+    "named": "It asked for this size.",
+    "estimate": "It reserves what {} of the same code needed.",
+    "predicted": "It reserves what the dry run of its model predicted.",
+    "measured": "It reserves its peak of {} and head-room.",
+    "fixed": "It reserves what the quota gives, because its framework cannot change its limit.",
+}
+_UNTIL_MEASURED: Final = "It reserves what the quota gives until it is measured."
+
+
 def _reserve(row: doc.Lease) -> Iterator[doc.Said]:
     reserve = row.get("reserve")
     if reserve is None:
         return
-    peak = max((part.get("peak") or 0 for part in row["gpus"]), default=0)
-    words = {
-        "named": Text("It asked for this size."),
-        "estimate": text(
-            "It reserves what {} of the same code needed.", count(reserve["runs"] or 0, "run")
-        ),
-        "predicted": Text("It reserves what the dry run of its model predicted."),
-        "measured": text("It reserves its peak of {} and head-room.", size(peak)),
-        "fixed": Text(
-            "It reserves what the quota gives, because its framework cannot change its limit."
-        ),
-    }.get(reserve["why"], NOTHING)
-    if not words.words and reserve["follows"]:
-        words = Text("It reserves what the quota gives until it is measured.")
-    if words.words:
-        yield said("reserve", words, tone="muted")
+    words = _RESERVES.get(reserve["why"], _UNTIL_MEASURED if reserve["follows"] else "")
+    figures: list[str | doc.Figure] = []
+    if reserve["why"] == "estimate":
+        figures = [count(reserve["runs"] or 0, "run")]
+    elif reserve["why"] == "measured":
+        figures = [size(max((part.get("peak") or 0 for part in row["gpus"]), default=0))]
+    if words:
+        yield said("reserve", words, *figures, tone="muted")
 
 
 def _limits(row: doc.Lease) -> Iterator[doc.Said]:

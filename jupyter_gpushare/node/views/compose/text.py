@@ -21,9 +21,6 @@ Piece = str | int | doc.Figure | Text
 
 def text(words: str, *pieces: Piece) -> Text:
     """``words`` with ``pieces`` in the places of its ``{}``. Names keep no ``{}`` of their own."""
-    figures_only = [piece for piece in pieces if isinstance(piece, dict)]
-    if len(figures_only) == len(pieces) == words.count("{}"):  # the usual case, and quick
-        return Text(words, tuple(figures_only))
     first, *rest = words.split("{}")
     told = [first]
     figures: list[doc.Figure] = []
@@ -42,9 +39,9 @@ def text(words: str, *pieces: Piece) -> Text:
 def name(given: object, most: int = 80) -> str:
     """What somebody else named: one line, not too long, and no place for a figure."""
     whole = str(given).replace("{}", "{ }")
-    if len(whole) <= most and whole.isprintable():
-        return whole
     cut = whole if len(whole) <= most else f"{whole[: most - 1]}…"
+    if cut.isprintable():
+        return cut
     return "".join(sign if sign.isprintable() else " " for sign in cut)
 
 
@@ -79,7 +76,7 @@ def said(
     hint: str = "",
 ) -> doc.Said:
     """One fact."""
-    told = text(words, *pieces) if isinstance(words, str) else words
+    told = words if isinstance(words, Text) else text(words, *pieces) if pieces else Text(words)
     fact: doc.Said = {"about": about, "text": told.words}
     if tone != "plain":
         fact["tone"] = tone
