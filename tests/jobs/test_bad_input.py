@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pickle
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -122,6 +124,16 @@ def test_an_ended_one_is_deleted_and_its_name_is_free(kind: Kind) -> None:
     with pytest.raises(GpuShareError, match=r"There is no (sweep|job) 'digits'"):
         delete("digits")
     make("digits")
+
+
+def test_who_only_looks_whether_it_runs_bars_nobody(kind: Kind) -> None:
+    records = kind[2]("digits")
+    os.close(records.lock())
+    looks = os.open(records.at(records.locks), os.O_RDONLY)
+    fcntl.flock(looks, fcntl.LOCK_SH)
+    threading.Timer(0.1, os.close, (looks,)).start()
+    os.close(records.lock(20.0))
+    assert not records.is_run()
 
 
 @pytest.fixture
