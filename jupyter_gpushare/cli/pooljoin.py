@@ -15,7 +15,7 @@ from .. import __version__
 from ..protocol import secured
 from ..protocol.tables import clean
 from .ledger import acting_as
-from .verb import Refused, UsageError, Verb, option
+from .verb import Refused, UsageError, Verb, number, option
 
 #: Where systemd's node manager keeps its ledger; what it has of its pool is beside it.
 _SYSTEM = Path("/var/lib/jupyter-gpushare")
@@ -28,12 +28,6 @@ def _host_name(text: str) -> str:
             "are letters or digits"
         )
     return text
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 65536:
-        raise ValueError("a port is a whole number from 1 to 65535")
-    return int(text)
 
 
 class JoinApp(Verb):
@@ -56,7 +50,9 @@ class JoinApp(Verb):
         "", "Where the pool reaches this host. Left out: the address that it calls the pool from."
     )
     port = option(
-        secured.HOST_PORT, "The port of c.NodeManagerApp.pool_listen on this host.", read=_port
+        secured.HOST_PORT,
+        "The port of c.NodeManagerApp.pool_listen on this host.",
+        read=number(1, 65535),
     )
     directory = option(
         "", "Where the certificate goes. Left out: the directory `pool` beside the ledger."

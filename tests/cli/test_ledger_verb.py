@@ -129,7 +129,10 @@ def test_a_ledger_in_use_is_not_replaced(node: RunningNode, tmp_path: Path) -> N
 
 
 def test_leases_given_after_the_backup_are_had_back(tmp_path: Path) -> None:
-    """A ledger that was restored says so once; nobody gets a GPU that another may hold."""
+    """A ledger that was restored says so once; nobody gets a GPU that another may hold.
+
+    What else became of a lease since then is in tests/policy/test_rebuild.py.
+    """
     directory = tmp_path / "node"
     directory.mkdir()
     backup = tmp_path / "copy.sqlite"
@@ -139,36 +142,18 @@ def test_leases_given_after_the_backup_are_had_back(tmp_path: Path) -> None:
     with (
         RunningNode(directory, simulate="1x24GiB", config=config) as node,
         Puppet() as puppet,
-        Puppet() as parked,
     ):
-        client = parked.client(node.socket)
-        resumed = client.request(memory=8 * GIB)
-        name = resumed["lease"]
-        client.call(Method.ACTIVITY, lease=name, state="idle")
-        client.call(Method.PARKED, lease=name, rung="storage", memory=GIB, movable="same")
         told(node, "backup", str(backup))
-        resumed |= client.wait(client.send(Method.RESUME, lease=name))
-        resumed |= client.call(Method.RESTORED, lease=name)
         granted = puppet.client(node.socket).request(memory=8 * GIB)
         node.terminate()
         told(node, "restore", named, str(backup))
         node.start()
         with node.client() as another:
-            (old,) = another.call(Method.STATUS)["leases"]
-            assert (old["id"], old["phase"]) == (name, "parked")
             another.ask(memory=16 * GIB)
             assert "present it again" in another.wait_notice(Notice.QUEUED)["message"]
         shown = {name: granted[name] for name in ("lease", "secret", "voucher")}
         again = puppet.client(node.socket).call(Method.ATTACH, **shown)
         assert again["gpus"][0]["uuid"] == granted["gpus"][0]["uuid"]
-        # So is what became of a lease after the backup; its limit is what it was granted.
-        shown = {part: resumed[part] for part in ("lease", "secret", "voucher")}
-        client = parked.client(node.socket)
-        assert client.call(Method.ATTACH, **shown)["state"] == "held"
-        (limit,) = client.wait_notice(Notice.LIMIT)["gpus"]
-        assert limit["memory"] == 8 * GIB
-        (now,) = [one for one in node.status()["leases"] if one["id"] == name]
-        assert (now["phase"], now["state"]) == ("held", "active")
         # The time begins anew with each start until it has passed; then it is over for good.
         node.terminate()
         node.config.write_text(presenting.format(3.0) + "c.Policy.heartbeat_interval = 0.2\n")
