@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-import socketserver
 import subprocess
 import sys
 import sysconfig
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +17,19 @@ from support.cuda import CudaWorld
 from support.disk import fill, remount, tiny_disk
 from support.livenode import CLI, LiveNode
 from support.nvml import GIB, NvmlWorld
+from support.scripted_node import ScriptedNode, Visitor
 
 import jupyter_gpushare
 from jupyter_gpushare.cli import checks
 from jupyter_gpushare.cli.checks import Check, Level, examine
 from jupyter_gpushare.cli.doctor import as_text
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET, Found
-from jupyter_gpushare.protocol.messages import FEATURES
+from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.server.otherpythons import client_source
 
 Report = dict[str, list[dict[str, Any]]]
 Quick = Callable[..., tuple[int, Report]]
 
-#: What a node manager of this release answers to a hello, as far as the doctor reads it.
-WELCOME = {"protocol": 1, "features": sorted(FEATURES)}
 BUILT_PANEL = Path(jupyter_gpushare.__file__).parent / "labextension" / "package.json"
 
 
@@ -252,57 +248,39 @@ def test_a_configured_node_manager_that_is_not_there_is_a_problem(
     assert said in check["text"]
 
 
-Script = Callable[[dict[str, Any]], bytes]
-
-
-@contextmanager
-def scripted(path: Path, script: Script) -> Iterator[None]:
-    """Something at the socket that answers each call by a script."""
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            for line in self.rfile:
-                self.wfile.write(script(json.loads(line)))
-
-    with socketserver.ThreadingUnixStreamServer(str(path), Handler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def tells(status: dict[str, Any]) -> Script:
+def tells(status: dict[str, Any]) -> ScriptedNode:
     """A node manager with this status."""
-    return lambda call: reply(call, result=WELCOME if call["method"] == "hello" else status)
+
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.answer(visitor.read(), status)
+
+    return ScriptedNode(script)
 
 
-def reply(call: dict[str, Any], **fields: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": call["id"], **fields}).encode() + b"\n"
+def at(node: ScriptedNode) -> dict[str, str]:
+    return {"JUPYTER_GPUSHARE_SOCKET": str(node.socket)}
 
 
 @pytest.mark.parametrize("nonsense", [b"SSH-2.0-OpenSSH\n", b"\xff\xfe\n", b"[]\n", b"x" * 70000])
 def test_something_else_at_the_socket(quick: Quick, nonsense: bytes, tmp_path: Path) -> None:
-    def answer(call: dict[str, Any]) -> bytes:
-        return nonsense if nonsense.endswith(b"\n") else nonsense * 300
+    def script(visitor: Visitor) -> None:
+        visitor.read()
+        visitor.send(nonsense if nonsense.endswith(b"\n") else nonsense * 300)
 
-    with scripted(tmp_path / "node.sock", answer):
-        code, report = quick(tmp_path)
+    with ScriptedNode(script) as node:
+        code, report = quick(tmp_path, at(node))
     assert code == 1
     assert "no node manager" in only(report, "node manager")["text"]
 
 
 def test_another_protocol_version(quick: Quick, tmp_path: Path) -> None:
-    def refuse(call: dict[str, Any]) -> bytes:
+    def script(visitor: Visitor) -> None:
         message = "This node manager speaks protocol 2."
-        data = {"reason": "unsupported_protocol", "message": message}
-        return reply(call, error={"code": -32000, "message": message, "data": data})
+        visitor.refuse(visitor.read(), Reason.UNSUPPORTED_PROTOCOL, message)
 
-    with scripted(tmp_path / "node.sock", refuse):
-        code, report = quick(tmp_path)
+    with ScriptedNode(script) as node:
+        code, report = quick(tmp_path, at(node))
     assert code == 1
     check = only(report, "node manager")
     assert "protocol 2" in check["text"]
@@ -318,8 +296,8 @@ def test_what_a_node_manager_reports_is_passed_on(
     status["gpus"][1]["squatters"] = [{"pid": None, "memory": 5, "kind": "squatter"}]
     status["quota"]["gpus"] = 0
 
-    with scripted(tmp_path / "node.sock", tells(status)):
-        code, report = quick(tmp_path)
+    with tells(status) as told:
+        code, report = quick(tmp_path, at(told))
     assert code == 1
     assert "9.9" in only(report, "versions")["text"]
     assert only(report, "versions")["level"] == "warning"
@@ -337,8 +315,8 @@ def test_gpus_that_are_left_out_are_told_and_no_quota_is_blamed(
     status["gpus"], status["left_out"] = [], ["GPU 0 is left out: it is lost."]
     status["quota"]["gpus"] = 0
 
-    with scripted(tmp_path / "node.sock", tells(status)):
-        _code, report = quick(tmp_path)
+    with tells(status) as told:
+        _code, report = quick(tmp_path, at(told))
     assert only(report, "GPU")["text"] == "GPU 0 is left out: it is lost."
     assert "no GPU to share, whatever your quota is" in only(report, "quota")["text"]
 
@@ -392,8 +370,8 @@ def test_the_ledger_is_that_of_the_node_manager_that_answers(
     with tiny_disk(tmp_path / "disk", 2 << 20) as disk:
         status["node"]["ledger"] = str(tmp_path / "disk" / "ledger.sqlite")
         fill(disk)
-        with scripted(tmp_path / "node.sock", tells(status)):
-            _, report = quick(tmp_path)
+        with tells(status) as told:
+            _, report = quick(tmp_path, at(told))
         assert "full" in only(report, "ledger")["text"]
     # One that was damaged lies beside it, though all seems well by now.
     node.ledger.with_name("ledger.sqlite.corrupt-20231114T221320Z").touch()
