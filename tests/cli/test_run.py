@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from support.livenode import CLI, LiveNode, until
-from support.node import NodeClient
+from support.node import NodeClient, token_file
 
 from jupyter_gpushare.protocol.messages import Method
 
@@ -34,28 +34,20 @@ def leases(node: LiveNode) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def own_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LiveNode]:
+def own_node(tmp_path: Path) -> Iterator[LiveNode]:
     """One GPU, quick heartbeats, three people known by tokens; for tests that wait or kill it.
 
-    Whoever waits and is silent for the time-out leaves the queue: on a busy machine a process may
-    stand still for seconds. A test of the time-out itself names its own (seconds).
+    On a busy machine a process may stand still for seconds, so the time-out is long.
     """
-    people = tmp_path / "tokens.json"
-    people.touch(mode=0o600)
-    tokens = [
-        {"token": f"token-of-{name}", "environment": name, "admin": name == "alice"}
-        for name in ("alice", "bob", "carol")
-    ]
-    people.write_text(json.dumps({"tokens": tokens}))
-    timeout = getattr(request, "param", 20.0)
-    quick = ("--Policy.heartbeat_interval=0.2", f"--Policy.heartbeat_timeout={timeout}")
-    with LiveNode(tmp_path, "1x24GiB", "--token-file", str(people), *quick) as node:
+    people = token_file(tmp_path, "alice", "bob", "carol", admin="alice")
+    quick = ("--Policy.heartbeat_interval=0.2", "--Policy.heartbeat_timeout=600")
+    with LiveNode(tmp_path, "1x24GiB", people, *quick) as node:
         node.environ.update(person("alice"))
         yield node
 
 
 def person(name: str) -> dict[str, str]:
-    return {"JUPYTER_GPUSHARE_TOKEN": f"token-of-{name}"}
+    return {"JUPYTER_GPUSHARE_TOKEN": name}
 
 
 HOLD = ("sh", "-c", "echo up; read line")
@@ -354,7 +346,7 @@ def killed(node: LiveNode) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     """A run that is killed, and its lease, with which its command goes on."""
     alice = runs(node, "alice")
     started(alice)
-    with NodeClient(node.socket, "token-of-alice") as looks:
+    with NodeClient(node.socket, "alice") as looks:
 
         def has_joined() -> bool:
             events = looks.call(Method.HISTORY)["events"]
@@ -366,7 +358,6 @@ def killed(node: LiveNode) -> tuple[subprocess.Popen[str], dict[str, Any]]:
     return alice, leases(node)[0]
 
 
-@pytest.mark.parametrize("own_node", [600.0], indirect=True)
 def test_the_command_of_a_killed_run_keeps_the_lease(own_node: LiveNode) -> None:
     alice, lease = killed(own_node)
     assert (lease["phase"], lease["kind"]) == ("held", "process")
@@ -374,7 +365,6 @@ def test_the_command_of_a_killed_run_keeps_the_lease(own_node: LiveNode) -> None
     until(lambda: leases(own_node) == [], "its GPU is given back at once", within=15)
 
 
-@pytest.mark.parametrize("own_node", [600.0], indirect=True)
 def test_the_command_of_a_killed_run_ends_when_its_lease_is_revoked(own_node: LiveNode) -> None:
     alice, lease = killed(own_node)
     assert own_node.here("release", lease["id"], "--revoke", "maintenance").returncode == 0
