@@ -481,25 +481,17 @@ class Manager:
         self._since_snapshot, self._snapshot_due = 0, False
         wall = self.clock.wall()
         records = [to_record(event, wall) for event in core.summarise(self.state)]
-        try:
+        # Where it fails the history before it is still there, so nothing is lost.
+        with self._snapshot_trouble.about(LedgerError, "No snapshot could be written"):
             await self.in_ledger(partial(self.ledger.write_snapshot, records))
-        except LedgerError as error:
-            # The history before it is still there, so nothing is lost.
-            self._snapshot_trouble.came(f"No snapshot could be written: {error}")
-        else:
-            self._snapshot_trouble.is_over()
 
     async def _tidy_loop(self) -> None:
         while True:
             await asyncio.sleep(self._tidy_interval)
             if self._since_snapshot:
                 self._snapshot_due = True
-            try:
+            with self._tidy_trouble.about(LedgerError, "The ledger could not be tidied"):
                 await self.tidy()
-            except LedgerError as error:
-                self._tidy_trouble.came(f"The ledger could not be tidied: {error}")
-            else:
-                self._tidy_trouble.is_over()
 
     async def tidy(self, spare: float = 0.125) -> None:
         """Forget history past its limit, and give room that is free then back to the disk, but
@@ -601,16 +593,11 @@ class Manager:
         """List the GPUs again: one may have come back, or been partitioned anew."""
         self._discover_at = self.clock.boot() + self._discover_interval
         loop = asyncio.get_running_loop()
-        try:
+        with self._list_trouble.about(InventoryError, "The GPUs could not be listed"):
             gpus = await loop.run_in_executor(self._inventory_thread, self.inventory.discover)
-        except InventoryError as error:
-            self._list_trouble.came(f"The GPUs could not be listed: {error}")
-            return
-        self._list_trouble.is_over()
-        if {gpu.uuid: gpu for gpu in gpus} != {
-            uuid: books.gpu for uuid, books in self.state.gpus.items()
-        }:
-            await self.submit(cmd.Discover(self.clock.boot(), gpus))
+            known = {uuid: books.gpu for uuid, books in self.state.gpus.items()}
+            if {gpu.uuid: gpu for gpu in gpus} != known:
+                await self.submit(cmd.Discover(self.clock.boot(), gpus))
 
     async def _measure_once(self) -> None:
         self._measure_wanted.clear()
@@ -702,20 +689,15 @@ class Manager:
                 found += whose
             return found
 
-        try:
+        what = "What was spent of GPU-hour budgets could not be read"
+        with self._budget_trouble.about(LedgerError, what):
             rows = await self.reads.ask("", read)
-        except LedgerError as error:
-            self._budget_trouble.came(
-                f"What was spent of GPU-hour budgets could not be read: {error}"
+            spent = tuple(
+                (EnvironmentName(row.environment), row.gpu_seconds_charged / 3600.0)
+                for row in rows
+                if row.gpu_seconds_charged > 0.0
             )
-            return
-        self._budget_trouble.is_over()
-        spent = tuple(
-            (EnvironmentName(row.environment), row.gpu_seconds_charged / 3600.0)
-            for row in rows
-            if row.gpu_seconds_charged > 0.0
-        )
-        await self.submit(cmd.MeasureBudgets(at, spent, tuple(free_at)))
+            await self.submit(cmd.MeasureBudgets(at, spent, tuple(free_at)))
 
     async def _tick_loop(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.disk import fill, remount, tiny_disk
 from support.examples import examples
@@ -623,6 +623,32 @@ def test_the_time_a_machine_was_off_is_nobodys(path: Path) -> None:
     ledger.close()
 
 
+def test_usage_outlives_its_records(path: Path) -> None:
+    ledger = open_ledger(path, history=10 * DAY)
+    for day in range(40):
+        at = day * DAY
+        ledger.append([granted(at, f"L{day}", gpus=2), activity(at + 1800, f"L{day}", "idle")])
+        ledger.append([ended(at + 7200, f"L{day}")])
+    before = ledger.usage(BOOT, BOOT + 40 * DAY, None)
+    assert before == [UsageRow("alice", 40 * 2 * 7200.0, 40 * 2 * 1800.0, 40)]
+    now = BOOT + 40 * DAY
+    ledger.write_snapshot([])
+    while ledger.prune(now):
+        pass
+    kept = ledger.history(None, 1000)
+    assert len(kept) == 3 * 10
+    assert min(row.wall for row in kept) >= now - 10 * DAY
+    assert ledger.usage(BOOT - DAY, now, None) == before
+    ledger.close()
+    again = open_ledger(path, history=10 * DAY)
+    assert again.usage(BOOT - DAY, now, None) == before
+    whole_hour = (now - 7 * DAY) // 3600 * 3600
+    (week,) = again.usage(whole_hour, now, None)
+    assert week.gpu_seconds_held == pytest.approx(7 * 2 * 7200.0)
+    assert week.leases == 7
+    again.close()
+
+
 def test_prune_never_forgets_what_the_snapshot_does_not_cover(path: Path) -> None:
     ledger = open_ledger(path, history=0.0)
     ledger.append([granted(1.0, "L1"), record("Noted", 2.0)])
@@ -689,6 +715,13 @@ class UsageModel:
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, max_size=25))
+@example(
+    [
+        *[("grant", "L1", 2, 60.0), ("grant", "L3", 1, 1.0), ("idle", "L1", 1, 60.0)],
+        *[("busy", "L1", 1, 7200.0), ("park", "L1", 1, 60.0), ("grant", "L1", 1, 1.0)],
+        *[("end", "L1", 1, 60.0), ("park", "L2", 1, 1.0)],
+    ]
+)
 def test_usage_equals_the_model(steps: list[tuple[str, str, int, float]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger"

@@ -88,6 +88,18 @@ def test_an_idle_gpu_goes_to_who_waits_and_comes_back(tmp_path: Path) -> None:
         assert usage[0]["leases"] == 1
 
 
+def test_who_keeps_a_gpu_says_why_to_its_own_people(tmp_path: Path) -> None:
+    with node(tmp_path) as running, running.client("alice") as alice, running.client("bob") as bob:
+        lease = alice.request(kernel_id="k")["lease"]
+        idle(alice, lease)
+        bob.ask()
+        alice.wait_notice(Notice.RECALL)
+        alice.call(Method.KEPT, lease=lease, reason="CUDA was started.")
+        assert row(alice, lease)["kept"] == "CUDA was started."
+        (hers,) = (one for one in bob.call(Method.STATUS)["leases"] if not one["mine"])
+        assert hers["kept"] is None, "not others' business"
+
+
 def test_a_parked_lease_survives_a_restart_with_its_place(tmp_path: Path) -> None:
     with node(tmp_path, "c.Policy.park_when = 'always'\n") as running:
         with running.client("alice") as alice, running.client("bob") as bob:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.node import NodeClient, RunningNode, token_file, until
 from support.policy_world import GIB, World, gpu, plain_config, task
@@ -67,6 +67,7 @@ grants = st.lists(
 
 
 @given(grants)
+@example([(PriorityClass.BATCH, NOW - WINDOW - back, 2.0) for back in (0.0, 0.001)])
 def test_the_figures_are_those_of_the_window(
     given_: list[tuple[PriorityClass, float, float]],
 ) -> None:

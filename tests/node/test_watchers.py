@@ -38,10 +38,12 @@ class Person:
 
 
 class Reader:
-    """A connection that reads all, and remembers it."""
+    """A connection that mostly reads all, and remembers it."""
 
     process = ProcessId("boot", 1, 1)
     is_remote = False
+    reads = True
+    missed = 0
 
     def __init__(self, number: int) -> None:
         self.id = number
@@ -52,6 +54,9 @@ class Reader:
         self.got.append(call_id)
 
     def notify(self, method: str, params: Any) -> bool:
+        if not self.reads:
+            self.missed += 1
+            return False
         if method == Notice.CHANGED.value:
             self.got.append("changed")
             self.changes.append(params)
@@ -183,6 +188,22 @@ def test_a_change_while_the_answer_to_a_watch_is_made_is_told_behind_it(
             await until(lambda: "changed" in late.got)
             assert late.got == [2, "changed"]
             assert before.got == ["changed"], "who had it was told again"
+
+    asyncio.run(story())
+
+
+def test_who_did_not_read_gets_the_newest_status_when_it_does(tmp_path: Path) -> None:
+    """Even if nothing changes any more by then."""
+
+    async def story() -> None:
+        async with house(tmp_path) as here:
+            slow = await here.enter("alice")
+            await settled(here, slow)
+            slow.reads = False
+            await here.change()
+            await until(lambda: slow.missed)
+            slow.reads = True
+            await until(lambda: slow.changes)
 
     asyncio.run(story())
 

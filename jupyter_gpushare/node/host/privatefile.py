@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import stat
 from pathlib import Path
 from typing import Any, Final
+
+from ...protocol.privateplace import replace_private
 
 #: Bytes of a file that are read at most: as many as of an answer of the Hub's.
 LARGEST: Final = 16 * 2**20
@@ -30,15 +31,7 @@ def read(path: Path) -> tuple[Any, float]:
 
 def write(path: Path, document: Any) -> None:
     """Put ``document`` in its place, durably and as a whole. Raises :class:`OSError`."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        draft.unlink()  # left by a process that had our pid and was killed
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
-        json.dump(document, file)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    replace_private(path, json.dumps(document).encode())
     settle(path.parent)
 
 

@@ -38,21 +38,15 @@ class InheritedSocketWrong(Exception):
 # -- the socket ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """Descriptors that systemd handed over, with the names of their ``FileDescriptorName=``."""
+def handed(environ: Mapping[str, str], pid: int) -> list[str]:
+    """The names (``FileDescriptorName=``) of the descriptors handed to the process ``pid``.
 
-    fds: tuple[int, ...]
-    names: tuple[str, ...]
-
-
-def handed(environ: Mapping[str, str], pid: int) -> Handed:
-    """The names of the sockets handed to the process ``pid``; none if they are for another process.
+    They begin with :data:`FIRST_FD`. There are none if they are for another process.
 
     Raises :class:`InheritedSocketWrong` when the variables are ours and make no sense.
     """
     if _number(environ.get("LISTEN_PID", "")) != pid:
-        return Handed((), ())
+        return []
     count = _number(environ.get("LISTEN_FDS", ""))
     if count is None or count > _MOST_FDS:
         raise InheritedSocketWrong(
@@ -60,8 +54,7 @@ def handed(environ: Mapping[str, str], pid: int) -> Handed:
             "were handed over. Start the node manager from its socket unit."
         )
     names = environ["LISTEN_FDNAMES"].split(":") if environ.get("LISTEN_FDNAMES") else []
-    names = [*names, *("unknown" for _ in range(count))][:count]
-    return Handed(tuple(range(FIRST_FD, FIRST_FD + count)), tuple(names))
+    return [*names, *("unknown" for _ in range(count))][:count]
 
 
 def take_socket(environ: MutableMapping[str, str], pid: int) -> socket.socket | None:
@@ -72,36 +65,35 @@ def take_socket(environ: MutableMapping[str, str], pid: int) -> socket.socket | 
     path.
     """
     try:
-        given = handed(environ, pid)
+        names = handed(environ, pid)
     finally:
         for name in _LISTEN:
             environ.pop(name, None)
-    if not given.fds:
+    if not names:
         return None
     try:
-        for fd in given.fds:
+        for fd in range(FIRST_FD, FIRST_FD + len(names)):
             # They came through exec; the processes that we start must not get them.
             flags = fcntl.fcntl(fd, fcntl.F_GETFD)
             fcntl.fcntl(fd, fcntl.F_SETFD, flags | fcntl.FD_CLOEXEC)
-        first = os.fstat(given.fds[0])
+        first = os.fstat(FIRST_FD)
     except OSError as error:
         raise InheritedSocketWrong(
-            f"LISTEN_FDS promises {len(given.fds)} sockets that are not all there: "
+            f"LISTEN_FDS promises {len(names)} sockets that are not all there: "
             f"{error.strerror}. Start the node manager from its socket unit."
         ) from error
-    if len(given.fds) != 1:
+    if len(names) != 1:
         raise InheritedSocketWrong(
-            f"{len(given.fds)} sockets were handed over ({', '.join(given.names)}). The node "
+            f"{len(names)} sockets were handed over ({', '.join(names)}). The node "
             "manager listens on one: leave one ListenStream= in one socket unit."
         )
     if not stat.S_ISSOCK(first.st_mode):
         raise InheritedSocketWrong(
-            f"What was handed over as {given.names[0]!r} is no socket: use ListenStream= with "
-            "a path."
+            f"What was handed over as {names[0]!r} is no socket: use ListenStream= with a path."
         )
-    sock = socket.socket(fileno=given.fds[0])
+    sock = socket.socket(fileno=FIRST_FD)
     try:
-        _check(sock, given.names[0])
+        _check(sock, names[0])
     except BaseException:
         sock.close()
         raise

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...policy.say.effects import Signal
@@ -18,17 +17,8 @@ from .processes import ProcessWatch, send, vitals
 _SIGNALS: Final = {HolderAction.KILL: signal.SIGKILL, HolderAction.END: signal.SIGTERM}
 
 
-class NodeProcesses:
+class NodeProcesses(ProcessWatch):
     """The host's processes, as the manager watches and signals them."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_gone: Callable[[ProcessId], None]
-    ) -> None:
-        self._watch = ProcessWatch(loop, on_gone)
-
-    def watch(self, process: ProcessId) -> bool:
-        """False when it is gone already."""
-        return self._watch.watch(process)
 
     def signal(self, effect: Signal) -> None:
         """SIGINT, SIGTERM or SIGKILL; a process that is gone is no error."""
@@ -37,7 +27,3 @@ class NodeProcesses:
     def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
         """Signs of progress of each task's processes and their children; ``None``: unknown."""
         return vitals(tasks)
-
-    def close(self) -> None:
-        """Stop watching all processes."""
-        self._watch.close()

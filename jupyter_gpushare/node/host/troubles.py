@@ -6,8 +6,9 @@ which may be on the same disk.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +60,16 @@ class Trouble:
             more = f" ({told.untold + 1} times more in {now - told.at:.0f} s)"
             self._log.error("%s%s", sentence, more)
             self._told[key] = _Told(now, min(LONGEST_PAUSE, 2 * told.pause))
+
+    @contextlib.contextmanager
+    def about(self, kind: type[Exception], what: str) -> Iterator[None]:
+        """What fails with an error of this ``kind`` in here has failed, and else it worked."""
+        try:
+            yield
+        except kind as error:
+            self.came(f"{what}: {error}")
+        else:
+            self.is_over()
 
     def is_over(self) -> None:
         """It worked."""

@@ -8,6 +8,8 @@ import secrets
 import stat
 from pathlib import Path
 
+from ...protocol.privateplace import replace_private
+
 
 class UnsafeFile(Exception):
     """A file of the node manager's is in others' hands; the text says which, and what to do."""
@@ -52,8 +54,5 @@ def key_beside(ledger: Path) -> bytes:
         if len(key) >= 32:
             return key
     fresh = secrets.token_bytes(32)
-    draft = path.with_suffix(f".key.{os.getpid()}")
-    draft.touch(mode=0o600)
-    draft.write_bytes(fresh)
-    draft.replace(path)
+    replace_private(path, fresh)
     return fresh

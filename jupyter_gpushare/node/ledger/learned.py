@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ...predict.records import Record
+from ...protocol.privateplace import replace_private
 
 #: Bytes of the file at most. When it is full the newest half is kept.
 MOST: Final = 16 * 2**20
@@ -35,7 +36,5 @@ class Learned:
 
     def _keep_newest(self) -> None:
         content = self._path.read_bytes()[-self._most // 2 :]
-        draft = self._path.with_name(f"{self._path.name}.new")
-        draft.touch(mode=0o600)
-        draft.write_bytes(content.partition(b"\n")[2])  # the first line is perhaps cut
-        draft.replace(self._path)
+        # The first line is perhaps cut.
+        replace_private(self._path, content.partition(b"\n")[2])

@@ -36,12 +36,12 @@ class _Asked:
 class LedgerReads:
     """Reads ``ledger`` on a thread of its own. All methods belong to one event loop.
 
-    ``clock`` gives the seconds that the calling thread computed; waiting for a slow disk is no
+    An owner pays for the seconds that the thread computed; waiting for a slow disk is no
     owner's fault and costs no allowance.
     """
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.thread_time) -> None:
-        self._ledger, self._clock = ledger, clock
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._reader = LedgerReader(ledger)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-reads")
         self._waiting: RoundRobin[_Asked] = RoundRobin()
@@ -90,11 +90,11 @@ class LedgerReads:
 
         def read() -> Any:
             nonlocal busy
-            begun = self._clock()
+            begun = time.thread_time()
             try:
                 return asked.work(self._reader)
             finally:
-                busy = self._clock() - begun
+                busy = time.thread_time() - begun
 
         reading = loop.run_in_executor(self._thread, read)
         reading.add_done_callback(lambda done: self._read(loop, asked, busy, done))

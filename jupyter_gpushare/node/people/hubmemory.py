@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ...protocol.privateplace import replace_private
 from ..host import privatefile
 from .fairness import RoundRobin
 from .identity import Principal
@@ -223,11 +224,7 @@ def forget(path: Path) -> None:
     The mark stays: without it a node manager that is just writing would bring them back. The mark
     is an empty file, because that fits on a full disk. Raises :class:`OSError`.
     """
-    draft = _mark_file(path).with_suffix(f".{os.getpid()}")
-    draft.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    os.close(os.open(draft, flags, 0o600))
-    draft.replace(_mark_file(path))
+    replace_private(_mark_file(path), b"")
     path.unlink(missing_ok=True)
     privatefile.settle(path.parent)
 
