@@ -30,11 +30,13 @@ from jupyter_gpushare.client.words.callers import (
     Caller,
     Doing,
     Facts,
+    When,
     caller_of,
     command_words,
+    when,
 )
 from jupyter_gpushare.client.words.grant import Grant
-from jupyter_gpushare.client.words.settings import Ask
+from jupyter_gpushare.client.words.settings import Acquire, Ask
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 
@@ -148,6 +150,17 @@ def test_a_loop_that_listens_is_a_server_and_no_other() -> None:
 
 
 # -- the table -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acquire", Acquire)
+@pytest.mark.parametrize("caller", Caller)
+def test_the_table(caller: Caller, acquire: Acquire) -> None:
+    late = acquire is Acquire.FIRST_USE or caller not in WISHES
+    never = When.IMPORT if caller in WISHES else When.NEVER
+    assert when(caller, acquire, shows_use=True) is (When.FIRST_USE if late else When.IMPORT)
+    assert when(caller, acquire, shows_use=False) is never
+    simulated = when(caller, acquire, shows_use=True, is_simulated=True)
+    assert simulated is (never if caller not in WISHES else when(caller, acquire, shows_use=True))
 
 
 class Framework(ImportTimeAdapter):
