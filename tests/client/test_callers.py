@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.kernel import Kernel, shows
-from support.node import RunningNode, until
+from support.node import RunningNode, token_file, until
 from support.program import program
 from support.scripted_node import ScriptedNode, Visitor
 
@@ -338,12 +338,8 @@ LEASE = "import os; print(os.environ.get('JUPYTER_GPUSHARE_LEASE'))"
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[tuple[RunningNode, Callable[[], object]]]:
     """A node whose GPU is somebody else's, and what gives that back."""
-    tokens = tmp_path / "tokens.json"
-    people = [{"token": who, "environment": who} for who in ("mine", "theirs")]
-    people[1]["admin"] = True  # type: ignore[assignment]
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
-    config, arguments = "c.Policy.heartbeat_timeout = 600.0\n", [f"--token-file={tokens}"]
+    config = "c.Policy.heartbeat_timeout = 600.0\n"
+    arguments = [token_file(tmp_path, "mine", "theirs", admin="theirs")]
     running = RunningNode(tmp_path, simulate="1x24GiB", config=config, arguments=arguments)
     with running as node, node.client("theirs") as other:
         lease = other.request(gpus=1)["lease"]

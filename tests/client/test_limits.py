@@ -5,12 +5,13 @@ A real kernel, a torch of a few lines.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Queue
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,13 +19,16 @@ from support.kernel import Kernel
 from support.node import GIB, WITHIN, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
+from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 
+from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.frameworks import Frameworks
 from jupyter_gpushare.client.memory.limits import Limits, with_limits
 from jupyter_gpushare.client.memory.worker import Worker
 from jupyter_gpushare.client.session.progress import Progress
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.recalls import limits_of, read_needs
+from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.policy.recall.lifts import REST
 from jupyter_gpushare.protocol.messages import Method
 
@@ -255,3 +259,26 @@ def test_a_range_needs_no_framework_yet() -> None:
     frameworks.add("pretend", fixed, SimpleNamespace())  # type: ignore[arg-type]
     limits.changed(grant, {"GPU-1": 22 * GIB})
     assert answers.get(timeout=WITHIN) == ({}, False)
+
+
+def test_a_range_is_had_with_its_grant_and_it_is_said_that_it_can_fall() -> None:
+    def script(visitor: Visitor) -> None:
+        visitor.welcome()
+        lifted = {"gpus": [{**GPU, "limit": 20 * GIB}], "memory_most": 24 * GIB}
+        held = {"lease": LEASE, "secret": SECRET, "state": "held"}
+        visitor.answer(visitor.expect(Method.REQUEST), {**held, **lifted})
+        visitor.live()
+
+    told: list[int] = []
+    adapter: Any = SimpleNamespace(
+        live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
+    )
+    with ScriptedNode(script) as node:
+        broker = Broker({"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}, say=print)
+        broker._frameworks.add("pretend", adapter, ModuleType("pretend"))
+        broker.request(Ask())
+        gave = [call.params for call in node.wait_for(Method.GAVE, 2)]
+        broker.close()
+    assert {one.live for one in gave} == {True}
+    assert sorted([len(one.limits) for one in gave]) == [0, 1], "what it can, and what it has"
+    assert told[-1] == 20 * GIB

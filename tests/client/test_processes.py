@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.node import NodeClient, RunningNode, until
+from support.node import NodeClient, RunningNode, token_file, until
 from support.program import program
 
 from jupyter_gpushare.protocol.messages import Method
@@ -62,22 +62,17 @@ class Full:
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[Full]:
-    tokens = tmp_path / "tokens.json"
-    people = [{"token": "mine", "environment": "me"}]
-    people += [{"token": "theirs", "environment": "somebody", "admin": True}]  # type: ignore[dict-item]
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
     with (
         # The other one is a plain client, which gives no sign of life.
         RunningNode(
             tmp_path,
             config="c.Policy.heartbeat_timeout = 600.0\n",
-            arguments=[f"--token-file={tokens}"],
+            arguments=[token_file(tmp_path, "me", "theirs", admin="theirs")],
         ) as node,
         node.client("theirs") as other,
     ):
         grant = other.request(gpus=2)
-        yield Full(node, {"JUPYTER_GPUSHARE_TOKEN": "mine"}, other, grant)
+        yield Full(node, {"JUPYTER_GPUSHARE_TOKEN": "me"}, other, grant)
 
 
 @pytest.fixture(scope="module")
