@@ -7,14 +7,16 @@ other side before it believes them.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from enum import Enum
-from typing import Any, Final, TypeVar
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar
 
 from .errors import RemoteProtocolError
 from .framing import decode, encode
+from .reading import BadParameter, reader
+from .shapes import Range, Text
 
 #: The protocol's number; a helper of another release says so instead of guessing.
 VERSION: Final = 1
@@ -22,7 +24,10 @@ VERSION: Final = 1
 RESCUE_SECONDS: Final = 12.0
 #: Seconds that a process is locked at most for the turn of another; then its Ctrl-C works again.
 LONGEST_LOCK: Final = 10.0
-_LONGEST_DEADLINE: Final = 24 * 3600.0
+
+_Seconds = Annotated[float, Range(0, 24 * 3600.0)]
+#: Neither a blank nor a comma, which part a map of GPUs.
+_Uuid = Annotated[str, Text(128, r"[!-+\--~]+")]
 
 
 class Action(Enum):
@@ -89,8 +94,8 @@ class Cause(Enum):
 class Target:
     """A process in the helper's pid namespace; ``start_time`` in clock ticks since boot."""
 
-    pid: int
-    start_time: int
+    pid: Annotated[int, Range(1, 2**31 - 1)]
+    start_time: Annotated[int, Range(0, 2**63 - 1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +112,19 @@ class Request:
 
     action: Action
     target: Target | None = None
-    deadline: float = 30.0
-    lock_timeout: float = 5.0
-    gpu_map: Mapping[str, str] = field(default_factory=dict)
-    hold: float = 0.0
+    deadline: _Seconds = 30.0
+    lock_timeout: _Seconds = 5.0
+    gpu_map: Mapping[_Uuid, _Uuid] = field(default_factory=dict)
+    hold: _Seconds = 0.0
     say: str = ""
+
+    def mistake(self) -> str:
+        """What is wrong with it as a whole; empty: nothing is."""
+        if self.target is None and self.action is not Action.PROBE:
+            return f"{self.action.value} needs a target."
+        if len(set(self.gpu_map.values())) != len(self.gpu_map):
+            return "Two GPUs cannot become one."
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +140,7 @@ class Outcome:
     cause: Cause | None = None
     message: str = ""
     state: State | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, _Seconds] = field(default_factory=dict)
     driver_error: str | None = None
     replaced: bool = False
 
@@ -136,7 +149,7 @@ class Outcome:
 class SeenGpu:
     """A GPU as the helper's driver sees it; ``None``: the driver does not say."""
 
-    uuid: str
+    uuid: _Uuid
     name: str
     persistence: bool | None = None
     mig: bool | None = None
@@ -156,73 +169,41 @@ class Ability:
     cause: Cause | None = None
     migration: bool = False
     migration_why: str = ""
-    cuda: int | None = None
+    cuda: Annotated[int | None, Range(0, 10**9)] = None
     driver: str | None = None
     bindings: str | None = None
     gpus: tuple[SeenGpu, ...] = ()
     cautions: tuple[str, ...] = ()
 
 
-# -- to the wire -----------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One of the two."""
+
+    outcome: Outcome | None = None
+    ability: Ability | None = None
+
+
+# -- the wire --------------------------------------------------------------------------------
 
 
 def encode_request(request: Request) -> bytes:
     """One line."""
-    target = request.target
-    message: dict[str, Any] = {
-        "version": VERSION,
-        "action": request.action.value,
-        "deadline": request.deadline,
-        "lock_timeout": request.lock_timeout,
-    }
-    if target is not None:
-        message["target"] = {"pid": target.pid, "start_time": target.start_time}
-    if request.gpu_map:
-        message["gpu_map"] = dict(request.gpu_map)
-    if request.action is Action.LOCK:
-        message |= {"hold": request.hold, "say": request.say}
-    return encode(message)
+    told = {name: value for name, value in _plain(request).items() if value is not None}
+    return encode({"version": VERSION, **told})
 
 
 def encode_answer(answer: Outcome | Ability) -> bytes:
     """One line."""
-    if isinstance(answer, Outcome):
-        return encode(
-            {
-                "outcome": {
-                    "result": answer.result.value,
-                    "cause": None if answer.cause is None else answer.cause.value,
-                    "message": answer.message,
-                    "state": None if answer.state is None else answer.state.value,
-                    "seconds": dict(answer.seconds),
-                    "driver_error": answer.driver_error,
-                    "replaced": answer.replaced,
-                }
-            }
-        )
-    gpus = [
-        {"uuid": gpu.uuid, "name": gpu.name, "persistence": gpu.persistence, "mig": gpu.mig}
-        for gpu in answer.gpus
-    ]
-    return encode(
-        {
-            "ability": {
-                "usable": answer.usable,
-                "why": answer.why,
-                "cause": None if answer.cause is None else answer.cause.value,
-                "migration": answer.migration,
-                "migration_why": answer.migration_why,
-                "cuda": answer.cuda,
-                "driver": answer.driver,
-                "bindings": answer.bindings,
-                "gpus": gpus,
-                "cautions": list(answer.cautions),
-            }
-        }
-    )
+    return encode({"outcome" if isinstance(answer, Outcome) else "ability": _plain(answer)})
 
 
-# -- from the wire ---------------------------------------------------------------------------
+def _plain(told: Request | Outcome | Ability) -> dict[str, Any]:
+    return asdict(told, dict_factory=_words)
+
+
+def _words(parts: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: one.value if isinstance(one, Enum) else one for name, one in parts}
 
 
 def decode_request(line: bytes) -> Request:
@@ -233,155 +214,25 @@ def decode_request(line: bytes) -> Request:
             f"This helper speaks version {VERSION} of its protocol, the caller version"
             f" {message.get('version')!r}: end the helper of the other release."
         )
-    action = _member(Action, message.get("action"), "action")
-    target = None
-    if "target" in message:
-        told = _object(message["target"], "target")
-        target = Target(
-            _whole(told.get("pid"), "pid", 1, 2**31 - 1),
-            _whole(told.get("start_time"), "start_time", 0, 2**63 - 1),
-        )
-    elif action is not Action.PROBE:
-        raise RemoteProtocolError(f"{action.value} needs a target.")
-    gpu_map = _object(message.get("gpu_map", {}), "gpu_map")
-    for old, new in gpu_map.items():
-        _uuid(old)
-        _uuid(new)
-    if len(set(gpu_map.values())) != len(gpu_map):
-        raise RemoteProtocolError("Two GPUs cannot become one.")
-    return Request(
-        action=action,
-        target=target,
-        deadline=_seconds(message.get("deadline"), "deadline"),
-        lock_timeout=_seconds(message.get("lock_timeout"), "lock_timeout"),
-        gpu_map=gpu_map,
-        hold=_seconds(message.get("hold", 0.0), "hold"),
-        say=_text(message.get("say", ""), "say"),
-    )
+    return _read(Request, message)
 
 
 def decode_answer(line: bytes) -> Outcome | Ability:
     """Raises :class:`RemoteProtocolError` for anything that makes no sense."""
-    message = decode(line)
-    if "outcome" in message:
-        return _outcome(_object(message["outcome"], "outcome"))
-    if "ability" in message:
-        return _ability(_object(message["ability"], "ability"))
-    raise RemoteProtocolError("This is no answer of a checkpoint helper.")
+    told = _read(_Answer, decode(line))
+    answer = told.outcome or told.ability
+    if answer is None:
+        raise RemoteProtocolError("This is no answer of a checkpoint helper.")
+    return answer
 
 
-def _outcome(told: Mapping[str, Any]) -> Outcome:
-    seconds = _object(told.get("seconds", {}), "seconds")
-    return Outcome(
-        result=_member(Result, told.get("result"), "result"),
-        cause=_maybe_member(Cause, told.get("cause"), "cause"),
-        message=_text(told.get("message", ""), "message"),
-        state=_maybe_member(State, told.get("state"), "state"),
-        seconds={str(phase): _seconds(value, "seconds") for phase, value in seconds.items()},
-        driver_error=_maybe_text(told.get("driver_error"), "driver_error"),
-        replaced=_flag(told.get("replaced", False), "replaced"),
-    )
+_T = TypeVar("_T")
+#: Made when the first line comes.
+_reader: Final[Callable[[Any], Callable[[dict[str, Any]], Any]]] = cache(reader)
 
 
-def _ability(told: Mapping[str, Any]) -> Ability:
-    gpus = []
-    for each in _list(told.get("gpus", []), "gpus"):
-        gpu = _object(each, "gpus")
-        gpus.append(
-            SeenGpu(
-                uuid=_uuid(gpu.get("uuid")),
-                name=_text(gpu.get("name"), "name"),
-                persistence=_maybe_flag(gpu.get("persistence"), "persistence"),
-                mig=_maybe_flag(gpu.get("mig"), "mig"),
-            )
-        )
-    cuda = told.get("cuda")
-    return Ability(
-        usable=_flag(told.get("usable"), "usable"),
-        why=_text(told.get("why"), "why"),
-        cause=_maybe_member(Cause, told.get("cause"), "cause"),
-        migration=_flag(told.get("migration", False), "migration"),
-        migration_why=_text(told.get("migration_why", ""), "migration_why"),
-        cuda=None if cuda is None else _whole(cuda, "cuda", 0, 10**9),
-        driver=_maybe_text(told.get("driver"), "driver"),
-        bindings=_maybe_text(told.get("bindings"), "bindings"),
-        gpus=tuple(gpus),
-        cautions=tuple(
-            _text(each, "cautions") for each in _list(told.get("cautions", []), "cautions")
-        ),
-    )
-
-
-_E = TypeVar("_E", bound=Enum)
-
-
-def _wrong(name: str, value: Any) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{name} cannot be {value!r:.80}.")
-
-
-def _member(kind: type[_E], value: Any, name: str) -> _E:
-    if not isinstance(value, str):
-        raise _wrong(name, value)
+def _read(kind: type[_T], message: dict[str, Any]) -> _T:
     try:
-        return kind(value)
-    except ValueError:
-        raise _wrong(name, value) from None
-
-
-def _maybe_member(kind: type[_E], value: Any, name: str) -> _E | None:
-    return None if value is None else _member(kind, value, name)
-
-
-def _object(value: Any, name: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _wrong(name, value)
-    return value
-
-
-def _list(value: Any, name: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise _wrong(name, value)
-    return value
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(name, value)
-    return value
-
-
-def _maybe_text(value: Any, name: str) -> str | None:
-    return None if value is None else _text(value, name)
-
-
-def _flag(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong(name, value)
-    return value
-
-
-def _maybe_flag(value: Any, name: str) -> bool | None:
-    return None if value is None else _flag(value, name)
-
-
-def _whole(value: Any, name: str, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise _wrong(name, value)
-    return value
-
-
-def _seconds(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(name, value)
-    # A whole number may be too large for a float: compare first.
-    if not 0 <= value <= _LONGEST_DEADLINE or not math.isfinite(value):
-        raise _wrong(name, value)
-    return float(value)
-
-
-def _uuid(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= 128 or not value.isascii():
-        raise _wrong("A GPU", value)
-    if not value.isprintable() or set(value) & set(" ,"):
-        raise _wrong("A GPU", value)
-    return value
+        return _reader(kind)(message)  # type: ignore[no-any-return]  # a reader of the kind
+    except BadParameter as wrong:
+        raise RemoteProtocolError(str(wrong)) from None

@@ -7,8 +7,8 @@ inspects no type again when it reads a call.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields
 from enum import Enum
 from typing import Any, Final, NamedTuple, get_args, get_origin
 
@@ -63,7 +63,7 @@ def reader(kind: Any) -> Callable[[dict[str, Any]], Any]:
     with a value as a whole.
     """
     hints = shapes(kind)
-    parts = [_field(one.name, hints[one.name], one.default) for one in fields(kind)]
+    parts = [_field(one.name, hints[one.name], _default(one)) for one in fields(kind)]
     absent, refused = _Is.ABSENT, _Is.REFUSED
     named, mistake = getattr(kind, "named", None), getattr(kind, "mistake", None)
 
@@ -93,6 +93,10 @@ def reader(kind: Any) -> Callable[[dict[str, Any]], Any]:
     return read
 
 
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 def _field(name: str, shape: Shape, default: Any) -> _Field:
     left_out = default
     if default is MISSING:
@@ -112,8 +116,10 @@ def _value(shape: Shape) -> Callable[[Any], Any]:
         return _gpu_count
     if shape.mark(Period) is not None:
         return _period
-    if shape.kind is str and text is not None:
-        return _text(text)
+    if shape.kind is str:
+        return _any_text if text is None else _text(text)
+    if isinstance(shape.kind, type) and issubclass(shape.kind, Enum):
+        return _member(shape.kind)
     if shape.kind is int and bounds is not None:
         return _whole(bounds)
     if shape.kind is float and bounds is not None:
@@ -124,6 +130,8 @@ def _value(shape: Shape) -> Callable[[Any], Any]:
         return _texts(_text(text))
     if get_origin(shape.kind) is tuple:
         return _parts(shape_of(get_args(shape.kind)[0]))
+    if get_origin(shape.kind) is Mapping:
+        return _mapping(*(_value(shape_of(one)) for one in get_args(shape.kind)))
     return _part(reader(shape.kind))
 
 
@@ -139,6 +147,23 @@ def _text(form: Text) -> Callable[[Any], str]:
             what = f"one line of 1 to {most} characters, none of them control ones"
             raise _Wrong(f" must be {what}.")
         return value  # type: ignore[no-any-return]  # isinstance has seen it
+
+    return read
+
+
+def _any_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(" must be a text.")
+    return value
+
+
+def _member(kind: type[Enum]) -> Callable[[Any], Enum]:
+    def read(value: Any) -> Enum:
+        try:
+            return kind(value)
+        except ValueError:
+            words = ", ".join(one.value for one in kind)
+            raise _Wrong(f" must be one of {words}.") from None
 
     return read
 
@@ -217,6 +242,17 @@ def _texts(read_one: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
         if not isinstance(value, list) or len(value) > MOST_PARTS:
             raise _Wrong(f" must be a list of at most {MOST_PARTS} texts.")
         return tuple(map(read_one, value))
+
+    return read
+
+
+def _mapping(
+    read_name: Callable[[Any], Any], read_one: Callable[[Any], Any]
+) -> Callable[[Any], dict[Any, Any]]:
+    def read(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise _Wrong(" must be an object.")
+        return {read_name(name): read_one(one) for name, one in value.items()}
 
     return read
 

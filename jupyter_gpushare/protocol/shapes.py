@@ -104,8 +104,9 @@ def shape(hint: Any) -> Shape:
         inner = shape(parts[0])
         return inner._replace(said=(*inner.said, *parts[1:]))
     if origin in (Union, UnionType):
-        one = next(part for part in parts if part is not NoneType and type(part) is not EnumMeta)
-        inner = shape(one)
+        kinds = [part for part in parts if part is not NoneType]
+        # Of several types one is the word.
+        inner = shape(min(kinds, key=lambda part: type(part) is EnumMeta))
         return inner._replace(null=inner.null or NoneType in parts)
     return Shape(getattr(hint, "__supertype__", hint))  # a NewType is the type that it names
 

@@ -19,7 +19,7 @@ from support.scripted_node import ScriptedNode, Visitor
 from jupyter_gpushare.cli.node import Node, NodeRefused
 from jupyter_gpushare.client.session.session import Session
 from jupyter_gpushare.client.words.recalls import Give, read_recall
-from jupyter_gpushare.protocol.documents import NOTICES, Lease
+from jupyter_gpushare.protocol.documents import NOTICES, Lease, LeaseGpu
 from jupyter_gpushare.protocol.messages import FEATURES, Method, Notice, Notification
 from jupyter_gpushare.protocol.shapes import optional
 
@@ -33,7 +33,7 @@ RECORDED = [
 CALLS = [one for one in RECORDED if "call" in one]
 TOLD = [one for one in RECORDED if "notice" in one]
 CONFIG = "c.Policy.share_mode = 'time'\nc.Policy.idle_timeout = 600.0\n"
-MAY_LACK = optional(Lease)
+MAY_LACK = optional(Lease) | optional(LeaseGpu)
 
 
 def filled_in(data: Any, names: dict[str, str]) -> Any:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ...policy.books.state import Lease
 from ...protocol.framing import Encoded, encoded
 from .status import Sheet
 from .viewer import View, Viewer
@@ -69,32 +68,41 @@ async def hand_out(
     """
     charged = sheet_took = slices.spent
     for_many = {True: 0.0, False: 0.0}  # administrators, all others
-    leases: dict[tuple[str, View], Encoded] = {}
+    own_leases: dict[str, Encoded] = {}
+    others_leases: dict[bool, dict[str, Encoded]] = {True: {}, False: {}}
     queue: dict[str, Encoded] = {}
     same: dict[tuple[Viewer, int], list[Callable[[Encoded], object]]] = {}
     for viewer, page, tell in wanted:
         same.setdefault((viewer, page if viewer.admin else 0), []).append(tell)
 
-    async def lease_row(lease: Lease, viewer: Viewer) -> Encoded:
-        key = lease.id, viewer.view(lease)
-        if key not in leases:
-            begun = slices.spent
-            leases[key] = encoded(sheet.lease_row(lease, key[1]))
-            if key[1] is not View.OWN:
-                shared(viewer, begun)
-            await slices.rest()
-        return leases[key]
+    async def lease_rows(viewer: Viewer, page: int) -> list[Encoded]:
+        rows = []
+        for lease in sheet.leases(viewer, page)[0]:
+            view = viewer.view(lease)
+            made = own_leases if view is View.OWN else others_leases[viewer.admin]
+            if (row := made.get(lease.id)) is None:
+                begun = slices.spent
+                row = made[lease.id] = encoded(sheet.lease_row(lease, view))
+                if view is not View.OWN:
+                    shared(viewer, begun)
+                await slices.rest()
+            rows.append(row)
+        return rows
 
-    async def queue_row(lease: Lease, viewer: Viewer) -> Encoded:
-        if viewer.view(lease) is not View.OTHER:
-            await slices.rest()
-            return encoded(sheet.queue_row(lease, viewer))
-        if lease.id not in queue:
-            begun = slices.spent
-            queue[lease.id] = encoded(sheet.queue_row(lease, viewer))
-            shared(viewer, begun)
-            await slices.rest()
-        return queue[lease.id]
+    async def queue_rows(viewer: Viewer, page: int) -> list[Encoded]:
+        rows = []
+        for lease in sheet.queue(viewer, page)[0]:
+            of_other = viewer.view(lease) is View.OTHER
+            row = queue.get(lease.id) if of_other else None
+            if row is None:
+                begun = slices.spent
+                row = encoded(sheet.queue_row(lease, viewer))
+                if of_other:
+                    queue[lease.id] = row
+                    shared(viewer, begun)
+                await slices.rest()
+            rows.append(row)
+        return rows
 
     def shared(viewer: Viewer, begun: float) -> None:
         nonlocal charged
@@ -112,8 +120,8 @@ async def hand_out(
         status = form(
             encoded(
                 sheet.head(viewer, page),
-                leases=[await lease_row(x, viewer) for x in sheet.leases(viewer, page)[0]],
-                queue=[await queue_row(x, viewer) for x in sheet.queue(viewer, page)[0]],
+                leases=await lease_rows(viewer, page),
+                queue=await queue_rows(viewer, page),
             )
         )
         charge(viewer)

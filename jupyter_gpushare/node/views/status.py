@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from ...policy import core
 from ...policy.books.placement import wanted
@@ -162,6 +162,12 @@ PAGE: Final = 200
 _HIDDEN: Final = dict.fromkeys(private(doc.Lease))
 #: What a row leaves out where it is null.
 _MAY_LACK: Final = optional(doc.Lease)
+_GPU_MAY_LACK: Final = optional(doc.LeaseGpu)
+
+
+def _without_nulls(row: Mapping[str, Any], may_lack: frozenset[str]) -> dict[str, Any]:
+    """A row without what is null and may be left out."""
+    return {name: x for name, x in row.items() if x is not None or name not in may_lack}
 
 
 class _Listing:
@@ -361,8 +367,8 @@ class Sheet:
         row = self._seen(lease, view)
         says = of_leases.says(row, self._near(lease, view), self._facts.now)
         # Of most tasks there is little to say, and there are many rows.
-        told = {name: x for name, x in row.items() if x is not None or name not in _MAY_LACK}
-        return cast(doc.Lease, {**told, "says": says})
+        gpus = [_without_nulls(gpu, _GPU_MAY_LACK) for gpu in row["gpus"]]
+        return cast(doc.Lease, {**_without_nulls(row, _MAY_LACK), "gpus": gpus, "says": says})
 
     def _seen(self, lease: Lease, view: View) -> doc.Lease:
         """What viewers with this ``view`` may know, before anything is said of it."""
