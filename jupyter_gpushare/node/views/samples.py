@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from ...policy.books.state import State
 from ...policy.words.model import Activity, EnvironmentName, GpuUuid, LeaseId, LeasePhase
@@ -163,13 +163,13 @@ class Rows:
         found = [sample.by_gpu.get(gpu) for sample in self.samples]
         told: doc.GpuReadings = {
             "uuid": gpu,
-            "utilisation": [None if one is None else _share(one.utilisation) for one in found],
-            "used": [None if one is None else _bytes(one.used) for one in found],
-            "temperature": [None if one is None else _tenth(one.temperature) for one in found],
-            "power": [None if one is None else _tenth(one.power) for one in found],
+            "utilisation": [None if one is None else _rounded(one.utilisation, 3) for one in found],
+            "used": [None if one is None else _rounded(one.used) for one in found],
+            "temperature": [None if one is None else _rounded(one.temperature, 1) for one in found],
+            "power": [None if one is None else _rounded(one.power, 1) for one in found],
             "mine": [],
             "others": [],
-            "rest": [None if one is None else _bytes(one.rest) for one in found],
+            "rest": [None if one is None else _rounded(one.rest) for one in found],
             "i_compute": [],
             "others_compute": [],
             "reserved": any(one is not None and one.reserved for one in found),
@@ -181,10 +181,10 @@ class Rows:
                     mine = _both(mine, part)
                 else:
                     others = _both(others, part)
-            told["mine"].append(None if one is None else _bytes(mine.memory))
-            told["others"].append(None if one is None else _bytes(others.memory))
-            told["i_compute"].append(None if one is None else _share(mine.computes))
-            told["others_compute"].append(None if one is None else _share(others.computes))
+            told["mine"].append(None if one is None else round(mine.memory))
+            told["others"].append(None if one is None else round(others.memory))
+            told["i_compute"].append(None if one is None else round(mine.computes, 3))
+            told["others_compute"].append(None if one is None else round(others.computes, 3))
         if viewer.admin:
             told["environments"] = _named([{} if one is None else one.parts for one in found])
         return told
@@ -327,13 +327,6 @@ def _named(parts: Sequence[Mapping[EnvironmentName, Part]]) -> list[doc.Environm
     ]
 
 
-def _bytes(value: float | None) -> int | None:
-    return None if value is None else round(value)
-
-
-def _share(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
-
-
-def _tenth(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
+def _rounded(value: float | None, places: int | None = None) -> Any:
+    """A figure, whole where no ``places`` are named; ``None`` stays unknown."""
+    return None if value is None else round(value, places)

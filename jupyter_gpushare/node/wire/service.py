@@ -515,22 +515,18 @@ class Service:
             return
         guest.leases.add(name)
         self._holders.setdefault(name, set()).add(guest.conn.id)
-        waits = name in self._manager.state.queue.waiting
-        if not waits or (lease.phase is LeasePhase.PARKED and call.method is Method.ATTACH):
-            result = translate.lease_result(self._manager.state, lease, self._key)
-            guest.conn.reply(call.id, result)
-            state = self._manager.state
+        state, attached = self._manager.state, call.method is Method.ATTACH
+        waits = name in state.queue.waiting
+        if attached or not waits:
+            guest.conn.reply(call.id, translate.lease_result(state, lease, self._key))
+        if not waits or (lease.phase is LeasePhase.PARKED and attached):
             self._tell(TellTurn(name), state)  # a client that came back has missed it
-            if call.method is Method.ATTACH:
+            if attached:
                 self._send(notices.again(lease, guest, self._scene(state)))
             return
-        attached = call.method is Method.ATTACH
-        if attached:
-            result = translate.lease_result(self._manager.state, lease, self._key)
-            guest.conn.reply(call.id, result)
         waiter = _Waiter(guest.conn, None if attached else call.id)
         self._waiters.setdefault(name, []).append(waiter)
-        place = places(self._manager.state)[name]
+        place = places(state)[name]
         self._tell_position(name, (waiter,), place, self._outlooks().get(name))
 
     def _fail_unknown(self, guest: Guest, call: Call) -> None:
@@ -603,10 +599,8 @@ class Service:
         lease = state.leases.get(name)
         if lease is None or lease.phase is not LeasePhase.HELD:
             return
-        waiters = self._waiters.pop(name, ())
-        if not waiters:
-            return  # granted at once: the answer says it
-        for waiter in waiters:
+        # Nobody waits where it was granted at once: the answer says it.
+        for waiter in self._waiters.pop(name, ()):
             if waiter.call_id is None:
                 told = notices.granted(lease, state, self._key)
                 waiter.conn.notify(Notice.GRANTED.value, told)
