@@ -25,7 +25,6 @@ from jupyter_gpushare.policy.recall import outlook
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.events import Event
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
     EnvironmentName,
     LeaseId,
     Loan,
@@ -41,12 +40,12 @@ DOCUMENTS: Final = Path(__file__).parent / "documents"
 BOOTED: Final = 1_700_000_000.0
 
 Person = tuple[LeaseId, EnvironmentName, ProcessId]
-OTHER: Final = Viewer(EnvironmentName("stranger"))
-ROOT: Final = Viewer(EnvironmentName("root"), admin=True)
+OTHER: Final = Viewer("stranger")
+ROOT: Final = Viewer("root", admin=True)
 
 
 def who(name: str, *, servers: bool = False) -> Viewer:
-    return Viewer(EnvironmentName(name), all_servers=servers)
+    return Viewer(name, all_servers=servers)
 
 
 ALICE: Final = who("alice")
@@ -98,7 +97,7 @@ class Situation:
             world.config,
             readings,
             waits.document(now),
-            (EnvironmentName(name) for name in self.connected),
+            (name for name in self.connected),
             lambda: outlook.outlooks(world.state, world.config, at, recent),
             pauses.document,
             pauses.cells,
@@ -180,13 +179,13 @@ def ask(world: World, name: str, what: str = "train.ipynb", **request: Any) -> s
     kernel = None if kind is TaskKind.PROCESS else f"k{pid}"
     path = f"/home/{name}/{what}" if kernel is None else f"work/{what}"
     task = Task(process(pid), what, kind, kernel, path, **parts)
-    asked = Request(**{"memory": None if gib is None else Bytes(int(gib * GIB)), **request})
-    world.run(cmd.RequestLease(world.at, LeaseId(lease), EnvironmentName(name), task, asked, wait))
+    asked = Request(**{"memory": None if gib is None else int(gib * GIB), **request})
+    world.run(cmd.RequestLease(world.at, lease, name, task, asked, wait))
     return lease
 
 
 def of(world: World, lease: str) -> Person:
-    return world.caller(LeaseId(lease))
+    return world.caller(lease)
 
 
 def tell(
@@ -198,7 +197,7 @@ def tell(
 
 def uses(world: World, lease: str, *gib: float, work: float | None = None) -> None:
     """What a task has on each of its GPUs from now on, GiB; ``work``: how busy it keeps them."""
-    found = world.state.leases[LeaseId(lease)]
+    found = world.state.leases[lease]
     for part, size in zip(found.allocations, gib * len(found.allocations), strict=False):
         key = (found.task.process.pid, part.gpu)
         world.memory[key] = int(size * GIB)
@@ -225,4 +224,4 @@ def lend(world: World, seconds: float = 300.0, **loans: Loan) -> None:
 
 
 def loan(name: str, here: int, whole: int, **parts: Any) -> Loan:
-    return Loan(EnvironmentName(name), Quota(here), whole, **parts)
+    return Loan(name, Quota(here), whole, **parts)

@@ -40,12 +40,9 @@ from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
 from jupyter_gpushare.node.views.compose import predictions
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
-    Bytes,
-    EnvironmentName,
     Estimate,
     GpuReading,
     HolderAction,
-    LeaseId,
     Movable,
     ParkWhen,
     Period,
@@ -62,7 +59,7 @@ BATCH: Final = PriorityClass.BATCH
 SILENT: Final = 10**9
 FULL: Final = Quota(2, None, share=90)
 MANY: Final = dataclasses.replace(CONFIG, max_tasks_per_gpu=8)
-ADMIN: Final = EnvironmentName("root")
+ADMIN: Final = "root"
 CAROL, DAVE = who("carol"), who("dave")
 
 
@@ -84,7 +81,7 @@ def no_gpu() -> Situation:
 @situation
 def busy_and_idle() -> Situation:
     """A whole GPU that computes, and a part of one that is idle; the host has problems."""
-    world = node(2, users={"bob": Quota(1, Bytes(8 * GIB), weight=2.0)})
+    world = node(2, users={"bob": Quota(1, 8 * GIB, weight=2.0)})
     uses(world, ask(world, "alice"), 10, work=0.87)
     uses(world, ask(world, "bob", "read.ipynb"), 3)
     later(world, 400, 100)
@@ -97,7 +94,7 @@ def busy_and_idle() -> Situation:
 @situation
 def one_persons_tasks_share_a_gpu() -> Situation:
     """Three of her tasks on one GPU; on another one somebody's script without a notebook."""
-    world = node(2, Quota(1, Bytes(16 * GIB)))
+    world = node(2, Quota(1, 16 * GIB))
     for name in ("first.ipynb", "second.ipynb", "sweep.py"):
         uses(world, ask(world, "alice", name), 2)
     uses(world, ask(world, "bob", "serve.py"), 5)
@@ -150,7 +147,7 @@ def over_its_limit() -> Situation:
         "audit_grace": 5.0,
         "audit_action": HolderAction.INTERRUPT,
     }
-    world = node(4, Quota(1, Bytes(8 * GIB)), **config)
+    world = node(4, Quota(1, 8 * GIB), **config)
     names = ("alice", "bob", "carol", "dave")
     for name in names:
         uses(world, ask(world, name), 6)
@@ -181,7 +178,7 @@ def another_process_goes_on() -> Situation:
     """The notebook ended, and a program that it started goes on with its lease."""
     world = node(1, Quota(1))
     ask(world, "alice")
-    world.run(cmd.Attach(world.at, LeaseId("L1"), EnvironmentName("alice"), process(7)))
+    world.run(cmd.Attach(world.at, "L1", "alice", process(7)))
     world.memory[(7, gpu(0).uuid)] = 4 * GIB
     later(world, 50, 10)
     world.die(1)
@@ -192,7 +189,7 @@ def another_process_goes_on() -> Situation:
 @situation
 def processes_without_a_right() -> Situation:
     """One has no lease, another has one and uses too much."""
-    world = node(2, Quota(1, Bytes(8 * GIB)), over_limit_tolerance=GIB)
+    world = node(2, Quota(1, 8 * GIB), over_limit_tolerance=GIB)
     uses(world, ask(world, "alice"), 11)
     world.memory[(4242, gpu(1).uuid)] = 3 * GIB
     later(world, 15)
@@ -326,7 +323,7 @@ def waits_for_an_idle_kernel() -> Situation:
 @situation
 def waits_for_ones_own_tasks() -> Situation:
     """Both of her tasks named their memory, and her quota allows no third."""
-    world = node(1, Quota(1, Bytes(8 * GIB)))
+    world = node(1, Quota(1, 8 * GIB))
     uses(world, ask(world, "alice", gib=6), 3)
     ask(world, "alice", "second.ipynb", gib=6)
     later(world, 20, 10)
@@ -366,8 +363,8 @@ def gpu_hours_are_spent() -> Situation:
     }
     world = node(1, users=users)
     ask(world, "erin", gib=4)
-    spent = tuple((EnvironmentName(name), 12.503 - 1.5 * (name == "erin")) for name in users)
-    free = ((EnvironmentName("alice"), world.at + 9000.0),)
+    spent = tuple((name, 12.503 - 1.5 * (name == "erin")) for name in users)
+    free = (("alice", world.at + 9000.0),)
     world.run(cmd.MeasureBudgets(world.at, spent, free))
     world.spent = {str(name): held for name, held in spent}
     for name in ("alice", "bob", "carol", "dave"):
@@ -379,7 +376,7 @@ def gpu_hours_are_spent() -> Situation:
 @situation
 def most_tasks() -> Situation:
     """The administrator lets a GPU have one task."""
-    world = node(1, Quota(1, Bytes(8 * GIB)), max_tasks_per_gpu=1)
+    world = node(1, Quota(1, 8 * GIB), max_tasks_per_gpu=1)
     uses(world, ask(world, "bob"), 2)
     ask(world, "alice")
     later(world, 5)
@@ -389,7 +386,7 @@ def most_tasks() -> Situation:
 @situation
 def most_tasks_without_a_size() -> Situation:
     """Four that follow what they use are there, and a fifth request names no size either."""
-    world = node(1, Quota(1, Bytes(2 * GIB)), reserve=Reserve.QUOTA)
+    world = node(1, Quota(1, 2 * GIB), reserve=Reserve.QUOTA)
     for name in ("bob", "carol", "dave", "erin"):
         uses(world, ask(world, name), 1)
     ask(world, "alice")
@@ -464,7 +461,7 @@ def what_a_parked_task_left_is_in_the_way() -> Situation:
 @situation
 def the_link_is_busy() -> Situation:
     """Another task's memory moves over it."""
-    world = node(1, Quota(1, Bytes(2 * GIB)), 80)
+    world = node(1, Quota(1, 2 * GIB), 80)
     for name in ("bob", "alice"):
         lease = ask(world, name)
         idle(world, lease)
@@ -519,8 +516,8 @@ def the_ledger_is_new() -> Situation:
 def join(world: TurnWorld, name: str, gib: int = 12, kept: int = 2, step: int = 4) -> Actor:
     """A notebook with a training loop; sizes in GiB."""
     lease = ask(world, name, f"{name}.ipynb", gib=gib)
-    pid = world.state.leases[LeaseId(lease)].task.process.pid
-    actor = Actor(pid, name, LeaseId(lease), kept * GIB, step * GIB, gated=True)
+    pid = world.state.leases[lease].task.process.pid
+    actor = Actor(pid, name, lease, kept * GIB, step * GIB, gated=True)
     world.actors[actor.lease] = actor
     if world.holds(actor):
         world.train(actor, 3)
@@ -798,7 +795,7 @@ def why_so_much_is_reserved() -> Situation:
     ask(world, "alice", "named.ipynb", gib=6)
     ask(world, "alice", "quota.ipynb")
     for what, runs in (("estimate", 3), ("predicted", 0)):
-        parts = {"estimate": Estimate(Bytes(4 * GIB), runs), "reserve": Reserve.ESTIMATE}
+        parts = {"estimate": Estimate(4 * GIB, runs), "reserve": Reserve.ESTIMATE}
         uses(world, ask(world, "alice", f"{what}.ipynb", live=True, **parts), 3)
     uses(world, ask(world, "alice", "measured.ipynb", live=True), 8)
     ask(world, "alice", "fixed.ipynb")
@@ -811,12 +808,12 @@ def why_so_much_is_reserved() -> Situation:
 @situation
 def limits_are_lifted() -> Situation:
     """On a nearly empty GPU; on another one tasks asked for ranges of memory."""
-    world = node(2, Quota(1, Bytes(8 * GIB)), 40, burst_memory=0.9)
+    world = node(2, Quota(1, 8 * GIB), 40, burst_memory=0.9)
     uses(world, ask(world, "alice", live=True), 6)
     tell(world, cmd.ConfirmLimit, "L1", (), live=True)
     later(world, 40, 2)
     for name in ("bob", "carol"):
-        uses(world, ask(world, name, gib=4, memory_most=Bytes(30 * GIB)), 3)
+        uses(world, ask(world, name, gib=4, memory_most=30 * GIB), 3)
     later(world, 20, 2)
     return Situation(world, (ALICE, BOB))
 
@@ -827,7 +824,7 @@ def what_tasks_say_of_their_memory() -> Situation:
     world = World(plain_config(heartbeat_timeout=1e6))
     world.start([gpu(0), gpu(1, 80), gpu(2)], Quota(2))
     uses(world, ask(world, "alice", "both.py", gpus=2), 9, 11)
-    sizes = (Bytes(2 * GIB), Bytes(5 * GIB), Bytes(GIB))
+    sizes = (2 * GIB, 5 * GIB, GIB)
     told = tuple(Figures(gpu(index).uuid, *sizes) for index in (0, 1))
     tell(world, cmd.ReportMemory, "L1", told, 40)
     tell(world, cmd.ReportProgress, "L1", 40, 100, 0.5)
@@ -844,14 +841,14 @@ def what_tasks_say_of_their_memory() -> Situation:
 def quotas_of_each_source() -> Situation:
     """By a group, by two, by the configuration (erin may hold none), by an administrator."""
     world = World(plain_config(heartbeat_timeout=1e6)).start([gpu(0), gpu(1)], Quota(1))
-    eight, sixteen = Bytes(8 * GIB), Bytes(16 * GIB)
+    eight, sixteen = 8 * GIB, 16 * GIB
     groups = (("ml", Quota(2, eight)), ("lab", Quota(1, sixteen, idle_timeout=0.0)))
-    users = (("carol", Quota(2, Bytes(GIB // 2), weight=2.5)), ("erin", Quota(0)))
-    named = tuple((EnvironmentName(name), quota) for name, quota in users)
+    users = (("carol", Quota(2, GIB // 2, weight=2.5)), ("erin", Quota(0)))
+    named = tuple((name, quota) for name, quota in users)
     world.run(cmd.ConfigureQuotas(world.at, Quota(1), groups, named))
     for name, some in (("alice", ("ml",)), ("bob", ("ml", "lab"))):
-        world.run(cmd.Introduce(world.at, EnvironmentName(name), some))
-    world.run(cmd.SetQuota(world.at, EnvironmentName("dave"), Quota(1, gpu_hours=100.0), ADMIN))
+        world.run(cmd.Introduce(world.at, name, some))
+    world.run(cmd.SetQuota(world.at, "dave", Quota(1, gpu_hours=100.0), ADMIN))
     uses(world, ask(world, "alice", gib=6), 4)
     return Situation(world, tuple(map(who, ("alice", "bob", "carol", "dave", "erin"))))
 
@@ -861,7 +858,7 @@ def more_than_the_quota_allows() -> Situation:
     """It was lowered while she held two."""
     world = node(2, Quota(2))
     uses(world, ask(world, "alice", gpus=2), 4)
-    world.run(cmd.SetQuota(world.at, EnvironmentName("alice"), Quota(1, Bytes(8 * GIB)), ADMIN))
+    world.run(cmd.SetQuota(world.at, "alice", Quota(1, 8 * GIB), ADMIN))
     later(world, 5)
     return Situation(world)
 
@@ -869,7 +866,7 @@ def more_than_the_quota_allows() -> Situation:
 @situation
 def named_servers_have_their_own() -> Situation:
     """One runs and holds a GPU, another only talks."""
-    small = Quota(1, Bytes(4 * GIB))
+    small = Quota(1, 4 * GIB)
     world = node(2, Quota(2), users={"alice/gpu": small, "alice/cpu": Quota(0)})
     uses(world, ask(world, "alice/gpu"), 3)
     connected = ("alice", "alice/cpu")
@@ -884,7 +881,7 @@ def the_pool_lent_nothing_yet() -> Situation:
     ask(world, "alice")
     ask(world, "bob")
     hint = {"host": "c", "gpus": 1, "kind": KIND, "text": "Host c has 1 Pretend GPU free now."}
-    hints = {EnvironmentName("bob"): [hint]}
+    hints = {"bob": [hint]}
     return Situation(world, (ALICE, BOB), facts={"hints": hints})
 
 

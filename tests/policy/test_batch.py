@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.policy_moves import idle, resume
+from support.policy_moves import idle, phase, resume
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, World, gpu, plain_config, replayed, task
 
@@ -54,11 +54,6 @@ def stopped(world: World) -> list[str]:
         and event.give is Give.STOP
         and event.phase is RecallPhase.TOLD
     ]
-
-
-def phase(world: World, lease: str) -> str:
-    found = world.state.leases.get(lease)
-    return "gone" if found is None else found.phase.value
 
 
 def keeps(world: World, lease: str) -> None:

@@ -5,18 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from support.policy_moves import idle
+from support.policy_moves import answers, idle, limit, look
 from support.policy_world import BOOT, GIB, World, gpu, plain_config, replayed
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
-    Allocation,
-    EnvironmentName,
-    LeaseId,
-    ProcessId,
     Quota,
     Request,
     Rung,
@@ -31,36 +26,11 @@ def roomy(burst: float = 0.9, **more: Any) -> World:
     return World(plain_config(**parts)).start([gpu(0, 100)], Quota(1, 20 * GIB))
 
 
-def limit(world: World, lease: str) -> float:
-    """GiB that a task was last told that it may use."""
-    found = world.state.leases[lease]
-    return lifts.limit(world.state, found, found.allocations[0]) / GIB
-
-
 def reserved(world: World, who: str | None = None) -> float:
     """GiB that are reserved for one environment, or for all."""
     if who is None:
         return world.state.gpus[ZERO].reserved / GIB
     return world.state.reservations[(who, ZERO)].memory / GIB
-
-
-def answers(world: World, lease: str, *, live: bool = True) -> None:
-    """The client says that its frameworks have the limit that it was told last."""
-    found = world.state.leases[lease]
-    lift = world.state.lifts[(found.id, ZERO)]
-    world.at += 0.1
-    who = (found.id, found.environment, found.task.process)
-    gpus = (Allocation(ZERO, lift.memory),) if live else ()
-    world.run(cmd.ConfirmLimit(world.at, *who, gpus, live))
-
-
-def caller(world: World, lease: str) -> tuple[LeaseId, EnvironmentName, ProcessId]:
-    return world.caller(lease)
-
-
-def look(world: World, seconds: float = 2.0) -> None:
-    world.at += seconds
-    world.observe()
 
 
 def uses(world: World, pid: int, gib: int) -> None:
@@ -251,7 +221,7 @@ def test_who_parks_gives_back_what_was_lifted() -> None:
     """What a parked task leaves beyond its due is reserved for ``burst_return`` and no longer."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)
     idle(world, "L1")
-    world.run(cmd.Park(world.at, *caller(world, "L1"), Rung.TRIM))
+    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.TRIM))
     uses(world, 1, 60)
     look(world)
     assert 60 <= reserved(world) < 61, "what is not there any more is back at once"
@@ -267,9 +237,9 @@ def test_who_resumes_begins_with_its_allocation() -> None:
     """Nobody told it that it may use more, so nothing more is kept for it."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)
     idle(world, "L1")
-    world.run(cmd.Park(world.at, *caller(world, "L1"), Rung.TRIM))
+    world.run(cmd.Park(world.at, *world.caller("L1"), Rung.TRIM))
     look(world)
-    world.run(cmd.Resume(world.at, *caller(world, "L1")))
+    world.run(cmd.Resume(world.at, *world.caller("L1")))
     assert limit(world, "L1") == 20
     world.request("bob", 2, Request(1, 20 * GIB))
     world.request("carol", 3)

@@ -6,13 +6,12 @@ import dataclasses
 from typing import Any
 
 import pytest
+from support.policy_moves import books, limit
 from support.policy_turns import Actor, FollowingTurns, TurnWorld
 from support.policy_world import GIB, gpu, is_asked_back, replayed
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books import lifts as book
 from jupyter_gpushare.policy.books import shares
-from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.turns import order
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
@@ -71,22 +70,11 @@ def trains(at: TurnWorld, seconds: int) -> None:
             at.observe()
 
 
-def books(at: TurnWorld, who: str) -> tuple[float, float]:
-    """GiB that an environment is entitled to, and that are reserved for it."""
-    key = (who, UUID)
-    return book.entitled(at.state, key) / GIB, at.state.reservations[key].memory / GIB
-
-
-def limit(at: TurnWorld, actor: Actor) -> float:
-    found = at.state.leases[actor.lease]
-    return lifts.limit(at.state, found, found.allocations[0]) / GIB
-
-
 def test_an_estimate_is_used_on_the_first_placement_and_lifted_at_once() -> None:
     at = world()
     alice = comes(at, "alice", 1, 8, kept=4, step=3)
     assert books(at, "alice")[0] == 10
-    assert limit(at, alice) == pytest.approx(24 - 2.4, abs=0.3)
+    assert limit(at, alice.lease) == pytest.approx(24 - 2.4, abs=0.3)
     bob = comes(at, "bob", 2, 8, kept=4, step=3)
     assert phase(at, bob) is LeasePhase.QUEUED, "what Alice is lifted by comes back first"
     trains(at, 6)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.examples import examples
+from support.policy_moves import idle
 from support.policy_moving import HOST, Host
 from support.policy_world import BOOT, GIB, World, gpu, is_asked, plain_config, process, replayed
 
@@ -22,7 +23,6 @@ from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
     DRIFT,
-    Activity,
     BudgetLevel,
     LeaseId,
     LeasePhase,
@@ -228,7 +228,7 @@ def test_a_lower_loan_ends_nothing_and_only_a_reclaim_asks(world: Lent) -> None:
     world.lend(alice=2)
     world.request("alice", 1)
     world.request("alice", 2)
-    world.run(idle("L2", "alice", 2, world.at))
+    idle(world, "L2")
     world.lend(alice=1)
     world.tick(5)
     assert granted(world, "L1")
@@ -360,11 +360,6 @@ def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> Non
     assert set(world.state.out) == {"GPU-1"}
 
 
-def idle(lease: str, who: str, pid: int, at: float) -> cmd.Command:
-    name = who
-    return cmd.SetActivity(at, lease, name, process(pid), Activity.IDLE)
-
-
 PEOPLE = ("ann", "ben", "cas")
 _whom = st.sampled_from(PEOPLE)
 
@@ -412,9 +407,7 @@ class Loans(RuleBasedStateMachine):
     def rest(self, data: st.DataObject) -> None:
         if held := self._of(LeasePhase.HELD):
             name = data.draw(st.sampled_from(held))
-            lease = self.world.state.leases[name]
-            command = idle(name, lease.environment, lease.task.process.pid, self.world.at)
-            self.world.run(command)
+            idle(self.world, name)
 
     @rule(data=st.data())
     def park(self, data: st.DataObject) -> None:

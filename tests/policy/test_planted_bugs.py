@@ -1,4 +1,4 @@
-"""Bugs planted in the policy are caught by the random histories, so these can be believed."""
+"""Bugs planted in the policy are caught by stories or random histories: they can be believed."""
 
 from __future__ import annotations
 
@@ -58,16 +58,6 @@ def _free_on_a_timer(monkeypatch):
     monkeypatch.setattr(node, "_silence", silence)
 
 
-def _ignore_squatters(monkeypatch):
-    """Only what is promised counts, not what is used."""
-    monkeypatch.setattr(observe, "_unleased", lambda *arguments: iter(()))
-
-
-def _grow_without_room(monkeypatch):
-    """A reservation grows whether or not the GPU has room."""
-    monkeypatch.setattr(placement, "growth", lambda room: room.memory)
-
-
 def _share_what_others_named(monkeypatch):
     """A task is placed as if those that share the reservation had named nothing."""
     original = room.rooms_without
@@ -87,16 +77,6 @@ def _forget_retries(monkeypatch):
         return original(draft, dataclasses.replace(command, request=bare))
 
     monkeypatch.setitem(ANSWERS, cmd.RequestLease, request)
-
-
-def _let_the_urgent_be_passed(monkeypatch):
-    """Nobody is ever urgent."""
-    monkeypatch.setattr(Queue, "first_urgent", lambda queue, grants: None)
-
-
-def _leak_a_claim(monkeypatch):
-    """A dead process's lease is kept."""
-    monkeypatch.setitem(ANSWERS, cmd.ProcessGone, lambda draft, command: Done())
 
 
 def _act_for_another(monkeypatch):
@@ -124,11 +104,6 @@ def _lose_a_reservation(monkeypatch):
     monkeypatch.setitem(CHANGES, ev.LeaseGranted, granted)
 
 
-def _grant_beyond_the_budget(monkeypatch):
-    """Who has spent the GPU-hours stands in line like everybody."""
-    monkeypatch.setattr(State, "is_held_up", lambda state, lease: False)
-
-
 def _never_look_at_a_lowered_budget(monkeypatch):
     """Only a measurement says how a budget stands, not a changed quota."""
     original = quotas.weigh_all
@@ -151,11 +126,6 @@ def _ask_the_busy(monkeypatch):
                 yield offers.Offer(one.id, Give.TENSORS, Why.IDLE, 0.0, False, order)
 
     monkeypatch.setattr(sources, "SOURCES", (busy,))
-
-
-def _believe_who_says_idle(monkeypatch):
-    """What the GPUs do is not looked at."""
-    monkeypatch.setattr(observe, "_work", lambda *arguments: iter(()))
 
 
 def _believe_who_parks(monkeypatch):
@@ -194,11 +164,6 @@ def _place_on_a_gpu_out_of_service(monkeypatch):
     monkeypatch.setattr(room, "rooms_without", rooms_without)
 
 
-def _let_who_needs_missing_gpus_bar_others(monkeypatch):
-    """A request that only GPUs out of service could help stands in line, and becomes urgent."""
-    monkeypatch.setattr(State, "lacks_gpus", lambda state, lease: False)
-
-
 def _forget_a_gpu_out_of_service(monkeypatch):
     """A snapshot has no GPUs that are out of service."""
     original = core.summarise
@@ -207,6 +172,48 @@ def _forget_a_gpu_out_of_service(monkeypatch):
         return tuple(e for e in original(state) if not isinstance(e, ev.GpuTakenOut))
 
     monkeypatch.setattr(core, "summarise", summarise)
+
+
+#: What is planted, by name.
+BUGS = {
+    # Only what is promised counts, not what is used.
+    "ignore_squatters": lambda bugs: bugs.setattr(
+        observe, "_unleased", lambda *arguments: iter(())
+    ),
+    # A reservation grows whether or not the GPU has room.
+    "grow_without_room": lambda bugs: bugs.setattr(placement, "growth", lambda room: room.memory),
+    # Nobody is ever urgent.
+    "let_the_urgent_be_passed": lambda bugs: bugs.setattr(
+        Queue, "first_urgent", lambda queue, grants: None
+    ),
+    # A dead process's lease is kept.
+    "leak_a_claim": lambda bugs: bugs.setitem(
+        ANSWERS, cmd.ProcessGone, lambda draft, command: Done()
+    ),
+    # Who has spent the GPU-hours stands in line like everybody.
+    "grant_beyond_the_budget": lambda bugs: bugs.setattr(
+        State, "is_held_up", lambda state, lease: False
+    ),
+    # What the GPUs do is not looked at.
+    "believe_who_says_idle": lambda bugs: bugs.setattr(
+        observe, "_work", lambda *arguments: iter(())
+    ),
+    # A request that only GPUs out of service could help stands in line, and becomes urgent.
+    "let_who_needs_missing_gpus_bar_others": lambda bugs: bugs.setattr(
+        State, "lacks_gpus", lambda state, lease: False
+    ),
+    "free_on_a_timer": _free_on_a_timer,
+    "share_what_others_named": _share_what_others_named,
+    "forget_retries": _forget_retries,
+    "act_for_another": _act_for_another,
+    "lose_a_reservation": _lose_a_reservation,
+    "never_look_at_a_lowered_budget": _never_look_at_a_lowered_budget,
+    "ask_the_busy": _ask_the_busy,
+    "believe_who_parks": _believe_who_parks,
+    "park_anybody": _park_anybody,
+    "place_on_a_gpu_out_of_service": _place_on_a_gpu_out_of_service,
+    "forget_a_gpu_out_of_service": _forget_a_gpu_out_of_service,
+}
 
 
 STORIES = (
@@ -225,31 +232,8 @@ def run_everything():
         run_state_machine_as_test(machine, settings=QUICK)
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [
-        _free_on_a_timer,
-        _ignore_squatters,
-        _grow_without_room,
-        _share_what_others_named,
-        _forget_retries,
-        _let_the_urgent_be_passed,
-        _leak_a_claim,
-        _act_for_another,
-        _lose_a_reservation,
-        _grant_beyond_the_budget,
-        _never_look_at_a_lowered_budget,
-        _ask_the_busy,
-        _believe_who_says_idle,
-        _believe_who_parks,
-        _park_anybody,
-        _place_on_a_gpu_out_of_service,
-        _let_who_needs_missing_gpus_bar_others,
-        _forget_a_gpu_out_of_service,
-    ],
-    ids=lambda plant: plant.__name__.strip("_"),
-)
-def test_a_planted_bug_is_caught(plant, monkeypatch):
-    plant(monkeypatch)
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug, monkeypatch):
+    BUGS[bug](monkeypatch)
     with pytest.raises((AssertionError, InvariantBroken)):
         run_everything()

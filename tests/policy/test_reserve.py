@@ -6,11 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.policy_moves import given, idle, phase, plan, restarted, resume
+from support.policy_moves import (
+    answers,
+    books,
+    given,
+    idle,
+    limit,
+    look,
+    phase,
+    plan,
+    restarted,
+    resume,
+)
 from support.policy_world import GIB, World, gpu, is_asked_back, plain_config
 
 from jupyter_gpushare.policy import core
-from jupyter_gpushare.policy.books import lifts as book
 from jupyter_gpushare.policy.books.placement import GpuRoom, Granted, NoRoom, place
 from jupyter_gpushare.policy.recall import growing, lifts
 from jupyter_gpushare.policy.words import commands as cmd
@@ -47,33 +57,9 @@ def world(reserve: Reserve = Reserve.ESTIMATE, quota: int | None = None, **more:
     return World(config).start([gpu(0)], Quota(1, most))
 
 
-def books(world: World, who: str = "alice") -> tuple[float, float]:
-    """GiB that an environment is entitled to, and that are reserved for it."""
-    key = (who, ZERO)
-    return book.entitled(world.state, key) / GIB, world.state.reservations[key].memory / GIB
-
-
-def limit(world: World, lease: str = "L1") -> float:
-    found = world.state.leases[lease]
-    return lifts.limit(world.state, found, found.allocations[0]) / GIB
-
-
-def look(world: World, seconds: float = 2.0) -> None:
-    world.at += seconds
-    world.observe()
-
-
 def uses(world: World, pid: int, gib: float) -> None:
     world.memory[(pid, ZERO)] = int(gib * GIB)
     look(world)
-
-
-def answers(world: World, lease: str) -> None:
-    found = world.state.leases[lease]
-    world.at += 0.1
-    gpus = (Allocation(ZERO, world.state.lifts[(found.id, ZERO)].memory),)
-    who = (found.id, found.environment, found.task.process)
-    world.run(cmd.ConfirmLimit(world.at, *who, gpus, live=True))
 
 
 def told(world: World) -> list[ev.LimitTold]:

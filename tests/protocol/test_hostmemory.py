@@ -52,7 +52,6 @@ def test_a_group_is_throttled_before_it_is_killed() -> None:
 def test_cached_files_are_room_and_half_of_those_in_use() -> None:
     stat = f"anon {GIB}\ninactive_file {GIB}\nactive_file {GIB}\n"
     found = room(Seen(meminfo(9 * GIB), (v2(str(4 * GIB), 4 * GIB, stat=stat),)))
-    assert found is not None
     assert found.memory == GIB + GIB // 2
 
 
@@ -71,7 +70,6 @@ def test_swap_is_room_as_far_as_it_may_be_used(
     group = v2(str(4 * GIB), 3 * GIB, stat=f"anon {anonymous}")
     files = {**group.files, "memory.swap.max": most, "memory.swap.current": str(GIB // 2)}
     found = room(Seen(meminfo(20 * GIB, free), (Group("/g", files),)))
-    assert found is not None
     assert found.memory == GIB + more
 
 

@@ -307,7 +307,7 @@ def test_odd_params_of_every_method_are_read_or_refused(
 
 def texts(params: object) -> list[str]:
     """All texts in params that were read."""
-    values = [getattr(params, name) for name in type(params).__slots__]  # type: ignore[attr-defined]
+    values = [getattr(params, name) for name in type(params).__slots__]
     inner = [v for v in values if isinstance(v, calls.Client | calls.TaskParams | QuotaName)]
     return [v for v in values if isinstance(v, str)] + [t for v in inner for t in texts(v)]
 

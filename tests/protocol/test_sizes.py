@@ -56,7 +56,7 @@ def test_what_people_write(text: str | int, size: int) -> None:
 )
 def test_what_is_no_size_says_so(text: object) -> None:
     with pytest.raises(ValueError, match=r"no (usable )?memory size: .*\."):
-        parse_size(text)  # type: ignore[arg-type]
+        parse_size(text)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_nothing_is_a_size_only_where_it_may_be(nothing: str | int) -> None:
 @given(st.text() | st.integers() | st.none() | st.booleans() | st.floats())
 def test_anything_gives_bytes_or_a_value_error(text: object) -> None:
     with contextlib.suppress(ValueError):
-        assert LEAST_MEMORY <= parse_size(text) < 2**63  # type: ignore[arg-type]
+        assert LEAST_MEMORY <= parse_size(text) < 2**63
 
 
 @given(st.integers(LEAST_MEMORY, 2**62))
@@ -164,7 +164,7 @@ def test_a_range_has_two_ends(given: str | int | list[int], memory: object) -> N
 )
 def test_what_is_no_range_says_so(given: object, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        parse_memory(given)  # type: ignore[arg-type]
+        parse_memory(given)
 
 
 def test_a_range_in_words_and_its_ends() -> None:

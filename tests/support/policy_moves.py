@@ -8,10 +8,13 @@ from types import ModuleType
 from typing import Any
 
 from jupyter_gpushare.policy import core
+from jupyter_gpushare.policy.books import lifts as book
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Activity,
+    Allocation,
     Movable,
     Quota,
     Request,
@@ -45,10 +48,7 @@ def budgets(hours: float, **more: Quota) -> World:
 
 def idle(world: World, lease: str) -> None:
     """The lease's cell has ended."""
-    found = world.state.leases[lease]
-    world.run(
-        cmd.SetActivity(world.at, found.id, found.environment, found.task.process, Activity.IDLE)
-    )
+    world.run(cmd.SetActivity(world.at, *world.caller(lease), Activity.IDLE))
 
 
 def park(world: World, lease: str) -> core.Decision:
@@ -83,10 +83,7 @@ def given(
 
 
 def plan(world: World, lease: str, memory: int) -> core.Decision:
-    found = world.state.leases[lease]
-    return world.run(
-        cmd.PlanParking(world.at, found.id, found.environment, found.task.process, memory)
-    )
+    return world.run(cmd.PlanParking(world.at, *world.caller(lease), memory))
 
 
 def restored(world: World, lease: str) -> core.Decision:
@@ -117,6 +114,31 @@ def restarted(world: World) -> State:
     """The state that a node manager has which was killed and started again."""
     state = replayed(world.state)
     return core.step(state, cmd.Start(world.at, BOOT, (gpu(0),)), world.config).state
+
+
+def look(world: World, seconds: float = 2.0) -> None:
+    world.at += seconds
+    world.observe()
+
+
+def limit(world: World, lease: str = "L1") -> float:
+    """GiB that a task was last told that it may use."""
+    found = world.state.leases[lease]
+    return lifts.limit(world.state, found, found.allocations[0]) / GIB
+
+
+def answers(world: World, lease: str, *, live: bool = True) -> None:
+    """The client says that its frameworks have the limit that it was told last."""
+    world.at += 0.1
+    uuid = gpu(0).uuid
+    gpus = (Allocation(uuid, world.state.lifts[(lease, uuid)].memory),) if live else ()
+    world.run(cmd.ConfirmLimit(world.at, *world.caller(lease), gpus, live))
+
+
+def books(world: World, who: str = "alice") -> tuple[float, float]:
+    """GiB that an environment is entitled to, and that are reserved for it."""
+    key = (who, gpu(0).uuid)
+    return book.entitled(world.state, key) / GIB, world.state.reservations[key].memory / GIB
 
 
 def named(world: World, who: str = "alice") -> tuple[int, int]:
