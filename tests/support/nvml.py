@@ -242,13 +242,6 @@ class NvmlWorld:
         device.processes = [each for each in device.processes if each.pid != pid]
         self._write()
 
-    def set_work(self, gpu: str, pid: int, percent: int | None) -> None:
-        """From now on its kernels run so much of the time; ``None`` and 0: not at all."""
-        self._work.pop((gpu, pid), None)
-        if percent is not None:
-            self._work[gpu, pid] = f"work {gpu} {pid} {percent} 0"
-        self._write()
-
     def add_sample(self, gpu: str, pid: int, percent: int, stamp: int) -> None:
         """One sample of work that stays in the driver's buffer; ``stamp`` in microseconds."""
         self._samples.append(f"work {gpu} {pid} {percent} {stamp}")

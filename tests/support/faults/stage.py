@@ -21,9 +21,9 @@ from typing import Any
 import psutil
 
 from jupyter_gpushare.protocol.messages import Method
-from support.node import WITHIN, NodeClient, RunningNode, until
+from support.node import WITHIN, NodeClient, RunningNode
 
-from .observed import SETTLED, Log, Saw, boot
+from .observed import SETTLED, Log, Saw
 
 TESTS = Path(__file__).parents[2]
 _PIDFD_GETFD = 438
@@ -270,16 +270,6 @@ class Cast:
         with contextlib.suppress(ProcessLookupError, OSError):
             signal.pidfd_send_signal(player.pidfd, signal.SIGCONT)
         self.harness.note(Saw.WENT_ON, client=player.name)
-
-    def kill_all(self) -> float:
-        """Kill every client; boot time at which the last was dead."""
-        for player in self.players.values():
-            self.kill(player)
-        for player in self.players.values():
-            until(lambda player=player: not player.alive, f"{player.name} is dead")
-        dead = boot()
-        self.bury()
-        return dead
 
     def close(self) -> None:
         for player in self.players.values():
