@@ -22,6 +22,7 @@ from jupyter_gpushare.link.dial import Host
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.pages.viewer import Viewer
+from jupyter_gpushare.protocol.background import Background
 from jupyter_gpushare.protocol.messages import PAGES
 
 #: Seconds to wait for a new link's first answer, and for a lost link to come back.
@@ -61,7 +62,7 @@ class LinkPool:
         self._limits = limits
         self._log = log
         self._lent: dict[tuple[str, str], _Lent] = {}
-        self._endings: set[asyncio.Task[None]] = set()
+        self._endings = Background()
 
     def __len__(self) -> int:
         return len(self._lent)
@@ -97,7 +98,7 @@ class LinkPool:
         """Close all links."""
         for key in tuple(self._lent):
             self._end(key)
-        await asyncio.gather(*self._endings, return_exceptions=True)
+        await self._endings.wait()
 
     def _open(self, node: str, viewer: Viewer) -> _Lent:
         is_here, token = isinstance(self.nodes[node], str), viewer.token
@@ -134,9 +135,7 @@ class LinkPool:
         lent = self._lent.pop(key)
         if lent.closing is not None:
             lent.closing.cancel()
-        task = asyncio.get_running_loop().create_task(lent.link.close())
-        self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
+        self._endings.start(lent.link.close())
 
 
 async def _settle(link: NodeLink) -> None:

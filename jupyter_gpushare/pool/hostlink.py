@@ -16,6 +16,7 @@ from ..link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
 from ..link.nodelink import NodeLink
 from ..node.ledger.ledger import LedgerError
 from ..policy.words.model import Quota
+from ..protocol.background import Background
 from ..protocol.framing import MAX_LINE, MAX_REPORT, encode
 from ..protocol.messages import Method, Notice, Notification
 from ..protocol.reading import BadParameter
@@ -86,25 +87,17 @@ class HostLink:
         self.link = ControlLink(pool, find=find, timeout=patience, log=log)
         self._news = asyncio.Event()
         self._refused = ""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def start(self) -> None:
         self.link.subscribe(self._news.set)
         self.link.start()
         for work in (self._follow(), self._look()):
-            self._spawn(work)
+            self._background.start(work)
 
     async def close(self) -> None:
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.cancel()
         await self.link.close()
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- in ----------------------------------------------------------------------------------------
 
@@ -178,16 +171,16 @@ class HostLink:
         """Send it; effects of one host leave in the order in which they came."""
         match effect:
             case Lend():
-                self._spawn(self._lend(effect))
+                self._background.start(self._lend(effect))
             case Follow():
-                self._spawn(self._ask())
+                self._background.start(self._ask())
             case Hint(hints=hints):
                 told = [msgspec.to_builtins(hint) for hint in hints]
-                self._spawn(self._tell(Method.POOL_HINT, hints=_first(told)))
+                self._background.start(self._tell(Method.POOL_HINT, hints=_first(told)))
             case DrainHost(reason=reason):
-                self._spawn(self._tell(Method.NODE_DRAIN, reason=reason))
+                self._background.start(self._tell(Method.NODE_DRAIN, reason=reason))
             case ResumeHost():
-                self._spawn(self._tell(Method.NODE_RESUME))
+                self._background.start(self._tell(Method.NODE_RESUME))
 
     async def _tell(self, method: Method, **params: Any) -> None:
         try:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
 from ..node.ledger.ledger import Ledger, LedgerError
 from ..policy.words.described import Happening
+from ..protocol.background import Background
 from . import core, ledger
 from .budget import HostBudget
 from .clock import PoolClock
@@ -87,7 +88,7 @@ class PoolManager:
         self._stepped = asyncio.Event()
         #: A look at the certificates is due.
         self._due = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._joins: JoinEndpoint | None = None
         self._open: Ledger | None = None
         #: Where hosts join; 0: none can.
@@ -118,17 +119,14 @@ class PoolManager:
         await self.submit(lambda at: cmd.Start(at, wall))
         await self.quotas.apply()
         await self._listen()
-        self._spawn(self._tick())
-        self._spawn(self._renew())
+        self._background.start(self._tick())
+        self._background.start(self._renew())
 
     async def close(self) -> None:
         """End; hosts go on."""
         if self._joins is not None:
             await self._joins.close()
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.cancel()
         await asyncio.gather(*(link.close() for link in self.links.values()))
         if self._open is not None:
             await self._on_disk(self._open.close)
@@ -308,16 +306,11 @@ class PoolManager:
         for host in [one for one in self.links if one not in self.state.hosts]:
             gone = self.links.pop(host)
             self._budgets.pop(host, None)
-            self._spawn(gone.close())
+            self._background.start(gone.close())
 
     def _find(self, host: Host) -> str | Place | None:
         address = self._addresses.get(host)
         return None if address is None else self._dial(host, address)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # -- what administrators ask -------------------------------------------------------------------
 

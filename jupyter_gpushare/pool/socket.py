@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ..protocol import sockets
+from ..protocol.background import Background
 from ..protocol.calls import Call
 from ..protocol.errors import DOMAIN_ERROR, INTERNAL_ERROR, Reason, RemoteProtocolError
 from ..protocol.framing import MAX_LINE, encode
@@ -47,7 +48,7 @@ class PoolSocket:
         self._answers = answers
         self._log = log
         self._server: asyncio.Server | None = None
-        self._guests: set[asyncio.Task[None]] = set()
+        self._guests = Background()
 
     async def start(self) -> None:
         """Listen. Raises :class:`OSError`."""
@@ -65,9 +66,7 @@ class PoolSocket:
         if self._server is None:
             return
         self._server.close()
-        for task in tuple(self._guests):
-            task.cancel()
-        await asyncio.gather(*self._guests, return_exceptions=True)
+        await self._guests.cancel()
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
 
@@ -75,9 +74,7 @@ class PoolSocket:
         if len(self._guests) >= _MOST:
             writer.transport.abort()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._guests.add(task)
-        task.add_done_callback(self._guests.discard)
+        self._guests.start(self._serve(reader, writer))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raw = writer.get_extra_info("socket").getsockopt(

@@ -12,7 +12,6 @@ events, and a server that dies, leak nothing.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.manager import AsyncKernelManager
 
+from ..protocol.background import Background
 from .otherpythons import OtherPythons, lacking, other_python
 from .unlocking import unlock
 
@@ -53,7 +53,7 @@ class KernelLifecycle:
         self._tell = tell
         self._log = log
         self._pids: dict[str, int | None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._told = Background()
         self._asked: set[str] = set()  # Pythons of kernels
 
     def start(self) -> None:
@@ -63,8 +63,7 @@ class KernelLifecycle:
     async def stop(self) -> None:
         """Stop listening and let what is being told finish (it is bounded by ``tell``)."""
         self._events.remove_listener(schema_id=KERNEL_ACTIONS, listener=self._on_action)
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._told.wait()
 
     async def _on_action(self, logger: Any, schema_id: str, data: dict[str, Any]) -> None:
         kernel_id = data.get("kernel_id")
@@ -93,7 +92,7 @@ class KernelLifecycle:
             for name in ("interrupt_kernel", "restart_kernel", "shutdown_kernel"):
                 _unlocks_first(kernel, name)
             if isinstance(kernel, AsyncIOLoopKernelManager):  # its channels are streams
-                _unlocks_for_debugger(kernel, self._keep)
+                _unlocks_for_debugger(kernel, self._told.start)
 
         def died() -> None:
             # A dead process's id is told, so what the restarted kernel asks for is safe.
@@ -122,7 +121,7 @@ class KernelLifecycle:
                 text, fix = lacking(kernel.kernel_name, python)
                 self._log.warning("gpushare: %s To mend it: %s", text, fix)
 
-        self._keep(look())
+        self._told.start(look())
 
     def _kernel(self, kernel_id: str) -> Any:
         return self._kernels.get_kernel(kernel_id) if kernel_id in self._kernels else None
@@ -131,12 +130,7 @@ class KernelLifecycle:
         return _pid_of(self._kernel(kernel_id))
 
     def _ended(self, kernel_id: str, pid: int | None) -> None:
-        self._keep(self._say(kernel_id, pid))
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._told.start(self._say(kernel_id, pid))
 
     async def _say(self, kernel_id: str, pid: int | None) -> None:
         self._log.debug("gpushare: kernel %s ended (process %s)", kernel_id, pid)

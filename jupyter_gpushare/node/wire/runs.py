@@ -12,11 +12,11 @@ import hashlib
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from ...policy.books.shares import KNOWN_AFTER
 from ...policy.books.state import Lease, State
@@ -204,7 +204,7 @@ class Runs:
     def __init__(
         self,
         manager: Manager,
-        spawn: Callable[[object], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
         log: logging.Logger,
         computes: Callable[[ProcessId], Prediction | None],
         predicted: Callable[[ProcessId], Prediction | None],

@@ -32,6 +32,7 @@ from ...policy.words.model import (
 from ...policy.words.turns import TurnPhase
 from ...protocol import documents as doc
 from ...protocol import names
+from ...protocol.background import Background
 from ...protocol.calls import Call
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
@@ -121,7 +122,7 @@ class Service:
         #: Who waits on behalf of a locked task: any answer unlocks it.
         self._locked: dict[LeaseId, _Waiter] = {}
         self._queue_changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._waits = Waits()
         self._pauses = Pauses()
         self._promises = Promises()
@@ -137,7 +138,7 @@ class Service:
             promises=self._promises,
             preset=preset,
         )
-        self.quotas = QuotaCalls(manager, clock, self._spawn, self._ask, self._answer)
+        self.quotas = QuotaCalls(manager, clock, self._background.start, self._ask, self._answer)
         self._pool = PoolCalls(
             manager,
             clock,
@@ -155,7 +156,7 @@ class Service:
             manager,
             clock,
             models=models,
-            spawn=self._spawn,
+            spawn=self._background.start,
             recent=lambda: self._waits.waited(clock.wall()),
             measured=lambda *told: self._runs.measured(*told),
             news=self.statuses.news,
@@ -164,13 +165,15 @@ class Service:
         self.statuses.predictions = self._predictions.documents
         self._runs = Runs(
             manager,
-            self._spawn,
+            self._background.start,
             self._log,
             self._predictions.run_of,
             self._predictions.of,
             learned,
         )
-        ledger = LedgerCalls(manager, clock, self._spawn, lambda conn: conn in self._guests)
+        ledger = LedgerCalls(
+            manager, clock, self._background.start, lambda conn: conn in self._guests
+        )
         #: Calls that are more than one command.
         self._special: dict[Method, Callable[[Guest, Call], None]] = {
             Method.ATTACH: self._attach,
@@ -180,7 +183,7 @@ class Service:
             Method.WATCH: self.statuses.ask,
             Method.PREDICT: self._predictions.ask,
             **ledger.calls,
-            **Certifying(membership, self._spawn, self._log).calls,
+            **Certifying(membership, self._background.start, self._log).calls,
             **self.quotas.calls,
             **self._pool.calls,
         }
@@ -210,21 +213,14 @@ class Service:
 
     def start(self) -> None:
         """Begin to push queue positions and status changes."""
-        self._spawn(self._push_positions())
-        self._spawn(self.statuses.push())
-        self._spawn(self.statuses.answer_all())
-        self._spawn(self._pool.push())
+        self._background.start(self._push_positions())
+        self._background.start(self.statuses.push())
+        self._background.start(self.statuses.answer_all())
+        self._background.start(self._pool.push())
 
     async def close(self) -> None:
         """Stop pushing."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._background.cancel()
 
     # -- the transport calls these --------------------------------------------
 

@@ -30,6 +30,7 @@ from typing import Any, Final, Protocol, cast
 from ...policy.words.model import ProcessId
 from ...policy.words.settings import Unit, setting
 from ...protocol import messages, secured, sockets
+from ...protocol.background import Background
 from ...protocol.calls import Call, Hello
 from ...protocol.errors import (
     DOMAIN_ERROR,
@@ -487,7 +488,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(call.id, Reason.RATE_LIMITED, _SLOW_DOWN)
         elif call.method is Method.HELLO:
             self._in_flight.add(call.id)
-            self._home.spawn(self._hello(call))
+            self._home.background.start(self._hello(call))
         else:
             self._in_flight.add(call.id)
             self._home.handler.on_call(self, call)
@@ -580,7 +581,7 @@ class Connection(asyncio.BufferedProtocol):
         seconds = self._home.identity.recheck
         if seconds is not None and token is not None:
             self._deadline = self._home.later(
-                seconds, lambda: self._home.spawn(self._check_again(token))
+                seconds, lambda: self._home.background.start(self._check_again(token))
             )
 
     async def _check_again(self, token: str) -> None:
@@ -695,7 +696,7 @@ class Transport:
         self.unread: Unread[Connection] = Unread(
             limits.hard_buffer, limits.total_buffer, lambda call: self.loop.call_soon(call)
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.background = Background()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turnstile: Turnstile | None = None
         self._is_closing = False
@@ -734,7 +735,7 @@ class Transport:
         )
         await self._listen(self._bind() if self._inherited is None else self._inherited)
         if self._inherited is None:
-            self.spawn(self._keep_name())
+            self.background.start(self._keep_name())
 
     async def _listen(self, sock: socket.socket) -> None:
         # asyncio accepts as many connections at once as the backlog. We accept few at once, so that
@@ -793,9 +794,7 @@ class Transport:
             self._server.close()
         for connection in tuple(self._connections):
             connection.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.background.cancel()
         self.identity.close()
         if self._inherited is not None:
             self._inherited.close()
@@ -813,12 +812,6 @@ class Transport:
     def later(self, seconds: float, call: Callable[[], object]) -> asyncio.TimerHandle:
         """Call something after ``seconds``."""
         return self.loop.call_later(seconds, call)
-
-    def spawn(self, work: Any) -> None:
-        """Run a coroutine and keep it alive."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def admit(self, connection: Connection) -> tuple[Reason, str] | None:
         """Count a new connection; the reason and a sentence when it may not come in."""
