@@ -31,27 +31,11 @@ MOVES: Final[dict[Phase, frozenset[Phase]]] = {
 class ServerConnection:
     """The node manager's end: checks each call against the connection's phase."""
 
-    __slots__ = ("_framer", "phase")
+    __slots__ = ("framer", "phase")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
-        self._framer = LineFramer(limit)
+        self.framer = LineFramer(limit)  # of the client's bytes
         self.phase = Phase.NEW
-
-    def push(self, data: bytes | memoryview) -> None:
-        """Bytes of the client; :meth:`next_line` gives the lines."""
-        self._framer.push(data)
-
-    @property
-    def holds(self) -> bool:
-        """Whether there are bytes that :meth:`next_line` has not given."""
-        return self._framer.holds
-
-    def next_line(self) -> bytes | None:
-        """The next whole line, ``None`` when there is none.
-
-        Raises :class:`RemoteProtocolError` when one is too long: close the connection.
-        """
-        return self._framer.pop()
 
     def receive(self, line: bytes) -> Call:
         """The call on a line, if it may come now.

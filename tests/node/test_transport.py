@@ -317,9 +317,9 @@ def test_what_comes_behind_hello_waits_until_it_is_known_who_says_it(
                 while not identity.asked:
                     await asyncio.sleep(0)
             (conn,) = house.host.opened
-            await house.host.until(lambda: conn._protocol.holds)
+            await house.host.until(lambda: conn._protocol.framer.holds)
             assert house.host.calls == 0
-            assert len(conn._protocol._framer._rest) < 2**16
+            assert len(conn._protocol.framer._rest) < 2**16
             identity.go.set()
             if known:
                 assert await wire.next() == Answer(hello, {"environment": "slow"})
@@ -622,7 +622,7 @@ def test_what_waits_for_its_turn_is_not_read(place: Path) -> None:
         wire.writer.write(line * 500)
         for _ in range(5):
             await wire.error()
-        held = conn._protocol._framer._rest
+        held = conn._protocol.framer._rest
         assert len(held) <= MAX_LINE + 16 * 1024
 
     play(story, place / "s", limits=Limits(burst=5, calls_per_second=1.0), identity=ByToken())

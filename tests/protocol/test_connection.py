@@ -32,8 +32,8 @@ CLIENT = {"name": "test", "version": "0"}
 
 def lines(server: ServerConnection, data: bytes) -> Iterator[bytes]:
     """Whole lines, as the transport takes them."""
-    server.push(data)
-    return iter(server.next_line, None)
+    server.framer.push(data)
+    return iter(server.framer.pop, None)
 
 
 class Ends:

@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         begun, turnstile = home.now(), home.turnstile
         if self.owner is None and self.peer is not None:
             self.owner = Newcomers(home.owner_of(self.peer))
-        self._protocol.push(home.buffer[:nbytes])
+        self._protocol.framer.push(home.buffer[:nbytes])
         waits = self._has_line()
         if waits:
             if turnstile.enter(self):
@@ -335,11 +335,11 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if self._protocol.phase is Phase.GREETING:
             # Lines behind hello wait until the caller is identified.
-            if self._protocol.holds:
+            if self._protocol.framer.holds:
                 self._wire.pause_reading()
             return False
         try:
-            self._waiting = self._protocol.next_line()
+            self._waiting = self._protocol.framer.pop()
         except RemoteProtocolError as error:
             # We do not know where the next message begins, so we can read no more.
             self.error(None, error.code, Reason.BAD_REQUEST, str(error))

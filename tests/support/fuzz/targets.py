@@ -75,8 +75,8 @@ def calls(data: bytes) -> None:
     half = len(data) // 2
     with contextlib.suppress(ProtocolError):
         for chunk in (data[:half], data[half:], b"\n"):
-            connection.push(chunk)
-            for line in iter(connection.next_line, None):
+            connection.framer.push(chunk)
+            for line in iter(connection.framer.pop, None):
                 with contextlib.suppress(ProtocolError):
                     connection.receive(line)
 
