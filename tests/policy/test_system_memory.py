@@ -60,6 +60,14 @@ def test_the_next_one_gets_what_the_screen_leaves_then() -> None:
     assert world.state.leases["L2"].allocations[0].memory == 23 * GIB
 
 
+def test_nothing_is_granted_on_a_gpu_of_which_the_screen_leaves_nothing() -> None:
+    world = workstation(size=24 * GIB)
+    assert isinstance(world.request("alice", 1), core.Wait)
+    world.memory[(SCREEN, ZERO)] = GIB
+    world.observe()
+    assert world.state.leases[LeaseId("L1")].allocations[0].memory == 23 * GIB
+
+
 def test_who_names_more_than_the_screen_leaves_is_told_what_can_be_had() -> None:
     world = workstation()
     answer = world.request("alice", 1, Request(memory=24 * GIB))

@@ -205,7 +205,7 @@ def place(
         return refused
 
     def want(room: GpuRoom) -> int:
-        return wanted(quota, memory, room.capacity, room.expected)
+        return max(1, wanted(quota, memory, room.capacity, room.expected))  # of a full GPU, too
 
     def need(room: GpuRoom) -> int:
         """Bytes that the reservation must have: at least the sum of what its tasks named.
@@ -317,7 +317,7 @@ def shortage(
     """The facts that explain to a person why :func:`place` found no room for a request."""
 
     def want(room: GpuRoom) -> int:
-        return wanted(quota, memory, room.capacity, room.expected)
+        return max(1, wanted(quota, memory, room.capacity, room.expected))  # of a full GPU, too
 
     largest = max((room.memory for room in rooms), default=Bytes(0))
     expected = next((room.expected for room in rooms if room.expected is not None), None)
