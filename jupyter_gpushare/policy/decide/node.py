@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..books import links
 from ..measure import following, naming
-from ..measure.observe import observe, unused, used_by_environment, used_by_lease
+from ..measure.observe import observe, told_apart, unused, used_by_environment
 from ..recall import lifts, plan
 from ..say import texts
 from ..turns import arranging
@@ -139,23 +139,18 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
 
 def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
     """Let reservations follow what their tasks use, where they do."""
-    if draft.state.shares:
-        _follow_by_turns(draft, readings)
-    if not following.follows_any(draft.state):
+    if not draft.state.shares and not following.follows_any(draft.state):
         return
-    used = used_by_lease(draft.state, readings, draft.config)
-    draft.emit(*following.peaks(draft.state, used, draft.at, draft.config))
-    draft.emit(*following.follow(draft.state, used, draft.at, draft.config))
-    draft.emit(*following.told(draft.state, used, draft.at))
-
-
-def _follow_by_turns(draft: Draft, readings: Iterable[GpuReading]) -> None:
-    """The same of what tasks keep that share a common region."""
+    seen = told_apart(draft.state, readings, draft.config)
+    used = {gpu: parts.by_lease for gpu, parts in seen.items()}
+    # What tasks keep that share a common region follows first.
     regions = {gpu for _lease, gpu in draft.state.shares}
-    used = used_by_lease(draft.state, readings, draft.config)
     here = {gpu: sizes for gpu, sizes in used.items() if gpu in regions}
     draft.emit(*arranging.lowered(draft.state, draft.config, here, draft.at))
     draft.emit(*arranging.lacking(draft.state, draft.config, sorted(here), draft.at))
+    draft.emit(*following.peaks(draft.state, used, draft.at, draft.config))
+    draft.emit(*following.follow(draft.state, used, draft.at, draft.config))
+    draft.emit(*following.told(draft.state, used, draft.at))
 
 
 def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:

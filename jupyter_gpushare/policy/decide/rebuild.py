@@ -32,8 +32,8 @@ from ..words.model import (
     Voucher,
 )
 from ..words.turns import Figures
-from . import bounds
 from .draft import Decision, Draft, Grant, Refuse
+from .requests import too_many_leases
 
 Beyond = Mapping[GpuUuid, int]
 
@@ -175,7 +175,7 @@ def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | 
     if asked not in (None, voucher.lease):
         return texts.UNKNOWN_LEASE  # the task has asked anew meanwhile
     if voucher.lease not in state.leases:
-        why = bounds.too_many_leases(state, config, task.process, voucher.environment)
+        why = too_many_leases(state, config, task.process, voucher.environment)
         if why is not None:
             return why
     parts = _needed(command, config)

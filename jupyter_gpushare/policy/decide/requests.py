@@ -19,12 +19,13 @@ from ..words.model import (
     LeaseId,
     LeasePhase,
     PriorityClass,
+    ProcessId,
     Quota,
     RefusalReason,
     Request,
     Reserve,
 )
-from . import bounds, given, out_of_service, quotas
+from . import given, out_of_service, quotas
 from .draft import Decision, Draft, Grant, Refuse, Wait
 from .own import of_task
 from .recalls import ask_back, set_limits
@@ -167,7 +168,7 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             RefusalReason.RATE_LIMITED, texts.waiting_limit_text(limit), {"waiting": limit}
         )
     process = command.task.process
-    why = bounds.too_many_leases(state, draft.config, process, command.environment)
+    why = too_many_leases(state, draft.config, process, command.environment)
     if why is not None:
         return Refuse(RefusalReason.RATE_LIMITED, why)
     if not command.wait:
@@ -189,6 +190,19 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             trial = Draft(state, draft.config, draft.at)
             if not isinstance(_enqueue(trial, command), Grant):
                 return not_now(state)
+    return None
+
+
+def too_many_leases(
+    state: State, config: PolicyConfig, process: ProcessId, environment: EnvironmentName
+) -> str | None:
+    """Why they may have no lease more: quotas do not bound these. ``None``: they may."""
+    limit = config.max_leases_per_process
+    if len(state.by_process.get(process, ())) >= limit:
+        return texts.lease_limit_text("process", limit)
+    limit = config.max_leases_per_environment
+    if state.lease_counts.get(environment, 0) >= limit:
+        return texts.lease_limit_text("environment", limit)
     return None
 
 

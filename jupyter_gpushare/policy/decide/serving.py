@@ -9,7 +9,7 @@ from functools import partial
 from ..books import links, room, shares
 from ..books.placement import GpuRoom, Granted, NoRoom, Refused
 from ..books.queue import Waiting
-from ..books.state import Lease, State
+from ..books.state import Lease
 from ..measure import observe
 from ..recall import backfill, ending, plan
 from ..say import texts
@@ -27,11 +27,6 @@ from ..words.model import (
 )
 from . import given
 from .draft import Draft
-
-
-def rooms(state: State, environment: EnvironmentName) -> tuple[GpuRoom, ...]:
-    """The node's GPUs as one environment sees them, in O(GPUs)."""
-    return tuple(room.rooms_without(state, environment, ()))
 
 
 def fit(draft: Draft, lease: Lease) -> Granted | NoRoom | Refused:

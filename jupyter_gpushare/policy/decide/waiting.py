@@ -7,7 +7,15 @@ from typing import Final
 
 from ..books.lifts import unlifted
 from ..books.placement import Granted, NoRoom, shortage
-from ..books.room import by_share, expected_of, expecting, in_turns, most_tasks, waits_for_own
+from ..books.room import (
+    by_share,
+    expected_of,
+    expecting,
+    in_turns,
+    most_tasks,
+    rooms_without,
+    waits_for_own,
+)
 from ..books.state import Lease, State
 from ..recall import plan
 from ..say import texts
@@ -22,7 +30,7 @@ from ..words.model import (
 from ..words.recalls import Give
 from . import out_of_service
 from .draft import Draft
-from .serving import delays, fit, rooms, waits_for_link
+from .serving import delays, fit, waits_for_link
 
 
 def joined(*sentences: str) -> str:
@@ -33,7 +41,8 @@ def no_room_text(state: State, lease: Lease, config: PolicyConfig, room: NoRoom,
     quota, _source = state.quotas.resolve(lease.environment)
     used = sum((lease.environment, gpu) in state.reservations for gpu in state.gpus)
     asked = lease.request.gpus
-    seen = expecting(state, rooms(unlifted(state), lease.environment), expected_of(lease, config))
+    rooms = tuple(rooms_without(unlifted(state), lease.environment, ()))
+    seen = expecting(state, rooms, expected_of(lease, config))
     ask = by_share(state, config, lease.environment, lease.request)
     if in_turns(state, config, seen, ask):
         ask = None  # it does not wait for its share

@@ -44,7 +44,7 @@ _ANEW: Final[dict[str, Any]] = dict.fromkeys(
 MEASURED: Final = 2.0
 
 
-@evolves(ev.RequestRefused)
+@evolves(ev.RequestRefused, ev.PromiseRefused)
 def _nothing(state: State, event: ev.Event) -> State:
     return state
 

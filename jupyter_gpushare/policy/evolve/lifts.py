@@ -99,9 +99,7 @@ def _with(lease: Lease, gpu: GpuUuid, memory: Bytes) -> tuple[Allocation, ...]:
 @evolves(ev.LimitConfirmed)
 def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     """The state after a task said which limits it has now, and whether they can change at all."""
-    lease = state.leases[event.lease]
-    lease = replace(lease, live_limits=event.live)
-    state = replace(state, leases=state.leases.set(event.lease, lease))
+    state = changed(state, event.lease, live_limits=event.live)
     for part in event.gpus:
         if answers(state, event.lease, part):
             key = RecallKey(event.lease, Give.LIFT, part.gpu)

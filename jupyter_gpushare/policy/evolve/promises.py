@@ -67,11 +67,6 @@ def _made(state: State, event: ev.PromiseMade) -> State:
     )
 
 
-@evolves(ev.PromiseRefused)
-def _refused(state: State, event: ev.PromiseRefused) -> State:
-    return state
-
-
 @evolves(ev.PromiseMoved)
 def _moved(state: State, event: ev.PromiseMoved) -> State:
     state = meters.settled(state, event.lease, event.at)
@@ -92,10 +87,9 @@ def _ended(state: State, event: ev.PromiseEnded) -> State:
     state = replace(state, promises=state.promises.delete(event.lease))
     if not event.named:
         return state
-    if lease.request.promise is not None:  # it does not begin again when the task resumes
-        lease = replace(lease, request=replace(lease.request, promise=None))
-        state = replace(state, leases=state.leases.set(lease.id, lease))
-    return granted(state, lease)
+    # It does not begin again when the task resumes.
+    state = changed(state, lease.id, request=replace(lease.request, promise=None))
+    return granted(state, state.leases[lease.id])
 
 
 @evolves(ev.TaskForeseen)

@@ -232,16 +232,6 @@ def used_by_environment(
     return result
 
 
-def used_by_lease(
-    state: State, readings: Iterable[GpuReading], config: PolicyConfig
-) -> dict[GpuUuid, dict[LeaseId, int | None]]:
-    """Bytes that each lease uses on each GPU that was measured; ``None``: not all is known.
-
-    A GPU with processes that cannot be traced is left out.
-    """
-    return {gpu: parts.by_lease for gpu, parts in told_apart(state, readings, config).items()}
-
-
 def told_apart(
     state: State, readings: Iterable[GpuReading], config: PolicyConfig
 ) -> dict[GpuUuid, Parts]:
