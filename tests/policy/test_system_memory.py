@@ -65,7 +65,7 @@ def test_nothing_is_granted_on_a_gpu_of_which_the_screen_leaves_nothing() -> Non
     assert isinstance(world.request("alice", 1), core.Wait)
     world.memory[(SCREEN, ZERO)] = GIB
     world.observe()
-    assert world.state.leases[LeaseId("L1")].allocations[0].memory == 23 * GIB
+    assert world.state.leases["L1"].allocations[0].memory == 23 * GIB
 
 
 def test_who_names_more_than_the_screen_leaves_is_told_what_can_be_had() -> None:
