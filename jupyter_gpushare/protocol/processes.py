@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 
 
+def read_boot_id() -> str:
+    """The kernel's name for this boot: it changes with each boot, and only then."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
 def start_time(pid: int) -> int | None:
     """Clock ticks since boot at which ``pid`` started; ``None``: it is gone, or a zombie.
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
-from ..protocol.processes import start_time
+from ..protocol.processes import read_boot_id, start_time
 
 #: Seconds that an attached process has to end after SIGTERM, when whoever attached it is gone.
 GRACE: Final = 5.0
@@ -109,13 +109,13 @@ class There:
         return {
             "pid": process.pid,
             "started": started if started is not None else 0,
-            "boot": _boot_id(),
+            "boot": read_boot_id(),
             "host": socket.gethostname(),
         }
 
     def poll(self, pid: int, started: int, boot: str) -> dict[str, Any]:
         """Whether it is alive."""
-        return {"alive": boot == _boot_id() and start_time(pid) == started}
+        return {"alive": boot == read_boot_id() and start_time(pid) == started}
 
     def signal(
         self, pid: int, started: int, boot: str, number: int, group: bool = False
@@ -153,11 +153,6 @@ class There:
         folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
 
 
 def main() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -157,11 +158,38 @@ class Said:
         """Neither."""
 
 
-def broker_of(node: ScriptedNode) -> tuple[Broker, Said]:
-    """A broker that asks this node manager, and what it says to the person."""
-    said = Said()
-    environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-    return Broker(environ, make_display=lambda: said, say=said.lines.append), said
+@contextmanager
+def idle_broker(
+    script: Callable[[Visitor], None], adapter: Any = None
+) -> Iterator[tuple[ScriptedNode, Broker, Said]]:
+    """A broker that was granted a lease and is idle, by a node manager that plays this script.
+
+    The script goes on where the broker has said that it is idle. ``adapter``: that of its torch.
+    """
+
+    def whole(visitor: Visitor) -> None:
+        visitor.welcome()
+        visitor.grant(visitor.expect(Method.REQUEST))
+        visitor.expect(Method.ACTIVITY)
+        script(visitor)
+        visitor.live()
+
+    with ScriptedNode(whole) as node:
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
+        if adapter is not None:
+            broker._frameworks.add("torch", adapter, ModuleType("torch"))
+        broker.request(Ask())
+        broker.set_activity(False)
+        yield node, broker, said
+        broker.close()
+
+
+def is_parked(visitor: Visitor) -> None:
+    """Asked for its GPUs it gives them."""
+    visitor.notify(Notice.RECALL, RECALL)
+    visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
 
 
 RECALL = {"lease": LEASE, "give": "tensors", "why": "contended", "message": "Others wait."}
@@ -214,23 +242,14 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
 
 def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.RECALL, RECALL)
-        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
+        is_parked(visitor)
         visitor.refuse(visitor.expect(Method.RESUME), Reason.UNKNOWN_LEASE, "It has ended.")
         visitor.grant(visitor.expect(Method.REQUEST), "another")
-        visitor.live()
 
-    with ScriptedNode(script) as node:
-        broker, _said = broker_of(node)
-        broker.request(Ask())
-        broker.set_activity(False)
+    with idle_broker(script) as (_node, broker, _said):
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
         broker.cells.before_cell()
         assert broker.lease == "another"
-        broker.close()
 
 
 def test_a_lease_that_is_resumed_begins_with_what_it_was_granted() -> None:
@@ -251,44 +270,26 @@ def test_a_lease_that_is_resumed_begins_with_what_it_was_granted() -> None:
     lifted = {"uuid": GPU["uuid"], "memory": 12 * 2**30}
 
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
         visitor.notify(Notice.RECALL, {"lease": LEASE, "give": "lift", "gpus": [lifted]})
         visitor.answer(visitor.expect(Method.GAVE), {"state": "held"})
-        visitor.notify(Notice.RECALL, RECALL)
-        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
+        is_parked(visitor)
         visitor.grant(visitor.expect(Method.RESUME))
-        visitor.live()
 
-    with ScriptedNode(script) as node:
-        broker, _said = broker_of(node)
-        broker._frameworks.add("torch", Limited(), ModuleType("torch"))
-        broker.request(Ask())
-        broker.set_activity(False)
+    with idle_broker(script, Limited()) as (_node, broker, _said):
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
         assert told[-1] == lifted["memory"]
         broker.cells.before_cell()
         assert told[-1] == GPU["memory"]
-        broker.close()
 
 
 def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
-        visitor.notify(Notice.RECALL, RECALL)
-        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
+        is_parked(visitor)
         visitor.refuse(visitor.expect(Method.RESUME), Reason.UNAVAILABLE, "The disk is full.")
         visitor.refuse(visitor.expect(Method.RESUME), Reason.UNAVAILABLE, "The disk is full.")
         visitor.notify(Notice.REVOKED, {"lease": LEASE, "reason": "revoked", "message": "Enough."})
-        visitor.live()
 
-    with ScriptedNode(script) as node:
-        broker, said = broker_of(node)
-        broker.request(Ask())
-        broker.set_activity(False)
+    with idle_broker(script) as (_node, broker, said):
         until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
         broker.cells.before_cell()
         assert "This cell runs without a GPU: The disk is full." in said.lines[-1]
@@ -298,7 +299,6 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         ended = "The parked GPU lease of this process has ended: Enough."
         until(lambda: ended in said.lines, "an administrator took it")
         assert broker.standing is Standing.LOST
-        broker.close()
 
 
 def test_a_training_thread_keeps_the_gpu() -> None:
@@ -322,26 +322,16 @@ def test_a_training_thread_keeps_the_gpu() -> None:
             """Nothing to limit."""
 
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
         visitor.notify(Notice.RECALL, RECALL)
         visitor.answer(visitor.expect(Method.KEPT), {"state": "held"})
         adapter.ago = 60.0
-        visitor.notify(Notice.RECALL, RECALL)
-        visitor.answer(visitor.expect(Method.GAVE), {"state": "parked"})
-        visitor.live()
+        is_parked(visitor)
 
     adapter = Trains()
-    with ScriptedNode(script) as node:
-        broker, _said = broker_of(node)
-        broker._frameworks.add("torch", adapter, ModuleType("torch"))
-        broker.request(Ask())
-        broker.set_activity(False)
+    with idle_broker(script, adapter) as (node, _broker, _said):
         node.wait_for(Method.GAVE, 1)
         (kept,) = node.calls(Method.KEPT)
         assert "It trains in the background: a step ended 0 s ago" in kept.params.reason
-        broker.close()
 
 
 def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +347,9 @@ def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> N
         visitor.live()
 
     with ScriptedNode(script) as node:
-        broker, _said = broker_of(node)
+        said = Said()
+        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
+        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
         broker.request(Ask())
         for busy in (True, False, True, False):
             broker.set_activity(busy)
@@ -379,22 +371,14 @@ def test_without_a_thread_to_park_with_it_keeps_what_it_has(
     monkeypatch.setattr("jupyter_gpushare.client.memory.worker.Worker._start", none_left)
 
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
         visitor.notify(Notice.RECALL, RECALL)
-        visitor.live()
 
-    with ScriptedNode(script) as node:
-        broker, _said = broker_of(node)
-        broker.request(Ask())
-        broker.set_activity(False)
+    with idle_broker(script) as (node, broker, _said):
         node.wait_for(Method.KEPT, 1)
         (kept,) = node.calls(Method.KEPT)
         assert "could not be started" in kept.params.reason
         assert broker.standing is Standing.HELD
         broker.cells.before_cell()  # and no cell waits for a parking that never ends
-        broker.close()
 
 
 def test_what_is_measured_after_a_release_is_given_by_the_next_rung(
@@ -404,30 +388,20 @@ def test_what_is_measured_after_a_release_is_given_by_the_next_rung(
     too_old = Ability(False, "The driver is too old.")
     monkeypatch.setattr(DriverCheckpoint, "probe", lambda self, deadline_s=30.0: too_old)
     measured = {"uuid": "GPU-0", "may_stay": 0, "used": 2**30}
-    said = Said()
 
     def script(visitor: Visitor) -> None:
-        visitor.welcome()
-        visitor.grant(visitor.expect(Method.REQUEST))
-        visitor.expect(Method.ACTIVITY)
         visitor.notify(Notice.RECALL, RECALL)
         parked = visitor.expect(Method.GAVE)
         assert parked.params.rung == "release"
         visitor.answer(parked, {"state": "parked"})
         visitor.notify(Notice.RECALL, {**RECALL, "gpus": [measured]})
         visitor.answer(visitor.expect(Method.KEPT), {"state": "parked"})
-        visitor.live()
 
-    with ScriptedNode(script) as node:
-        environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
-        broker = Broker(environ, make_display=lambda: said, say=said.lines.append)
-        broker.request(Ask())
-        broker.set_activity(False)
+    with idle_broker(script) as (node, broker, _said):
         node.wait_for(Method.KEPT, 1)
         (kept,) = node.calls(Method.KEPT)
         assert "The driver is too old." in kept.params.reason
         until(lambda: broker.standing is Standing.PARKED, "it stays parked")
-        broker.close()
 
 
 # -- another request beside what is held or parked -----------------------------------------------

@@ -27,7 +27,7 @@ from typing import Any
 import pytest
 from support.node import Puppet, needs_root, open_directory, until
 
-from jupyter_gpushare.node.host.processes import identify, read_boot_id
+from jupyter_gpushare.node.host.processes import identify
 from jupyter_gpushare.node.host.troubles import Trouble
 from jupyter_gpushare.node.people.identity import (
     IdentityRefused,
@@ -43,6 +43,7 @@ from jupyter_gpushare.node.people.loopback import is_loopback, maker_of
 from jupyter_gpushare.node.people.osusers import SubordinateIds
 from jupyter_gpushare.node.people.peers import identify_peer
 from jupyter_gpushare.node.wire.transport import peer_of
+from jupyter_gpushare.protocol.processes import read_boot_id
 
 NOBODY = pwd.getpwnam("nobody")
 STRANGER = 54321  # a uid without a name

@@ -28,11 +28,11 @@ from jupyter_gpushare.node.host.processes import (
     identify,
     is_alive,
     lineage,
-    read_boot_id,
     send,
     started_with,
 )
 from jupyter_gpushare.policy.words.model import ProcessId
+from jupyter_gpushare.protocol.processes import read_boot_id
 
 BOOT = "the-boot"
 DEADLINE = 10.0

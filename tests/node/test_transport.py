@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from support.node import open_directory
 
 from jupyter_gpushare.link.dial import open_streams
-from jupyter_gpushare.node.host.processes import read_boot_id
 from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, PeerIdentity, Principal
 from jupyter_gpushare.node.people.peers import identify_peer
 from jupyter_gpushare.node.wire import transport
@@ -39,6 +38,7 @@ from jupyter_gpushare.protocol.messages import (
     Notification,
     parse_incoming,
 )
+from jupyter_gpushare.protocol.processes import read_boot_id
 
 WITHIN = 20.0
 CLIENT = {"name": "test", "version": "0"}

@@ -10,7 +10,7 @@ after a lock therefore ends in :func:`_rescue`, which has time of its own.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -231,10 +231,15 @@ def resume(deadline: float, gpu_map: Mapping[str, str]) -> Plan:
 # -- when something goes wrong -----------------------------------------------------------------
 
 
-def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
-    """After a failure between RUNNING and CHECKPOINTED: back to running, or say what is."""
-    left = RESCUE_SECONDS
-    pause = 0.0
+#: What follows from the state of a process, with so many seconds left; ``None``: look again.
+_Then = Callable[[float], Generator[Call, Answer, Outcome | None]]
+
+
+def _look_until(
+    story: _Story, failure: Answer, then: _Then
+) -> Generator[Call, Answer, Outcome | None]:
+    """Look at the process until something follows from it; ``None``: nobody can tell in time."""
+    left, pause = RESCUE_SECONDS, 0.0
     while left > 0:
         call = Call(Step.STATE, min(STATE_SECONDS, left), pause=pause)
         answer = yield from _do(story, call)
@@ -243,21 +248,31 @@ def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
             return _gone(story, failure)
         if not answer.well:
             story.state = None
-            break
-        if story.is_in(State.RUNNING):
-            return _failed_but_runs(story, failure, step)
-        if story.is_in(State.CHECKPOINTED):
-            return story.end(Result.DONE, f"It was done, though {_what(failure, step)}.")
+            return None
         if story.is_in(State.FAILED):
             return _dead(story, failure)
+        before = story.left
+        if (found := (yield from then(left))) is not None:
+            return found
+        left -= before - story.left
+        pause = LOOK_AGAIN
+    return None
+
+
+def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
+    """After a failure between RUNNING and CHECKPOINTED: back to running, or say what is."""
+
+    def then(left: float) -> Generator[Call, Answer, Outcome | None]:
+        if story.is_in(State.CHECKPOINTED):
+            return story.end(Result.DONE, f"It was done, though {_what(failure, step)}.")
         if story.is_in(State.LOCKED):
             answer = yield from _do(story, Call(Step.UNLOCK, min(UNLOCK_SECONDS, max(left, 1.0))))
-            left -= answer.seconds
             if answer.well:
                 story.state = State.RUNNING
-                return _failed_but_runs(story, failure, step)
-        pause = LOOK_AGAIN
-    return story.end(
+        return _failed_but_runs(story, failure, step) if story.is_in(State.RUNNING) else None
+
+    found = yield from _look_until(story, failure, then)
+    return found or story.end(
         Result.STUCK,
         f"The checkpoint failed ({_what(failure, step)}), and the process could not be set going"
         " again: its next CUDA call may hang. Resume tries again; else restart the kernel.",
@@ -268,27 +283,16 @@ def _rescue(story: _Story, failure: Answer, step: Step) -> Plan:
 
 def _after_restore(story: _Story, failure: Answer) -> Plan:
     """After a restore that failed, hung, or did not end where it should."""
-    left = RESCUE_SECONDS
-    pause = 0.0
-    while left > 0:
-        call = Call(Step.STATE, min(STATE_SECONDS, left), pause=pause)
-        answer = yield from _do(story, call)
-        left -= answer.seconds + pause
-        if answer.gone:
-            return _gone(story, failure)
-        if not answer.well:
-            story.state = None
-            break
+
+    def then(_left: float) -> Generator[Call, Answer, Outcome | None]:
         if story.is_in(State.RUNNING):
             return story.end(Result.DONE, f"It runs, though {_what(failure, Step.RESTORE)}.")
         if story.is_in(State.LOCKED):
             return (yield from _unlock_to_run(story))
-        if story.is_in(State.FAILED):
-            return _dead(story, failure)
-        if story.is_in(State.CHECKPOINTED):
-            return _not_restored(story, failure)
-        pause = LOOK_AGAIN
-    return story.end(
+        return _not_restored(story, failure) if story.is_in(State.CHECKPOINTED) else None
+
+    found = yield from _look_until(story, failure, then)
+    return found or story.end(
         Result.STUCK,
         f"The restore failed ({_what(failure, Step.RESTORE)}), and the driver does not say where"
         " the process stands. Its copy in host memory is kept as long as it lives; try again"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from datetime import date, datetime
 from datetime import time as midnight
-from pathlib import Path
 from typing import Final, Protocol
 
 from ...policy.words.model import Period
 from ...protocol.periods import first_day, next_first_day
+from ...protocol.processes import read_boot_id
 
 
 class Clock(Protocol):
@@ -35,7 +35,7 @@ class SystemClock:
         return time.time()
 
     def boot_id(self) -> str:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return read_boot_id()
 
 
 def bounds(period: Period, wall: float) -> tuple[float, float | None]:

@@ -27,7 +27,6 @@ import signal as signals
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from jupyter_gpushare.policy.words.model import ProcessId, Vitals
 
@@ -81,11 +80,6 @@ def _read_stat(pid: int) -> _Stat | None:
     finally:
         os.close(descriptor)
     return _parse_stat(text) if text else None
-
-
-def read_boot_id() -> str:
-    """The kernel's name for this boot: it changes with each boot, and only then."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def identify(pid: int, boot_id: str) -> ProcessId | None:

@@ -40,8 +40,8 @@ def open_inventory(
             "The Python package for NVML is missing: pip install nvidia-ml-py"
             " (or start with --simulate 2x24GiB for simulated GPUs)."
         ) from error
-    from jupyter_gpushare.node.host.processes import read_boot_id
     from jupyter_gpushare.node.inventory.system import Program, SystemProcesses
+    from jupyter_gpushare.protocol.processes import read_boot_id
 
     try:
         system = SystemProcesses(map(Program.parse, programs))

@@ -1,13 +1,9 @@
-"""Other people's trainers have gates too, by what they do with torch, and train as without us.
-
-Real ones are used where they are installed: ``pip install accelerate transformers``.
-"""
+"""Other people's trainers have gates too, by what they do with torch, and train as without us."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,28 +124,6 @@ def loader() -> torch.utils.data.DataLoader[torch.Tensor]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_accelerate(gates: Gates) -> None:
-    accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
-    net, optimizer = parts()
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    net, optimizer, data, schedule = accelerator.prepare(net, optimizer, loader(), schedule)
-
-    def train() -> None:
-        for batch in data:
-            with accelerator.accumulate(net):
-                accelerator.backward(net(batch).square().mean())
-                accelerator.clip_grad_norm_(net.parameters(), 1.0)
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad()
-
-    assert gates.of(train) == (BATCHES // 2, 2)
-    with torch.no_grad():
-        assert gates.of(lambda: [net(batch) for batch in data]) == (0, BATCHES)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_lightning(gates: Gates) -> None:
     lightning = pytest.importorskip("lightning")
 
@@ -176,32 +150,3 @@ def test_lightning(gates: Gates) -> None:
     assert gates.of(lambda: trainer.fit(model, loader())) == (BATCHES // 2, 1)
     checked = gates.of(lambda: trainer.validate(model, loader(), verbose=False))
     assert checked == (0, BATCHES)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_hugging_face(gates: Gates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    transformers = pytest.importorskip("transformers")
-    tokens = {"bos_token_id": 0, "eos_token_id": 1, "vocab_size": 9, "n_positions": 16}
-    config = transformers.GPT2Config(n_layer=1, n_head=1, n_embd=8, **tokens)
-    model = transformers.GPT2LMHeadModel(config)
-    row = torch.arange(4)
-    data = [{"input_ids": row, "labels": row} for _ in range(2 * BATCHES)]
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=2,
-        num_train_epochs=1,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=data, eval_dataset=data
-    )
-    assert gates.of(trainer.train) == (BATCHES // 2, 2)
-    assert gates.of(trainer.evaluate) == (0, 2)  # batches of 8
-    start = torch.tensor([[2, 3]])
-    how = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-    assert gates.of(lambda: model.generate(start, **how)) == (0, 5)
