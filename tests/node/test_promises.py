@@ -14,7 +14,7 @@ from jupyter_gpushare.protocol.messages import Method, Notice
 
 def promise_of(node: RunningNode) -> dict[str, Any] | None:
     (lease,) = node.status()["leases"]
-    promise: dict[str, Any] | None = lease["promise"]
+    promise: dict[str, Any] | None = lease.get("promise")
     return promise
 
 
