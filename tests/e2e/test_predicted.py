@@ -106,7 +106,7 @@ def test_a_notebook_reserves_what_its_model_was_predicted_to_need(place: Place) 
         assert lease["reserve"]["why"] == "predicted"
         reserved = lease["gpus"][0]["memory"]
         assert 0 <= reserved - kind["memory_p90"] < GRAIN, "without more head-room"
-        assert "as the dry run of its model predicted" in kernel.ok("%gpushare status").plain()
+        assert "what the dry run of its model predicted" in kernel.ok("%gpushare status").plain()
         # It needs less: what one cell measures is no reason to believe that.
         used = kind["memory_p90"] // 2
         place.world.add_process(place.gpu, kernel.pid, used)
