@@ -164,6 +164,17 @@ def test_a_plan_ends_in_time(driver: ModelDriver, deadline: float, timeout: floa
     assert driver.seconds <= deadline + grace + UNLOCK_SECONDS
 
 
+def test_an_unlock_that_never_answers_ends_the_rescue_in_time() -> None:
+    """Each time that it hangs counts, and so does each pause before the next look."""
+    hangs = [Mishap("none"), Mishap("late")] * 50
+    driver = ModelDriver(State.RUNNING, [Mishap("none"), Mishap("late", takes_effect=True), *hangs])
+    before = driver.follow(park(60, 5))
+    assert before.result is Result.STUCK
+    rescue = driver.seconds - 0.01 - driver.calls[1].seconds
+    assert RESCUE_SECONDS <= rescue <= RESCUE_SECONDS + UNLOCK_SECONDS
+    assert all(call.pause > 0 for call in driver.calls[4::2])
+
+
 @given(DRIVERS)
 def test_what_was_cut_short_can_be_asked_for_again(driver: ModelDriver) -> None:
     if driver.state not in (State.RUNNING, State.LOCKED, State.CHECKPOINTED):
