@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -501,6 +502,22 @@ def test_any_aliasing_survives(
             one.backward()
 
 
+def test_the_host_never_holds_more_than_is_parked(parker: Make) -> None:
+    allocator = CpuAllocator()
+    parking = parker(allocator, chunk=2**16, keep=2**17)
+    with allocator.user():
+        kept = [torch.ones(size) for size in (1, 100_000, 7, 50_000, 3)]
+    parked = parking.park()
+    assert parking.pool.peak <= parked.bytes
+    parking.resume()
+    assert parking.pool.held <= 2**17
+    assert "forget_host_buffers" in allocator.calls
+    parking.park()
+    assert parking.pool.peak <= parked.bytes
+    parking.resume()
+    assert sum(one.sum() for one in kept) == 150_011
+
+
 # -- what goes wrong ----------------------------------------------------------------------------
 
 
@@ -718,3 +735,15 @@ def test_workspaces_stay_while_there_is_a_graph(parker: Make) -> None:
     parker(allocator).trim()
     assert allocator.calls == ["empty_cache"]
     assert graph is not None
+
+
+def test_dead_proxies_do_no_harm(parker: Make) -> None:
+    class Proxy:
+        @property
+        def __class__(self) -> type:  # type: ignore[override]
+            raise AssertionError("nobody may look here")
+
+    proxy, plain = Proxy(), SimpleNamespace(next_functions=3)
+    assert obstacles(parker(CpuAllocator()).survey()) == ()
+    assert type(proxy) is Proxy
+    assert plain.next_functions == 3
