@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -59,6 +60,17 @@ def test_the_oldest_row_has_what_pyproject_allows(package: str) -> None:
     assert all(bound.startswith(version.removesuffix(".*")) for version in lowest), (bound, lowest)
 
 
+def test_the_list_is_json_that_a_workflow_can_read() -> None:
+    listed = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "matrix.py", "--list", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert [row["name"] for row in json.loads(listed)] == [row.name for row in ROWS]
+    assert json.loads(listed)[0]["python"] == ROWS[0].python
+
+
 def test_an_unknown_row_is_said_with_those_that_there_are() -> None:
     assert [row.name for row in matrix.chosen_rows(["newest"])] == ["newest"]
     assert matrix.chosen_rows([]) == ROWS
@@ -101,6 +113,23 @@ def test_a_report_that_is_kept_says_the_same() -> None:
     assert matrix.report_from_json(kept) == known
 
 
+def test_a_page_keeps_the_rows_of_other_trees() -> None:
+    old, new = (
+        Report(row, {"python": "3.11.7", "psutil": "5.9.4", "other": "1"}, (), measured)
+        for row, measured in ((ROWS[0], "before"), (ROWS[1], "now"))
+    )
+    before = [*map(matrix.report_as_json, [old]), {"row": "no more"}]
+    needs = ["psutil>=5.9.4"]
+    kept = matrix.newest_of(before, [new], needs)
+    assert [(one.row.name, one.measured) for one in kept] == [
+        (ROWS[0].name, "before"),
+        (ROWS[1].name, "now"),
+    ]
+    assert kept[1].versions == {"python": "3.11.7", "psutil": "5.9.4"}
+    skipped = replace(old, measured="", versions={})
+    assert matrix.newest_of(before, [skipped], needs)[0].measured == "before"
+
+
 def test_each_lower_bound_is_what_the_oldest_row_had() -> None:
     """A bound that nothing was tested with is a wish: raise it, or let the row reach it."""
     reports = json.loads((ROOT / "docs" / "versions.json").read_text())
@@ -126,6 +155,15 @@ def test_what_counts_as_failed(outcome: Outcome, required: bool, failed: bool) -
     assert matrix.failed(reports(Outcome.OK, outcome), required) is failed
 
 
+def test_a_part_of_a_page_is_replaced() -> None:
+    page = "Before.\n<!-- begin it -->\nold\n<!-- end it -->\nAfter.\n"
+    once = matrix.with_part(page, "it", "new")
+    assert once == "Before.\n<!-- begin it -->\n\nnew\n\n<!-- end it -->\nAfter.\n"
+    assert matrix.with_part(once, "it", "new") == once
+    with pytest.raises(ValueError, match="begin other"):
+        matrix.with_part(page, "other", "new")
+
+
 def test_a_python_that_is_not_there_skips_its_row_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -141,6 +179,24 @@ def test_a_python_that_is_not_there_skips_its_row_and_says_so(
     (tmp_path / "future" / "report.json").write_text("{}")
     runner.run(row)
     assert (tmp_path / "future" / "report.json").read_text() == "{}"
+
+
+def test_a_python_of_a_version_is_found_among_pyenvs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not its shim, which is on PATH for versions that are not switched on, too."""
+    version = "{}.{}".format(*sys.version_info[:2])
+    shim = tmp_path / "shims" / f"python{version}"
+    there = tmp_path / "versions" / f"{version}.1" / "bin" / "python"
+    real = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+    for program, text in ((shim, "#!/bin/sh\nexit 127\n"), (there, real)):
+        program.parent.mkdir(parents=True)
+        program.write_text(text)
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(shim.parent))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert matrix.find_python(version) == str(there)
+    assert matrix.find_python("3.99") is None
 
 
 def test_a_package_without_a_wheel_is_told() -> None:
