@@ -7,6 +7,7 @@ from support.policy_world import GIB, World, gpu, plain_config, process
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
+from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.config import MIB
 from jupyter_gpushare.policy.words.model import (
     GpuReading,
@@ -14,6 +15,7 @@ from jupyter_gpushare.policy.words.model import (
     ProcessReading,
     Quota,
     Request,
+    Reserve,
 )
 
 ZERO = gpu(0).uuid
@@ -104,3 +106,14 @@ def test_the_size_of_a_screen_that_the_driver_does_not_tell_is_what_nobody_else_
     both = (screen, stranger)
     world.run(cmd.Observe(world.at, (GpuReading(ZERO, None, 480 * MIB, both),)))
     assert (world.state.gpus[ZERO].system, world.state.gpus[ZERO].unleased) == (0, 480 * MIB)
+
+
+def test_nobody_is_told_to_use_less_than_is_in_use_whatever_the_host_takes() -> None:
+    world = workstation()
+    world.request("alice", 1, Request(1, reserve=Reserve.QUOTA, live=True))
+    world.memory[(1, ZERO)] = 2 * GIB
+    world.observe()
+    world.memory[(SCREEN, ZERO)] = 24 * GIB
+    world.observe()
+    (followed,) = [event for event in world.history if isinstance(event, ev.ReservationFollowed)]
+    assert followed.memory >= 2 * GIB

@@ -398,7 +398,9 @@ class World:
         since = self.idle_since.get(event.lease)
         assert since is not None, "a busy task was asked for its GPUs"
         if out:
-            assert event.at - since >= offers.QUIET, "it was asked too soon"
+            is_spent = self.is_spent(before, lease.environment)
+            soon = min(offers.QUIET, self.config.spent_idle_timeout if is_spent else math.inf)
+            assert event.at - since >= soon, "it was asked too soon"
             self.asked[event.lease] = event.at
             return
         if event.why is Why.OVER_LIMIT:

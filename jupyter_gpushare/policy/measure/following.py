@@ -107,12 +107,15 @@ def _need(state: State, key: ReservationKey, config: PolicyConfig) -> tuple[int,
     """
     environment, gpu = key
     quota, _source = state.quotas.resolve(environment)
-    most = int(wanted(quota, None, state.gpus[gpu].whole))
-    named = state.reservations[key].named
+    named, books = state.reservations[key].named, state.gpus[gpu]
+    most = int(wanted(quota, None, books.whole))
+    tasks = [lease for lease in tasks_on(state, key) if lease.is_task]
+    if books.system:
+        # Whatever the host's own processes take, nobody is told to use less than is in use.
+        in_use = sum(x.request.named or config.with_headroom(x.peak(gpu), math.inf) for x in tasks)
+        most = max(most, min(in_use, int(wanted(quota, None, books.gpu.memory))))
     need = sure = 0
-    for lease in tasks_on(state, key):
-        if not lease.is_task:
-            continue
+    for lease in tasks:
         if lease.request.named:
             need, sure = need + lease.request.named, sure + lease.request.named
             continue
