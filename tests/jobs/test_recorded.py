@@ -56,7 +56,7 @@ def test_a_sweep() -> None:
     assert (third.phase, third.candidate) == (Phase.QUEUED, {"lr": 0.3})
     records = look._records
     assert (records.plan.pick, records.plan.seed, records.plan.every) == (Pick.MOST_FREE, 7, 2.0)
-    assert (records.job.memory, records.job.path) == (parse_memory("8GiB"), ("/work/lib",))
+    assert (records.job.memory, records.job.path) == (parse_memory("8GiB"), ("/home/lib",))
     assert said("sweep", "--list")["sweeps"] == [
         {"name": "rates", "state": "stopped", "queued": 1, "running": 0, "done": 1, "failed": 1}
     ]
@@ -67,8 +67,8 @@ def test_a_sweep() -> None:
 
 def test_an_elastic_job() -> None:
     records = Records("digits")
-    train, command = records.plan().job.train, ("/work/train.py", "--lr")
-    work = Job("digits", train, 1, parse_memory("8GiB..20GiB"), "/work", ())
+    train, command = records.plan().job.train, ("/home/train.py", "--lr")
+    work = Job("digits", train, 1, parse_memory("8GiB..20GiB"), "/home", ())
     assert records.plan() == Plan(work, 1, 4, command)
     status = records.follow().read()
     assert (status.phase, status.reason) == (elastic.Phase.STOPPED, "It was stopped.")
