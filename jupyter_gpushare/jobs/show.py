@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -226,7 +227,7 @@ def page(
     return block("".join([*bars, *why, error, drawn, table(rows, status.name)]))
 
 
-class Running:
+class Running(ABC):
     """What runs, or has run, and can be shown meanwhile."""
 
     def __init__(self) -> None:
@@ -236,13 +237,13 @@ class Running:
         """Wait until it is over; whether it is. Ctrl-C ends the wait, and nothing else."""
         return self._over.wait(timeout)
 
+    @abstractmethod
     def status(self) -> Any:
         """How it stands now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def page(self) -> str:
         """All that is shown of it, as HTML."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return str(self.status())

@@ -12,6 +12,7 @@ import re
 import shlex
 import stat
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -26,7 +27,7 @@ _LOOKING: Final = 0.1
 _LOOK: Final = 0.02
 
 
-class Stored:
+class Stored(ABC):
     """One job's records, in the user's own data folder. Whoever runs the job holds its lock."""
 
     #: What people call it, and what they load it with.
@@ -151,5 +152,6 @@ class Stored:
         finally:
             os.close(held)
 
+    @abstractmethod
     def _remove(self) -> None:
-        raise NotImplementedError
+        """Remove its files; called under its lock."""
