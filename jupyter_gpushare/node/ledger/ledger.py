@@ -1,14 +1,27 @@
 """The ledger: the durable record of quotas, leases and every event. SQLite, one writer.
 
-Of the policy it knows the kinds of events only: a record has a kind, two times, the environment
-and lease that it concerns, and JSON with a version that says which releases can read it.
-:meth:`Ledger.append` returns when the records are written (write-ahead log), all of them or none:
-whatever kills the process afterwards, they stay. It also waits until the disk has them
-(``synchronous=FULL``) if they must outlive a loss of power; what happens to leases need not, for no
-lease outlives the boot.
+A node manager may be killed at any instruction, and the next one must know every lease that
+somebody was told of. So the ledger does not store the state, it stores the events that made the
+state: they are appended before anybody hears of them, and a start folds them again. A snapshot
+stands for the oldest of them, in the same form, so that a start need not read the whole history and
+old history can be forgotten. A record is never changed, only forgotten.
 
-Every method blocks: call them from one executor thread, never from an event loop. A failed append
-changes nothing and the next one may succeed, so a full disk only stops new leases.
+Two accidents are told apart. When the process is killed, all that :meth:`Ledger.append` returned
+for stays, because the operating system has it (write-ahead log). When the power fails, only what
+the disk has stays (``synchronous=FULL``), and to wait for a disk is slow. But no lease outlives the
+boot, so what happens to leases need not wait for it, and a grant is quick. Everything else, such as
+quotas, waits.
+
+What must always hold: an append writes all of its records or none, and after a failure the next one
+may succeed, so a full disk stops new leases only. One node manager has a ledger, by a lock beside
+it. A file of a newer release is left as it is. A damaged file is never repaired and never deleted:
+it is set aside, a new one begins, and whoever holds a lease presents a voucher for it.
+
+Of the policy the ledger knows the kinds of events only: a record has a kind, two times, the
+environment and lease that it concerns, and JSON with a version that says which releases can read
+it. Sums of usage are kept as records come in, so that they outlive the records.
+
+Every method blocks: call them from one executor thread, never from an event loop.
 """
 
 from __future__ import annotations
@@ -60,7 +73,8 @@ JSON = None | bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"]
 APPLICATION_ID = 0x67707573
 #: The key of a record's version in its data.
 VERSION_KEY = "v"
-#: Rows that one :meth:`Ledger.prune` removes or rolls up at most.
+#: Rows that one :meth:`Ledger.prune` removes or rolls up at most. Grants are written by the same
+#: thread and wait for each step.
 PRUNE_ROWS = 5000
 #: Rows that one :meth:`Ledger.trim` removes at most.
 TRIM_ROWS = 1000
@@ -70,7 +84,8 @@ ROW_BYTES = 150
 UNOWNED = ""
 #: The kinds that history leaves out.
 _UNLISTED: Final = tuple(name for name, kind in EVENTS.items() if kind.ABOUT.unlisted)
-#: Records of a named person's actions; they are never trimmed.
+#: Records of a named person's actions. They are never trimmed: nobody may make an administrator's
+#: deed vanish by making many records. JSON escapes quotes in texts, so no name looks like this key.
 _BY = """instr(data, '"by":"') <> 0"""
 #: If a lease turns busy and idle again and again, only the first and the last record in this many
 #: seconds are kept; usage counts them all.
@@ -86,7 +101,9 @@ _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY_ERRNOS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _COLUMNS = "kind, at, wall, environment, lease, data"
-#: The oldest release that can read all that :meth:`Ledger.load` gives, and its version of records.
+#: The version of records that a release must know to read all that :meth:`Ledger.load` gives, and
+#: the first release that does. It rises only when such a record is written, so that one can go back
+#: to an older release as long as nothing of the newer one was used.
 _FLOOR, _FLOOR_RELEASE = "floor", "floor_release"
 #: Set in a restored ledger until the holders of leases had time to present them.
 _RESTORED = "restored"
@@ -203,7 +220,10 @@ TABLES = frozenset(
 
 
 def _check_floor(connection: sqlite3.Connection) -> None:
-    """Refuse a ledger whose records a later release wrote, before anything is changed in it."""
+    """Refuse a ledger whose records a later release wrote, before anything is changed in it.
+
+    To skip what we cannot read would give another state, and the next snapshot would make it last.
+    """
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         return
     floor = _meta_int(connection, _FLOOR)
@@ -337,9 +357,10 @@ class Reads(ABC):
     ) -> list[UsageRow]:
         """What was used between two unix times, one row an environment (or only ``environment``).
 
-        Exact for the last two days (of who makes very many changes, less);
-        before that an hour, and beyond the history a day, that is only partly
-        inside the window counts in proportion. Running leases count until ``until_wall``.
+        The last two days are exact, or less for an environment that makes very many changes. Before
+        that, use is known by the hour, and beyond the history by the day: an hour or a day that is
+        only partly inside the window counts in proportion. Running leases count until
+        ``until_wall``.
         """
         with self._reading() as connection:
             return usage.summarise(connection, since_wall, until_wall, environment)
@@ -349,7 +370,7 @@ class Reads(ABC):
     ) -> float | None:
         """Seconds until this many charged GPU-seconds have left the window, if none are added.
 
-        ``None``: the window has fewer. As exact as :meth:`usage`.
+        ``None`` if the window has fewer. As exact as :meth:`usage`.
         """
         with self._reading() as connection:
             return usage.leaves(connection, since_wall, until_wall, environment, seconds)
@@ -418,9 +439,8 @@ class Reads(ABC):
     def copy(self, draft: Path) -> int:
         """Copy the ledger as of one instant and return a descriptor of the copy.
 
-        Others go on meanwhile.
-
-        The copy is one complete file. It is made as ``draft`` and loses that name at once.
+        The copy is one complete file. Others read and write the ledger meanwhile. It is made as
+        ``draft`` and loses that name at once, so a broken-off copy leaves no file.
         """
         with self._reading() as connection:
             size, _ = _sizes(connection)
@@ -577,6 +597,8 @@ class Ledger(Reads):
                 assert inserted is not None
                 seq = inserted
                 if record.lease is not None:
+                    # Kept apart from ``self._toggles`` until all is written: the transaction may
+                    # still fail.
                     before = toggles.get(record.lease, self._toggles.get(record.lease))
                     toggles[record.lease] = toggle = _toggled(before, record, seq)
                     if toggle is not None and before is not None and toggle.follows(before):
@@ -658,10 +680,10 @@ class Ledger(Reads):
     def trim(self, environment: str | None, size: int) -> int:
         """Forget the oldest records of an environment, of about ``size`` bytes, in small steps.
 
-        ``None``: records about leases that name no environment; :data:`UNOWNED`: records that name
-        neither. Records that the snapshot does not cover stay, and so do people's actions, such as
-        quotas set and leases revoked. Returns the bytes of the removed records; 0: there are no
-        more. Raises as :meth:`append` does.
+        ``None`` stands for the records about leases that name no environment, and :data:`UNOWNED`
+        for those that name neither. Records that the snapshot does not cover stay, and so do
+        people's actions, such as quotas set and leases revoked. Returns the bytes of the removed
+        records, which is 0 when there are no more. Raises as :meth:`append` does.
         """
         whose = "environment IS ? AND (environment IS NOT NULL OR lease IS NOT NULL)"
         if environment == UNOWNED:
@@ -684,7 +706,7 @@ class Ledger(Reads):
     def fold(self, environment: str) -> bool:
         """Add the oldest exact usage of an environment to the hours: what is beyond its number.
 
-        Works in small steps; ``True``: there is more. Raises as :meth:`append` does.
+        Works in small steps; ``True`` means that there is more. Raises as :meth:`append` does.
         """
         with self._writing() as connection:
             return usage.fold(connection, environment, TRIM_ROWS)
@@ -692,9 +714,9 @@ class Ledger(Reads):
     def shrink(self, spare: float = 0.125) -> bool:
         """Give free pages back to the disk, but for this share of the file, in small steps.
 
-        ``True``: there are more, call again soon. Raises as :meth:`append` does.
+        ``True`` means that there are more: call again soon. Raises as :meth:`append` does.
         """
-        if self._copy is not None:
+        if self._copy is not None:  # the copy goes away by itself
             return False
         with self._reading() as connection:
             self._check_place()
@@ -957,7 +979,8 @@ def _meta_int(connection: sqlite3.Connection, key: str) -> int:
 def _lock(path: Path) -> int | None:
     """Take the lock beside the ledger; its descriptor holds it. ``None`` on a read-only disk.
 
-    The kernel drops the lock when the process dies, in whatever way.
+    The kernel drops the lock when the process dies, in whatever way. It is a file of its own
+    because the ledger may be set aside or replaced by a backup while somebody has the lock.
     """
     lock = _beside(path, ".lock")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -1002,6 +1025,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
     if path.stat().st_size <= WHOLE_CHECK:
         parts = [""]
     else:
+        # A start must not take minutes. Damage in the history shows when the history is read.
         state = "('snapshot', 'meta', 'usage_open')"
         names = connection.execute(f"SELECT name FROM sqlite_master WHERE name IN {state}")
         parts = [f"({row[0]})" for row in names]

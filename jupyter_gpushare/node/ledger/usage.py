@@ -1,19 +1,22 @@
 """GPU-seconds held, busy and charged by environment, and memory reserved meanwhile.
 
-It is a read-model in the ledger, beside its records.
+Budgets, bills and the plots of the last weeks ask what an environment used between two moments. To
+fold the records for each such question would take longer with each month, and records are
+forgotten after the history's end. So this is a read-model, in tables beside the records: a record
+and its effect on usage are in one transaction, which the ledger opens, so neither can be there
+without the other.
 
 A running lease has one row in ``usage_open``; each time its GPUs or its activity change, the time
-since the last change becomes a *span*. Spans are exact; two days later, or sooner where one
+since the last change becomes a *span*. Spans are exact. Two days later, or sooner where one
 environment makes very many, they are rolled up into hours, and beyond the history into days, so
-that a year of them stays small and quick to add up.
+that a year of them stays small and quick to add up. Rolling up moves sums and loses none.
 
 Where tasks take turns on a GPU, a task that has no turn *rests*: it holds its GPUs, and their time
-is not charged to it. Rest and reserved memory follow the node manager's state, not the records,
-because turns end without one: :func:`use` brings them in.
+is not charged to it. Turns begin and end many times a minute and are not recorded. So rest and
+reserved memory follow the node manager's state, and :func:`use` brings them in.
 
 How long something lasted is counted by boot time, which no clock setting can change; *when* it was
-is wall time. The ledger opens the transactions, so that a record and its effect on usage are
-durable together.
+is wall time. A clock that is set back can thus move a span, but never lengthen it.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ from typing import Any
 
 from ...policy.words.events import EVENTS, ChangesUse, LeaseEnded, LeaseGranted, LeaseParked
 
-#: Spans stay exact for this long (seconds), or until an environment has so many newer ones.
+#: Spans stay exact for this long (seconds).
 EXACT = 2 * 86400.0
+#: The most exact spans of one environment: a program that turns busy and idle without a pause would
+#: otherwise fill the disk with them.
 MOST_SPANS = 20_000
 HOUR = 3600.0
 DAY = 86400.0
@@ -230,6 +235,7 @@ def use(connection: sqlite3.Connection, lease: str, now: Use, at: float, wall: f
     if before is None or before.use == now:
         return
     at = max(at, before.since_at)  # a record was later: what lasts no time is no span
+    # Spans that no record ends count down from -1, and so never meet the number of a record.
     (least,) = connection.execute(
         "SELECT MIN(0, COALESCE(MIN(seq), 0)) FROM usage_spans"
     ).fetchone()
@@ -247,6 +253,7 @@ def _close(
     last: bool = False,
 ) -> None:
     """Keep the time since the last change as a span; ``seq`` tells spans of the same end apart."""
+    # The last one is kept even if it took no time: by it the lease is counted.
     if last or ((before.gpus or before.use.memory) and end > before.since_wall):
         connection.execute(
             "INSERT INTO usage_spans (end_wall, seq, lease, environment, gpus, busy,"
@@ -375,7 +382,7 @@ def leaves(
 ) -> float | None:
     """Seconds until this many charged GPU-seconds have left a window that moves on.
 
-    ``since`` and ``until`` (unix seconds) are the window now. ``None``: the window has fewer.
+    ``since`` and ``until`` (unix seconds) are the window now. ``None`` if the window has fewer.
     """
     rows = connection.execute(
         _CHARGED, {"since": since, "until": until, "environment": environment}
@@ -510,7 +517,7 @@ def beyond(connection: sqlite3.Connection) -> list[str]:
 def fold(connection: sqlite3.Connection, environment: str, limit: int) -> bool:
     """Merge the oldest of an environment's spans into hours, those beyond :data:`MOST_SPANS`.
 
-    At most ``limit`` of them; whether there are more.
+    At most ``limit`` of them. Returns whether there are more.
     """
     (count,) = connection.execute(
         "SELECT COUNT(*) FROM usage_spans WHERE environment = ?", (environment,)
