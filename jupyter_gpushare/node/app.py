@@ -1,4 +1,19 @@
-"""``jupyter gpushare node``: the node manager as a program, and all its switches."""
+"""``jupyter gpushare node``: the node manager as a program, and all its switches.
+
+Here everything is made and given to what needs it, and nothing is decided. What matters is the
+order. What must fail aloud comes first: the socket that systemd hands over, the ledger with its
+lock, the GPUs. The manager recovers from the ledger, measures, and gets its quotas before it
+listens, so the first client meets the state as it was and nothing is granted on a GPU that somebody
+else fills. Only when clients can come is it *ready*: systemd, JupyterHub and tests wait for that
+word. The end has the reverse order, and takes no lease from anybody: the next node manager goes on
+from the ledger.
+
+A driver or a user database can hang for ever, in a thread that nobody can stop. So SIGTERM ends the
+wait for them at the start too, and at the end the process leaves such a thread behind.
+
+The switches are traitlets, because that is how Jupyter's people configure programs. What belongs to
+the policy is declared there (`policy.words.config`), and only shown here.
+"""
 
 from __future__ import annotations
 

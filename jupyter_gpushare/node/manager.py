@@ -1,10 +1,28 @@
 """The node manager's one loop: command -> decide -> append -> evolve -> effects.
 
-Commands come from connections, the process watch, the inventory and the timer.
-All that wait are decided together and committed in one transaction (group
-commit); only then does the state move on and anybody hear of it. If the ledger
-refuses, the tentative state is dropped: running leases go on, new ones are
-refused until the disk is well again.
+Whoever gives GPUs away must never say two things, also not before and after being killed. So there
+is one state, one loop that changes it, and one order: everything that wants something is a command
+(a client's call, a process's death, a measurement, the timer); the policy, which is pure, decides
+it and says in events what follows; the events are on the disk before the state moves on, and only
+then anybody hears of it. What somebody was told is therefore in the ledger, and what is not in the
+ledger was told to nobody. All commands that wait are decided together and written in one
+transaction, so that hundreds of requests cost one write.
+
+If the ledger refuses, the tentative state is dropped and the same commands are decided again with
+granting stopped: running leases go on, and new ones are refused until the disk is well. Ends of
+leases count nevertheless, and are written later: to keep the GPU of a dead process helps nobody,
+and after a crash it is found dead again.
+
+Effects (watch this process, measure, tell that client) are not recorded. After a start they are
+made again from the state, so each must do no harm when it comes twice.
+
+What may hang is not on the loop. The disk and the driver have a thread each, and their answers come
+back as commands. A driver that does not answer makes the GPUs' use unknown, for which the policy
+grants nothing; nobody waits for it. Where the policy finds that it has broken its own rules, the
+manager grants nothing more and goes on serving: people keep what they have, and can read why.
+
+Nothing is decided here, and nothing is worded for clients: listeners get each
+:class:`~.host.outcome.Outcome`, and tell people in their own way.
 """
 
 from __future__ import annotations
@@ -68,7 +86,7 @@ EACH = 16
 NODE = ""
 
 
-#: Seconds of deciding that cost nothing beyond the call.
+#: Deciding for no longer than this (seconds) is paid with the call itself.
 DEAR = 0.0005
 
 
@@ -106,9 +124,9 @@ class Processes(Protocol):
         """Interrupt or kill; a process that is gone is no error."""
 
     def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
-        """Signs of progress of each task's processes and their children; ``None``: unknown.
+        """Signs of progress of each task's processes and their children, ``None`` where unknown.
 
-        On any thread.
+        It may be called on any thread.
         """
 
 
@@ -174,7 +192,7 @@ class Manager:
         self._processes: Processes | None = None
         self.measure_interval = measure_interval
         self._rests_read = -math.inf
-        # A measurement that is late is none that is old.
+        # One or two late measurements must not stop granting.
         self._measured_within = max(measured_within, 3 * measure_interval)
         self._called_old = 0.0
         self._discover_interval = discover_interval
@@ -183,7 +201,8 @@ class Manager:
         self._since_snapshot = 0
         self._snapshot_due = False
         self._ledger_budget = LedgerBudget(ledger_bytes)
-        # So much of it may be in use before it is looked at again who has how much.
+        # To add up who has how much reads the whole ledger. So it is done again only when the
+        # ledger has grown to this size (bytes).
         self._fits_until = self._ledger_budget.grown
         self._used = LeaseUses()
         self._tidy_interval = tidy_interval
@@ -374,6 +393,8 @@ class Manager:
             self._answer(pending, outcome)  # somebody waits for it
         for pending, outcome in told:
             self._tell(pending, outcome)
+        # A snapshot is as long as the state: with many leases it is written less often, so that it
+        # stays a small part of what is written.
         if self._snapshot_due or self._since_snapshot >= max(
             self._snapshot_every, 4 * len(state.leases)
         ):
@@ -575,6 +596,7 @@ class Manager:
                 self._process_trouble.is_over()
 
     def _process_gone(self, process: ProcessId) -> None:
+        # Who ends ten thousand processes at once delays nobody else by it.
         held = next(iter(self.state.by_process.get(process, ())), None)
         owner = NODE if held is None else self.state.leases[held].environment
         self.ask(cmd.ProcessGone(self.clock.boot(), process), owner=owner)
@@ -608,6 +630,7 @@ class Manager:
                 self._inventory_thread, self._read, self.state
             )
             if self.clock.boot() - at > self._measured_within:
+                # What it says may be as old as the question.
                 raise InventoryError("The driver took too long to answer.")
         except InventoryError as error:
             self._measure_trouble.came(f"The GPUs could not be measured: {error}")
@@ -702,6 +725,7 @@ class Manager:
     async def _tick_loop(self) -> None:
         while True:
             before = self.clock.boot()
+            # A deadline that has passed already must not let the loop spin.
             due = max(core.next_deadline(self.state, self.config), before + 0.05)
             # At least each second: a full disk may be well again.
             await asyncio.sleep(min(due - before, 1.0))

@@ -1,11 +1,26 @@
 """The node manager's connections: its Unix socket, their limits, and their peers.
 
-Connections over TLS (:mod:`.tls`) come here when their handshake is over. Their peers are no users
-of this host: only a certificate or a token says who they are.
+One process serves everybody on the host, on one loop. So what one person does, with any number of
+connections and calls, may cost others a bounded delay and bounded memory, and no more. Four bounds
+see to that, each counted for a person (an *owner*: the environment, or the OS user until it is
+known) and not for a connection, of which a person may have thousands:
 
-One slow or hostile client never delays another: the node manager does not wait for a client to
-read. Unread messages are kept up to a bound. Beyond it, status changes are dropped first (a newer
-one replaces them), and then the connection is closed.
+- how many connections there are (:mod:`.admission`),
+- how many calls come, how long they take and how much they leave in the ledger (:mod:`.turnstile`):
+  whoever has spent the allowance is not read for a while, and no call is refused for it,
+- how many bytes were sent and not read (:mod:`.unread`): nobody waits for a client to read. Status
+  changes are dropped first, because a newer one replaces them, and then connections are closed,
+- how long a connection may be silent before its hello.
+
+A connection that is closed loses nothing: the client comes back, presents its lease, and is told
+again what it missed. So whatever cannot go on with one client ends in closing it.
+
+Who a peer is says the kernel (``SO_PEERCRED``), or the Hub for a token, never the client's own
+word. Connections over TLS (:mod:`.tls`) come here when their handshake is over. Their peers are no
+users of this host: only a certificate or a token says who they are.
+
+Here nobody knows what a call means: the lines are read, counted, and handed to the
+:class:`Handler`.
 """
 
 from __future__ import annotations
@@ -193,9 +208,9 @@ class Connection(asyncio.BufferedProtocol):
         #: before the first line, the newcomers.
         self.owner: Hashable = None
         self.process: ProcessId | None = None
-        #: Whether it came over TLS; then whose certificate it has shown, if any.
+        #: Whether it came over TLS.
         self.is_remote = False
-        self._holder: secured.Holder | None = None
+        self._holder: secured.Holder | None = None  # of the certificate that it has shown
         self._home = transport
         self._limits = transport.limits
         self._wire: asyncio.Transport | None = None
@@ -384,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
             self._home.turnstile.took(self.owner, took)
 
     def took(self, seconds: float) -> None:
-        """So long something was worked out here for a call; its environment pays for that."""
+        """Something was worked out here for a call, in ``seconds``; its environment pays."""
         self._home.turnstile.took(self.owner, seconds)
 
     def error(
@@ -575,6 +590,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _check_later(self, token: str | None) -> None:
         if self._expires is not None:
+            # A connection must not outlive the certificate that opened it.
             left = max(0.0, self._expires - self._home.wall())
             self._deadline = self._home.later(left, self.close)
             return
@@ -720,6 +736,7 @@ class Transport:
 
     def owner_of(self, peer: Peer) -> Hashable:
         """The owner whose allowance a stranger spends: its OS user in its container."""
+        # The OS user alone would not do: everybody's containers may run as the same one.
         return peer.charged, container_of(peer.pid)
 
     async def start(self) -> None:
@@ -747,7 +764,7 @@ class Transport:
         self._name = self._named()
 
     def _named(self) -> os.stat_result | None:
-        """What is at our path; ``None``: nothing, or nobody may look."""
+        """What is at our path; ``None`` if there is nothing, or nobody may look."""
         try:
             return self.path.lstat()
         except OSError:
