@@ -1,8 +1,17 @@
 """Every call of the protocol as a frozen type: what it may say, with bounds, each said once.
 
-The parser is made from these types, and so are REST's queries and bodies and the tables of
-docs/protocol.md. Unknown parameters are ignored, so that a newer client can say more; wrong types
-are refused with a sentence. A parameter whose type has ``None`` may be left out or null.
+What clients send is not to be trusted: anybody on the host may write to the socket. If each reader
+checked for itself, one of them would forget a check. So a call is read once, at the border, into
+one of these types, and behind the border nobody looks at JSON any more. The parser is made from the
+types, and so are REST's queries and bodies and the tables of docs/protocol.md.
+
+Every text and number has a bound, because what is accepted is kept: in the ledger, in the state,
+and in what others are shown. Wrong types are refused with a sentence. Unknown parameters are
+ignored, so that a newer client can say more; for the same reason a parameter that was ever here
+stays and keeps its meaning. A parameter whose type has ``None`` may be left out or null.
+
+No parameter says who calls. That comes from the kernel, the Hub or a certificate (`Caller` in
+:mod:`jupyter_gpushare.node.wire.translate`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,19 @@
 """Every document, result and notice of a node manager, each declared once.
 
-The node manager builds the documents, and mypy checks its builders against these types. Code that
-reads a document names its type under ``if TYPE_CHECKING`` and loads nothing for it. The OpenAPI
-document, the panel's types and the tables of docs/protocol.md are made from these declarations, and
-the text in ``Annotated`` describes the field in all of them. Some answers, or older node managers,
-leave a ``NotRequired`` field out.
+A status is built in one place and read in many: in a cell, a terminal, the panel, the pages, other
+people's scripts. What each of them believes about it must be the same, and must be found when it
+changes. So the shapes are declared here and nowhere else: mypy checks the node manager's builders
+and Python's readers against these types, and the OpenAPI document, the panel's types and the tables
+of docs/protocol.md are made from them. The text in ``Annotated`` describes a field in all of them.
+
+They are ``TypedDict`` and not classes: a document is JSON on its way, and neither its builder nor
+its reader should pay for a copy. They check nothing while a program runs, and a kernel does not
+even load this module: code that reads a document names its type under ``if TYPE_CHECKING``.
+
+Fields are added and never taken away or given another meaning, because older readers go on. Some
+answers, or older node managers, leave a ``NotRequired`` field out. What a person reads of a status
+is worded by the node manager, in ``says``; the figures beside it are for programs. What belongs to
+a person is marked :class:`~.shapes.Private`, and others get null for it.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict

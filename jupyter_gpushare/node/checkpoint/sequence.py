@@ -1,11 +1,24 @@
 """Plans for parking, resuming and locking: pure, one driver call at a time.
 
-A plan is a generator. It yields a :class:`Call`, is sent its :class:`Answer` (which may say that
-the call hung and the worker was killed), and returns the :class:`Outcome`. It starts from the state
-that the process is in, so a plan that the death of a helper cut short can be asked for again.
+The driver can take a process's GPU memory to the host and back, in four steps between three
+states::
 
-A process that is left locked hangs at its next CUDA call. Whatever goes wrong
-after a lock therefore ends in :func:`_rescue`, which has time of its own.
+    RUNNING -lock-> LOCKED -checkpoint-> CHECKPOINTED -restore-> LOCKED -unlock-> RUNNING
+
+Each step may fail, hang for ever, or be done although the answer was lost, and the process is
+somebody's notebook with hours of work in it. So nothing is believed but the state that the driver
+tells. A plan starts from whatever state the process is in, so a plan that the death of a helper cut
+short can be asked for again, and doing it twice does no harm. After a failure it looks, until what
+it sees says what to do.
+
+One state is worse than all others: a process that is left locked hangs at its next CUDA call, and
+its person cannot know why. So whatever goes wrong after a lock ends in :func:`_rescue`, which has
+time of its own. A plan never gives up memory: what cannot be restored now is kept in host memory as
+long as the process lives, and the outcome says whether it may be tried again.
+
+A plan is a generator. It yields a :class:`Call`, is sent its :class:`Answer` (which may say that
+the call hung and the worker was killed), and returns the :class:`Outcome`. It makes no call itself
+and has no clock, so each way in which a driver can fail can be played in a test.
 """
 
 from __future__ import annotations
@@ -61,7 +74,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``seconds``: when the worker is killed. ``pause``: seconds to wait before."""
+    """After ``seconds`` the worker is killed. ``pause`` is how many seconds to wait before."""
 
     step: Step
     seconds: float
@@ -74,9 +87,9 @@ class Call:
 class Answer:
     """The result of a call.
 
-    ``code`` is the driver's (0: success), ``error`` its name. ``late``: it hung
-    and the worker was killed. ``died``: the worker ended by itself. ``gone``:
-    the process is not there any more. ``seconds``: how long it took.
+    ``code`` is the driver's, 0 for success, and ``error`` is its name. It is ``late`` when it hung
+    and the worker was killed, ``died`` when the worker ended by itself, and ``gone`` when the
+    process is not there any more. ``seconds`` is how long it took.
     """
 
     state: State | None = None
@@ -231,14 +244,15 @@ def resume(deadline: float, gpu_map: Mapping[str, str]) -> Plan:
 # -- when something goes wrong -----------------------------------------------------------------
 
 
-#: What follows from the state of a process, with so many seconds left; ``None``: look again.
+#: What follows from the state of a process, given the seconds that are left. ``None`` means that
+#: nothing follows yet, and the process is looked at again.
 _Then = Callable[[float], Generator[Call, Answer, Outcome | None]]
 
 
 def _look_until(
     story: _Story, failure: Answer, then: _Then
 ) -> Generator[Call, Answer, Outcome | None]:
-    """Look at the process until something follows from it; ``None``: nobody can tell in time."""
+    """Look at the process until something follows from it, or ``None`` if nothing does in time."""
     left, pause = RESCUE_SECONDS, 0.0
     while left > 0:
         call = Call(Step.STATE, min(STATE_SECONDS, left), pause=pause)
@@ -342,6 +356,7 @@ def _not_restored(story: _Story, failure: Answer) -> Outcome:
 
 def _unlock_to_run(story: _Story) -> Plan:
     """The last step of a resume, tried twice."""
+    # Its memory is there: to give up now would leave a process that hangs for want of one call.
     answer = yield from _do(story, Call(Step.UNLOCK, UNLOCK_SECONDS))
     if answer.well:
         story.state = State.RUNNING

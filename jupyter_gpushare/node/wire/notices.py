@@ -1,7 +1,16 @@
 """What clients are told unasked, and which: a function for each kind of event or effect.
 
-It enters itself by :data:`_tells` and yields the notices. It is pure; the service sends them. A
-client that was away is told again by the same functions.
+A notice may be lost: its client was away, did not read, or was killed and came back. So a task's
+duties never depend on one notice. Most are made from the state as it is now, and the event only
+says that there is something to tell. When a client attaches again, :func:`again` says by the same
+functions what it may use and what it was asked.
+
+Who hears matters as much as what. Three circles are told apart: the task's own process (it alone
+can hide its GPUs and stop between two steps), those who use the lease, and the panels and terminals
+of the person. Nobody else gets a notice of somebody's lease.
+
+A function enters itself by :data:`_tells` and yields the notices. It is pure; the service sends
+them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,18 @@
 """What the same code needed before: measured peaks of leases, their parts and steps, and estimates.
 
+Most requests name no memory, and to reserve a whole GPU for each wastes most of it. The best guess
+of what a program needs is what it needed last time. So each lease's measured peak is kept under a
+hash of its code, and the next request of the same code brings an estimate: what would have been
+enough for nine of ten of its runs. A dry run tells of the model and batch, too; then runs of the
+same ones count, and before there are any the prediction does.
+
+A guess may be wrong without harm: it reserves memory, and the policy watches what is really used.
+But it must not be wrong for reasons that have nothing to do with the code. A task that lives yet
+may still grow, so its run is not counted. A GPU's utilisation counts only while the task is alone
+there. Nobody's runs count for another environment.
+
 A run is recorded when its cell or the lease has ended, in the ledger, so that a restart forgets
-nothing. The run of a task that lives yet is not counted: it may need more later. Nobody's runs
-count for another environment.
+nothing. If the ledger cannot take it, it is tried again with the next one: no grant waits for it.
 """
 
 from __future__ import annotations
@@ -55,7 +65,7 @@ CHANGE: Final = 0.05
 
 
 def estimate_of(sizes: Iterable[int], least: int = LEAST) -> Estimate | None:
-    """What to expect after runs that needed these bytes; ``None``: too few are known."""
+    """What to expect after runs that needed these bytes, or ``None`` if too few are known."""
     known = sorted(sizes)
     if len(known) < least:
         return None
@@ -63,7 +73,7 @@ def estimate_of(sizes: Iterable[int], least: int = LEAST) -> Estimate | None:
 
 
 def parts_of(runs: Iterable[Run]) -> Parts | None:
-    """The parts to expect after these runs; ``None``: too few of them told theirs."""
+    """The parts to expect after these runs, or ``None`` if too few of them told theirs."""
     told = [(run.persistent, run.temporary) for run in runs]
     kept = estimate_of(persistent for persistent, _ in told if persistent is not None)
     step = estimate_of(temporary for _, temporary in told if temporary is not None)
@@ -155,7 +165,7 @@ class _Steps:
 
     @property
     def utilisation(self) -> int | None:
-        """Hundredths of its GPU."""
+        """Hundredths of its GPU's compute."""
         return max(1, round(100 * self.worked / self.looks)) if self.looks else None
 
 
@@ -212,7 +222,7 @@ class Runs:
     ) -> None:
         """``predicted`` is the newest prediction of a task, ``computes`` that of what it runs.
 
-        ``learned``: where finished runs are kept for training; ``None``: nowhere.
+        ``learned`` is where finished runs are kept for training, if they are kept at all.
         """
         self._learned = learned
         self._manager = manager
@@ -282,7 +292,7 @@ class Runs:
         return corrected(predicted, self._known.of_shapes(who, code, shapes), iterations)
 
     def stepped(self, lease: Lease, steps: int, seconds: float | None = None) -> None:
-        """A task says that so many steps have ended, each after ``seconds`` of computing."""
+        """A task says how many steps have ended, each after ``seconds`` of computing."""
         if steps < KNOWN_AFTER or lease.request.code is None:
             return
         now = self._steps.setdefault(lease.id, _Steps())
@@ -313,7 +323,7 @@ class Runs:
                 self._note(running)
 
     def _sees_work(self, lease: Lease, gpu: GpuUuid, readings: Readings) -> None:
-        """Between its steps and its idle times, and where nobody else computes on its GPU."""
+        """Count how much a lease's work uses of its GPU, while it computes and is alone there."""
         steps, work = self._steps.get(lease.id), readings.by_gpu[gpu].utilisation
         alone = sum(where == gpu for _name, where in self._manager.state.claims) == 1
         if steps is not None and work is not None and alone and lease.activity is Activity.BUSY:

@@ -1,4 +1,21 @@
-"""Connects clients with the manager: which client waits for which lease, and is told what."""
+"""Connects clients with the manager: which client waits for which lease, and is told what.
+
+The manager knows leases and no connections; the transport knows connections and no leases. Here the
+two meet, in three maps: who is connected (``_guests``), which connections use a lease and hear of
+it (``_holders``), and whose call a lease's grant will answer (``_waiters``). None of it is durable
+and none of it decides anything: when a connection goes, its leases stay, since a task is alive as
+long as its process is.
+
+A call becomes a command (:mod:`.translate`), and the manager's decision its answer. A request that
+must wait is answered later, by the event that grants or ends the lease. All else that clients hear
+comes from events and effects (:mod:`.notices`), never from a call that another client made. So a
+client that was away, or whom something could not be told, is simply disconnected: when it attaches
+again, it is told from the state what it missed.
+
+What must always hold: each call gets one answer, or its connection ends. Who may call what is
+decided here, before anything becomes a command. Nothing here waits, because the manager's loop runs
+it.
+"""
 
 from __future__ import annotations
 
@@ -85,10 +102,10 @@ _RECALLED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
-    """Somebody to tell when a lease is granted; ``call_id`` ``None``: by a notification."""
+    """Somebody to tell when a lease is granted: by the answer to a call, or by a notification."""
 
     conn: Conn
-    call_id: CallId | None
+    call_id: CallId | None  # ``None`` where its call was answered before
 
 
 class Service:
@@ -348,6 +365,7 @@ class Service:
     # -- calls ---------------------------------------------------------------
 
     def _command(self, guest: Guest, call: Call) -> None:
+        # The policy makes no random numbers, so a new lease's id comes with the command.
         fresh = LeaseId(secrets.token_hex(16))
         make = translate.COMMANDS[call.method]
         command = make(self._clock.boot(), guest.who, call.params, fresh)

@@ -1,4 +1,17 @@
-"""Translates messages to commands, and decisions to answers. Nothing else knows both."""
+"""Translates messages to commands, and decisions to answers. Nothing else knows both.
+
+The protocol's words belong to clients, and lose nothing for years; the policy's types change as we
+learn. Between them stands this table, so that either can change alone. It decides nothing.
+
+Two things are added to what a client says. Who calls comes from :class:`Caller`, never from a
+parameter: a command about a lease names its environment and process, and the policy looks whether
+the lease is theirs. And texts are cut to a length in bytes, because they are recorded and shown to
+others.
+
+A lease's secret is derived from the node manager's key and stored nowhere. A voucher says what the
+lease is, signed with that key; its holder keeps it, in case the ledger is lost. Both are made here,
+so that no answer about a lease can forget them.
+"""
 
 from __future__ import annotations
 
@@ -275,7 +288,8 @@ POOL_ONLY: Final = frozenset(
         msg.Method.POOL_CERTIFY,
     }
 )
-# What may be called from another host: no process of this one is needed. Pages call these.
+# What may be called from another host: no process of this one is needed. Pages call these. What
+# concerns the ledger's file itself is for somebody who is on this host.
 FROM_ELSEWHERE: Final = (POOL_ONLY | ADMIN_ONLY - _OF_LEDGER) | {
     msg.Method.STATUS,
     msg.Method.WATCH,
