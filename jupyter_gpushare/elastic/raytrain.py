@@ -4,7 +4,9 @@ manager.
 Ray Train starts the workers, keeps their checkpoints, and starts them again from the newest one
 when their number changes. What it cannot know is which cards are free: it counts resources that are
 fixed when a host joins. So its scaling policy is given another count here: the cards that the node
-managers have for this job, which are idle, or its own. All else of its elastic mode stays.
+managers have for this job, which are idle, or its own. All else of its elastic mode stays. The
+count may be old when a worker begins, and that does no harm: a worker has a card only by a lease of
+its own host's node manager, and where it gets none it leaves, and the others go on without it.
 
 A card that a notebook wants goes back at the end of the step under way: all workers save together,
 the one on that card gives its lease up, and the others go on without it. When a card becomes idle
@@ -62,7 +64,7 @@ class MoreRoom(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What all workers have in common. ``memory``: bytes on each card, or ``None``: the quota's."""
+    """What all workers have in common. Without ``memory`` each has what the quota gives."""
 
     name: str
     least: int
@@ -78,7 +80,7 @@ class HostCards:
     """On a host: how many of its cards this job may have. An actor of Ray, pinned there."""
 
     def count(self, job: str, memory: Memory | None) -> tuple[int, int]:
-        """The job's own cards, and idle ones for it; none where no node manager answers."""
+        """The numbers of the job's own cards, and of idle ones for it. 0 where nobody answers."""
         try:
             with connect(os.environ) as node:
                 return cards(node.call(Method.STATUS), job, memory)
@@ -103,7 +105,7 @@ def cards(status: Mapping[str, Any], job: str, memory: Memory | None) -> tuple[i
 
 
 class Cards:
-    """Knows the cards of all hosts; an actor beside the controller. ``decided``: what it goes by"""
+    """Knows the cards of all hosts. It is an actor of Ray, beside the controller."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -139,7 +141,7 @@ class Cards:
         return self._places
 
     def places(self, count: int) -> list[str]:
-        """Where so many workers were decided to be; nothing where it was another number."""
+        """Where ``count`` workers are to be, or nothing if fewer were decided."""
         return self._places[:count] if count <= len(self._places) else []
 
     def has_more(self) -> bool:
@@ -226,7 +228,10 @@ class _Worker:
 
 
 def _together() -> None:
-    """How a worker saves its state: not alone, but at the end of a step, with the others."""
+    """Do nothing: a worker saves its state with the others at the end of a step, not alone.
+
+    Only who says how to save can be asked to stop, so something must be said.
+    """
 
 
 _worker: _Worker | None = None
@@ -285,7 +290,7 @@ def _save(save: Callable[[Path], object], metrics: Mapping[str, Any], first: boo
 
 
 def resume(load: Callable[[Path], object]) -> bool:
-    """Load the newest state with ``load(folder)``; whether there was one."""
+    """Load the newest state with ``load(folder)``. Returns whether there was one."""
     checkpoint = import_module("ray.train").get_checkpoint()
     if checkpoint is None:
         return False

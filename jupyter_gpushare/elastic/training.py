@@ -1,8 +1,20 @@
 """What a training function calls, and the worker process that it runs in.
 
-``keep`` names what makes up the training's state, and ``batches`` gives each rank its part of the
-data. Between two batches all ranks agree whether to go on: so a job changes only where each has
-done the same steps. Outside of a job they do what a single process needs, and no more.
+Somebody writes a loop as for one process, and the job may win or lose a GPU at any moment. What the
+training becomes must not depend on that, and no step may be done twice or left out. So there must
+be moments at which all ranks have done the same steps and one number says which samples were used
+(:mod:`.core`). Such a moment is the *boundary* between two batches: there all ranks add up whether
+anybody is to stop, and either all go on or all stop. Rank 0 saves, all end, and torch's agent
+starts them anew, as many as there are cards, from what was saved. Processes are not regrouped while
+they live: one that starts has nothing left of a group that is gone.
+
+The state is what ``keep`` names, and also what is easily forgotten: the random generators, the
+model's buffers, the place in the epoch. All are noted as they are at the boundary, because the next
+batch's forward pass changes them before anybody knows whether its step counts. A rank whose peer
+has died may save only what is surely whole: its optimizer has not stepped since the boundary.
+
+``batches`` gives each rank its part of the data. Outside of a job all of this does what a single
+process needs, and no more, so that the same program runs anywhere.
 """
 
 from __future__ import annotations
@@ -56,7 +68,7 @@ class _Training:
     """This process's part of a training."""
 
     def __init__(self, records: Records | None, data: Any = None) -> None:
-        """``records`` ``None``: this process belongs to no job."""
+        """Without ``records`` this process belongs to no job."""
         self.records, self.data = records, data
         self.rank, self.size = 0, 1
         self.step = self.epoch = self.done = 0
@@ -143,6 +155,8 @@ class _Training:
         if self.rank == 0:
             _set_random(state["random"])
         else:
+            # There may have been no such rank when it was saved, and two ranks that draw the same
+            # numbers would drop out the same neurons.
             torch.manual_seed(hash((state["seed"], self.step, self.rank)) % 2**63)
 
     def _broadcast(self, content: bytes | None) -> bytes:
@@ -185,7 +199,10 @@ class _Training:
         torch.save(state, file)
 
     def _check_same(self) -> None:
-        """Raises `RuntimeError` where ranks have different parameters."""
+        """Raises `RuntimeError` where ranks have different parameters.
+
+        They have loaded the same state. If they differ nevertheless, nothing of it may be saved.
+        """
         import torch
         from torch import distributed
 
@@ -314,7 +331,7 @@ _training: _Training | None = None
 
 
 def _here() -> _Training:
-    """This process's; one without a job where it is in none."""
+    """The training of this process, which belongs to no job if the process does not."""
     global _training
     if _training is None:
         _training = _Training(None)

@@ -1,6 +1,17 @@
 """``from jupyter_gpushare import sweep``: many models on the GPUs that nobody uses.
 
-A thread drives `core` with what hosts say, and writes each end down before it goes on.
+A sweep runs for hours or days on cards that belong to others as soon as they want them, and the
+notebook that began it may be closed, killed or on a machine that dies. So nothing of it may be only
+in memory. What happens next is decided by `core`, which is pure; what came of each model is in the
+records, in one transaction for all that was heard at once. Whoever loads the sweep goes on from
+there: results stay, and a model that was under way begins again.
+
+One process at a time runs a sweep, by a lock that ends with it. Anybody of the same user may look
+(:class:`Look`), also while it runs or when nobody runs it, because a look needs the records only.
+
+A thread of its own drives it, so that the notebook stays free. A model gets its card as any other
+batch task does, from its host's node manager: the sweep only guesses where a card is idle, and when
+the guess was wrong the model goes back into the line.
 """
 
 from __future__ import annotations
@@ -29,7 +40,7 @@ from .worker import Code, report
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How a sweep stands. ``by_host``: phase → count; ``why``: of hosts that name no card."""
+    """How a sweep stands. ``by_host`` counts by phase; ``why`` says why hosts name no card."""
 
     name: str
     counts: Mapping[Phase, int]
@@ -59,7 +70,7 @@ class Look:
         self.name = records.name
 
     def status(self) -> Status:
-        """How it stands now; ``is_over``: nobody runs it."""
+        """How it stands now. It ``is_over`` when nobody runs it."""
         is_run = self._records.is_run()
         found = self._counted({}, not is_run)
         if is_run or not found.counts[Phase.QUEUED]:
@@ -85,10 +96,11 @@ class Look:
         ]
 
     def best(self, key: str | None = None, most: bool | None = None) -> Best | None:
-        """Which model has the best result so far; ``None``: none has a number as its result.
+        """Which model has the best result so far; ``None`` if no result is a number.
 
-        ``key`` is the number of the result that counts, by default the first one. ``most``: whether
-        more of it is better; left out, its name tells (``accuracy`` and the like; else less is).
+        ``key`` is the number of the result that counts, by default the first one. ``most`` says
+        whether more of it is better. Left out, more is better of ``accuracy`` and the like, and
+        less of all others.
         """
         done = [row for row in self._records.standing() if row[1] is Phase.DONE]
         return best([(number, came) for number, *_, came in done], key, most)
@@ -241,7 +253,7 @@ class Sweep(show.Running, Look):
             case Ended(number, attempt, end):
                 model = self._state.models[number]
                 self._state, phase = core.ended(self._state, number, attempt, end)
-                if self._state.models[number] is not model:
+                if self._state.models[number] is not model:  # otherwise it was an earlier attempt
                     records.ended(event, phase)
                     if end is End.NO_ROOM:
                         self._why[model.cards[0].host] = event.error
@@ -367,7 +379,8 @@ def pickled(work: Any, refused: type[GpuShareError]) -> bytes:
         packed = (pack or pickle.dumps)(work)
     except Exception as error:
         raise refused(f"The function cannot be sent to another process: {error}") from error
-    # By name it would be looked for in that process's own __main__, when it has its GPU already.
+    # Pickled by name it would be looked for in that process's own ``__main__``, and would fail only
+    # when the model has its GPU already.
     if pack is None and b"__main__" in packed:
         raise refused(
             "A function of a notebook can be sent to another process with cloudpickle only:"

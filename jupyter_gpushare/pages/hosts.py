@@ -1,6 +1,13 @@
 """What the pages know of each host, and what they say of all of them. Pure.
 
-The facts come from a node manager's status, or from a pool's report; both give the same row.
+Somebody with many hosts asks three things: where could I begin, what have I where, and what is
+broken. A page that asked every host anew for each of them would be as slow as the slowest host. So
+each host is reduced to one small row (:class:`Host`), made either from its node manager's status or
+from what a pool was reported. All sentences, counts and filters come from the rows, and a host that
+cannot be reached is a row, too, with the reason.
+
+A host that is away counts for nothing: what it had when it was last heard of says nothing about
+what is free there now.
 """
 
 from __future__ import annotations

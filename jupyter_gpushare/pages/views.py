@@ -1,7 +1,16 @@
 """Makes the content of the pages from the node manager's documents. Pure.
 
-The node manager words each fact; here they are put where a page shows them. What only
-administrators' tables and the days have is made here.
+The same facts are read in a cell, a terminal, the panel and here, and must sound the same. So the
+node manager words each of them, and here sentences are only put where a page shows them. Only what
+no status has is made here: administrators' tables of everybody, and GPU-hours by day.
+
+A template is no place for a condition that could be wrong. So what may be done with a lease, how
+long a bar is and which row stands first is worked out here, where a test can look at it, and the
+templates only write it down.
+
+A page that is open fetches its parts again when :func:`fingerprint` changes. What changes all the
+time (times, use, estimates) does not count for that, else each page would be fetched every second;
+it is shown fresh whenever something else is.
 """
 
 from __future__ import annotations

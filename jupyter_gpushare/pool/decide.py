@@ -1,5 +1,15 @@
 """Decides a command: the result is an answer for the caller, events, and what to send.
 
+A quota of the pool is a number of GPUs on all hosts together, but each host grants by itself, also
+while the pool is away. So the pool never grants. It splits a quota into loans, one for each host,
+which add up to no more than the quota; each holds for a short time from a moment that the host has
+reported, by the host's own clock. A loan that is lowered counts in full until the host has agreed,
+or until it is surely over: what two could use at once was never lent twice.
+
+A command changes what is known (a host spoke, a quota was set, time passed), and notes whose loans
+may have to change for it. After the command the loans of those, and of nobody else, are planned
+anew (:mod:`.plan`, :mod:`.groups`), so that a report costs what changed and not what there is.
+
 Pure: the same state, command and settings always give the same result. No command raises.
 """
 
@@ -31,9 +41,10 @@ ANSWERS: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {}
 _decides: Final = registering(ANSWERS)
 
 _DONE: Final = Done()
-#: Environments to which something may be lent on one host. One that was taken over can invent
-#: names, and need not answer what it was lent. From three quarters on it goes back from those who
-#: have nothing there any more: what nobody wants stays where it is otherwise.
+#: The most environments to which something is lent on one host. A host that was taken over can
+#: invent names, and need not say what becomes of a loan. A loan that nobody uses stays where it is,
+#: since it will be wanted there again; but from three quarters of this number on, those who have
+#: nothing there any more lose theirs.
 MOST_HERE: Final = 4096
 
 

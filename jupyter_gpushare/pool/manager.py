@@ -1,8 +1,16 @@
 """The pool's process: an asyncio shell around the pure rules of :mod:`.core`.
 
+A pool makes many hosts look like one, and must not become the part whose failure stops all of them.
+So it owns nothing. GPUs belong to node managers; the pool lends each host parts of people's quotas,
+for a while, and a host decides with them alone. While the pool is away, hosts go on with what they
+were lent, until that is too old; then nothing new begins, and nothing that runs is stopped.
+
 Commands are worked on one after the other. Durable events are in the ledger before the state
-changes and before anything leaves for a host; so the pool may be killed at any time. While it is
-away, hosts go on with what they were lent.
+changes and before anything leaves for a host, so the pool may be killed at any time. What hosts
+report is not recorded: they say it again when they are called.
+
+A host may be taken over by somebody, so what comes from one is bounded (:class:`.budget.HostBudget`
+in time and records, the rules in names), and a host can say nothing of another one.
 """
 
 from __future__ import annotations
@@ -62,7 +70,7 @@ class Places(Mapping[Host, Place]):
 
 class PoolManager:
     """``settings`` say where it keeps what it knows. ``dial`` says how a host is reached, by its
-    name and ``address:port``; not given: over TLS with the pool's certificate.
+    name and ``address:port``. Without it, hosts are reached over TLS with the pool's certificate.
     """
 
     def __init__(
@@ -91,7 +99,7 @@ class PoolManager:
         self._background = Background()
         self._joins: JoinEndpoint | None = None
         self._open: Ledger | None = None
-        #: Where hosts join; 0: none can.
+        #: The port where hosts join; 0 where none can.
         self.join_port = 0
         self._disk = ThreadPoolExecutor(1, "pool-ledger")
         self._written = 0
@@ -193,7 +201,7 @@ class PoolManager:
         return step
 
     async def until(self, holds: Callable[[core.State], bool], seconds: float) -> None:
-        """Wait until the state is so, for at most ``seconds``."""
+        """Wait until ``holds`` is true of the state, for at most ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not holds(self.state):
@@ -319,7 +327,7 @@ class PoolManager:
         return self._clock.wall() + at - self._clock.now()
 
     def problem(self, host: Host) -> str:
-        """Why a host cannot be reached; empty: it can."""
+        """Why a host cannot be reached. Empty if it can."""
         link = self.links.get(host)
         return "The pool does not know its address." if link is None else link.problem
 

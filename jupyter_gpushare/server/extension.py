@@ -1,5 +1,17 @@
 """The Jupyter server extension: joins the parts, and knows every setting.
 
+A server is a witness and a messenger, not a party: kernels talk to the node manager themselves, and
+what they hold does not depend on the server. The extension tells kernels where the node manager is,
+tells people how it stands (REST, the panel, pages, metrics, events), and tells the node manager
+what only a server knows, such as a notebook's new name. If any of this fails, nobody loses a GPU.
+
+There may be a node manager for all users of the host, or this user's servers host one. Which one it
+is is asked anew each time (:meth:`GpuShareExtension.find`), because either may come and go while
+the server runs, and kernels must all go to the same one.
+
+The server's own loop must never wait for a driver, a disk or a node manager: calls have a time
+limit, and a node manager that we host is a process of its own.
+
 Settings belong in ``jupyter_gpushare_config.py`` or ``.json``, for example
 ``c.GpuShareExtension.simulate = "2x24GiB"``.
 """
@@ -145,7 +157,8 @@ class GpuShareExtension(ExtensionApp):
         return None if found is None else found.path
 
     def _token(self) -> str | None:
-        # A node manager that servers host knows people by their OS user.
+        # A node manager that servers host knows people by their OS user, and is no party to which
+        # a Hub's token may be shown.
         return told_token(os.environ, shows_hub=self.find() != _embedded())
 
     def why(self) -> str | None:
@@ -363,7 +376,7 @@ class GpuShareExtension(ExtensionApp):
                 **{"kernel_id": kernel_id, "name": name, "path": path},
             )
         except NodeProblem as problem:
-            # An older one does not know it. The next lease has the new name in any case.
+            # An older node manager does not know the call. The next lease has the new name anyway.
             self.log.debug("gpushare: could not tell a notebook's new name: %s", problem)
 
     async def _tell_ended(self, kernel_id: str, pid: int | None) -> None:
@@ -372,5 +385,6 @@ class GpuShareExtension(ExtensionApp):
                 Method.TASK_ENDED, timeout=_TELL_WITHIN, kernel_id=kernel_id, pid=pid
             )
         except NodeProblem as problem:
-            # It watches the process itself, so this costs a good reason text, no GPU.
+            # The node manager watches the process itself, so only the reason in the history is
+            # less exact.
             self.log.debug("gpushare: could not tell that a kernel ended: %s", problem)

@@ -1,12 +1,19 @@
 """The real GPUs, through NVIDIA's management library.
 
-Full GPUs and MIG instances alike are named by UUID; a GPU in MIG mode yields
-its instances and not itself. Handles are looked up anew for each measurement:
-a GPU that was reset, or an instance that was made again, keeps its UUID but
-not its handle.
+What is measured here is what promises rest on: a GPU's memory is given to somebody else only when
+this says that it is gone. So a figure that the driver does not tell is unknown, never 0, and a GPU
+that cannot be read has a problem, in words, and gets no new lease.
 
-Nothing here is initialised at import, nor when an inventory is made: the
-first ``discover`` or ``read`` does it, in the caller's executor thread.
+One GPU's trouble is that GPU's only. A lost board, an instance that was made anew, a question that
+an old driver does not know: each is an answer about one device, and the others are read on. Only
+what concerns the library as a whole ends the reading, and the library is started anew at the next.
+
+Full GPUs and MIG instances alike are named by UUID; a GPU in MIG mode yields its instances and not
+itself. Handles are looked up anew for each measurement: a GPU that was reset, or an instance that
+was made again, keeps its UUID but not its handle.
+
+Nothing here is initialised at import, nor when an inventory is made: the first ``discover`` or
+``read`` does it, in the caller's executor thread, which may hang there for ever.
 """
 
 from __future__ import annotations
@@ -287,7 +294,8 @@ class NvmlInventory:
                 unsure.add(board)
             found.update((device.gpu.uuid, device) for device in devices)
         for uuid, device in (self._devices or {}).items():
-            # Lost, and therefore without a name just now; or one of a board's that cannot be told.
+            # It stays listed, since leases may be on it. It is lost, and therefore has no name just
+            # now, or it is on a board whose devices cannot be told.
             if device.board not in boards or device.board in unsure:
                 found.setdefault(uuid, device)
         for one in left_out:
@@ -383,7 +391,7 @@ class NvmlInventory:
             self._xids[board, None if instance == _ANY_INSTANCE else instance] = xid
 
     def _board_problem(self, board: str) -> str | None:
-        """The problem of a physical GPU, apart from XID errors; ``None``: it has none."""
+        """The problem of a physical GPU, apart from XID errors, or ``None``."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(board)
             action = _recovery_action(handle)
@@ -564,7 +572,7 @@ def _one_list(
 def _samples(handle: _Handle, since: int) -> list[tuple[int, int, float]] | None:
     """Samples of work newer than the stamp ``since``: pid, stamp (microseconds), share (0-1).
 
-    ``None``: the driver does not tell. Some drivers fill their buffer with entries that were
+    ``None`` if the driver does not tell. Some drivers fill their buffer with entries that were
     never written or are older than what was asked for: they are left out.
     """
     for tries_left in reversed(range(_PROCESS_LIST_TRIES)):
@@ -659,7 +667,7 @@ def _told(versions: tuple[Callable[..., Any], ...], *about: Any) -> float | None
 
 
 def _compute_mode(handle: _Handle) -> int | None:
-    """``None``: it has none, as a MIG device."""
+    """``None`` where it has none, as a MIG device."""
     mode = _told((pynvml.nvmlDeviceGetComputeMode,), handle)
     return None if mode is None else int(mode)
 
@@ -675,7 +683,7 @@ def _in_mig_mode(handle: _Handle) -> bool:
 
 
 def _recovery_action(handle: _Handle) -> int | None:
-    """0: none needed; ``None``: the driver does not say."""
+    """0 if none is needed, ``None`` if the driver does not say."""
     try:
         value = pynvml.nvmlDeviceGetFieldValues(handle, [_RECOVERY_ACTION_FIELD])[0]
     except pynvml.NVMLError as error:

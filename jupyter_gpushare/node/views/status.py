@@ -1,7 +1,18 @@
 """The status document: the state as one viewer may see it. Pure.
 
-The shape is documented in docs/protocol.md and is the same on the socket, in
-the REST API, in ``%gpushare status`` and on the command line.
+Two things must hold of it. Nobody learns from it what is not theirs: other people's leases are
+there, because everybody may know how full the node is, but without names, paths or ids. And it is
+quick for many: a class of panels watches at once, and each change of the state makes a document for
+each of them. So what is the same for all is worked out once (:class:`Sheet`), and a viewer's
+document is put together from its rows. Lists are bounded, so that one person with ten thousand
+leases makes nobody's document long.
+
+Wish and fact never share a field in the state. The one word that a person is shown (*stalled*,
+*parking*, *over limit*) is derived here, by :func:`display_state`, and stored nowhere. Sentences
+are made in :mod:`.compose`, from the rows.
+
+The shape is documented in docs/protocol.md and is the same on the socket, in the REST API, in
+``%gpushare status`` and on the command line.
 """
 
 from __future__ import annotations
@@ -726,7 +737,7 @@ def _budget(
 
 
 def budget_of(state: State, lease: Lease, config: PolicyConfig) -> doc.Budget | None:
-    """The budget that a waiting request waits for; ``None``: it does not wait for one."""
+    """The budget that a waiting request waits for, if it waits for one."""
     quota, _source = state.quotas.resolve(lease.environment)
     spent = state.budget(lease.environment).level is BudgetLevel.SPENT
     return _budget(state, lease.environment, quota, config) if spent else None
@@ -811,7 +822,7 @@ def _gpu(
 
 
 def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> doc.OutOfService | None:
-    """Why a GPU is out of service, and how many leases are still there; ``None``: it serves."""
+    """Why a GPU is out of service, and how many leases are still there. ``None`` if it serves."""
     out = state.out.get(uuid)
     if out is None:
         return None
@@ -823,7 +834,7 @@ def out_of_service(state: State, uuid: GpuUuid, viewer: Viewer) -> doc.OutOfServ
 
 
 def _may_be_taken(state: State, lease: Lease, offset: float, config: PolicyConfig) -> float | None:
-    """From when an idle lease's GPUs may be asked back (Unix seconds); ``None``: they may not."""
+    """From when an idle lease's GPUs may be asked back (Unix seconds), if they ever may."""
     if lease.phase is not LeasePhase.HELD or lease.id not in state.idle:
         return None
     at = idle_until(state, lease, config)
