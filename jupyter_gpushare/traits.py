@@ -17,7 +17,7 @@ from .protocol.words import did_you_mean
 
 
 def mistyped(config: Mapping[str, Any], classes: Iterable[type[HasTraits]]) -> str:
-    """A sentence about a setting of one of the ``classes`` that it does not have; empty: none.
+    """A sentence about a setting that one of the ``classes`` does not have, or nothing.
 
     Traitlets only warns in a line that scrolls by, and goes on without the setting.
     """

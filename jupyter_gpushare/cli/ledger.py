@@ -46,7 +46,7 @@ class LedgerVerb(Verb):
     )
 
     def node(self) -> Node | None:
-        """The node manager that answers; ``None``: the file itself is meant."""
+        """The node manager that answers, or ``None`` where the file itself is meant."""
         if self.ledger:
             return None
         try:

@@ -290,7 +290,7 @@ def _nodes(plan: Mapping[str, object]) -> tuple[list[str], list[tuple[GpuRoom, .
 
 
 def _ask(request: Mapping[str, object], kinds: Iterable[str]) -> ByShare | None:
-    """What is predicted of a request; ``None``: nothing for any of these kinds."""
+    """What is predicted of a request, or ``None`` if nothing is for any of these kinds."""
     expected, known = [], set(kinds)
     for number, item in enumerate(_list(request.get("expected", []), "request.expected")):
         where = f"request.expected[{number}]"

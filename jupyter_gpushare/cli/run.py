@@ -80,7 +80,7 @@ def read_memory(text: str) -> Memory | None:
 class UnderLease(Verb):
     """A verb that runs a command under a lease."""
 
-    #: Said after what was granted, before the command starts; empty: nothing is said.
+    #: What is said after what was granted, before the command starts. It may be empty.
     told = ""
     gpus: int | str | None = option(
         None,
@@ -605,7 +605,7 @@ class Signals:
         return number
 
     def read(self) -> signal.Signals | None:
-        """One that has come, typed or not; ``None``: there is none."""
+        """One that has come, typed or not, or ``None``."""
         with contextlib.suppress(BlockingIOError):
             return self._next()[0]
         return None

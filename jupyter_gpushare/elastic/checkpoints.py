@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
-#: So many are kept.
+#: How many are kept.
 KEPT: Final = 3
 _NAME: Final = re.compile(r"step-(\d+)-([0-9a-f]{8})\.pt")
 

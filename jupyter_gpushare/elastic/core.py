@@ -44,7 +44,7 @@ class Cut:
 
 
 def each(cut: Cut, done: int, world: int) -> int:
-    """How many samples each rank takes in the step that begins after ``done``; 0: no step does."""
+    """How many samples each rank takes in the step that begins after ``done``, 0 if none does."""
     if not 1 <= world <= cut.batch:
         raise ValueError(f"{world} ranks cannot share steps of {cut.batch} samples")
     left = cut.samples - done
@@ -102,7 +102,7 @@ MOVES: Final = {
 class Rank:
     """Where a rank trains. ``since``: seconds after the job's begin.
 
-    ``index`` of its GPU is for display; ``None``: not known.
+    ``index`` of its GPU is for display, and may be unknown.
     """
 
     host: str

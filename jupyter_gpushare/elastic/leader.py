@@ -145,7 +145,7 @@ class Leader:
             self._host.ask("")
 
     def _idle(self, count: int) -> None:
-        """So many cards idle: a member is started for each."""
+        """Start a member for each of ``count`` idle cards."""
         self._asking = False
         if self._end is not None:
             return

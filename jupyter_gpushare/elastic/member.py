@@ -168,7 +168,7 @@ def _kinds() -> tuple[Any, Any]:
             return RendezvousInfo(store, rank, len(word.members), at)
 
         def num_nodes_waiting(self) -> int:
-            """More than 0: the agent is to stop its worker, and come to the next meeting."""
+            """If it is more than 0, the agent stops its worker, and comes to the next meeting."""
             word = self._meeting.heard()
             if word.generation == self._generation:
                 return 0

@@ -24,7 +24,7 @@ from . import checkpoints, show
 from .core import Phase, Status
 from .records import ElasticError, Plan, Records
 
-#: So many leaders a job has, one after the other, until it fails.
+#: How many leaders a job has, one after the other, until it fails.
 MOST_LEADERS: Final = 4
 #: Seconds in which the lock of a leader that died must be free.
 _FREE_WITHIN: Final = 10.0
@@ -67,7 +67,7 @@ class Job(Running):
 
     def result(self) -> Any:
         """What ``train`` returned on rank 0, where it is numbers, texts, or dicts or lists of them;
-        ``None``: nothing, or not yet."""
+        ``None`` if there is nothing, or not yet."""
         found = [event for event in self._records.follow().news() if event["event"] == "result"]
         return found[-1]["value"] if found else None
 

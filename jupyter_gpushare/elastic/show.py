@@ -17,7 +17,7 @@ _LOSS_TOP, _LOSS_LOW = 92, 212
 _HEIGHT: Final = _LOSS_LOW + 20
 _LINE, _LOSS = show.COLOURS[0], show.COLOURS[1]
 _MARKS: Final = {Phase.DONE: show.GOOD, Phase.FAILED: show.BAD, Phase.TRAINING: _LINE}
-#: So many of the last things that happened are shown, and so many changes are read out.
+#: How many of the last things that happened are shown, and how many changes are read out.
 _MOST_SAID: Final = 6
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 #: So often a model is tried again after its host failed.
 MOST_HOST_FAULTS: Final = 5
-#: A round that brings no card doubles the time to the next one, up to so many times ``every``.
+#: A round that brings no card doubles the time to the next one, up to this many times ``every``.
 MOST_SLOWED: Final = 4
 
 
@@ -186,7 +186,7 @@ def skipped(state: State, host: str, why: str) -> State:
 
 
 def drawn(state: State) -> tuple[State, Send | None]:
-    """One row is picked and deleted, and the next model goes there; ``None``: nothing can go.
+    """One row is picked and deleted, and the next model goes there, if one can go.
 
     A model that needs several cards gets them on the host of the first.
     """

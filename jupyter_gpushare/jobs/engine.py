@@ -50,7 +50,7 @@ class Engine(Protocol):
         """Let a worker save its state and end."""
 
     def events(self, within: float) -> list[Event]:
-        """What has come, after at most so many seconds."""
+        """What has come, after at most ``within`` seconds."""
 
     def close(self) -> None:
         """End all workers."""

@@ -38,7 +38,7 @@ _KEPT: Final = 4096
 class Job:
     """What all models of a sweep have in common.
 
-    ``train`` is pickled; see `worker.Code`. ``memory``: on each card; ``None``: the quota's.
+    ``train`` is pickled; see `worker.Code`. ``memory`` is on each card, by default the quota's.
     ``path``: where it may import from, also.
     """
 

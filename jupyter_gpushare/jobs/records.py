@@ -217,7 +217,7 @@ class Records(Stored):
             return {number for (number,) in rows}
 
     def standing(self) -> list[tuple[int, Phase, int, str, Mapping[str, Any]]]:
-        """Number, phase, last attempt, host (empty: none yet) and result of each model."""
+        """Number, phase, last attempt, host (empty if it had none) and result of each model."""
         columns = "number, phase, attempt, host, result"
         with self._read() as db:
             rows = db.execute(f"SELECT {columns} FROM models ORDER BY number")

@@ -52,9 +52,9 @@ b.onblur=()=>setTimeout(()=>{if(b.isConnected&&kept.at===i)delete kept.at});
 b.onclick=()=>{kept.by=[i,kept.by&&kept.by[0]===i?-kept.by[1]:1];go()}});
 if(kept.by)go();if(kept.at!==undefined&&document.activeElement===document.body)
 heads[kept.at].querySelector('button').focus({preventScroll:true})})"""
-#: So many rows are shown; all are in `Sweep.results`.
+#: How many rows are shown; all are in `Sweep.results`.
 _MOST_ROWS: Final = 200
-#: So many lines have their number beside the plot.
+#: How many lines have their number beside the plot.
 _MOST_NAMED: Final = 12
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BELOW = 600, 190, 60, 12, 20
 _BUTTON: Final = "background:none;border:0;padding:0;font:inherit;color:inherit;cursor:pointer"

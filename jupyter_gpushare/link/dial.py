@@ -18,7 +18,7 @@ class Budget(Protocol):
     """What a host's messages may cost us, over all connections to it."""
 
     def spend(self, seconds: float = 0.0) -> None:
-        """A message took so long."""
+        """A message took this long to handle, in seconds."""
 
     async def may_speak(self) -> None:
         """Wait until there is time for another one."""

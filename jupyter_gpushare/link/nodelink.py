@@ -125,7 +125,7 @@ class NodeLink:
         self._hurry.set()
 
     def drop(self, why: str = "") -> None:
-        """End the connection, whose other end is silent; it is tried again. ``why``: for people."""
+        """End the connection, whose other end is silent, and try again. People are told ``why``."""
         self._dropped = why
         if self._writer is not None:
             self._writer.transport.abort()
@@ -264,7 +264,7 @@ class NodeLink:
         return await self._ask(Method.WATCH, within)
 
     def _news(self, message: Notification) -> Any:
-        """The newer document in a notice; ``None``: it has none."""
+        """The newer document in a notice, if it has one."""
         return message.params.get("status", ()) if message.notice is Notice.CHANGED else None
 
     async def _read(self, reader: asyncio.StreamReader, budget: Budget | None) -> None:

@@ -103,7 +103,7 @@ def count(name: str, text: str | None, least: float, most: float) -> int | None:
 
 
 def typed(kind: type, name: str, text: str | None) -> float | str | None:
-    """Return what a query says of a call's parameter, by its declaration; ``None``: nothing."""
+    """Return what a query says of a call's parameter, by its declaration, or ``None``."""
     shape = shapes(kind)[name]
     if shape.kind is str:
         return None if text is None else (checked_gpu if name == "gpu" else checked_name)(text)
@@ -166,7 +166,7 @@ def checked_gpu(text: str) -> str:
 
 
 def checked_pin(body: Mapping[str, Any]) -> float | None:
-    """Return the seconds for which to keep an idle lease; ``None``: the usual time."""
+    """Return the seconds for which to keep an idle lease; ``None`` means the usual time."""
     seconds = body.get("seconds")
     if seconds is None:
         return None

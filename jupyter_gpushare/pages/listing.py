@@ -228,7 +228,7 @@ def page_of(members: Iterable[Member], wanted: Listing) -> Page[Member]:
 
 
 def cut(fitting: Sequence[Row], known: int, page: int, rows: int) -> Page[Row]:
-    """A page of those that fit; the last one where there are not so many."""
+    """A page of those that fit, or the last page if there are fewer pages."""
     pages = max(1, math.ceil(len(fitting) / rows))
     number = min(page, pages)
     start = (number - 1) * rows

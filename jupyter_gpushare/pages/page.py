@@ -268,7 +268,7 @@ class PageHandler(Asking):
         return {"span": span, "span_name": names[span], "spans": names}
 
     async def plots(self, shown: Answered) -> dict[str, Any]:
-        """The plots of a host, over the span that the address names; none while it is away."""
+        """The plots of a host, over the span that the address names. Empty while it is away."""
         view = self._spans()
         seconds = plots.SPANS[view["span"]][0]
         view["plots"] = None

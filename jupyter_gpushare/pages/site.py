@@ -36,7 +36,7 @@ class Site:
     names: Callable[[], Collection[str]]
     origins: tuple[str, ...] = ()
     framed_by: str = "'none'"
-    #: The pool of hosts; ``None``: each host has quotas of its own.
+    #: The pool of hosts, or ``None`` where each host has quotas of its own.
     hosts: Pool | None = None
 
     @property

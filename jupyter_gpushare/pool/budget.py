@@ -31,7 +31,7 @@ class HostBudget:
         self._records = Purse(_RECORDS_RATE, _RECORDS_AT_ONCE, now())
 
     def spend(self, seconds: float = 0.0, records: int = 0) -> None:
-        """A message took so long to be worked on, and left so many records."""
+        """Work on a message took ``seconds``, and left ``records`` records."""
         now = self._now()
         self._seconds.spend(seconds, now)
         self._records.spend(records, now)

@@ -181,7 +181,7 @@ def _in_turn(
 def _lend(
     draft: Draft, one: Environment, name: GroupName, room: int, *, told: bool = False
 ) -> list[int]:
-    """Plan a member. What it lacks for its requests is the result; ``told``: it knows that."""
+    """Plan a member, and return what it lacks for its requests, which it knows if ``told``."""
     state = draft.state
 
     def why(gpus: int) -> str:
@@ -202,7 +202,7 @@ def _oldest(state: State, environment: Environment) -> float:
 
 
 def full(state: State, environment: Environment, gpus: int) -> str:
-    """Why somebody's group may not have so many GPUs more now; empty: it may, or there is none."""
+    """Why somebody's group may not have this many GPUs more now. Empty if it may."""
     # Who has nothing on any host is in the groups that are known of them all the same.
     groups = (state.group(host, environment) for host in state.hosts.values())
     name = next((group for group in groups if group is not None), None)

@@ -78,7 +78,7 @@ class HostLink:
         self.host = host
         #: Whoever works on a command of this host's spends it.
         self.budget = budget or HostBudget()
-        #: Why the host cannot be reached, for people; empty: it can.
+        #: Why the host cannot be reached, for people. Empty if it can.
         self.problem = NodeLink.UNTRIED
         self._submit = submit
         self._patience = patience

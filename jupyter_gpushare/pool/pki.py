@@ -49,7 +49,7 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Signer:
-    """The authority that signs, with its key; ``crossed``: vouched for by the one before it."""
+    """The authority that signs, with its key. The one before it vouches for ``crossed``."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate

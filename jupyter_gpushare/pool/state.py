@@ -20,7 +20,7 @@ class Out:
     ``asked`` and ``asked_hours`` were sent last, with the message ``number``. ``gpus`` and
     ``hours`` are the most that the host may go by: a larger number counts from the moment it is
     sent, a smaller one from the moment it is answered. ``hours`` is a total that its GPU-hours may
-    reach there (``None``: any). ``since``: when ``gpus`` grew last.
+    reach there, or ``None`` for any. ``since`` is when ``gpus`` grew last.
     """
 
     gpus: int = 0
@@ -101,7 +101,7 @@ class Host:
 
     @property
     def out_of_service(self) -> str:
-        """Why an administrator of it, or of the pool, has drained it; empty: nobody has."""
+        """Why an administrator of it, or of the pool, has drained it. Empty if nobody has."""
         if self.drain is not None:
             return self.drain.reason
         return (self.report.draining or "") if self.report is not None else ""
@@ -131,7 +131,7 @@ class Used(NamedTuple):
     memory: int = 0
 
     def plus(self, gpus: int, memory: int | None) -> Used:
-        """With so many GPUs more, each with ``memory``, or whole."""
+        """With ``gpus`` more, each with ``memory``, or whole."""
         if memory is None:
             return Used(self.gpus + gpus, self.whole + gpus, self.memory)
         return Used(self.gpus + gpus, self.whole, self.memory + gpus * memory)

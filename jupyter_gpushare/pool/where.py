@@ -93,7 +93,7 @@ class _Needs:
 
     def fits(self, gpu: HostGpu) -> int | None:
         """The share that is left of a GPU that has what is needed; -1 - (share): if batch tasks
-        make way. ``None``: it has not."""
+        make way, or ``None`` if it has not."""
         need = self.of(gpu)
         memory, share = self._memory(need), need.share if need is not None else 0
         if not gpu.exclusive_free if memory is None else gpu.free_memory < memory:
@@ -124,7 +124,7 @@ class _Allowed:
         return (is_used_up or bool(self.group_full)) and self.held.get(host, 0) >= gpus
 
     def why_not(self, host: str, gpus: int) -> str:
-        """Why it cannot begin there now; empty: the quota allows it."""
+        """Why it cannot begin there now. Empty if the quota allows it."""
         if gpus > self.limit:
             return texts.too_many(gpus, self.limit)
         others = [(name, count) for name, count in self.held.items() if name != host]

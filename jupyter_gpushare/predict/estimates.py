@@ -79,7 +79,7 @@ class Predictor:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Predictor:
-        """The models of a file; ``None``: the ones that come with the package.
+        """The models of a file. Without one, those that come with the package.
 
         Raises `WrongModels`.
         """

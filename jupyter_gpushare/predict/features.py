@@ -87,7 +87,7 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """One kind of GPU. ``flops`` and ``bandwidth`` are its peak in a second; 0: not known."""
+    """One kind of GPU. ``flops`` and ``bandwidth`` are its peak in a second, or 0 if unknown."""
 
     name: str
     capability: float  # CUDA's compute capability: 9.0

@@ -50,7 +50,7 @@ _SLICES: Final = 7
 
 
 def named(name: str) -> Hardware | None:
-    """The kind that a person names: ``A100``, ``a100-80gb``, ``RTX 4090``; ``None``: none is."""
+    """The kind that a person names: ``A100``, ``a100-80gb``, ``RTX 4090``. ``None`` if unknown."""
     wanted = _plain(name)
     exact = (kind for kind in KINDS if _plain(kind.name) == wanted)
     begun = (kind for kind in KINDS if _plain(kind.name.split()[0]) == wanted)

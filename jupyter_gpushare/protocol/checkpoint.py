@@ -119,7 +119,7 @@ class Request:
     say: str = ""
 
     def mistake(self) -> str:
-        """What is wrong with it as a whole; empty: nothing is."""
+        """What is wrong with it as a whole. Empty if nothing is."""
         if self.target is None and self.action is not Action.PROBE:
             return f"{self.action.value} needs a target."
         if len(set(self.gpu_map.values())) != len(self.gpu_map):
@@ -147,7 +147,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class SeenGpu:
-    """A GPU as the helper's driver sees it; ``None``: the driver does not say."""
+    """A GPU as the helper's driver sees it. ``None`` where the driver does not say."""
 
     uuid: _Uuid
     name: str

@@ -55,7 +55,7 @@ def hold(url: str, uid: int | None = None) -> list[socket.socket]:
 
 
 def listener(url: str) -> int | None:
-    """The user id of the process that listens at ``url``'s host and port; ``None``: none does.
+    """The user id of the process that listens at ``url``'s host and port, if one does.
 
     While we hold the address this is our user. A socket for all IPv6 addresses may or may not get
     connections to an IPv4 address. The kernel's table does not tell, so we try to connect.

@@ -53,7 +53,7 @@ class Room:
 
 
 def room(seen: Seen) -> Room | None:
-    """The least room that the host and any group leaves; ``None``: unknown.
+    """The least room that the host and any group leaves, or ``None`` if unknown.
 
     Cached files are room, the half of those in use excepted. So is swap, up to the anonymous
     memory that can go there: what is parked may be pinned, and then the rest goes.

@@ -131,7 +131,7 @@ class Answer(NamedTuple):
 
 
 class ErrorAnswer(NamedTuple):
-    """An error for call ``id`` (``None``: the call could not be read)."""
+    """An error for call ``id``, which is ``None`` if the call could not be read."""
 
     id: CallId | None
     error: RemoteError

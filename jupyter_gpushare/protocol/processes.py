@@ -12,7 +12,7 @@ def read_boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Clock ticks since boot at which ``pid`` started; ``None``: it is gone, or a zombie.
+    """Clock ticks since boot at which ``pid`` started. ``None`` if it is gone, or a zombie.
 
     The kernel gives a pid to a later process again, with another start time.
     """
@@ -51,7 +51,7 @@ def shares_pids(pid: int) -> bool:
 
 
 def _depth(pid: int) -> int:
-    """In how many pid namespaces, from that of our ``/proc`` on, it is; 0: gone."""
+    """In how many pid namespaces, from that of our ``/proc`` on, it is. 0 if it is gone."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             for line in file:

@@ -157,7 +157,7 @@ def label_in_text(name: str) -> str:
 
 
 def period_text(per: str | None) -> str:
-    """What a budget is for: ``this month``, ``since 2026-10-01``; empty: the rolling window."""
+    """What a budget is for: ``this month``, ``since 2026-10-01``. Empty for the rolling window."""
     return f"this {per}" if per in (WEEK, MONTH) else f"since {per}" if per else ""
 
 

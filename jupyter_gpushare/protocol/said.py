@@ -24,7 +24,7 @@ _LONGEST: Final = 2000
 
 
 def says(document: object) -> list[Document]:
-    """The sentences of a document; none where a node manager composes none."""
+    """The sentences of a document. An older node manager composes none."""
     return _rows(document, "says")
 
 

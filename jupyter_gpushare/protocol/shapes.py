@@ -119,7 +119,7 @@ def shapes(kind: Any) -> Mapping[str, Shape]:
 
 
 def optional(kind: Any) -> frozenset[str]:
-    """The fields of a document that may be left out; none is as good as null."""
+    """The fields of a document that may be left out, which means the same as null."""
     hints = get_type_hints(kind, include_extras=True)
     return frozenset(name for name, hint in hints.items() if get_origin(hint) is NotRequired)
 

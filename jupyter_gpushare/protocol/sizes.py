@@ -127,12 +127,12 @@ def parse_memory(given: str | int | Sequence[int]) -> Memory:
 
 
 def least_of(memory: Memory | None) -> int | None:
-    """The bytes that are enough; ``None``: what the quota gives."""
+    """The bytes that are enough. ``None`` means what the quota gives."""
     return memory.least if isinstance(memory, MemoryRange) else memory
 
 
 def most_of(memory: Memory | None) -> int | None:
-    """The end of a range; ``None``: it is none."""
+    """The end of a range, or ``None`` if it is no range."""
     return memory.most if isinstance(memory, MemoryRange) else None
 
 

@@ -49,7 +49,7 @@ class _Lease:
     entitled: int = 0
     kept: int = 0
     has_gpus: bool = False
-    #: When the open cell was sent, and since when it computes; ``None``: no, or not now.
+    #: When the open cell was sent, and since when it computes. ``None`` if it does not.
     sent: float | None = None
     since: float | None = None
     done: float = 0.0

@@ -60,7 +60,7 @@ from .trace import Session
 BOOT: Final = "replay"
 #: What GPUs are called.
 KIND: Final = "virtual"
-#: A cell counts as so many steps, and tells how far it is after each, but not more often than that.
+#: As how many steps a cell counts, and the least seconds between two reports of how far it is.
 STEPS: Final = 100
 TELLS: Final = 10.0
 #: Seconds between two ticks at least.
@@ -118,7 +118,7 @@ class _Run:
     in_memory: int = 0
     is_closed: bool = False
     is_batch: bool = False
-    #: When its cell is to end; ``None``: nobody minds. Whether that was asked for, and granted.
+    #: When its cell is to end, if anybody minds. Whether that was asked for, and granted.
     until: float | None = None
     is_asked: bool = False
     is_promised: bool = False

@@ -12,8 +12,8 @@ from typing import Final
 
 from .trace import Session
 
-#: A person's deadline is so many times what the cell computes, any as likely as any other. Assumed:
-#: no published figures are known to us.
+#: A person's deadline is this many times what the cell computes, any as likely as any other.
+#: Assumed: no published figures are known to us.
 SLACK: Final = (1.5, 6.0)
 #: Seconds: nobody names a shorter deadline.
 SHORTEST: Final = 60.0
@@ -43,7 +43,7 @@ class Promising:
         return random.Random(f"{session.name}:class").random() < self.batch
 
     def deadline(self, session: Session, cell: int) -> float | None:
-        """Seconds after a cell was sent by which it is to end; ``None``: nobody minds."""
+        """Seconds after a cell was sent by which it is to end, or ``None`` if nobody minds."""
         dice = random.Random(f"{session.name}:{cell}:deadline")
         if self.is_batch(session) or dice.random() >= self.part:
             return None

@@ -50,7 +50,7 @@ class Quantiles:
         self.bins.update(other.bins)
 
     def at(self, share: float) -> float | None:
-        """The smallest number that ``share`` of all do not exceed; ``None``: there are none."""
+        """The smallest number that ``share`` of all do not exceed, or ``None`` without numbers."""
         rank = max(1, math.ceil(share * self.count))
         if self.count == 0:
             return None

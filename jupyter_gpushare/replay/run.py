@@ -199,7 +199,7 @@ def _sum(parts: Iterable[Tally]) -> Tally:
 
 
 def next_try(works: Mapping[int, bool], low: int, high: int) -> int | None:
-    """The next number to try in the search for the most that works; ``None``: it is found.
+    """The next number to try in the search for the most that works, or ``None`` if it is found.
 
     ``works`` is what is known so far, between ``low`` and ``high``. A number that fails is taken
     to mean that all greater ones do. It doubles at first: too many cost the most to find out.
@@ -214,7 +214,7 @@ def next_try(works: Mapping[int, bool], low: int, high: int) -> int | None:
 
 
 def beside(works: Mapping[int, bool], low: int, high: int) -> int | None:
-    """A number near the bound that :func:`next_try` found which was not tried; ``None``: all were.
+    """A number near the bound that :func:`next_try` found which was not tried, if there is one.
 
     More people do not always fare worse: others may work out above a number that fails, and a
     smaller one may fail. So the numbers around the bound are tried, too.
@@ -225,12 +225,12 @@ def beside(works: Mapping[int, bool], low: int, high: int) -> int | None:
 
 
 def following(works: Mapping[int, bool], low: int, high: int) -> int | None:
-    """The number that a search tries after those in ``works``; ``None``: it is finished."""
+    """The number that a search tries after those in ``works``, or ``None`` if it is finished."""
     return next_try(works, low, high) or beside(works, low, high)
 
 
 def replay_people(variant: Variant, population: Population, cluster: Cluster, people: int) -> Tally:
-    """What is counted with so many people of a population."""
+    """What is counted with this many people of a population."""
     window = Window(min(WARM_UP, population.seconds / 2), population.seconds)
     source = Source(replace(population, people=people))
     with Crew() as crew:

@@ -138,7 +138,7 @@ class Due:
         self._done = 0.0
 
     def add(self, gpus: float, since: float, until: float) -> None:
-        """It had so many GPUs' time."""
+        """It had the time of this many GPUs."""
         self._done += gpus * self._window.overlap(since, until)
 
     @property

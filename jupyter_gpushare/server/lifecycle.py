@@ -32,7 +32,7 @@ _HEADER_WITHIN = 4
 _HOOK_TOLD_WITHIN = 5.0  # seconds that a kernel's Python may take to answer
 
 Tell = Callable[[str, int | None], Awaitable[None]]
-"""Called with the kernel's id and the process id that ended (``None``: whatever it had)."""
+"""Called with the kernel's id and the process id that ended, or ``None`` for whatever it had."""
 
 
 class KernelLifecycle:

@@ -33,7 +33,7 @@ class PoolRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """GPUs, the memory on each in bytes (``None``: the quota's), and their kind (``None``: any)."""
+    """GPUs, the memory on each in bytes (by default the quota's), and their kind, if any."""
 
     gpus: int = 1
     memory: int | None = None

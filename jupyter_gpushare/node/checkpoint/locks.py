@@ -163,7 +163,7 @@ class Locks:
             self._is_over(target)
 
     def _begins(self, target: Target) -> int | None:
-        """Note that a process is about to be locked; ``None``: it is noted already."""
+        """Note that a process is about to be locked. Returns ``None`` if it is noted already."""
         with self._changed:
             if target in self._held:
                 return None

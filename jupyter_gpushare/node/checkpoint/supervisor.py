@@ -179,7 +179,7 @@ def _socket(descriptor: int) -> socket.socket:
 
 
 def listen(path: str) -> tuple[socket.socket, int] | None:
-    """A listening socket at ``path`` and the lock that goes with it; ``None``: another has it.
+    """A listening socket at ``path`` and the lock that goes with it, unless another has it.
 
     Raises :class:`UnsafePlace`, ``OSError``.
     """

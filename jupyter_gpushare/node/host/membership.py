@@ -71,7 +71,7 @@ class Membership:
 
     @classmethod
     def open(cls, folder: Path) -> Membership | None:
-        """The membership in a directory; ``None``: the host has not joined a pool.
+        """The membership in a directory, or ``None`` if the host has not joined a pool.
 
         Raises :class:`BadMembership`.
         """

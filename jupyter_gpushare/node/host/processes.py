@@ -118,7 +118,7 @@ def lineage(pid: int, boot_id: str) -> tuple[ProcessId, ...]:
 def started_with(process: ProcessId, *names: str) -> tuple[str, ...] | None:
     """The values that a process was started with of these environment variables.
 
-    ``None``: one of them was not set, they cannot be read, or it has ended.
+    ``None`` if one of them was not set, they cannot be read, or the process has ended.
     """
     try:
         with open(f"/proc/{process.pid}/environ", "rb") as file:
@@ -135,7 +135,7 @@ def started_with(process: ProcessId, *names: str) -> tuple[str, ...] | None:
 def vitals(tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
     """Signs of progress of each task's processes and all their children.
 
-    ``None``: one cannot be read. The host's processes are listed once for all tasks.
+    ``None`` if one of them cannot be read. The host's processes are listed once for all tasks.
     """
     if not tasks:
         return ()
@@ -182,7 +182,7 @@ def _is_traced(pid: int) -> bool:
 
 
 def container_of(pid: int) -> str:
-    """A name of the container that ``pid`` runs in, by its control group; empty: not known.
+    """A name of the container that ``pid`` runs in, by its control group. Empty if it is not known.
 
     Groups that users may make themselves, below their own slice, are one.
     """

@@ -25,5 +25,5 @@ class NodeProcesses(ProcessWatch):
         send(effect.process, _SIGNALS.get(effect.action, signal.SIGINT))
 
     def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
-        """Signs of progress of each task's processes and their children; ``None``: unknown."""
+        """Signs of progress of each task's processes and children, ``None`` where unknown."""
         return vitals(tasks)

@@ -22,7 +22,7 @@ def open_inventory(
     """The inventory for a ``--simulate`` spec, or NVML's when ``spec`` is ``None``.
 
     Cheap: no driver is touched before the first ``discover`` or ``read``.
-    ``boot_id`` is stamped on the processes found (``None``: the kernel's own).
+    ``boot_id`` is stamped on the processes found. By default it is the kernel's own.
     ``now`` gives the simulated GPUs seconds that never go back. ``programs`` (``USER:/PATH``) use
     the GPUs for the host itself.
     Raises :class:`InventoryError` for a spec or a program that cannot be read, or when

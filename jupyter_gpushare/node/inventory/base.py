@@ -18,7 +18,7 @@ class InventoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sensors:
-    """How warm a GPU is (°C), and what it draws (W); ``None``: the driver does not tell.
+    """How warm a GPU is (°C), and what it draws (W). ``None`` if the driver does not tell.
 
     People are shown them. No decision depends on them, so they are no part of a reading.
     """
@@ -29,7 +29,7 @@ class Sensors:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """CUDA's compute capability of a GPU, and its cores; ``None``: the driver does not tell.
+    """CUDA's compute capability of a GPU, and its cores. ``None`` if the driver does not tell.
 
     Predictions depend on them, and no decision about a GPU does.
     """

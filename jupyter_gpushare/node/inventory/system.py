@@ -17,7 +17,7 @@ from typing import Final
 
 _log = logging.getLogger(__name__)
 
-#: Linux has so many virtual terminals.
+#: How many virtual terminals Linux has.
 _TERMINALS: Final = range(1, 64)
 
 
@@ -55,9 +55,9 @@ class SystemProcesses:
         self._told = False
 
     def has(self, pid: int, *, draws: bool) -> bool:
-        """Whether a process on a GPU is one of them; ``draws``: it only draws, and never computes.
+        """Whether a process on a GPU is one of them. One that ``draws`` never computes.
 
-        Not where the system does not let us look at the process.
+        No, where the system does not let us look at the process.
         """
         uid = self._user_of(pid)
         if uid is None:

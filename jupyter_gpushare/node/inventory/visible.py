@@ -19,7 +19,7 @@ _NONE: Final = frozenset({"-1", "nodevfiles"})
 
 
 def given_gpus(configured: str, environ: Mapping[str, str], *, simulated: bool) -> str | None:
-    """The GPUs that may be shared: ``configured``, else those of the environment; ``None``: all.
+    """The GPUs that may be shared: ``configured``, else the environment's. ``None`` means all.
 
     Inside a lease the variable has that lease's GPUs, so it is ignored; not in a batch system's
     job, which inherits the marks of the lease that it was submitted from, but has GPUs of its own.

@@ -14,7 +14,7 @@ from typing import Any, Final
 from .ledger import Ledger, LedgerFailed
 from .reads import LedgerReads
 
-#: Bytes of a copy that are told at once: the loop encodes so many in a millisecond.
+#: Bytes of a copy that are told at once: the loop encodes them in a millisecond.
 _PART: Final = 128 * 1024
 
 

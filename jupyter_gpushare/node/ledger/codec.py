@@ -52,7 +52,7 @@ def from_record(record: Record, kinds: Mapping[str, type[Any]] = EVENTS) -> Any:
 def understood(record: Record) -> Event | None:
     """The event of a record as far as this release understands it, for people.
 
-    ``None``: it does not know the kind, or a word in it.
+    ``None`` if it does not know the kind, or a word in it.
     """
     kind = EVENTS.get(record.kind)
     try:

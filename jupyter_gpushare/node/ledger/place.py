@@ -55,7 +55,7 @@ def mounts() -> str:
 
 
 def file_system(path: Path, mountinfo: str) -> str:
-    """The kind of file system that ``path``, or what there is of it, lies on; empty: unknown."""
+    """The kind of file system that ``path``, or what there is of it, lies on. Empty if unknown."""
     real, kind, longest = os.path.realpath(path), "", -1
     for line in mountinfo.splitlines():
         left, _dash, right = line.partition(" - ")

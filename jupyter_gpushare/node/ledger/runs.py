@@ -47,8 +47,8 @@ class Run:
     """The most bytes that a lease of ``gpus`` GPUs was measured to use on one of them.
 
     ``persistent`` and ``temporary`` are the most that its task told of these parts there, once they
-    could be relied on; ``None``: it did not. ``shapes`` names the model and the batch that its dry
-    run told of, and ``kind`` the kind of GPU. A step took ``seconds`` of computing and
+    could be relied on, or ``None`` if it did not. ``shapes`` names the model and the batch that its
+    dry run told of, and ``kind`` the kind of GPU. A step took ``seconds`` of computing and
     ``utilisation`` hundredths of the GPU.
     """
 

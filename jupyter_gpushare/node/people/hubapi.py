@@ -46,7 +46,7 @@ class HubAway(HubUnreachable):
 
 
 def hub_trust(environ: Mapping[str, str]) -> ssl.SSLContext | None:
-    """By what the Hub's certificate is checked, and what the Hub is shown; ``None``: as usual.
+    """By what the Hub's certificate is checked, and what the Hub is shown, if not as usual.
 
     Raises :class:`CertificatesUnreadable`.
     """
@@ -76,7 +76,7 @@ class Answer:
 
 @dataclass(slots=True)
 class _Line:
-    """The questions of one owner; so many wait or are open."""
+    """The questions of one owner: how many may be open at once, and how many there are."""
 
     gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EACH))
     length: int = 0
@@ -105,7 +105,7 @@ class HubApi:
     async def get(self, *path: str, token: str, offset: int = 0, owner: Hashable = None) -> Answer:
         """GET ``path``, its parts quoted; a long list from ``offset`` on.
 
-        ``owner``: for whom; ``None``: for the node manager. Raises :class:`HubUnreachable`.
+        ``owner`` says for whom, ``None`` for the node manager. Raises :class:`HubUnreachable`.
         """
         came = asyncio.get_running_loop().time()
         async with self._turn(owner):

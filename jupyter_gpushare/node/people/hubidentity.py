@@ -129,7 +129,7 @@ class HubTrust:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The Hub's answer about a token at ``asked``; ``principal`` ``None``: it is unknown there."""
+    """The Hub's answer about a token at ``asked``. Without ``principal`` it is unknown there."""
 
     asked: float
     principal: Principal | None

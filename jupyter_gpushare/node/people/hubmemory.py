@@ -53,7 +53,7 @@ class Vouched:
 class HubMemory:
     """Remembers for ``away`` seconds from the Hub's yes; ``now`` gives seconds since boot.
 
-    ``path``: the file; ``None``: only as long as this process lives. The file counts only if
+    Without a ``path`` it lasts as long as this process. The file counts only if
     ``made_for`` is the same: the boot, the Hub, and the settings that its answers depend on.
     ``key`` is secret, so that the file does not show whether a token is in it.
     """
@@ -167,7 +167,7 @@ class HubMemory:
         }
 
     def _put(self, changes: int, document: dict[str, Any]) -> None:
-        """Write a document of so many ``changes``; of two threads' the newer stays."""
+        """Write the document as of this many ``changes``; of two threads' the newer stays."""
         if self._path is None:
             return
         with self._disk:

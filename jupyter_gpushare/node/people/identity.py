@@ -92,7 +92,7 @@ class Identity(Protocol):
 
     @property
     def recheck(self) -> float | None:
-        """Seconds after which a live connection is identified again; ``None``: never."""
+        """Seconds after which a live connection is identified again, or ``None`` for never."""
 
     @property
     def by_token(self) -> bool:
@@ -105,7 +105,7 @@ class Identity(Protocol):
         """Raises :class:`IdentityRefused`."""
 
     async def knows(self, environment: str) -> bool | None:
-        """Whether a user of that name exists; ``None``: that cannot be told now."""
+        """Whether a user of that name exists, or ``None`` if that cannot be told now."""
 
     def close(self) -> None:
         """Nobody will be identified any more; never waits."""

@@ -34,7 +34,7 @@ def is_loopback(address: str) -> bool:
 def maker_of(family: int, there: tuple[str, int], here: tuple[str, int]) -> int | None:
     """The user id of whoever has the other end of a connection between two ends on this host.
 
-    ``None``: that end is gone, or the kernel does not tell.
+    ``None`` if that end is gone, or the kernel does not tell.
     """
     ends = [socket.inet_pton(family, address).ljust(16, b"\0") for address, _port in (there, here)]
     which = struct.pack("!HH", there[1], here[1]) + b"".join(ends)

@@ -25,7 +25,7 @@ _BELIEVED: Final = 30.0
 
 
 def user_entry(who: int | str) -> pwd.struct_passwd | None:
-    """The entry of a uid or name; ``None``: there is none.
+    """The entry of a uid or name, or ``None`` if there is none.
 
     Raises :class:`OSError` if it is unknown.
     """
@@ -51,7 +51,7 @@ def user_entry(who: int | str) -> pwd.struct_passwd | None:
 
 
 def person(owner: str) -> pwd.struct_passwd | None:
-    """The user who owns subordinate ids, by name or number; ``None``: the owner is not a person.
+    """The user who owns subordinate ids, by name or number. ``None`` if that is no person.
 
     Root's are for containers of all people, and a name without an entry keeps ids for a program
     (Podman's "containers"). Raises :class:`OSError` when that cannot be known.
@@ -84,7 +84,7 @@ class SubordinateIds:
         self._asks: threading.Thread | None = None
 
     def owner(self, uid: int) -> str | None:
-        """The owner of ``uid`` by the file, a name or a number; ``None``: no person owns it."""
+        """The owner of ``uid`` by the file, a name or a number, if a person owns it."""
         self._refresh()
         inside = [one for one in self._ranges if one.start <= uid < one.start + one.count]
         for one in sorted(inside, key=lambda one: one.count):  # the narrowest is meant

@@ -109,7 +109,7 @@ class HubQuotas:
         return self._answered if self._is_away else None
 
     def members(self) -> Mapping[EnvironmentName, tuple[str, ...]]:
-        """The members of groups that have a quota, by the Hub; none before its first answer."""
+        """The members of groups that have a quota, by the Hub. Empty before its first answer."""
         return self._members
 
     def hurry(self, then: Callable[[], object] = lambda: None) -> None:

@@ -46,7 +46,7 @@ def _idle(state: State, idle: Idle, viewer: Viewer) -> doc.IdleKernel:
 
 
 def asked_memory(state: State, lease: Lease, largest: int, config: PolicyConfig) -> int | None:
-    """Bytes that a request takes on each GPU: named, expected, by the quota; ``None``: whole GPUs.
+    """Bytes that a request takes on each GPU: named, expected, by the quota. ``None``: whole GPUs.
 
     ``largest`` is the memory of the node's largest GPU.
     """

@@ -129,7 +129,7 @@ class Pauses:
         return sorted(self._cells.get(lease, ()))
 
     def document(self, lease: LeaseId, at: float) -> doc.Pauses | None:
-        """The pauses of a lease at this boot time, the present one too; ``None``: none."""
+        """The pauses of a lease at this boot time, the present one too, if it had any."""
         known = self._of.get(lease)
         waited = None if known is None else known.until(at)
         if waited is None or not (waited.times or waited.moved):
@@ -137,6 +137,6 @@ class Pauses:
         return {"times": waited.times, "seconds": waited.seconds, "moved": waited.moved}
 
     def away(self, lease: LeaseId) -> Why | None:
-        """Why its memory was taken while it computed, until it is back; ``None``: it was not."""
+        """Why its memory was taken while it computed, until it is back, or ``None``."""
         leaves = self._leaves.get(lease)
         return None if leaves is None or leaves.had is None else leaves.why

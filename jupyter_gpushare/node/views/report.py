@@ -81,7 +81,7 @@ def report(
 
 
 def _valid(book: QuotaBook, at: float) -> float:
-    """Seconds until the first of the loans is over; 0: none is valid."""
+    """Seconds until the first of the loans is over, or 0 if none is valid."""
     return max(0.0, book.next_expiry - at) if math.isfinite(book.next_expiry) else 0.0
 
 

@@ -31,7 +31,7 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> doc.SharedGpu:
 
 
 def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> doc.Figures:
-    """The memory that a task reports on one GPU, in bytes; ``None``: it reports none."""
+    """The memory that a task reports on one GPU, in bytes, if it reports any."""
     told = state.figures.get((lease.id, uuid))
     return {
         "persistent": None if told is None else told.persistent,
@@ -49,7 +49,7 @@ def of_lease(
     cells: expected.Cells,
     away: Why | None = None,
 ) -> doc.LeaseTurn:
-    """How a task stands with its turn ``at`` this boot time; ``None``: it needs none.
+    """How a task stands with its turn ``at`` this boot time, or ``None`` if it needs none.
 
     Adding ``offset`` to a boot time gives a Unix time, in seconds. ``cells`` tells how
     long a task's last cells computed. ``away``: why its memory was taken while it computed, until
@@ -94,7 +94,7 @@ def _interruption(
 
 
 def progress_of(state: State, lease: Lease) -> doc.LeaseProgress | None:
-    """How far a task is, as it said last; ``None``: it does not say."""
+    """How far a task is, as it said last, or ``None`` if it does not say."""
     told = lease.progress
     if told is None:
         return None
@@ -102,7 +102,7 @@ def progress_of(state: State, lease: Lease) -> doc.LeaseProgress | None:
 
 
 def compute_of(state: State, lease: Lease) -> doc.LeaseCompute | None:
-    """The share that a task is counted with; ``None``: it is all that was predicted, or nothing."""
+    """The share that a task is counted with, where that is less than was predicted."""
     share = state.given.get(lease.id)
     known = compute.foreseen(state, lease)
     if share is None or known is None or share >= known.share:
@@ -111,7 +111,7 @@ def compute_of(state: State, lease: Lease) -> doc.LeaseCompute | None:
 
 
 def promise_of(state: State, lease: Lease, offset: float) -> doc.Promise | None:
-    """What a task was promised; ``None``: nothing, or it is over."""
+    """What a task was promised, or ``None`` if nothing was, or it is over."""
     promised = state.promises.get(lease.id)
     if promised is None:
         return None
@@ -127,7 +127,7 @@ def promise_of(state: State, lease: Lease, offset: float) -> doc.Promise | None:
 
 
 def own_share(state: State, lease: Lease) -> int:
-    """Hundredths of its GPUs' time that a task has for its promise; 0: nobody shares it out."""
+    """Hundredths of its GPUs' time that a task has for its promise, 0 where none is shared out."""
     promised = state.promises.get(lease.id)
     if promised is not None and promised.why is Cause.NO_TURNS:
         return 0
@@ -135,7 +135,7 @@ def own_share(state: State, lease: Lease) -> int:
 
 
 def reserve_of(state: State, lease: Lease) -> doc.LeaseReserve | None:
-    """Why so much is reserved for a lease; ``None``: it holds no GPU any more, or not yet."""
+    """Why so much is reserved for a lease, or ``None`` while it holds no GPU."""
     if not lease.allocations or lease.outlived:
         return None
     request, estimate = lease.request, lease.request.estimate

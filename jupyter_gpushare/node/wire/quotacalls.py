@@ -44,7 +44,7 @@ class QuotaCalls:
         self._spawn = spawn
         self._ask = ask
         self._refused = refused
-        #: Whether identity knows somebody of that name; ``None``: it cannot tell.
+        #: Whether identity knows somebody of that name, or ``None`` if it cannot tell.
         self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
         #: The members of JupyterHub's groups that have a quota, and which groups those are.
         self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict

@@ -26,7 +26,7 @@ from ..views.waits import Waits
 from .guests import Guest
 
 WATCH_INTERVAL = 0.2
-#: So many who ask for a status, of each environment, are answered together.
+#: How many who ask for a status, of each environment, are answered together.
 LOOKS = 8
 #: The pause after a push, as a multiple of the time that it took: at most a fifth of a core.
 WATCH_REST = 4.0

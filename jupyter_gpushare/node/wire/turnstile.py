@@ -98,7 +98,7 @@ class Turnstile:
             self._calls.of(owner, now).spend(calls + seconds / CALL_TAKES, now)
 
     def took(self, owner: Hashable, seconds: float) -> None:
-        """Something else was done for ``owner``, for so long."""
+        """Something else was done for ``owner``, and took ``seconds``."""
         self.charge(owner, seconds, 0)
 
     def owes(self, owner: Hashable) -> bool:

@@ -125,9 +125,9 @@ class Resume(Command):
 
 @dataclass(frozen=True, slots=True)
 class LendGpus(Command):
-    """An environment is to have so many whole GPUs for so many seconds, ready when it asks.
+    """An environment is to have ``gpus`` whole GPUs for ``seconds``, ready when it asks.
 
-    ``host`` ``None``: where most are free.
+    Without ``host`` they are where most are free.
     """
 
     loan: str

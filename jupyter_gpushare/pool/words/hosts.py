@@ -32,8 +32,8 @@ class Group:
     """A group whose quota breathes.
 
     ``nominal`` GPUs are its own. It may use up to ``borrowing`` more while other groups leave
-    theirs unused (``None``: no bound), and others may use up to ``lending`` of its own that it
-    leaves unused (``None``: all of them).
+    theirs unused (``None`` for any number), and others may use up to ``lending`` of its own that it
+    leaves unused (``None`` for all of them).
     """
 
     name: GroupName

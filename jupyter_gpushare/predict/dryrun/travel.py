@@ -41,7 +41,7 @@ class Luggage:
         self._numbers: dict[int, tuple[int, Any]] = {}
 
     def describe(self, thing: Any) -> Described | None:
-        """``None``: this is no tensor, and goes as it is."""
+        """``None`` if this is no tensor, and goes as it is."""
         for module, describe in (("torch", _torch), ("jax", _jax), ("numpy", _numpy)):
             if (loaded := sys.modules.get(module)) is not None:
                 found = describe(loaded, thing)

@@ -19,7 +19,7 @@ def says(
     """All that there is to say of a GPU at ``now``, Unix seconds.
 
     ``there`` are the leases on it, as the viewer may know them. A GPU with ``most_tasks`` tasks
-    takes no new environment; ``None``: memory decides.
+    takes no new environment. If it is ``None``, memory decides.
     """
     return [*_columns(gpu, most_tasks), *_parts(gpu), *_notes(gpu, there, now)]
 

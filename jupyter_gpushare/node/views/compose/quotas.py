@@ -32,7 +32,7 @@ def says(
     """A quota; ``mine`` are bytes reserved on each of the node's ``gpus``.
 
     ``None`` for ``gpus``: it is of several nodes together.
-    ``free`` GPUs could be granted at once; ``None``: nobody counted them.
+    ``free`` GPUs could be granted at once, if somebody counted them.
     """
     facts = [*_held(quota, gpus), *_memory(quota, gpus or (), mine), *_budget(quota["budget"])]
     facts += _more(quota, free)
