@@ -232,7 +232,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Who could train, and who does: ``inside``, by rank. ``broken``: a worker of theirs failed."""
+    """Who could train, and who does. ``inside`` is by rank; ``broken`` if a worker there failed."""
 
     least: int
     most: int

@@ -73,7 +73,7 @@ class LinkPool:
 
         Raises :class:`NodeProblem` where there are too many already.
         """
-        # Who is an administrator no more, or left a group, gets another link.
+        # A person who is no administrator any more, or has left a group, gets another link.
         mark = repr((viewer.token, viewer.environment, viewer.groups, viewer.admin))
         key = (node, hashlib.sha256(mark.encode()).hexdigest())
         lent = self._lent.get(key)

@@ -26,7 +26,7 @@ from .schema import Json, components, fields, reference
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Who serves the interface: where, in whose eyes, and who is refused.
+    """The server of the interface: where it is, what it is called, and whom it refuses.
 
     ``many_nodes``: it knows several node managers, and ``node`` says which. ``kernels``: it starts
     kernels.

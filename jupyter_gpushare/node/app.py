@@ -382,7 +382,7 @@ class NodeManagerApp(JupyterApp):
         return ledgerplace.choose(home, host_id(os.environ), ledgerplace.mounts())[0]
 
     def _forget_hub(self) -> None:
-        """Also a node manager that runs looks for the mark before it believes what it knows."""
+        """Leave a mark by which a running node manager, too, forgets whom the Hub vouched for."""
         path = hub_people(self._ledger_path())
         try:
             hubmemory.forget(path)

@@ -596,7 +596,7 @@ class Manager:
                 self._process_trouble.is_over()
 
     def _process_gone(self, process: ProcessId) -> None:
-        # Who ends ten thousand processes at once delays nobody else by it.
+        # Its owner waits for it, and nobody else, if ten thousand processes end at once.
         held = next(iter(self.state.by_process.get(process, ())), None)
         owner = NODE if held is None else self.state.leases[held].environment
         self.ask(cmd.ProcessGone(self.clock.boot(), process), owner=owner)

@@ -216,7 +216,7 @@ class Page(Generic[Row]):
 
 
 def page_of(members: Iterable[Member], wanted: Listing) -> Page[Member]:
-    """Those that fit, sorted, and of them the page."""
+    """The members that fit, sorted, and the page of them that is shown."""
     everybody, (_, fits), (_, key) = list(members), ONLY[wanted.only], SORTS[wanted.sort]
     fitting = [
         one

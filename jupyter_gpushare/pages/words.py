@@ -33,7 +33,7 @@ duration: Final = format_duration
 
 
 def gpu_hours(gpu_seconds: float) -> str:
-    """With as many figures as say something."""
+    """The number with as many figures as say something."""
     return format_hours(gpu_seconds / 3600)
 
 

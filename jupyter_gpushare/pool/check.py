@@ -37,7 +37,7 @@ _ALLOWS_OTHERS = (ChangesQuotas, ev.GroupSet, ev.GroupRemoved, ev.GroupsTold)
 
 
 def check(before: State, events: Sequence[Happening], after: State) -> list[str]:
-    """What is wrong with a step; nothing, if all is well. For tests: it looks at everything."""
+    """What is wrong with a step. Empty if all is well. For tests: it looks at everything."""
     return [*_indexes(after), *_grown(before, events, after), *_renewed(after)]
 
 

@@ -321,7 +321,7 @@ def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
 
 @_decides(cmd.Introduce)
 def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
-    # Who is known to be in no group is in none, whatever a host says.
+    # A person who is known to be in no group is in none, whatever a host says.
     if draft.state.quotas.groups_of.get(command.environment) != command.groups:
         draft.emit(GroupsChanged(command.at, command.environment, command.groups))
         draft.plan.add(command.environment)

@@ -104,7 +104,7 @@ def breathe(draft: Draft, members: dict[Environment, GroupName]) -> None:
     state = draft.state
     members = members | _turned(draft)
     reclaimed = {one for one in state.wanting if _gives_back(state, one)}
-    # Who waits for a group that can have no more, and knows it, is looked at when that changes.
+    # A member whose group can have no more, and who was told so, is looked at when that changes.
     open_ = {n for n, group in state.groups.items() if own(state, n) or available(state, group)}
     waiting = {one: name for one, name in state.wanting.items() if name in open_} | members
     owed = _serve(draft, {one: of for one, of in waiting.items() if one not in reclaimed}, members)
@@ -203,7 +203,7 @@ def _oldest(state: State, environment: Environment) -> float:
 
 def full(state: State, environment: Environment, gpus: int) -> str:
     """Why somebody's group may not have this many GPUs more now. Empty if it may."""
-    # Who has nothing on any host is in the groups that are known of them all the same.
+    # A person with nothing on any host is in the groups that are known all the same.
     groups = (state.group(host, environment) for host in state.hosts.values())
     name = next((group for group in groups if group is not None), None)
     if name is None or gpus <= available(state, state.groups[name]):
@@ -219,7 +219,7 @@ def _why(state: State, name: GroupName, gpus: int) -> str:
 
 
 def _victims(state: State, owed: dict[GroupName, int]) -> dict[Environment, dict[str, int]]:
-    """Who gives back how much on which host, the newest borrower first."""
+    """How much each borrower gives back on each host, the newest borrower first."""
     missing = -max(0, common(state))
     for name, lack in owed.items():
         group = state.groups[name]

@@ -44,7 +44,7 @@ class NoAuthority(Exception):
 
 
 class BadRequest(Exception):
-    """What a host wants signed is no request of the kind that we sign; the text says why."""
+    """A host wants something signed that we do not sign; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class PoolSocket:
         """Listen. Raises :class:`OSError`."""
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
-            # Who holds the pool's ledger is the only one who listens here.
+            # Only the process that has the pool's ledger listens here: an old socket is nobody's.
             if stat.S_ISSOCK(self.path.lstat().st_mode):
                 self.path.unlink()
         sock = sockets.bound(self.path, 0o177)

@@ -36,7 +36,7 @@ class Out:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What an environment has on a host, as its last report says."""
+    """The use of an environment on a host, as the host reported it last."""
 
     held: int = 0
     waiting: int = 0

@@ -95,7 +95,7 @@ def make_site(link: NodeLink, settings: dict[str, Any], static: str) -> Site:
         "styles": [own_static("alone.css"), own_static("gpushare.css")],
         "scripts": [],
     }
-    # Who lets another site show all of JupyterLab in a frame has said so in this header.
+    # An administrator who lets another site show all of JupyterLab in a frame has set this header.
     policy = settings.get("headers", {}).get("Content-Security-Policy", "")
     framed_by = _FRAMED_BY.search(policy)
     return Site(

@@ -39,7 +39,7 @@ class SystemClock:
 
 
 def bounds(period: Period, wall: float) -> tuple[float, float | None]:
-    """When the period that ``wall`` is in began, and when the next one does, where that is known.
+    """The beginning of the period that ``wall`` is in, and of the next one, where it is known.
 
     Unix seconds; days begin at midnight in this host's time zone.
     """

@@ -123,7 +123,7 @@ class Membership:
         return self._context
 
     def valid(self) -> tuple[float, float]:
-        """From when until when this host's certificate counts, Unix time.
+        """The times between which this host's certificate is valid, Unix seconds.
 
         Raises as :meth:`open` does.
         """

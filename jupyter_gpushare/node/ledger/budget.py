@@ -51,7 +51,7 @@ def excess(sizes: Mapping[str | None, int], each: int, most: int) -> dict[str | 
 
 
 def fair_level(sizes: Sequence[int], most: int) -> float:
-    """To which level the larger ones must be cut so that all fit into ``most`` together."""
+    """The level to which the larger ones must be cut so that all fit into ``most`` together."""
     left = max(0, most)
     for index, size in enumerate(sorted(sizes)):
         level = left / (len(sizes) - index)

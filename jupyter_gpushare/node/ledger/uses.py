@@ -19,7 +19,7 @@ class LeaseUses:
         self._looked: State | None = None
 
     def changes(self, state: State) -> Mapping[LeaseId, Use]:
-        """What is otherwise now. O(claims), and fast where few of them changed."""
+        """The leases whose use has changed since. O(claims), and fast where few of them changed."""
         self._looked = state
         touched = None if self._seen is None else uses.touched(self._seen, state)
         memory = {} if touched == set() else uses.memory(state, touched)

@@ -143,7 +143,7 @@ class Rows:
 
     @cached_property
     def samples(self) -> Sequence[_Sample]:
-        """One a step; of those GPUs only."""
+        """One sample for each step, of those GPUs only."""
         chosen = frozenset(self.gpus)
         return _thinned(
             [

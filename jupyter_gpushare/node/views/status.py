@@ -683,7 +683,8 @@ def quota_document(
     }
     if source is QuotaSource.POOL:
         pool = document["pool"] = _of_pool(state.quotas, environment)
-        # Programs take this for what they may ask for: of whom nothing is known may ask for one.
+        # Programs take this for what they may ask for. A person of whom the pool has said nothing
+        # yet may ask for one.
         document["gpus"] = 1 if pool["whole"] is None else pool["whole"]
     return document
 

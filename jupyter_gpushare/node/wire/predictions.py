@@ -241,7 +241,7 @@ class Predictions:
         return guest.who.process if asks else own[0].task.process
 
     async def _foresee(self, guest: Guest, expected: tuple[Expected, ...]) -> None:
-        """Of several leases the newest is what the model runs on: a call makes one command."""
+        """Tell the policy what to expect of the task's newest lease: one command for each call."""
         at, who, process = self._clock.boot(), guest.who.environment, guest.who.process
         has_gpus = (LeasePhase.HELD, LeasePhase.PARKED)
         own = [lease for lease in self._own(guest) if lease.phase in has_gpus]

@@ -136,7 +136,7 @@ class Service:
         self._guests: dict[int, Guest] = {}
         self._holders: dict[LeaseId, set[int]] = {}
         self._waiters: dict[LeaseId, list[_Waiter]] = {}
-        #: Who waits on behalf of a locked task: any answer unlocks it.
+        #: Waiters on behalf of locked tasks: any answer unlocks the task.
         self._locked: dict[LeaseId, _Waiter] = {}
         self._queue_changed = asyncio.Event()
         self._background = Background()

@@ -1,4 +1,4 @@
-"""Who asks for a status is answered, and who watches hears of each change."""
+"""Answers those who ask for a status, and tells those who watch of each change."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ class Statuses:
         self._changes = 0
         self._lookers: RoundRobin[tuple[Guest, Call]] = RoundRobin()
         self._figures: object = None
-        #: Who has taken how many seconds of statuses, and whether somebody has taken too many.
+        #: Called with an owner and the seconds that its statuses took.
         self.took: Took = lambda environment, seconds: None
+        #: Whether an owner has taken more of such seconds than its allowance.
         self.owes: Callable[[str], bool] = lambda environment: False
         #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
         self.quotas_as_of: Callable[[], float | None] = lambda: None
@@ -104,7 +105,8 @@ class Statuses:
         """Tell those who watch of each change, for ever."""
         told = self._changes
         while True:
-            # Who could not be told before gets the newest status, even if nothing changes again.
+            # A client that could not be told before gets the newest status in a second, even if
+            # nothing changes again.
             is_behind = any(guest.behind for guest in self._guests.values())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0 if is_behind else None):
@@ -112,7 +114,7 @@ class Statuses:
             self._changed.clear()
             changed, told = told != self._changes, self._changes
             watchers: RoundRobin[Guest] = RoundRobin()
-            # Who missed the last one is first, else it were the same ones each time.
+            # Those who missed the last one come first, or it would be the same ones each time.
             for guest in sorted(self._guests.values(), key=lambda guest: not guest.behind):
                 if guest.watching and (changed or guest.behind):
                     guest.behind = True  # until it is told

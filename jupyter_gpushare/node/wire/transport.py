@@ -787,7 +787,7 @@ class Transport:
             if there is not None and self._is_ours(there):
                 trouble.is_over()
                 if self._shared and self.wall() - there.st_mtime > SIGN_OF_LIFE:
-                    # Whoever finds the name after we were killed sees since when nobody listens.
+                    # If we are killed, the name's time shows since when nobody listens.
                     with contextlib.suppress(OSError):
                         os.utime(self.path)
             else:

@@ -214,7 +214,7 @@ def _who(row: doc.Lease) -> str:
 
 
 def _in_line(row: doc.Lease, near: Near) -> str:
-    """Where a request waits; for GPU-hours it waits in no line."""
+    """The place of a request in the line. One that waits for GPU-hours is in no line."""
     return "waiting for GPU-hours" if near.spent else f"number {row['position']} in line"
 
 
