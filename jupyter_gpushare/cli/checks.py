@@ -1,4 +1,13 @@
-"""The checks of ``jupyter gpushare doctor``. Each is one function and changes nothing."""
+"""The checks of ``jupyter gpushare doctor``. Each is one function and changes nothing.
+
+Most trouble with this package is silent: a start-up file that pip did not write, a kernel of
+another Python, a socket that nobody answers. The import goes on and the code runs on the CPU. So
+each link of the chain from the installation to the first GPU is looked at by itself, in the order
+in which a person would look, and what is wrong comes with what to do about it.
+
+A check must not be what hangs or breaks. What may crash or hang (NVML, JupyterLab's own functions,
+another Python) runs in a process of its own, with a time limit, and the other checks go on.
+"""
 
 from __future__ import annotations
 

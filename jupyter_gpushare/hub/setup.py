@@ -1,8 +1,10 @@
 """``setup(c)``: sets all that ``jupyterhub_config.py`` needs, in one line.
 
-It makes a :class:`Plan` from the present configuration and merges it in. It replaces no setting of
-the administrator, and a second call changes nothing. Call it last, because later settings override
-it.
+By hand these are two services with tokens and scopes, a role, and variables and a mount for each
+kind of spawner, and one that is forgotten shows only when somebody gets no GPU. So the whole is
+worked out from the present configuration, as a :class:`Plan`, and then merged in. It replaces no
+setting of the administrator, and a second call changes nothing. Call it last, because later
+settings override it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
 """One node with a virtual clock: the product's policy, and tasks that follow a trace.
 
-The node plays the node manager's shell (command -> step -> effects, one timer),
-and the world: a parked or dead process leaves its GPUs at once. A session's
-pace is kept: its next cell is sent as long after the end of the last one as in
-the trace, so a cell that waits delays the rest of its session.
+"How many people could share these GPUs, and would they wait less with turns?" cannot be tried on
+people. It can be tried on what they did, because the policy is pure: given the same commands at the
+same times it decides as it would have decided. So nothing of the policy is imitated here, and a
+figure of a replay is one of the product. Imitated are its surroundings. The node plays the node
+manager's shell (command -> step -> effects, one timer), and the world: how long a cell computes,
+what parking moves, when a process ends. There everything goes well and at once: a parked or dead
+process leaves its GPUs without delay, and no driver fails.
 
-A GPU's time is counted once: tasks that compute on it at the same time share it.
+A session's pace is kept: its next cell is sent as long after the end of the last one as in the
+trace, so a cell that waits delays the rest of its session. A GPU's time is counted once: tasks that
+compute on it at the same time share it.
 """
 
 from __future__ import annotations

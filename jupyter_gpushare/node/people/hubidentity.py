@@ -1,8 +1,21 @@
 """Identifies connections by their JupyterHub tokens: containers may share one OS user.
 
-The Hub is asked for the token's owner. Its answer is believed for a while, so that a class that
-starts at nine does not ask the Hub for each kernel's heartbeat. Only a keyed hash of a token is
-kept.
+Only the Hub knows whose a token is, so the Hub is asked. But it is a web server that many depend
+on, and it is away now and then. Three things follow.
+
+Its answer is believed for a while, and all connections that show a token meanwhile wait for one
+answer, so a class that starts at nine asks once for each person. A revoked token works for no
+longer than that while: a live connection is looked at again early enough.
+
+Nobody may use us to keep the Hub busy. A question about a token that was never good costs an
+allowance, of the OS user in its container and of all newcomers together. Known people's tokens do
+not count against that, so a flood of wrong tokens shuts out nobody who was here before.
+
+While the Hub is away, whoever it vouched for lately stays who they were (:mod:`.hubmemory`). *Away*
+means that it does not answer, or has an error. A Hub that is there and says no is believed at once.
+
+Groups and rights are read with our own token, since what a user's token may tell is chosen by the
+user. Only a keyed hash of a token is kept.
 """
 
 from __future__ import annotations
