@@ -1,10 +1,14 @@
 """``jupyter gpushare run -- CMD…``: any command under a lease; ``request``: a shell.
 
-For programs without the import hook: C++, R, Julia, another Python. This
-process asks for the lease, starts the command with ``CUDA_VISIBLE_DEVICES``
-set, and waits for signals and the command's end in one place, so a signal is
-never lost between two of them. Meanwhile a session, as kernels have one, keeps
-the lease and the place in the queue alive on a thread of its own.
+For programs without the import hook: C++, R, Julia, another Python. They cannot ask for a GPU, so
+this process is their *keeper*: it asks for the lease, starts the command with
+``CUDA_VISIBLE_DEVICES`` set, and gives the lease back when the command has ended. To its caller it
+must look as if it were the command: the same exit code, the same signals, the same terminal.
+
+Signals and the command's end are waited for in one place, so a signal is never lost between two of
+them. Meanwhile a session, as kernels have one, keeps the lease and the place in the queue alive on
+a thread of its own. The keeper may be killed like any process; the command has joined the lease by
+then, and goes on with it.
 """
 
 from __future__ import annotations
