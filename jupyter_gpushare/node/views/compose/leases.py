@@ -2,8 +2,8 @@
 
 A person who looks at a lease asks four things: how it stands, why, what will happen next, and what
 to do about it. So a fact is a short sentence with a tone, and where something can be done, a hint
-that names the command. What is fine is said briefly or not at all; what is not comes first, because
-a terminal, a table and a panel all cut what they have no room for.
+that names the command. The most important comes first, because a terminal, a table and a panel all
+cut what they have no room for.
 
 A sentence says what is so now, and leaves moments as figures, which each reader counts on by its
 own clock: a sentence with "in 5 s" written into it would be wrong a second later, and would have to
