@@ -153,11 +153,19 @@ class TokenApp(AtPool):
         return self.say(answer, str(answer["token"]))
 
 
-class DrainApp(AtPool):
+class OneHost(AtPool):
+    """A verb that changes one host, and says how that host is then."""
+
+    arguments = "HOST"
+
+    def show(self, host: dict[str, Any]) -> int:
+        return self.say(host, f"{clean(host['host'])}: {clean(_state(host))}")
+
+
+class DrainApp(OneHost):
     """Take a host out of service."""
 
     name = "pool drain"
-    arguments = "HOST"
     description = """Take a host out of service: no new lease starts there, idle kernels are asked
     to give their GPUs back, and everybody who waits reads the reason. What runs goes on. With
     --wait the verb ends when the host is empty."""
@@ -181,16 +189,12 @@ class DrainApp(AtPool):
             host = now[0]
         return self.show(host)
 
-    def show(self, host: dict[str, Any]) -> int:
-        return self.say(host, f"{clean(host['host'])}: {clean(_state(host))}")
 
-
-class ResumeApp(DrainApp):
+class ResumeApp(OneHost):
     """Put a host back into service."""
 
     name = "pool resume"
     description = """Put a host back into service. The first in line get its GPUs at once."""
-    examples = ""
 
     def run(self, arguments: list[str]) -> int:
         return self.show(self.ask(PoolMethod.RESUME, host=self.one(arguments, "host")))
