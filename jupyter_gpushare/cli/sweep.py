@@ -77,6 +77,11 @@ class SweepApp(JobVerb):
         choices=("here", "ray"),
     )
 
+    def run(self, arguments: list[str]) -> int:
+        if self.least and self.most:  # before hours of models, not after them
+            raise UsageError("say --least or --most, not both")
+        return super().run(arguments)
+
     def records(self) -> type[Records]:
         from ..jobs.records import Records
 
@@ -143,8 +148,6 @@ class SweepApp(JobVerb):
 
     def told(self, look: Look) -> int:
         status, rows = look.status(), [model.row for model in look.models()]
-        if self.least and self.most:
-            raise UsageError("say --least or --most, not both")
         key, most = self.least or self.most or None, bool(self.most) or None
         best = look.best(key, most if not self.least else False)
         if self.json:

@@ -141,6 +141,8 @@ def test_the_shell_completes_by_the_script() -> None:
         ("pool group unset a b", "say which group: jupyter gpushare pool group unset GROUP"),
         ("pool group unst a", "did you mean unset?"),
         ("pool lend alice --for 3h --gpus 0", "a whole number from 1 to 4096"),
+        ("pool resume b --wait", "there is no option --wait"),
+        ("sweep --resume s --least loss --most loss", "say --least or --most, not both"),
         ("ledger backup", "ledger backup FILE"),
         ("ledger restore", "which backup"),
         ("ledger bakup x", "did you mean backup?"),
