@@ -409,7 +409,7 @@ def _rows(kind: Any, prefix: str, path: str, told: dict[Any, str]) -> Iterable[t
 def command_line() -> str:
     """Every verb, as the command line itself reads it."""
     from jupyter_gpushare.cli.app import GpuShareApp, load
-    from jupyter_gpushare.cli.verb import EXIT_CODES, Verb
+    from jupyter_gpushare.console.verb import EXIT_CODES, Verb
 
     def verbs(kind: Any, words: str, about: str = "") -> Iterable[tuple[Any, str, str]]:
         yield kind, words, about

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..console.node import NodeRefused, NodeSilent, connect, whole_status
+from ..console.verb import Refused, UsageError, Verb, number, option
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size, parse_size
 from ..protocol.tables import table
 from ..protocol.times import format_duration
-from .node import NodeRefused, NodeSilent, connect, whole_status
-from .verb import Refused, UsageError, Verb, number, option
 
 if TYPE_CHECKING:
     from ..replay.behaviour import Options

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from .verb import COMMAND, Refused, Verb
+from ..console.verb import COMMAND, Refused, Verb
 
 
 class GpuShareApp(Verb):

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from .. import __version__
+from ..console.verb import Refused
 from ..protocol import names
 from ..protocol.messages import Method
 from . import redact
 from .redact import Redactor
-from .verb import Refused
 
 PACKAGES: Final = (
     *("jupyter_server", "jupyterlab", "notebook", "jupyterhub", "jupyter_client", "ipykernel"),
@@ -201,7 +201,7 @@ def _json_settings(source: str) -> Iterable[tuple[str, str, Any]]:
 
 
 def _ask(environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    from .node import connect
+    from ..console.node import connect
 
     try:
         with connect(environ) as node:

@@ -325,10 +325,10 @@ def frameworks() -> Iterator[Check]:
 
 def node_manager(environ: Mapping[str, str]) -> Iterator[tuple[Check, dict[str, Any] | None]]:
     """The socket, who answers there, and who it thinks we are."""
+    from ..console.node import NodeRefused, NodeSilent, connect
     from ..protocol.address import find_socket
     from ..protocol.batchjob import why_no_gpu
     from ..protocol.messages import Method
-    from .node import NodeRefused, NodeSilent, connect
 
     found = find_socket(environ)
     start = "jupyter gpushare node (for all users: as a system service), or open JupyterLab"

@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..console.verb import Verb, flag, option, options
 from .checks import Check, Level, examine
-from .verb import Verb, flag, option, options
 
 
 class DoctorApp(Verb):
@@ -93,7 +93,7 @@ class DoctorApp(Verb):
         configured = server.config.get("GpuShareExtension", {}).get("ledger")
         if configured:
             return Path(str(configured))
-        from ..node.ledger.place import look, mounts
+        from ..ledger.place import look, mounts
         from ..protocol.address import host_id
 
         return look(Path(jupyter_data_dir()), host_id(os.environ), mounts())

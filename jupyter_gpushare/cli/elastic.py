@@ -6,8 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..console.verb import COMMAND, Refused, UsageError, WithCommand, number, option
 from .jobverb import JobVerb
-from .verb import COMMAND, Refused, UsageError, WithCommand, number, option
 
 if TYPE_CHECKING:
     from ..elastic import Job

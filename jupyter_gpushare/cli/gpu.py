@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from ..console.node import connect
+from ..console.verb import Refused, UsageError, Verb, flag, option
 from ..protocol import said
 from ..protocol.holding import gpu_number
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
 from ..protocol.tables import table
-from .node import connect
-from .verb import Refused, UsageError, Verb, flag, option
 
 
 class GpuListApp(Verb):

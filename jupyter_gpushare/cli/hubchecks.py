@@ -313,7 +313,7 @@ def _kube_mounts(c: Config, section: str) -> Sequence[Mapping[str, Any]]:
 
 def _group_quotas(c: Config) -> Iterator[Check]:
     """Properties of groups: what the node manager would make of them."""
-    from ..node.quotas.config import NodeSize, parse_quota
+    from ..quotas.config import NodeSize, parse_quota
 
     groups = value(c, "JupyterHub", "load_groups", {})
     good = []
@@ -336,7 +336,7 @@ def _group_quotas(c: Config) -> Iterator[Check]:
 
 def identity(socket: str | None) -> Iterator[Check]:
     """Whether the node manager that servers will find knows people by their tokens."""
-    from .node import Node, NodeRefused, NodeSilent
+    from ..console.node import Node, NodeRefused, NodeSilent
 
     if socket is None:
         return

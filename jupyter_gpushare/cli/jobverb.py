@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..console.verb import COMMAND, Refused, UsageError, Verb, flag, option
 from ..protocol.sizes import Memory, parse_memory
 from ..protocol.tables import listing
-from .verb import COMMAND, Refused, UsageError, Verb, flag, option
 
 if TYPE_CHECKING:
     from ..jobs.store import Stored

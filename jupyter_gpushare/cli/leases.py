@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .node import connect, whole_status
-from .verb import Verb, flag
+from ..console.node import connect, whole_status
+from ..console.verb import Verb, flag
 
 
 class LeasesApp(Verb):

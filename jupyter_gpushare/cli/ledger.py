@@ -21,13 +21,13 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from jupyter_core.paths import jupyter_data_dir
 
+from ..console.node import Node, NodeSilent, connect
+from ..console.verb import Refused, UsageError, Verb, option
 from ..protocol.messages import Method
 from ..protocol.sizes import format_size
-from .node import Node, NodeSilent, connect
-from .verb import Refused, UsageError, Verb, option
 
 if TYPE_CHECKING:
-    from ..node.ledger.ledger import StoppedLedger
+    from ..ledger.ledger import StoppedLedger
 
 #: The ledger of the system's node manager.
 SYSTEM = Path("/var/lib/jupyter-gpushare/ledger.sqlite")
@@ -66,14 +66,14 @@ class LedgerVerb(Verb):
     @contextlib.contextmanager
     def stopped(self) -> Iterator[StoppedLedger]:
         """The file itself, as its owner."""
-        from ..node.ledger.ledger import StoppedLedger
+        from ..ledger.ledger import StoppedLedger
 
         place = self.place()
         with as_owner_of(place), contextlib.closing(StoppedLedger(place)) as ledger:
             yield ledger
 
     def run(self, arguments: list[str]) -> int:
-        from ..node.ledger.ledger import LedgerError
+        from ..ledger.ledger import LedgerError
 
         try:
             return self.work(arguments)
@@ -108,7 +108,7 @@ class LedgerBackupApp(LedgerVerb):
 
     def work(self, arguments: list[str]) -> int:
         target = self.one_file(arguments, "say where to: jupyter gpushare ledger backup FILE")
-        from ..node.ledger.ledger import check_backup
+        from ..ledger.ledger import check_backup
 
         descriptor, draft = tempfile.mkstemp(
             dir=target.absolute().parent, prefix=f".{target.name}."
@@ -150,7 +150,7 @@ class LedgerCheckApp(LedgerVerb):
     say how large it is. Exit code 1: there is damage."""
 
     def work(self, arguments: list[str]) -> int:
-        from ..node.ledger.ledger import check_backup
+        from ..ledger.ledger import check_backup
 
         if arguments:
             file = self.one_file(arguments, "check one file")
@@ -210,7 +210,7 @@ class LedgerRestoreApp(LedgerVerb):
 
     def work(self, arguments: list[str]) -> int:
         backup = self.one_file(arguments, "which backup? jupyter gpushare ledger restore BACKUP")
-        from ..node.ledger.ledger import check_backup
+        from ..ledger.ledger import check_backup
 
         check_backup(backup)  # as who calls: its owner may not be the ledger's
         with open(backup, "rb") as file, self.stopped() as ledger:

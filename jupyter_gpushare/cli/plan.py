@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..console.verb import Verb
 from ..policy.books.placement import (
     ByShare,
     GpuRoom,
@@ -36,7 +37,6 @@ from ..policy.words.model import (
     Reserve,
 )
 from ..policy.words.promises import WHOLE, Expected
-from .verb import Verb
 
 #: Integers beyond this are no GPU's memory and no count.
 LARGEST = 2**63 - 1

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..console.node import Node, NodeSilent
+from ..console.verb import Refused, UsageError, Verb, flag, number, option
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, parse_size
 from ..protocol.tables import clean, table
 from ..protocol.times import format_duration, parse_duration
 from . import quota as quotas
-from .node import Node, NodeSilent
-from .verb import Refused, UsageError, Verb, flag, number, option
 
 
 class PoolNode(Node):

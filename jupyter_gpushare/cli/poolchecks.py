@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ..node.host.membership import BadMembership, Membership
+from ..daemon.membership import BadMembership, Membership
 from .checks import Check, ok, problem, warning
 
 _AGAIN: Final = (

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..console.verb import Refused, UsageError, Verb, number, option
 from ..protocol import secured
 from ..protocol.tables import clean
 from .ledger import acting_as
-from .verb import Refused, UsageError, Verb, number, option
 
 #: Where systemd's node manager keeps its ledger; what it has of its pool is beside it.
 _SYSTEM = Path("/var/lib/jupyter-gpushare")
@@ -62,7 +62,7 @@ class JoinApp(Verb):
         if len(arguments) != 1:
             raise UsageError("say the token that `jupyter gpushare pool token` printed at the pool")
         try:
-            from ..node.host.membership import MISSING, BadMembership, Membership, ask
+            from ..daemon.membership import MISSING, BadMembership, Membership, ask
         except ModuleNotFoundError as error:
             raise Refused("Only a host with a node manager can join a pool.") from error
         try:
@@ -103,7 +103,7 @@ class JoinApp(Verb):
         )
 
     def _folder(self) -> Path:
-        from ..node.host.membership import POOL_DIRECTORY
+        from ..daemon.membership import POOL_DIRECTORY
 
         if self.directory:
             return Path(self.directory).absolute()
@@ -111,7 +111,7 @@ class JoinApp(Verb):
             return _SYSTEM / POOL_DIRECTORY
         from jupyter_core.paths import jupyter_data_dir
 
-        from ..node.ledger import place
+        from ..ledger import place
         from ..protocol.address import host_id
 
         home = Path(jupyter_data_dir())

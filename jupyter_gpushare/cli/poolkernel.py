@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ..console.verb import Refused, UsageError, Verb, flag, option
 from ..starts.wishes import Wish
-from .verb import Refused, UsageError, Verb, flag, option
 
 _ENDS_IN = "any GPU in the pool"
 

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..console.verb import Refused, UsageError, Verb, flag
 from ..protocol.messages import Method
 from .ledger import LedgerVerb, as_owner_of
-from .verb import Refused, UsageError, Verb, flag
 
 if TYPE_CHECKING:
     from ..predict.records import Record

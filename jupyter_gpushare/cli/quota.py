@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
+from ..console.node import Node, connect
+from ..console.verb import Option, UsageError, Verb, flag, option, options
 from ..protocol.quota import about, fields_of, read_text, source_text, value_text
 from ..protocol.sizes import parse_share
 from ..protocol.tables import table
 from ..protocol.words import parse_word
 from ..quota import FIELDS, Unit
-from .node import Node, connect
-from .verb import Option, UsageError, Verb, flag, option, options
 
 
 def quota_field(field: str) -> Option:

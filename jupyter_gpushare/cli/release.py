@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from .node import connect, whole_status
-from .verb import Refused, UsageError, Verb, option
+from ..console.node import connect, whole_status
+from ..console.verb import Refused, UsageError, Verb, option
 
 if TYPE_CHECKING:
     from ..protocol import documents as doc

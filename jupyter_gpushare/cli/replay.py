@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..console.verb import Refused, UsageError, Verb, flag, number, option
 from ..protocol.names import RESERVES
 from ..protocol.sizes import parse_size
 from ..protocol.tables import table
 from ..protocol.times import parse_duration
-from .verb import Refused, UsageError, Verb, flag, number, option
 
 if TYPE_CHECKING:
     from ..replay.run import Scan, Source, Variant

@@ -39,6 +39,8 @@ from ..client.words.grant import Grant, read_grant
 from ..client.words.promises import Wish, read_rate, read_wish
 from ..client.words.recalls import Give, Recall, read_recall
 from ..client.words.settings import ONE_PART, Ask, read_settings, read_token
+from ..console.node import NOT_SET_UP, PATIENCE, NodeSilent
+from ..console.verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
 from ..protocol import names
 from ..protocol.address import find_socket
 from ..protocol.errors import Reason
@@ -47,8 +49,6 @@ from ..protocol.names import RESERVES
 from ..protocol.sizes import Memory, parse_gpus, parse_memory, parse_size
 from ..protocol.tables import clean
 from ..protocol.times import format_duration, parse_duration
-from .node import NOT_SET_UP, PATIENCE, NodeSilent
-from .verb import COMMAND, Refused, UsageError, Verb, WithCommand, flag, option
 
 #: Passed on to the command. Keys typed at the terminal reach it by themselves.
 FORWARDED = (

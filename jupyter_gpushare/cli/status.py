@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .node import connect, whole_status
-from .verb import Verb
+from ..console.node import connect, whole_status
+from ..console.verb import Verb
 
 
 class StatusApp(Verb):

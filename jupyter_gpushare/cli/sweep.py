@@ -8,9 +8,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..console.verb import Refused, UsageError, flag, number, option, options
 from ..protocol.tables import table
 from .jobverb import JobVerb
-from .verb import Refused, UsageError, flag, number, option, options
 
 if TYPE_CHECKING:
     from ..jobs.records import Records

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..console.verb import Refused, UsageError, Verb, option
 from .checks import WHEEL
-from .verb import Refused, UsageError, Verb, option
 
 #: The place of each shipped file, below ``/etc`` (or ``/usr/lib`` in a package).
 PLACES: Mapping[str, str] = {

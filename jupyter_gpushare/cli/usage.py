@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, Final
 
+from ..console.node import connect
+from ..console.verb import Refused, Verb, option
 from ..protocol.tables import table
 from ..protocol.times import parse_duration
-from .node import connect
-from .verb import Refused, Verb, option
 
 
 class UsageApp(Verb):

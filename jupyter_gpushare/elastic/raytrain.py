@@ -26,10 +26,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from ..cli.node import connect
-from ..cli.verb import Refused
 from ..client import acquire, api
 from ..client.errors import GpuShareError
+from ..console.node import connect
+from ..console.verb import Refused
 from ..jobs.hostside import idle_in
 from ..jobs.rayengine import connected
 from ..protocol import names

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..cli.verb import Refused
+from ..console.verb import Refused
 from .core import End, Row, Send
 from .hostside import Attempt, Ended, Job, Told, idle
 

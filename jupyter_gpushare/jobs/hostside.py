@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from ..cli.node import connect
 from ..client.errors import PREEMPTED
+from ..console.node import connect
 from ..protocol import names
 from ..protocol.holding import whole_memory
 from ..protocol.messages import Method

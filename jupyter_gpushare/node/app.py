@@ -40,6 +40,12 @@ from traitlets.config import Config
 from traitlets.config.loader import KVArgParseConfigLoader
 
 from .._version import __version__
+from ..daemon.clock import Clock, SystemClock
+from ..daemon.membership import POOL_DIRECTORY, BadMembership, Membership
+from ..ledger import place as ledgerplace
+from ..ledger.beside import UnsafeFile, check_directory, hub_people, key_beside, key_file
+from ..ledger.learned import Learned
+from ..ledger.ledger import Ledger, LedgerError
 from ..policy.words.commands import BelongTo, ConfigureQuotas, Heartbeat
 from ..policy.words.config import PolicyConfig
 from ..policy.words.model import (
@@ -62,12 +68,13 @@ from ..protocol.address import (
 from ..protocol.hostmemory import look, room
 from ..protocol.parent import when_parent_ends
 from ..protocol.secured import HOST_PORT
+from ..quotas.config import NodeSize
+from ..quotas.hub import HubQuotas
+from ..quotas.last import LastQuotas
 from ..traits import Duration, Finite, mistyped, word
 from .configuration import Connections, Hub, Policy, Quotas, Rhythm
 from .debugging import failpoint_from, recorder_to
 from .host import systemd
-from .host.clock import Clock, SystemClock
-from .host.membership import POOL_DIRECTORY, BadMembership, Membership
 from .host.processes import ProcessError, sees_others
 from .host.tasks import NodeProcesses
 from .host.troubles import Trouble
@@ -75,10 +82,6 @@ from .inventory import SYSTEM_PROGRAMS, open_inventory
 from .inventory.base import Inventory, InventoryError
 from .inventory.simulated import BusyGpus, SimulatedInventory
 from .inventory.visible import VisibleInventory, given_gpus
-from .ledger import place as ledgerplace
-from .ledger.beside import UnsafeFile, check_directory, hub_people, key_beside, key_file
-from .ledger.learned import Learned
-from .ledger.ledger import Ledger, LedgerError
 from .manager import NODE, Manager
 from .people import hubmemory
 from .people.hubidentity import HubIdentity, HubTrust
@@ -86,10 +89,7 @@ from .people.hubmemory import HubMemory
 from .people.identity import Identity, PeerIdentity, TokenFileIdentity
 from .people.osusers import SUBORDINATES, SubordinateIds
 from .people.peers import identify_peer
-from .quotas.config import NodeSize
-from .quotas.hub import HubQuotas
-from .quotas.in_force import QuotasInForce
-from .quotas.last import LastQuotas
+from .quotas import QuotasInForce
 from .settings.commandline import StrictLoader
 from .settings.presets import PRESETS, config_of, told_of
 from .settings.traits import read
@@ -566,7 +566,7 @@ class NodeManagerApp(JupyterApp):
                     await self._listen(port),
                 )
             if self.metrics_port:
-                from .views import metricsport
+                from ..daemon import metricsport
                 from .views.metrics import registry_of
 
                 registry = registry_of(manager, transport, self.metrics_environments)

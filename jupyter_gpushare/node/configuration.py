@@ -9,11 +9,11 @@ from pathlib import Path
 from traitlets import Dict, Unicode
 from traitlets.config import Configurable
 
+from ..daemon.hubapi import HubApi, hub_trust
 from ..policy.words.config import PolicyConfig
 from ..policy.words.settings import Unit, setting
 from ..traits import Duration
 from .host import systemd
-from .people.hubapi import HubApi, hub_trust
 from .people.hubidentity import HubTrust
 from .settings.traits import traits_of
 from .wire.transport import Limits

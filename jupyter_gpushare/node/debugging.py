@@ -7,9 +7,9 @@ import os
 import signal
 from collections.abc import Sequence
 
+from ..ledger.codec import command_to_json, event_to_json
 from ..policy.books.state import State
 from .host.outcome import Listener, Outcome
-from .ledger.codec import command_to_json, event_to_json
 from .manager import Failpoint, Strike
 
 

@@ -38,6 +38,15 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from ..daemon.clock import Clock, bounds
+from ..daemon.fairness import RoundRobin
+from ..ledger.budget import LedgerBudget, excess
+from ..ledger.care import LedgerCare
+from ..ledger.codec import from_record, size_of, to_record
+from ..ledger.ledger import Ledger, LedgerError, Reads, UsageRow, Use, Uses
+from ..ledger.reads import LedgerReads
+from ..ledger.refusals import RefusalSieve
+from ..ledger.uses import LeaseUses
 from ..policy import core
 from ..policy.books.state import State
 from ..policy.measure import resting
@@ -57,7 +66,6 @@ from ..policy.words.model import (
 from ..policy.words.moves import InvariantBroken
 from ..protocol.hostmemory import Room
 from .host import walljumps
-from .host.clock import Clock, bounds
 from .host.observers import Observers
 from .host.outcome import Listener, Outcome
 from .host.processes import ProcessError
@@ -65,14 +73,6 @@ from .host.troubles import Trouble
 from .host.walljumps import Instant
 from .inventory.base import Inventory, InventoryError, Sensors
 from .inventory.readings import Readings
-from .ledger.budget import LedgerBudget, excess
-from .ledger.care import LedgerCare
-from .ledger.codec import from_record, size_of, to_record
-from .ledger.ledger import Ledger, LedgerError, Reads, UsageRow, Use, Uses
-from .ledger.reads import LedgerReads
-from .ledger.refusals import RefusalSieve
-from .ledger.uses import LeaseUses
-from .people.fairness import RoundRobin
 
 BATCH = 512
 

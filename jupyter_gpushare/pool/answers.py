@@ -11,9 +11,8 @@ from typing import Any, Final, cast
 import msgspec
 
 from .._version import __version__
-from ..node.ledger.ledger import LedgerError
-from ..node.quotas import edits
-from ..node.views.compose.quotas import says as quota_says
+from ..compose.quotas import says as quota_says
+from ..ledger.ledger import LedgerError
 from ..policy.say.quotas import environment_row, group_row
 from ..policy.say.telling import Telling
 from ..policy.words.model import EnvironmentName, Reserve
@@ -23,6 +22,7 @@ from ..protocol.errors import Reason
 from ..protocol.messages import PROTOCOL, Method
 from ..protocol.poolcalls import PoolMethod
 from ..protocol.quota import period_text
+from ..quotas import edits
 from . import core
 from .draft import Refuse
 from .groups import full, unlikely

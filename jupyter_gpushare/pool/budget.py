@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 # An allowance is the same for a host as for a person.
-from ..node.people.fairness import Purse
+from ..daemon.fairness import Purse
 
 #: Seconds of the pool's one loop: so many in a second, and so many at once.
 _SECONDS_RATE, _SECONDS_AT_ONCE = 0.25, 2.0

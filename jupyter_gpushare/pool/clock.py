@@ -6,8 +6,8 @@ moment that the ledger knows. So what is lent counts as lent for too long rather
 
 from __future__ import annotations
 
-from ..node.host.clock import SystemClock
-from ..node.ledger.ledger import Ledger
+from ..daemon.clock import SystemClock
+from ..ledger.ledger import Ledger
 
 
 class PoolClock(SystemClock):

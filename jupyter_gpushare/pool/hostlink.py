@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
+from ..ledger.ledger import LedgerError
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem, NodeTimedOut, NodeUnavailable
 from ..link.nodelink import NodeLink
-from ..node.ledger.ledger import LedgerError
 from ..policy.words.model import Quota
 from ..protocol.background import Background
 from ..protocol.framing import MAX_LINE, MAX_REPORT, encode

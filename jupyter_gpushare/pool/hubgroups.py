@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ..node.ledger.ledger import LedgerError
-from ..node.people.hubapi import CertificatesUnreadable, HubApi, hub_trust
-from ..node.quotas.hub import HubQuotas
-from ..node.quotas.last import LastQuotas
+from ..daemon.hubapi import CertificatesUnreadable, HubApi, hub_trust
+from ..ledger.ledger import LedgerError
 from ..policy.words.commands import Introduce
+from ..quotas.hub import HubQuotas
+from ..quotas.last import LastQuotas
 from .manager import PoolManager
 from .serving import CannotServe
 

@@ -15,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from ..node.ledger.codec import from_record, to_record
-from ..node.ledger.ledger import FIRST_SCHEMA, MIGRATIONS, Ledger, LedgerInUse, transaction
+from ..ledger.codec import from_record, to_record
+from ..ledger.ledger import FIRST_SCHEMA, MIGRATIONS, Ledger, LedgerInUse, transaction
 from ..policy.words.described import Happening
 from .state import State
 from .words import events as ev

@@ -25,9 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from ..ledger.ledger import Ledger, LedgerError
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
-from ..node.ledger.ledger import Ledger, LedgerError
 from ..policy.words.described import Happening
 from ..protocol.background import Background
 from . import core, ledger

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-# Quotas are written for a pool as they are for one host.
-from ..node.quotas.config import NodeSize, configure
 from ..policy.words.commands import Command, ConfigureQuotas
+
+# Quotas are written for a pool as they are for one host.
+from ..quotas.config import NodeSize, configure
 from .words.hosts import Host, HostReport
 
 Submit = Callable[[Callable[[float], Command]], Awaitable[object]]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tornado.httpserver import HTTPServer
 
-from ..node.ledger.ledger import LedgerError
-from ..node.views import metricsport
+from ..daemon import metricsport
+from ..ledger.ledger import LedgerError
 from .answers import PoolAnswers
 from .configuration import Pool
 from .manager import PoolManager

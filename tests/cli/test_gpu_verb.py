@@ -11,7 +11,7 @@ from support.livenode import LiveNode
 from support.node import until
 
 from jupyter_gpushare.cli.gpu import _uuid
-from jupyter_gpushare.cli.verb import Refused
+from jupyter_gpushare.console.verb import Refused
 
 WHY = "its fan is replaced"
 

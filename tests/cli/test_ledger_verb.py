@@ -19,7 +19,7 @@ from support.livenode import CLI, in_process
 from support.node import GIB, Puppet, RemoteError, RunningNode, needs_root, open_directory, until
 from support.systemd import UnprivilegedNode
 
-from jupyter_gpushare.node.ledger.ledger import Ledger, Record, StoppedLedger
+from jupyter_gpushare.ledger.ledger import Ledger, Record, StoppedLedger
 from jupyter_gpushare.protocol.messages import Method, Notice
 
 SERVICE = 54219

@@ -14,7 +14,7 @@ import pytest
 from support.livenode import in_process
 
 from jupyter_gpushare.cli import systemd
-from jupyter_gpushare.cli.verb import Refused
+from jupyter_gpushare.console.verb import Refused
 
 SERVICE = "systemd/system/jupyter-gpushare.service"
 SOCKET = "systemd/system/jupyter-gpushare.socket"

@@ -20,7 +20,7 @@ from support.livenode import CLI, LiveNode, in_process, until
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli.app import GpuShareApp, find, tree
 from jupyter_gpushare.cli.release import whole_name
-from jupyter_gpushare.cli.verb import Refused
+from jupyter_gpushare.console.verb import Refused
 
 GIB = 2**30
 VERBS = [

@@ -14,7 +14,7 @@ import pytest
 from jupyter_gpushare.client.words import display
 from jupyter_gpushare.client.words.display import NotebookDisplay, TerminalDisplay
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
-from jupyter_gpushare.node.views.compose.waiting import notice_says
+from jupyter_gpushare.compose.waiting import notice_says
 from jupyter_gpushare.protocol.notebook import is_waiting
 
 

@@ -129,7 +129,7 @@ def test_what_pages_quote_of_a_status_is_what_the_node_manager_says(page, headin
     for file in (ROOT / "tests/golden/documents").glob("*.json"):
         texts |= set(re.findall(r'"text": "((?:[^"\\]|\\.)*)"', file.read_text("utf-8")))
     # Some sentences are of situations that are not among the golden ones.
-    composer = (ROOT / "jupyter_gpushare/node/views/compose").glob("*.py")
+    composer = (ROOT / "jupyter_gpushare/compose").glob("*.py")
     texts |= {file.read_text("utf-8") for file in composer}
     said = {_without_figures(text) for text in texts}
     text = (ROOT / "docs" / page).read_text("utf-8").partition(f"## {heading}\n")[2]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.faults.checker import Property, Rules, check
 from support.faults.observed import Log, Saw, Seen, read_log
 
-from jupyter_gpushare.node.ledger.ledger import Record
+from jupyter_gpushare.ledger.ledger import Record
 
 RULES = Rules(
     turn_bound=8.0,

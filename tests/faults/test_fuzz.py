@@ -19,9 +19,9 @@ from support.fuzz.targets import Target, all_targets, records
 
 from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.words.grant import read_grant
-from jupyter_gpushare.node.ledger.codec import from_record
-from jupyter_gpushare.node.ledger.ledger import LedgerFailed, Record
-from jupyter_gpushare.node.quotas.config import NodeSize, configure
+from jupyter_gpushare.ledger.codec import from_record
+from jupyter_gpushare.ledger.ledger import LedgerFailed, Record
+from jupyter_gpushare.quotas.config import NodeSize, configure
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from fuzz import fuzz

@@ -37,7 +37,7 @@ from support.policy_moving import Host, Slow, crowded
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import BOOT, GIB, World, gpu, plain_config, process
 
-from jupyter_gpushare.node.views.compose import predictions
+from jupyter_gpushare.compose import predictions
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     Estimate,

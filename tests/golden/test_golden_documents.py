@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from golden.situations import DOCUMENTS, SITUATIONS
 
-from jupyter_gpushare.node.views.compose import leases, quotas
+from jupyter_gpushare.compose import leases, quotas
 from jupyter_gpushare.protocol.documents import SUBJECTS, TONES
 from jupyter_gpushare.protocol.said import text_of
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.node import NodeClient, RemoteError, RunningNode, token_file
 
-from jupyter_gpushare.node.ledger.ledger import Ledger, Record
+from jupyter_gpushare.ledger.ledger import Ledger, Record
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method, Notice
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.node.ledger.refusals import AT_ONCE, SECONDS, RefusalSieve
-from jupyter_gpushare.node.people.fairness import Purse, Purses, RoundRobin
+from jupyter_gpushare.daemon.fairness import Purse, Purses, RoundRobin
+from jupyter_gpushare.ledger.refusals import AT_ONCE, SECONDS, RefusalSieve
 from jupyter_gpushare.node.wire.unread import Unread
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from support.node import GIB, NodeClient, RemoteError, RunningNode, until
 
-from jupyter_gpushare.node.host.clock import bounds
-from jupyter_gpushare.node.ledger.ledger import Ledger, Record
-from jupyter_gpushare.node.quotas.hub import members_of
+from jupyter_gpushare.daemon.clock import bounds
+from jupyter_gpushare.ledger.ledger import Ledger, Record
 from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, Period, Quota
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.periods import first_day, next_first_day, parse_period
 from jupyter_gpushare.quota import best
+from jupyter_gpushare.quotas.hub import members_of
 
 CONFIG = """
 c.NodeManagerApp.debug_checks = True

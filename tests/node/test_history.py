@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpushare.node.ledger.codec import to_record
+from jupyter_gpushare.ledger.codec import to_record
 from jupyter_gpushare.node.views.history import entry, telling
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.events import EVENTS

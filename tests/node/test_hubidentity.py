@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.tinyhub import OWN, TinyHub
 
-from jupyter_gpushare.node.people import hubapi, hubidentity
-from jupyter_gpushare.node.people.hubapi import (
+from jupyter_gpushare.daemon import hubapi
+from jupyter_gpushare.daemon.hubapi import (
     CertificatesUnreadable,
     HubApi,
     HubAway,
     hub_trust,
 )
+from jupyter_gpushare.node.people import hubidentity
 from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust, environment_of
 from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, Principal
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.node.host import privatefile
+from jupyter_gpushare.daemon import privatefile
 from jupyter_gpushare.node.people import hubmemory
 from jupyter_gpushare.node.people.hubmemory import HubMemory
 from jupyter_gpushare.node.people.identity import Principal
@@ -111,7 +111,7 @@ def test_a_no_that_cannot_be_written_takes_everybody_along(
 ) -> None:
     name = vouched(host)
 
-    monkeypatch.setattr("jupyter_gpushare.node.host.privatefile.write", full)
+    monkeypatch.setattr("jupyter_gpushare.daemon.privatefile.write", full)
     running(lambda: host.memory().erase(name))
     assert not host.path.exists()
     assert "No space left" in caplog.text
@@ -146,7 +146,7 @@ def test_who_has_all_forgotten_is_obeyed_though_no_file_is_there(
     async def work() -> None:
         memory = host.memory()
         with monkeypatch.context() as patch:
-            patch.setattr("jupyter_gpushare.node.host.privatefile.write", full)
+            patch.setattr("jupyter_gpushare.daemon.privatefile.write", full)
             memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
             await memory.erase(memory.name_of("bobs"))
         assert not host.path.exists()
@@ -173,7 +173,7 @@ def test_what_is_just_being_written_is_forgotten_too(
         memory = host.memory()
         memory.keep(memory.name_of("bobs"), 8, host.now, Principal("bob"))
         with monkeypatch.context() as patch:
-            patch.setattr("jupyter_gpushare.node.host.privatefile.write", forgotten_meanwhile)
+            patch.setattr("jupyter_gpushare.daemon.privatefile.write", forgotten_meanwhile)
             memory.keep(memory.name_of("carols"), 9, host.now, Principal("carol"))
             await memory.erase(memory.name_of("carols"))
         assert not host.path.exists()
@@ -203,7 +203,7 @@ def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
         memory = host.memory()
         other = memory.name_of("bobs")
         memory.keep(other, 8, host.now, Principal("bob"))
-        monkeypatch.setattr("jupyter_gpushare.node.host.privatefile.write", slow)
+        monkeypatch.setattr("jupyter_gpushare.daemon.privatefile.write", slow)
         first = asyncio.create_task(memory.erase(other))
         assert await asyncio.to_thread(begun.wait, 10)
         second = asyncio.create_task(memory.erase(name))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.tinyhub import OWN, TinyHub
 
-from jupyter_gpushare.node.people.hubapi import HubApi
-from jupyter_gpushare.node.quotas.config import NodeSize
-from jupyter_gpushare.node.quotas.hub import HubQuotas, group_quotas
-from jupyter_gpushare.node.quotas.last import LastAnswer, LastQuotas
+from jupyter_gpushare.daemon.hubapi import HubApi
+from jupyter_gpushare.quotas.config import NodeSize
+from jupyter_gpushare.quotas.hub import HubQuotas, group_quotas
+from jupyter_gpushare.quotas.last import LastAnswer, LastQuotas
 
 LOG = logging.getLogger("hubquotas")
 NODE = NodeSize(4, 24 * 2**30)

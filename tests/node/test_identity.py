@@ -27,6 +27,7 @@ from typing import Any
 import pytest
 from support.node import Puppet, needs_root, open_directory, until
 
+from jupyter_gpushare.daemon.loopback import is_loopback, maker_of, neighbours_of, network_of
 from jupyter_gpushare.node.host.processes import identify
 from jupyter_gpushare.node.host.troubles import Trouble
 from jupyter_gpushare.node.people.identity import (
@@ -36,10 +37,7 @@ from jupyter_gpushare.node.people.identity import (
     Principal,
     TokenFileIdentity,
     elsewhere,
-    neighbours_of,
-    network_of,
 )
-from jupyter_gpushare.node.people.loopback import is_loopback, maker_of
 from jupyter_gpushare.node.people.osusers import SubordinateIds
 from jupyter_gpushare.node.people.peers import identify_peer
 from jupyter_gpushare.node.wire.transport import peer_of

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.node import needs_root
 
-from jupyter_gpushare.node.quotas.last import LastAnswer, LastQuotas
+from jupyter_gpushare.quotas.last import LastAnswer, LastQuotas
 
 LOG = logging.getLogger("lastquotas")
 HUB = "http://127.0.0.1:8081/hub/api"

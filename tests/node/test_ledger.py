@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from support.disk import fill, remount, tiny_disk
 from support.examples import examples
 
-from jupyter_gpushare.node.ledger import ledger as ledger_module
-from jupyter_gpushare.node.ledger.ledger import (
+from jupyter_gpushare.ledger import ledger as ledger_module
+from jupyter_gpushare.ledger.ledger import (
     JSON,
     Ledger,
     LedgerError,
@@ -206,7 +206,7 @@ def test_a_reader_cannot_write(path: Path) -> None:
 CHILD = textwrap.dedent(
     """
     import sys
-    from jupyter_gpushare.node.ledger.ledger import Ledger, Record
+    from jupyter_gpushare.ledger.ledger import Ledger, Record
 
     ledger = Ledger.open(sys.argv[1], history=0.0, wall=1.7e9)
     snapshot, tail = ledger.load()

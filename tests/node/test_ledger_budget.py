@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.classyear import DAY, GIB, Classroom, classroom
 
-from jupyter_gpushare.node.ledger import usage
-from jupyter_gpushare.node.ledger.budget import LedgerBudget, excess
-from jupyter_gpushare.node.ledger.codec import from_record, to_record
-from jupyter_gpushare.node.ledger.ledger import JSON, UNOWNED, Ledger, Record, UsageRow
+from jupyter_gpushare.ledger import usage
+from jupyter_gpushare.ledger.budget import LedgerBudget, excess
+from jupyter_gpushare.ledger.codec import from_record, to_record
+from jupyter_gpushare.ledger.ledger import JSON, UNOWNED, Ledger, Record, UsageRow
 from jupyter_gpushare.node.wire import translate
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State

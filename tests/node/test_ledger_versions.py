@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.node import GIB, RunningNode, token_file
 
-from jupyter_gpushare.node.ledger import ledger as ledger_module
-from jupyter_gpushare.node.ledger.codec import from_record, to_record
-from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerFailed, Record
+from jupyter_gpushare.ledger import ledger as ledger_module
+from jupyter_gpushare.ledger.codec import from_record, to_record
+from jupyter_gpushare.ledger.ledger import Ledger, LedgerFailed, Record
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import events as ev

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.node import needs_root, open_directory
 
-from jupyter_gpushare.node.ledger import place as ledgerplace
-from jupyter_gpushare.node.ledger.ledger import Ledger
+from jupyter_gpushare.ledger import place as ledgerplace
+from jupyter_gpushare.ledger.ledger import Ledger
 
 HOST = "0a1b2c3d"
 STRANGER = 54321
@@ -121,7 +121,7 @@ def test_where_a_ledger_is_is_told_beside_a_folder_that_nobody_may_look_into() -
         asked = (
             "import os\nfrom pathlib import Path\n"
             "from jupyter_gpushare.cli.checks import ledger_place\n"
-            "from jupyter_gpushare.node.ledger.place import look\n"
+            "from jupyter_gpushare.ledger.place import look\n"
             f"os.setgroups([])\nos.setgid({STRANGER})\nos.setuid({STRANGER})\n"
             f"for lines in {[ROOT, nfs]!r}:\n"
             f"    path = look(Path({str(home)!r}), {HOST!r}, lines, [Path({str(var)!r})])\n"
@@ -203,7 +203,7 @@ def test_a_jobs_ledger_is_no_hosts_and_does_not_stay(old: Path) -> None:
 
 def test_it_takes_what_a_killed_node_manager_had_not_folded_in(tmp_path: Path) -> None:
     write = (
-        "import os, sys\nfrom jupyter_gpushare.node.ledger.ledger import Ledger\n"
+        "import os, sys\nfrom jupyter_gpushare.ledger.ledger import Ledger\n"
         "ledger = Ledger.open(sys.argv[1], history=1e6, wall=1.0)\n"
         "ledger.remember('found', 'again')\nos._exit(9)\n"
     )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.node.ledger import reads as ledgerreads
-from jupyter_gpushare.node.ledger.ledger import Ledger, Reads
-from jupyter_gpushare.node.ledger.reads import LedgerReads
-from jupyter_gpushare.node.people.fairness import Purses
+from jupyter_gpushare.daemon.fairness import Purses
+from jupyter_gpushare.ledger import reads as ledgerreads
+from jupyter_gpushare.ledger.ledger import Ledger, Reads
+from jupyter_gpushare.ledger.reads import LedgerReads
 from jupyter_gpushare.node.wire.turnstile import Turnstile
 from jupyter_gpushare.protocol.framing import Encoded
 

@@ -20,13 +20,9 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node.host.clock import SystemClock
-from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.host.processes import ProcessError
-from jupyter_gpushare.node.inventory.base import InventoryError
-from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger.codec import from_record
-from jupyter_gpushare.node.ledger.ledger import (
+from jupyter_gpushare.daemon.clock import SystemClock
+from jupyter_gpushare.ledger.codec import from_record
+from jupyter_gpushare.ledger.ledger import (
     Ledger,
     LedgerFailed,
     LedgerFull,
@@ -35,6 +31,10 @@ from jupyter_gpushare.node.ledger.ledger import (
     Use,
     Uses,
 )
+from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.host.processes import ProcessError
+from jupyter_gpushare.node.inventory.base import InventoryError
+from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import NODE, Manager
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State

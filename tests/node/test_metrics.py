@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from support.exporter import samples
 from support.node import RemoteError, RunningNode, token_file, until
 
-from jupyter_gpushare.node.views import metricsport
+from jupyter_gpushare.daemon import metricsport
 from jupyter_gpushare.node.views.metrics import PREFIX, Moves
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words.events import EVENTS, Event

@@ -27,7 +27,7 @@ from support.node import (
 from support.nvml import NvmlWorld
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node.ledger.codec import event_to_json
+from jupyter_gpushare.ledger.codec import event_to_json
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words import commands

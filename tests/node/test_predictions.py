@@ -15,7 +15,7 @@ from support.nvml import NvmlWorld
 from support.nvml_fixtures import node_on
 from support.predictor import PLANT
 
-from jupyter_gpushare.node.ledger.learned import Learned
+from jupyter_gpushare.ledger.learned import Learned
 from jupyter_gpushare.predict.features import Features, Hardware
 from jupyter_gpushare.predict.records import RECORDS_FILE, Record, read_lines
 from jupyter_gpushare.protocol.messages import Method

@@ -12,10 +12,10 @@ from jupyter_gpushare.cli.checks import node_manager
 from jupyter_gpushare.client.words.render import status_text
 from jupyter_gpushare.node.app import NodeManagerApp
 from jupyter_gpushare.node.configuration import Policy, Quotas
-from jupyter_gpushare.node.quotas.config import NodeSize, parse_quota
 from jupyter_gpushare.node.settings.presets import CHOSEN, PRESETS, config_of, told_of
 from jupyter_gpushare.protocol import names
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.quotas.config import NodeSize, parse_quota
 
 
 @pytest.mark.parametrize("preset", PRESETS)

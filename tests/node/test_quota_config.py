@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.node.app import NodeManagerApp
-from jupyter_gpushare.node.quotas.config import NodeSize, configure, parse_quota
 from jupyter_gpushare.policy.words.model import Bytes, Gpu, GpuUuid, Quota
+from jupyter_gpushare.quotas.config import NodeSize, configure, parse_quota
 
 GIB = 2**30
 NODE = NodeSize(4, 24 * GIB)

@@ -14,9 +14,9 @@ from support.node import GIB, NodeClient, Puppet, RunningNode, until
 from support.nvml import NvmlWorld
 from support.nvml_fixtures import node_on
 
-from jupyter_gpushare.node.ledger import runs as table
-from jupyter_gpushare.node.ledger.ledger import Ledger
-from jupyter_gpushare.node.ledger.runs import Run
+from jupyter_gpushare.ledger import runs as table
+from jupyter_gpushare.ledger.ledger import Ledger
+from jupyter_gpushare.ledger.runs import Run
 from jupyter_gpushare.node.wire import runs as memory
 from jupyter_gpushare.node.wire.runs import Known, estimate_of, parts_of
 from jupyter_gpushare.policy.words.model import Bytes, Estimate, Parts

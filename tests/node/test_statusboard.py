@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.policy_world import World, gpu, plain_config, task
 from support.sheets import status_document
 
-from jupyter_gpushare.cli.node import whole_status
 from jupyter_gpushare.client.words.render import status_text
+from jupyter_gpushare.console.node import whole_status
 from jupyter_gpushare.node.views import board, status
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer

@@ -18,7 +18,7 @@ from typing import Any
 from support.pool import CLIENT, join
 from support.tinyhub import OWN, TinyHub
 
-from jupyter_gpushare.node.people.hubapi import HubApi
+from jupyter_gpushare.daemon.hubapi import HubApi
 from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust
 from jupyter_gpushare.node.people.identity import Identity, PeerIdentity, Principal
 from jupyter_gpushare.node.wire.tls import TlsPort

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.node import RemoteError, RunningNode, token_file, until
 
-from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record, UsageRow
-from jupyter_gpushare.node.ledger.usage import DAY, HOUR, days_until
+from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record, UsageRow
+from jupyter_gpushare.ledger.usage import DAY, HOUR, days_until
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 

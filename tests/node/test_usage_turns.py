@@ -9,9 +9,9 @@ import pytest
 from support.policy_turns import CONFIG, Actor, TurnWorld
 from support.policy_world import GIB, gpu
 
-from jupyter_gpushare.node.ledger.codec import to_record
-from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record, UsageRow, Use, Uses
-from jupyter_gpushare.node.ledger.uses import LeaseUses
+from jupyter_gpushare.ledger.codec import to_record
+from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record, UsageRow, Use, Uses
+from jupyter_gpushare.ledger.uses import LeaseUses
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import uses
 from jupyter_gpushare.policy.books.state import State

@@ -17,8 +17,8 @@ from support.node import NodeClient, RunningNode, token_file, until
 from support.policy_world import GIB, World, gpu, plain_config, task
 from support.sheets import status_document
 
+from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.ledger.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
 from jupyter_gpushare.node.views.waits import MOST, WINDOW, Waits

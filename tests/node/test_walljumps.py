@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from support.clock import FakeClock
 from support.policy_world import plain_config
 
+from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.host import walljumps
 from jupyter_gpushare.node.host.tasks import NodeProcesses
 from jupyter_gpushare.node.host.walljumps import OFF, PROOF, SLACK, Belief, Instant
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Gpu, Quota

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from support.policy_world import plain_config
 
-from jupyter_gpushare.node.host.clock import SystemClock
+from jupyter_gpushare.daemon.clock import SystemClock
+from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.node.views.board import Slices
 from jupyter_gpushare.node.wire import statuses

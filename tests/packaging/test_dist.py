@@ -16,7 +16,7 @@ from hatchling.plugin.manager import PluginManager
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli.systemd import PLACES
 from jupyter_gpushare.hub.setup import SYSTEM_LEDGER, SYSTEM_POOL
-from jupyter_gpushare.node.ledger.place import SPARE
+from jupyter_gpushare.ledger.place import SPARE
 from jupyter_gpushare.pool.configuration import SYSTEM_FOLDER
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 

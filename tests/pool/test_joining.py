@@ -25,9 +25,9 @@ import pytest
 from support.node import RunningNode, needs_root, open_directory
 from support.pool import PoolNode
 
+from jupyter_gpushare.daemon.membership import ask
 from jupyter_gpushare.link.dial import Host
 from jupyter_gpushare.link.nodelink import NodeLink
-from jupyter_gpushare.node.host.membership import ask
 from jupyter_gpushare.pool import joining
 from jupyter_gpushare.pool.pki import DAY, Authority
 from jupyter_gpushare.protocol.secured import client_context

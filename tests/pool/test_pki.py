@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from support.pool import join
 
-from jupyter_gpushare.node.host.membership import BadMembership, Membership, ask
+from jupyter_gpushare.daemon.membership import BadMembership, Membership, ask
 from jupyter_gpushare.pool.pki import DAY, Authority, BadRequest, NoAuthority
 from jupyter_gpushare.protocol.secured import (
     POOL,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerError, LedgerFull
+from jupyter_gpushare.ledger.ledger import Ledger, LedgerError, LedgerFull
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool import core, ledger, manager

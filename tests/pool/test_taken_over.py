@@ -21,7 +21,7 @@ import pytest
 from support.node import NodeClient, RemoteError, until
 from support.runningpool import PoolHost, RunningPool
 
-from jupyter_gpushare.node.host.membership import Membership, ask
+from jupyter_gpushare.daemon.membership import Membership, ask
 from jupyter_gpushare.pool import joining
 from jupyter_gpushare.pool.decide import MOST_HERE
 from jupyter_gpushare.protocol.messages import Method

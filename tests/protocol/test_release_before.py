@@ -16,9 +16,9 @@ import pytest
 from support.node import NodeClient, RunningNode
 from support.scripted_node import ScriptedNode, Visitor
 
-from jupyter_gpushare.cli.node import Node, NodeRefused
 from jupyter_gpushare.client.session.session import Session
 from jupyter_gpushare.client.words.recalls import Give, read_recall
+from jupyter_gpushare.console.node import Node, NodeRefused
 from jupyter_gpushare.protocol.documents import NOTICES, Lease, LeaseGpu
 from jupyter_gpushare.protocol.messages import FEATURES, Method, Notice, Notification
 from jupyter_gpushare.protocol.shapes import optional

@@ -8,8 +8,8 @@ import pytest
 from traitlets import TraitError
 
 from jupyter_gpushare.cli.usage import UsageApp
-from jupyter_gpushare.cli.verb import UsageError
 from jupyter_gpushare.client.words.settings import read_settings
+from jupyter_gpushare.console.verb import UsageError
 from jupyter_gpushare.pages.forms import read_quota
 from jupyter_gpushare.protocol.times import format_duration, parse_duration
 from jupyter_gpushare.server.extension import GpuShareExtension

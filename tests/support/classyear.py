@@ -8,8 +8,8 @@ import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
+from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
-from jupyter_gpushare.node.ledger.ledger import Ledger
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.policy.say.effects import Signal
 from jupyter_gpushare.policy.words import commands as cmd

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.node.host.membership import Membership, ask
+from jupyter_gpushare.daemon.membership import Membership, ask
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.messages import Method, Notice
 from jupyter_gpushare.protocol.secured import client_context

@@ -23,8 +23,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.node.host.membership import Membership, ask
-from jupyter_gpushare.node.ledger.ledger import Ledger
+from jupyter_gpushare.daemon.membership import Membership, ask
+from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.pool import joining
 from jupyter_gpushare.protocol.connection import ClientConnection
 from jupyter_gpushare.protocol.errors import RemoteError

@@ -31,11 +31,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from ...daemon.fairness import Purse, Purses
+from ...daemon.hubapi import HubApi, HubAway, HubUnreachable
 from ...policy.words.settings import Unit, setting
 from ..host.processes import container_of
 from ..host.troubles import Trouble
-from .fairness import Purse, Purses
-from .hubapi import HubApi, HubAway, HubUnreachable
 from .hubmemory import HubMemory
 from .identity import IdentityRefused, Peer, Principal
 

@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ...daemon import privatefile
+from ...daemon.fairness import RoundRobin
 from ...protocol.privateplace import replace_private
-from ..host import privatefile
-from .fairness import RoundRobin
 from .identity import Principal
 
 #: Tokens in the file at most, in turn of those whose they are, and of one environment's; those

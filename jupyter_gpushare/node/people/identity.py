@@ -6,7 +6,6 @@ import asyncio
 import grp
 import hashlib
 import hmac
-import ipaddress
 import json
 import os
 import pwd
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from ...daemon.loopback import network_of
 from ..host.troubles import Trouble
 from .osusers import person, user_entry
 
@@ -45,22 +45,6 @@ class Peer:
     def charged(self) -> int | str:
         """The owner whose allowance it spends while no environment is known."""
         return self.uid if self.owner is None else self.owner
-
-
-def network_of(address: str) -> str:
-    """Whose an IP address is, as far as it tells: anybody may have a whole /64 of IPv6."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv4Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, 64), strict=False))
-
-
-def neighbours_of(address: str) -> str:
-    """The addresses that are as easily had as this one: many of a network may be one attacker's."""
-    found = ipaddress.ip_address(network_of(address).partition("/")[0])
-    return str(ipaddress.ip_network((found, 24 if found.version == 4 else 48), strict=False))
 
 
 def elsewhere(address: str) -> Peer:

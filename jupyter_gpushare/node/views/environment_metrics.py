@@ -46,7 +46,7 @@ class _Seconds:
 
 
 class EnvironmentMetrics:
-    """Counts GPU-seconds by the rule of :mod:`..ledger.usage`. Its sums cannot be told themselves:
+    """Counts GPU-seconds by the rule of ``ledger/usage.py``. Its sums cannot be told themselves:
     they may go down a little (a wall clock set back, spans that become hours), and a counter
     must not.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...ledger.codec import understood
+from ...ledger.ledger import Record
 from ...policy.say.telling import Telling
 from ...policy.words.events import EVENTS, LeaseEnded
 from ...policy.words.model import GpuUuid
@@ -12,8 +14,6 @@ from ...protocol import documents as doc
 from ...protocol.quota import quota_text, said_of
 from ...protocol.times import format_duration
 from ...quota import Own, plain
-from ..ledger.codec import understood
-from ..ledger.ledger import Record
 
 
 def telling(numbers: Mapping[GpuUuid, str]) -> Telling:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
+from ...daemon.fairness import Purses
 from ...policy.books.state import State
 from ...policy.core import Decision, Grant, Refuse, Wait
 from ...policy.say.effects import Signal
@@ -27,7 +28,6 @@ from ...policy.words.model import GpuUuid, LeaseId
 from ...protocol.errors import Reason
 from ...protocol.messages import CallId
 from ..host.outcome import Outcome
-from ..people.fairness import Purses
 
 #: A client chooses its calls' ids; so much of one is told.
 LONGEST_ID: Final = 40

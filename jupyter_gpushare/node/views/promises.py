@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ...ledger.ledger import Record
 from ...policy.words.events import PromiseEnded
 from ...policy.words.promises import Cause, PromiseState
 from ...protocol import documents as doc
 from ..host.outcome import Outcome
-from ..ledger.ledger import Record
 
 #: Seconds that count as lately.
 WINDOW: Final = 86400.0

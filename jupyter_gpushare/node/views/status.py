@@ -24,6 +24,11 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, cast
 
+from ...compose import gpus as of_gpus
+from ...compose import leases as of_leases
+from ...compose import node as of_node
+from ...compose import quotas as of_quotas
+from ...compose import waiting as of_waiting
 from ...policy import core
 from ...policy.books.placement import wanted
 from ...policy.books.quotas import QuotaBook, QuotaSource
@@ -62,11 +67,6 @@ from ...protocol.holding import whole_memory
 from ...protocol.shapes import optional, private
 from . import outlook as outlook_status
 from . import sharing
-from .compose import gpus as of_gpus
-from .compose import leases as of_leases
-from .compose import node as of_node
-from .compose import quotas as of_quotas
-from .compose import waiting as of_waiting
 from .hints import Hints, with_hints
 from .promises import NO_VERDICTS
 from .viewer import View, Viewer

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from ...ledger.ledger import Record
 from ...policy.books.state import State
 from ...policy.words.events import LeaseGranted, LeaseQueued, ResumeQueued
 from ...policy.words.model import PriorityClass
 from ...protocol import documents as doc
 from ..host.outcome import Outcome
-from ..ledger.ledger import Record
 
 #: Seconds that count as lately.
 WINDOW: Final = 3600.0

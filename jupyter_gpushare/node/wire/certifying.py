@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from ...daemon.membership import BadMembership, Membership
 from ...protocol.calls import Call, CertifyParams
 from ...protocol.errors import Reason
 from ...protocol.messages import Method
-from ..host.membership import BadMembership, Membership
 from .guests import Guest, fail
 
 

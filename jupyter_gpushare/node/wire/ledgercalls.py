@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any
 
+from ...daemon.clock import Clock, ahead
+from ...ledger.ledger import LedgerError, Reads
 from ...policy.books.state import State
 from ...protocol import documents as doc
 from ...protocol.calls import Call, DailyUsageParams, HistoryParams, ReadingsParams, UsageParams
 from ...protocol.errors import Reason
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method
-from ..host.clock import Clock, ahead
 from ..inventory.readings import Readings
-from ..ledger.ledger import LedgerError, Reads
 from ..manager import Manager
 from ..views.history import entry, telling
 from ..views.samples import Samples, taken

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ...daemon.clock import Clock
 from ...policy import core
 from ...policy.books.state import State
 from ...policy.recall.outlook import Recent
@@ -26,7 +27,6 @@ from ...protocol.hostreports import Accepted, Answer, HostEstimate
 from ...protocol.messages import Method, Notice
 from ...protocol.sizes import MOST_GPUS
 from ...quota import made_of
-from ..host.clock import Clock
 from ..host.outcome import Outcome
 from ..manager import Manager
 from ..views.hints import Hints

@@ -18,6 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ...compose.predictions import says
+from ...daemon.clock import Clock
+from ...ledger.ledger import LedgerError
 from ...policy.books.state import Lease, State
 from ...policy.recall.outlook import Recent, of_newcomer
 from ...policy.words import commands as cmd
@@ -30,10 +33,7 @@ from ...protocol import documents as doc
 from ...protocol.calls import Call, PredictParams
 from ...protocol.errors import Reason
 from ...protocol.hostreports import HostEstimate, KindShare
-from ..host.clock import Clock
-from ..ledger.ledger import LedgerError
 from ..manager import Manager
-from ..views.compose.predictions import says
 from .guests import Guest, fail
 
 #: Tasks whose newest prediction is remembered: of one environment, and in all.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from ...daemon.clock import Clock
 from ...policy import core
 from ...policy.books.state import State
 from ...policy.say import texts
@@ -15,9 +16,8 @@ from ...policy.words.model import EnvironmentName
 from ...protocol import documents as doc
 from ...protocol.calls import Call, QuotaName
 from ...protocol.messages import Method
-from ..host.clock import Clock
+from ...quotas.edits import edit
 from ..manager import Manager
-from ..quotas.edits import edit
 from ..views.status import environment_quota, group_quota
 from .guests import Guest
 

@@ -28,6 +28,9 @@ from functools import partial
 from statistics import median
 from typing import Any, Final
 
+from ...ledger.learned import Learned
+from ...ledger.ledger import LedgerError
+from ...ledger.runs import IN_ALL, OF_CODE, OF_ENVIRONMENT, Run
 from ...policy.books.shares import KNOWN_AFTER
 from ...policy.books.state import Lease, State
 from ...policy.words import commands as cmd
@@ -48,9 +51,6 @@ from ...predict.records import Record
 from ..host.outcome import Outcome
 from ..host.troubles import Trouble
 from ..inventory.readings import Readings
-from ..ledger.learned import Learned
-from ..ledger.ledger import LedgerError
-from ..ledger.runs import IN_ALL, OF_CODE, OF_ENVIRONMENT, Run
 from ..manager import Manager
 from ..views.status import measured_by_lease
 from .predictions import Prediction, by_kind

@@ -29,6 +29,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...daemon.clock import Clock
+from ...daemon.membership import Membership
+from ...ledger.learned import Learned
+from ...ledger.ledger import LedgerError
 from ...policy import core
 from ...policy.books.state import State
 from ...policy.recall.outlook import Outlook, outlooks
@@ -53,12 +57,8 @@ from ...protocol.background import Background
 from ...protocol.calls import Call
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
-from ..host.clock import Clock
-from ..host.membership import Membership
 from ..host.outcome import Outcome
 from ..host.processes import ProcessError, is_alive, lineage, started_with
-from ..ledger.learned import Learned
-from ..ledger.ledger import LedgerError
 from ..manager import Manager
 from ..views.logs import call_tag, is_heard, say
 from ..views.pauses import Pauses

@@ -7,16 +7,16 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from ...daemon.clock import Clock
+from ...daemon.fairness import RoundRobin
 from ...policy.recall.outlook import Outlook
 from ...policy.words.model import EnvironmentName, LeaseId
 from ...protocol import documents as doc
 from ...protocol.calls import Call
 from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method, Notice
-from ..host.clock import Clock
 from ..inventory.readings import Readings, figures
 from ..manager import Manager
-from ..people.fairness import RoundRobin
 from ..views.board import Slices, Took, Wanted, hand_out
 from ..views.hints import Hints
 from ..views.pauses import Pauses

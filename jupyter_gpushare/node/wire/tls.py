@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
+from ...daemon.fairness import Purse, Purses
+from ...daemon.loopback import Whose, whose
 from ...protocol import secured
 from ...protocol.listening import listening
 from ..host.troubles import Trouble
-from ..people.fairness import Purse, Purses
-from ..people.loopback import Whose, whose
 from .admission import Admission, Places
 
 #: Handshakes at once. When there are more, the oldest of the network with most of them ends.

@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
+from ...compose.waiting import notice_says
 from ...policy import core
 from ...policy.books.state import Lease, State
 from ...policy.decide.rebuild import voucher_of
@@ -53,8 +54,7 @@ from ...protocol import calls
 from ...protocol import documents as doc
 from ...protocol import messages as msg
 from ...protocol.errors import Reason
-from ..quotas import edits
-from ..views.compose.waiting import notice_says
+from ...quotas import edits
 from ..views.hints import Hints, with_hints
 from ..views.outlook import outlook_document
 from ..views.status import Place, budget_of, granted_gpus

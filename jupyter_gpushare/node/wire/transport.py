@@ -42,6 +42,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
+from ...daemon.fairness import Purses
 from ...policy.words.model import ProcessId
 from ...policy.words.settings import Unit, setting
 from ...protocol import messages, secured, sockets
@@ -60,7 +61,6 @@ from ...protocol.nodeside import Phase, ServerConnection
 from ..host.processes import container_of
 from ..host.troubles import Trouble
 from ..manager import DEAR
-from ..people.fairness import Purses
 from ..people.identity import Identity, IdentityRefused, Peer, Principal, elsewhere
 from ..people.osusers import SubordinateIds
 from ..views.logs import LogLines, RefusalLog, call_tag

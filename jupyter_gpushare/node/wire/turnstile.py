@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ..people.fairness import Purses, RoundRobin
+from ...daemon.fairness import Purses, RoundRobin
 
 #: Seconds for which lines are handled before the loop does something else.
 SLICE: Final = 0.002

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jupyter_gpushare.daemon import clock
+from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node import app, manager
-from jupyter_gpushare.node.host import clock, processes
-from jupyter_gpushare.node.ledger.ledger import Ledger
+from jupyter_gpushare.node.host import processes
 from jupyter_gpushare.node.wire import service, transport
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.queue import Queue

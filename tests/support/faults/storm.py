@@ -22,7 +22,7 @@ from typing import Any
 
 from jupyter_core.utils import ensure_event_loop
 
-from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerInUse
+from jupyter_gpushare.ledger.ledger import Ledger, LedgerInUse
 from jupyter_gpushare.protocol.messages import Method
 from support.cuda import Call, CudaWorld
 from support.kernel import Kernel

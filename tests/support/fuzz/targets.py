@@ -20,10 +20,9 @@ from jupyter_gpushare.cli.plan import plan_line
 from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.words.grant import read_grant
 from jupyter_gpushare.client.words.settings import read_settings
-from jupyter_gpushare.node.ledger.codec import from_record, to_record
-from jupyter_gpushare.node.ledger.ledger import Ledger, LedgerError, Record
+from jupyter_gpushare.ledger.codec import from_record, to_record
+from jupyter_gpushare.ledger.ledger import Ledger, LedgerError, Record
 from jupyter_gpushare.node.people.identity import TokenFileIdentity, TokenFileUnusable
-from jupyter_gpushare.node.quotas.config import NodeSize, configure
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.protocol import checkpoint
 from jupyter_gpushare.protocol.connection import ClientConnection
@@ -31,6 +30,7 @@ from jupyter_gpushare.protocol.errors import ProtocolError
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.nodeside import Phase, ServerConnection
 from jupyter_gpushare.protocol.sizes import parse_share, parse_size
+from jupyter_gpushare.quotas.config import NodeSize, configure
 from jupyter_gpushare.replay.trace import TraceError, read_trace, write_trace
 
 

@@ -1,0 +1,509 @@
+"""What there is to say of a lease.
+
+A person who looks at a lease asks four things: how it stands, why, what will happen next, and what
+to do about it. So a fact is a short sentence with a tone, and where something can be done, a hint
+that names the command. The most important comes first, because a terminal, a table and a panel all
+cut what they have no room for.
+
+A sentence says what is so now, and leaves moments as figures, which each reader counts on by its
+own clock: a sentence with "in 5 s" written into it would be wrong a second later, and would have to
+be sent again each second.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..policy.say.texts import CAUSES
+from ..protocol import documents as doc
+from ..protocol.holding import gpu_number
+from .text import (
+    NOTHING,
+    Text,
+    about,
+    clock,
+    count,
+    each,
+    join,
+    left,
+    listed,
+    name,
+    said,
+    since,
+    size,
+    span,
+    text,
+)
+
+#: Each state: how it stands, its word, and what it means.
+STATES: Final[dict[str, tuple[str, str, str]]] = {
+    "queued": ("info", "waiting", "It waits for a GPU. The code goes on when it gets one."),
+    "active": ("good", "active", "It holds its GPU and runs code."),
+    "idle": ("muted", "idle", "It holds its GPU and runs no code."),
+    "parking": (
+        "warn",
+        "parking",
+        "It is idle and gives its GPU back. What is on the GPU goes to host memory.",
+    ),
+    "parked": (
+        "muted",
+        "parked",
+        "Its GPU was given back and its variables are kept. The next cell takes a GPU again.",
+    ),
+    "resuming": (
+        "info",
+        "resuming",
+        "It has a GPU again. What was in host memory is brought back to it.",
+    ),
+    "stalled": (
+        "bad",
+        "stalled",
+        "Its process gives no sign of life. It keeps its memory until the process ends.",
+    ),
+    "over_limit": ("bad", "over its limit", "It uses more GPU memory than its lease reserves."),
+    "draining": (
+        "warn",
+        "draining",
+        "The lease has ended, but its process still holds GPU memory. It is free when that process "
+        "ends: restart the kernel, or end the program.",
+    ),
+    "ended": ("muted", "ended", "It is over."),
+}
+#: What the task's memory does while it is parked; {} is what it takes of the host's.
+_RUNGS: Final = {
+    "release": "It had nothing on its GPU.",
+    "trim": "Its caches were emptied. What the code uses stayed on the GPU.",
+    "storage": "Its tensors are in host memory: {}.",
+    "driver": "The driver keeps all that it had on the GPU in host memory: {}.",
+}
+_ABILITIES: Final = {
+    "release": "It could be parked at once, because it has not used the GPU yet",
+    "trim": "It could give back cached memory only",
+    "storage": "It could be parked: its tensors can move to host memory",
+    "driver": "The driver could park it, with all that is on the GPU",
+    "none": "It cannot be parked",
+}
+_PROGRAM: Final = (
+    "No idle time-out ends for a program: it keeps its GPU until it ends or you release it, so "
+    "there is nothing to keep."
+)
+_RANGE_HINT: Final = (
+    "It asked for a range of memory. The smaller size is certain. What is more falls when others "
+    "need memory on one of its GPUs, and rises again afterwards."
+)
+LIFTED_HINT: Final = (
+    "The GPU is nearly empty, so the limit is higher for now. When others need the memory, caches "
+    "are emptied and the limit is lowered again, also while code runs. If the code cannot do "
+    "without, release the GPU and ask for more: %gpushare request --memory 16GiB."
+)
+_OVER_HINT: Final = (
+    "Others are given the memory that is left, so they may run out of it. Free some: delete what "
+    "is not needed (del), use smaller batches, or restart the kernel. If the code needs more, "
+    "release the GPU and ask for more: %gpushare request --memory 16GiB."
+)
+_OVER_NEXT: Final = {
+    "trim": "Its caches are emptied in {}.",
+    "park": "Its GPU is taken back in {}, if it is idle then.",
+    "last": "It is stopped in {}.",
+}
+_STALLS: Final = {"interrupt": "interrupted", "kill": "ended"}
+_INTERRUPTIONS: Final = {
+    "moves": "It moves to another GPU. Its memory waits in host memory until it is there.",
+    "makes_way": "It makes way for a request that waits. Its memory goes to host memory and comes "
+    "back.",
+    "locked": "The driver's lock pauses it, for {} more at most.",
+    "stops": "It saves its state and stops, within {}.",
+}
+#: How a promise stands, before what was promised.
+_PROMISES: Final = {
+    "on_time": "Promised",
+    "late": "Will not be kept",
+    "kept": "Kept",
+    "missed": "Missed",
+    "ended": "It was promised",
+}
+#: Why a promise is late or was missed, by the word of a document.
+WHY_LATE: Final = {cause.value: words for cause, words in CAUSES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What there is to know around a task, in names that the viewer may know.
+
+    ``because``: why its memory is asked back, if it is. ``sharers`` are the same person's other
+    tasks, ``computing`` those that have the turn on its GPUs, ``behind`` is how many wait for a
+    turn there, ``quantum`` seconds of a turn. ``spent``: its people have no GPU-hours left.
+    """
+
+    sharers: tuple[str, ...] = ()
+    computing: tuple[str, ...] = ()
+    behind: int = 0
+    quantum: float = 0.0
+    because: str = ""
+    spent: bool = False
+
+
+def says(row: doc.Lease, near: Near, now: float) -> list[doc.Said]:
+    """All that there is to say of a lease at ``now``, Unix seconds: what it is, then notes."""
+    told = [*_columns(row, near), *_notes(row, near, now)]
+    if row["mine"]:
+        return [*told, *_summary(row, near)]
+    if row["environment"] is None:  # nobody has to do anything about what is others'
+        for one in told:
+            one.pop("hint", None)
+    return told
+
+
+def task_name(job: str | None, path: str | None, given: str | None, is_program: bool) -> str:
+    """The name by which a person knows a task; a worker of a job goes by the job's.
+
+    ``given`` is the name that the task has for itself: a program's may be chosen by its person, a
+    notebook's is as old as its kernel.
+    """
+    last = (path or "").rstrip("/").rpartition("/")[2]
+    if is_program:
+        return name(job or given or last or "a program")
+    return name(job or last or given or "a notebook")
+
+
+def name_of(row: doc.Lease) -> str:
+    """The same, of a row."""
+    return task_name(row.get("job"), row["path"], row["name"], row["kind"] == "process")
+
+
+_UNMEASURED: Final = "How much of it is used is not known."
+#: What ending a job does to it, by its kind.
+_JOBS: Final = {
+    "elastic": (
+        "elastic job",
+        'The job saves at the end of its step and stops. In a notebook elastic.load("{}") goes on.',
+    ),
+    "sweep": (
+        "sweep",
+        "The sweep stops, and keeps the results it has. Models that run now save if they can, else "
+        'they begin anew. In a notebook sweep.load("{}") goes on.',
+    ),
+}
+_JOB: Final = (
+    "job",
+    "All its leases end at once. Memory that its code holds on the GPUs is freed when the code "
+    "frees it.",
+)
+
+
+def job_says(job: str, kind: str | None, rows: Sequence[doc.Lease]) -> list[doc.Said]:
+    """What there is to say of a job's leases together; they are one person's."""
+    word, ends = _JOBS.get(kind or "", _JOB)
+    what = f"{word} {name(job)}, {count(len(rows), 'worker')}"
+    gpus = {part["uuid"]: part for row in rows for part in row["gpus"]}
+    parts = sorted(gpus.values(), key=lambda part: (part["index"], part.get("instance") or 0))
+    told = [said("who", _who(rows[0])), said("what", what, hint=ends.replace("{}", name(job)))]
+    if parts:
+        told.append(said("where", ", ".join(f"GPU {gpu_number(part)}" for part in parts)))
+    told.append(said("state", _counted(STATES[row["state"]][1] for row in rows)))
+    told += _use([part for row in rows for part in row["gpus"]], together=True)
+    told.append(said("class", _counted(row["priority_class"] for row in rows)))
+    first = min(row["granted"] or row["requested"] for row in rows)
+    return [*told, said("held", "{}", since(first))]
+
+
+def _counted(words: Iterable[str]) -> str:
+    """What several are: ``active``, or ``2 active, 1 draining``."""
+    counts = Counter(words)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{number} {word}" for word, number in counts.items())
+
+
+def _who(row: doc.Lease) -> str:
+    whose = name(row["environment"] or "someone else")
+    return f"{whose} (you)" if row["mine"] else whose
+
+
+def _in_line(row: doc.Lease, near: Near) -> str:
+    """The place of a request in the line. One that waits for GPU-hours is in no line."""
+    return "waiting for GPU-hours" if near.spent else f"number {row['position']} in line"
+
+
+def _columns(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
+    yield said("who", _who(row))
+    yield said("what", name_of(row), hint=name(row["path"] or "", 500))
+    if row["gpus"]:
+        yield said("where", ", ".join(f"GPU {gpu_number(gpu)}" for gpu in row["gpus"]))
+    tone, word, hint = STATES.get(row["state"], ("plain", row["state"], ""))
+    begun = row["since"]
+    if row["position"] is not None:
+        tone, word, hint = STATES["queued"]
+        begun, word = row["requested"], _in_line(row, near)
+    yield said("state", "{} for {}", word, since(begun), tone=tone, hint=hint)
+    yield from _memory(row)
+    yield said("class", row["priority_class"])
+    yield said("held", "{}", since(row["granted"] or row["requested"]))
+
+
+def _memory(row: doc.Lease) -> Iterator[doc.Said]:
+    """What it uses of what it may, or what it asks for."""
+    if not row["gpus"]:
+        if row["state"] == "queued":
+            yield said("memory", asks(row["asked"]["gpus"], row["asked"]["memory"]))
+        return
+    yield from _use(row["gpus"])
+
+
+def _use(parts: Sequence[doc.LeaseGpu], *, together: bool = False) -> Iterator[doc.Said]:
+    """What is used of what may be: on each GPU, or ``together`` on all of them."""
+    may = [part["memory"] for part in parts]
+    used = [part["measured"] for part in parts if part["measured"] is not None]
+    if len(used) < len(may):
+        yield said("memory", "may use {}", each(may), hint=_UNMEASURED)
+    elif may:
+        share, tone = sum(used) / max(1, sum(may)), "bad" if sum(used) > sum(may) else "plain"
+        words = text("{} of {} in all", size(sum(used)), size(sum(may)))
+        words = words if together else text("{} of {}", each(used), each(may))
+        yield said("memory", words, share=share, tone=tone)
+
+
+def asks(gpus: int, memory: int | None) -> Text:
+    """``1 GPU with 8 GiB``, ``2 whole GPUs``."""
+    if memory is None:
+        return Text(count(gpus, "whole GPU"))
+    return text("{} with {}{}", count(gpus, "GPU"), size(memory), " on each" if gpus > 1 else "")
+
+
+def _summary(row: doc.Lease, near: Near) -> Iterator[doc.Said]:
+    """All of it in a few words, and a countdown where its GPU is about to go."""
+    tone, word, _ = STATES.get(row["state"], ("plain", row["state"], ""))
+    if row["position"] is not None:
+        word = _in_line(row, near)
+    parts = row["gpus"]
+    if not parts:
+        yield said("summary", word, tone=tone)
+    else:
+        some = len(parts) < 3
+        where = ", ".join(f"GPU {gpu_number(part)}" for part in parts) if some else ""
+        told = [Text(where or count(len(parts), "GPU")), each([part["memory"] for part in parts])]
+        if row["turn"] == "waits":
+            told.append(Text("waits for its turn"))
+        elif row["state"] != "active":
+            told.append(Text(word))
+        yield said("summary", join(told, " · "), tone=tone)
+    if (warning := row["warning"]) is not None:
+        yield said("countdown", "taken back in {}", left(warning["at"]), tone="warn")
+
+
+# -- notes ---------------------------------------------------------------------------------------
+
+
+def _notes(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
+    if near.sharers:
+        whose = "your " if row["mine"] else ""
+        yield said("shared", "It shares its GPU with {}{}.", whose, listed(near.sharers))
+    yield from _reserve(row)
+    yield from _limits(row)
+    yield from _over(row)
+    yield from _stall(row)
+    if (inherited := row.get("inherited")) is not None:
+        words = "The process that asked ended {} ago, and process {} goes on."
+        yield said("survivor", words, since(inherited), str(row["pid"]), tone="info")
+    yield from _turn(row, near, now)
+    yield from _promise(row, now)
+    yield from _parking(row, near, now)
+
+
+#: Why it reserves what it does.
+_RESERVES: Final = {
+    "named": "It asked for this size.",
+    "estimate": "It reserves what {} of the same code needed.",
+    "predicted": "It reserves what the dry run of its model predicted.",
+    "measured": "It reserves its peak of {} and head-room.",
+    "fixed": "It reserves what the quota gives, because its framework cannot change its limit.",
+}
+_UNTIL_MEASURED: Final = "It reserves what the quota gives until it is measured."
+
+
+def _reserve(row: doc.Lease) -> Iterator[doc.Said]:
+    reserve = row.get("reserve")
+    if reserve is None:
+        return
+    words = _RESERVES.get(reserve["why"], _UNTIL_MEASURED if reserve["follows"] else "")
+    figures: list[str | doc.Figure] = []
+    if reserve["why"] == "estimate":
+        figures = [count(reserve["runs"] or 0, "run")]
+    elif reserve["why"] == "measured":
+        figures = [size(max((part.get("peak") or 0 for part in row["gpus"]), default=0))]
+    if words:
+        yield said("reserve", words, *figures, tone="muted")
+
+
+def _limits(row: doc.Lease) -> Iterator[doc.Said]:
+    most, reserve = row.get("memory_most"), row.get("reserve")
+    follows = reserve is not None and reserve["follows"]
+    for part in row["gpus"]:
+        may, limit, number = size(part["memory"]), part["limit"], gpu_number(part)
+        if most is not None:
+            words = "It may use {} of {} to {} on GPU {}."
+            yield said("limit", words, size(limit), may, size(most), number, hint=_RANGE_HINT)
+        elif limit > part["memory"] and follows:
+            words = "It may use up to {} on GPU {}, of which {} are reserved for it."
+            yield said("limit", words, size(limit), number, may, tone="muted")
+        elif limit > part["memory"]:
+            words = "Its limit on GPU {} is lifted from {} to {} for now."
+            yield said("limit", words, number, may, size(limit), hint=LIFTED_HINT)
+        elif limit < part["memory"]:
+            yield said(
+                "limit", "Its limit on GPU {} is lowered from {} to {}.", number, may, size(limit)
+            )
+    kept = [part["persistent"] for part in row["gpus"] if part["persistent"] is not None]
+    step = [part["temporary"] for part in row["gpus"] if part["temporary"] is not None]
+    if row["gpus"] and len(kept) == len(step) == len(row["gpus"]):
+        cache = [part["cache"] or 0 for part in row["gpus"]]
+        cached = text(". Its cache has {}", each(cache)) if any(cache) else NOTHING
+        words = "It keeps {}, and a step needs {} more{}."
+        yield said("figures", words, each(kept), each(step), cached, tone="muted")
+
+
+def _over(row: doc.Lease) -> Iterator[doc.Said]:
+    over = row["over_limit"]
+    if over is None:
+        return
+    on = [f" on GPU {gpu_number(part)}" for part in row["gpus"] if part["uuid"] == over["gpu"]]
+    used = "more memory" if over["used"] is None else size(over["used"])
+    told = [text("It uses {}{} and may use {}.", used, *(on or [""]), size(over["limit"]))]
+    if over["next"] is not None and over["next_at"] is not None:
+        told.append(text(_OVER_NEXT[over["next"]], left(over["next_at"])))
+    yield said("over", join(told, " "), tone="bad", hint=_OVER_HINT)
+
+
+def _stall(row: doc.Lease) -> Iterator[doc.Said]:
+    stall = row["stall"]
+    if stall is None:
+        return
+    done = _STALLS[stall["next"]]
+    if stall["at"] is None:
+        words = "It is {} after {} without progress, if somebody waits for its memory."
+        yield said("stall", words, done, span(stall["after"]), tone="warn")
+    else:
+        words = "Somebody waits for its memory: it is {} in {} unless it goes on."
+        yield said("stall", words, done, left(stall["at"]), tone="bad")
+
+
+def _turn(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
+    waits = row["turn"] == "waits"
+    if row["turn"] in ("holds", "yields"):
+        words = "It has the turn" if row["turn"] == "holds" else "It ends its step and its turn"
+        behind = f", and {near.behind} {'waits' if near.behind == 1 else 'wait'} for one"
+        yield said("turn", f"{words}{behind if near.behind else ''}.")
+    elif row["turn"] == "rest":
+        yield said("turn", "It asks for a turn when it computes.", tone="muted")
+    elif waits:
+        yield said("turn", _waits(row, near, now), tone="info", hint=_turn_hint(near.quantum))
+    if (until := row.get("turn_pinned_until")) is not None:
+        yield said("turn", "Its turn is pinned for {} more.", left(until))
+    if row["overran"]:
+        words = "It did not give its turn back in time, so it no longer takes turns."
+        yield said("turn", words, tone="warn")
+    told = row.get("interrupted")
+    if told is not None:
+        words, until = _INTERRUPTIONS[told["what"]], told["until"]
+        yield said("interrupted", words, *([left(until or now)] if "{}" in words else []))
+    yield from _pauses(row, waits)
+
+
+def _waits(row: doc.Lease, near: Near, now: float) -> Text:
+    place = row["turn_place"] or 1
+    told = [text("Paused for somebody's turn for {}", since(row["turn_since"] or now))]
+    if (expected := row.get("turn_expected")) is not None and expected > now:
+        told.append(text(", about {} more", about(expected)))
+    told.append(Text(": next in line." if place == 1 else f": number {place} in line."))
+    if near.computing:
+        told.append(Text(f" The turn is with {listed(near.computing)}."))
+    else:
+        told.append(Text(" The memory that the last one left is not free yet."))
+    return join(told, "")
+
+
+def _turn_hint(quantum: float) -> str:
+    return (
+        "Tasks on this GPU compute one after the other and change at the end of a training step. "
+        "The task of whoever computed least goes first, and a turn lasts about "
+        f"{quantum:g} s. The cell goes on by itself, and nothing is lost meanwhile. Interrupt the "
+        "kernel to stop waiting."
+    )
+
+
+def _pauses(row: doc.Lease, waits: bool) -> Iterator[doc.Said]:
+    pauses = row.get("pauses")
+    if pauses is None:
+        return
+    cell = "in this cell" if row["activity"] == "busy" else "in its last cell"
+    where = "since it began" if row["kind"] == "process" else cell
+    if pauses["times"] > (1 if waits else 0):
+        words = "It was paused {} {}, {} in all."
+        yield said("pauses", words, _often(pauses["times"]), where, span(pauses["seconds"]))
+    if moved := pauses.get("moved"):
+        yield said("pauses", "It moved to another GPU {} {}.", _often(moved), where)
+
+
+def _often(times: int) -> str:
+    return "once" if times == 1 else f"{times} times"
+
+
+def _promise(row: doc.Lease, now: float) -> Iterator[doc.Said]:
+    promise, compute = row.get("promise"), row.get("compute")
+    if promise is not None:
+        late = promise["named"] and promise["state"] in ("late", "missed")
+        yield said("promise", _promised(promise, now, late), tone="warn" if late else "plain")
+    elif compute is not None:
+        share = f"{compute['share']} %" if compute["share"] > 1 else "next to nothing"
+        words = "Others leave it {} of the GPU's compute, and {} % are predicted."
+        yield said("compute", words, share, compute["predicted"])
+    if (progress := row.get("progress")) is not None:
+        of = "" if progress["total"] is None else f" of {progress['total']}"
+        yield said("progress", f"Step {progress['done']}{of}.")
+
+
+def _promised(promise: doc.Promise, now: float, late: bool) -> Text:
+    goals = []
+    if promise["deadline"] is not None:
+        goals.append(text("ready by {}", clock(promise["deadline"])))
+    if promise["rate"] is not None:
+        goals.append(Text(f"at least {promise['rate']:g} steps a second"))
+    stands = _PROMISES.get(promise["state"], "Promised") if promise["named"] else "Expected"
+    told = [text("{}: {}.", stands, join(goals, " and "))]
+    if late and promise["why"] in WHY_LATE:
+        told.append(Text(f"The reason: {WHY_LATE[promise['why']]}."))
+    ends, until = promise["expected_end"], promise["deadline"]
+    told_so = not promise["named"] and until is not None and ends is not None and ends - until < 1
+    if until is not None and ends is not None and ends > now and not told_so:
+        told.append(text("It will be ready at about {}.", clock(ends)))
+    if promise["named"] and promise["share"]:
+        told.append(Text(f"{promise['share']} % of its GPU's time is its own."))
+    return join(told, " ")
+
+
+def _parking(row: doc.Lease, near: Near, now: float) -> Iterator[doc.Said]:
+    if (warning := row["warning"]) is not None:
+        words = "Its GPU is taken back in {}, because {}. Its variables are kept."
+        hint = "The next cell takes a GPU again."
+        yield said("warning", words, left(warning["at"]), near.because, tone="warn", hint=hint)
+    elif (taken := row.get("may_be_taken_at")) is not None:
+        words = "Its GPU may be asked back, because it is idle."
+        if taken > now:
+            words = "Its GPU may be asked back in {}, if it stays idle."
+        yield said("kept", words, *([left(taken)] if taken > now else []), tone="muted")
+    if row["kept"]:
+        yield said("keeps", "It was asked for its GPU and keeps it: {}", name(row["kept"], 500))
+    if (until := row["pinned_until"]) is not None and until > now:
+        yield said("kept", "Its GPU is kept for {} more.", left(until))
+    if row["rung"] is not None:
+        words = _RUNGS[row["rung"]]
+        yield said("parked", words, *([size(row["parked_memory"] or 0)] if "{}" in words else []))
+    ability = row["ability"]
+    if ability is not None:
+        why = f", because: {name(ability['why'], 500)}" if ability["why"] else "."
+        yield said("ability", f"{_ABILITIES[ability['rung']]}{why}", tone="muted")
+    elif row["mine"] and row["kind"] == "process" and row["phase"] == "held":
+        yield said("ability", _PROGRAM, tone="muted")

@@ -1,0 +1,99 @@
+"""What there is to say of the node itself, and of who looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ..protocol import documents as doc
+from .leases import WHY_LATE
+from .text import name, said, since, size, span, text
+
+_SIMULATED: Final = (
+    "These GPUs are simulated: quotas, queue and leases are real, the devices are not. Frameworks "
+    "compute on the CPU."
+)
+_FULL: Final = "All of it is used: a task that needs more cannot be parked and keeps its GPU."
+
+
+def says(status: doc.StatusHead) -> Iterator[doc.Said]:
+    """The node's own facts, the problems first."""
+    node = status["node"]
+    if node["problem"]:
+        yield said("problem", name(node["problem"], 1000), tone="bad")
+    for left_out in status.get("left_out", ()):
+        yield said("left_out", name(left_out, 1000), tone="warn")
+    if (told := node.get("quotas_as_of")) is not None:
+        words = "JupyterHub does not answer. Quotas of its groups are those of {} ago."
+        yield said("quotas_as_of", words, since(told), tone="warn")
+    simulated = " (simulated)" if node["simulated"] else ""
+    words = "GPUs of {}{}, node manager {}, up {}"
+    yield said("node", words, node["name"], simulated, node["version"], since(node["started"]))
+    if node["simulated"]:
+        yield said("simulated", _SIMULATED, tone="info")
+    role = ", administrator" if status["admin"] else ""
+    yield said("you", f"You are {name(status['environment'])}{role}.")
+    if (preset := node.get("preset")) is not None:
+        yield said("preset", name(preset["text"], 500), label="Preset")
+    if (more := status.get("more")) is not None:
+        for number, what in (
+            (more["leases"], "leases of others"),
+            (more["queue"], "waiting requests of others"),
+        ):
+            if number:
+                yield said("others", f"{number} more {what} are not shown.", tone="muted")
+    if used := node["parked_memory"]:
+        yield _host_memory(used, node["parked_memory_limit"])
+    yield from _waits(status["waits"])
+    if (verdicts := status.get("promises")) is not None:
+        yield from _verdicts(verdicts)
+
+
+def _host_memory(used: int, most: int | None) -> doc.Said:
+    label = "Host memory of parked tasks"
+    if most is None:
+        return said("host_memory", "{}, not limited", size(used), label=label)
+    hint = _FULL if used >= most else ""
+    return said(
+        "host_memory",
+        "{} of {}",
+        size(used),
+        size(most),
+        label=label,
+        share=used / max(1, most),
+        hint=hint,
+        tone="warn" if hint else "plain",
+    )
+
+
+def _waits(waits: doc.Waits) -> Iterator[doc.Said]:
+    """How long others have waited lately."""
+    for label, one in (("Interactive", waits["interactive"]), ("Batch", waits["batch"])):
+        if not one["granted"]:
+            continue
+        words = text("{} granted in the last {}", one["granted"], span(waits["window"]))
+        if one["waited"] and one["median"] is not None and one["longest"] is not None:
+            median, longest = span(one["median"]), span(one["longest"])
+            words = text(
+                "{}, {} after waiting {} (median), {} at most",
+                words,
+                one["waited"],
+                median,
+                longest,
+            )
+        else:
+            words = text("{}, none had to wait", words)
+        yield said("waits", text("{}.", words), label=label)
+
+
+def _verdicts(verdicts: doc.Verdicts) -> Iterator[doc.Said]:
+    kept, missed = verdicts["kept"], verdicts["missed"]
+    if not kept and not missed:
+        return
+    known = "; ".join(
+        f"{row['missed']} because {WHY_LATE[row['why']]}"
+        for row in verdicts["why"]
+        if row["why"] in WHY_LATE
+    )
+    words = f"{kept} kept and {missed} missed in the last {{}}{f' ({known})' if known else ''}."
+    yield said("waits", words, span(verdicts["window"]), label="Deadlines and rates")

@@ -1,0 +1,38 @@
+"""What there is to say of a model that a notebook asked about: what it needs, when it starts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..protocol import documents as doc
+from .text import Text, between, count, name, said, size, span, text
+
+#: Whether a request would start, the best first.
+_STARTS: Final = {
+    "now": "would start now",
+    "waits": "would wait",
+    "unavailable": "cannot start now",
+    "over_quota": "needs more than your quota gives",
+    "too_large": "larger than the GPU",
+}
+_RANKS: Final = {starts: rank for rank, starts in enumerate(_STARTS)}
+
+
+def says(told: doc.Predicted) -> list[doc.Said]:
+    """The kind of GPU where it would start first, in a few words; then each kind."""
+    if not told["kinds"]:
+        return []
+    kinds = sorted(told["kinds"], key=lambda one: (_RANKS[one["starts"]], one["seconds"]))
+    asked = f"{count(told['iterations'], 'iteration')} with a batch of {told['batch']}"
+    return [
+        said("summary", _kind(kinds[0]), hint=f"What is expected for {asked}."),
+        *(said("takes", _kind(one)) for one in told["kinds"]),
+    ]
+
+
+def _kind(kind: doc.PredictedKind) -> Text:
+    starts: str | Text = _STARTS[kind["starts"]]
+    if kind["starts"] == "waits" and (wait := kind["wait"]) is not None:
+        starts = text("would wait about {}", between(wait["low"], wait["high"]))
+    needs = size(kind["memory"]), span(max(1.0, round(kind["seconds"])))
+    return text("≈ {}, {} on {}; {}", *needs, name(kind["kind"]), starts)

@@ -1,0 +1,187 @@
+"""What there is to say of a quota, and of what is held of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ..protocol import documents as doc
+from ..protocol.holding import gpu_number
+from ..protocol.periods import MONTH, WEEK
+from .text import Text, count, hours, join, listed, name, said, size, text
+
+_SOURCES: Final = {
+    "default": "the default for everybody",
+    "user": "set for you in the configuration",
+    "override": "set for you by an administrator",
+    "pool": "the pool's, for all its hosts together",
+}
+_LOWERED: Final = (
+    "The quota was lowered while you held more. Nothing is taken from you, but {} must come back "
+    "before you get another."
+)
+_RESERVED: Final = (
+    "The quota was lowered while this was reserved. Nothing is taken from you, and new leases get "
+    "the new limit."
+)
+
+
+def says(
+    quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None, mine: Sequence[int], free: int | None
+) -> list[doc.Said]:
+    """A quota; ``mine`` are bytes reserved on each of the node's ``gpus``.
+
+    ``None`` for ``gpus``: it is of several nodes together.
+    ``free`` GPUs could be granted at once, if somebody counted them.
+    """
+    facts = [*_held(quota, gpus), *_memory(quota, gpus or (), mine), *_budget(quota["budget"])]
+    facts += _more(quota, free)
+    each = Text("the whole GPU") if quota["memory"] is None else text("{}", size(quota["memory"]))
+    facts += [
+        said("quota", "{}, {} on each", count(quota["gpus"], "GPU"), each, label="Quota"),
+        *_left(quota),
+    ]
+    if quota["weight"] != 1:
+        hint = "When several wait, GPUs are shared in proportion to the weights."
+        facts.append(said("weight", f"{quota['weight']:g}", label="Weight", hint=hint))
+    return [*facts, said("source", _source(quota), label="Source")]
+
+
+def _source(quota: doc.HeldQuota) -> str:
+    groups = [name(group) for group in quota.get("from_groups", ())]
+    if quota["source"] == "group":
+        return f"from your group{'s' * (len(groups) > 1)} {listed(groups or [''])}".rstrip()
+    return _SOURCES.get(quota["source"], quota["source"])
+
+
+def _held(quota: doc.HeldQuota, gpus: Sequence[doc.Gpu] | None) -> Iterator[doc.Said]:
+    used, allowed, pool = quota["used_gpus"], quota["gpus"], quota.get("pool")
+    if pool is not None:
+        lent = pool["lent"]
+        words = f"{used} of {lent} lent here"
+        yield said("held", words, label="GPUs", share=used / max(1, lent))
+        yield said("pool", _pool(pool))
+        return
+    share = used / allowed if allowed else float(used > 0)
+    tone = "bad" if used > allowed else "muted" if not allowed else "plain"
+    yield said("held", f"{used} of {allowed}", tone=tone, label="GPUs", share=share)
+    if gpus is not None and not gpus:
+        yield said("advice", "This node has no GPU to share now, so code runs on the CPU.")
+    elif not allowed and not used:
+        words = "Your quota has no GPU, so code runs on the CPU. Ask the administrator for one."
+        yield said("advice", words, tone="warn")
+    elif used > allowed:
+        more = count(used - allowed + 1 if allowed else used, "GPU")
+        yield said("advice", _LOWERED, more, tone="warn")
+
+
+def _more(quota: doc.HeldQuota, free: int | None) -> Iterator[doc.Said]:
+    """How many more GPUs there may be, and how many of them now."""
+    more, budget = quota["gpus"] - quota["used_gpus"], quota["budget"]
+    if free is None or "pool" in quota or (budget is not None and budget["level"] == "spent"):
+        return
+    if more <= 0:
+        if quota["used_gpus"]:
+            words = "The quota is used up: a new task shares the GPUs you hold, or waits."
+            yield said("more", words)
+        return
+    yours, now = f"You can get {count(more, 'more GPU')}", min(more, free)
+    if now == more:
+        yield said("more", f"{yours} now.")
+    else:
+        some = f" {now} of them now, the others" if now else ""
+        yield said("more", f"{yours},{some} as soon as there is room.")
+
+
+def _pool(pool: doc.PoolQuota) -> str:
+    if pool["whole"] is None:
+        return (
+            f"The pool {name(pool['pool'])} has lent you nothing here yet. Your first request asks "
+            "it."
+        )
+    told = [
+        f"This quota is for all hosts of the pool {name(pool['pool'])} together. The pool lends "
+        f"you {count(pool['lent'], 'GPU')} on this host now."
+    ]
+    if borrowed := pool["borrowed"]:
+        what = "it" if borrowed == 1 else "them"
+        told.append(
+            f"{count(borrowed, 'GPU')} of those you borrow from others, who may take {what} back."
+        )
+    if pool["reclaimed"]:
+        told.append("What you hold beyond that is asked back.")
+    if not pool["valid"]:
+        told.append("The pool does not answer now, so nothing new begins here until it does.")
+    if pool["why"]:
+        told.append(name(pool["why"], 500))
+    return " ".join(told)
+
+
+def _memory(
+    quota: doc.HeldQuota, gpus: Sequence[doc.Gpu], mine: Sequence[int]
+) -> Iterator[doc.Said]:
+    for gpu, held in zip(gpus, mine, strict=True):
+        if held <= 0:
+            continue
+        most = quota["memory"] or gpu["memory"]
+        tone, hint = ("bad", _RESERVED) if held > most else ("plain", "")
+        yield said(
+            "memory",
+            "{} of {}",
+            size(held),
+            size(most),
+            label=f"Memory on GPU {gpu_number(gpu)}",
+            share=held / most,
+            tone=tone,
+            hint=hint,
+        )
+
+
+def budget_used(budget: doc.Budget) -> Text:
+    """``0.08 of 0.05 in the last 7 days``."""
+    when = budget.get("when") or "lately"
+    return text("{} of {} {}", hours(budget["spent"]), f"{budget['hours']:g}", when)
+
+
+def _budget(budget: doc.Budget | None) -> Iterator[doc.Said]:
+    if budget is None:
+        return
+    tone = {"warned": "warn", "spent": "bad"}.get(budget["level"], "plain")
+    share = budget["spent"] / budget["hours"] if budget["hours"] else 1.0
+    yield said("budget", budget_used(budget), label="GPU-hours", share=share, tone=tone)
+    if budget["level"] == "warned":
+        words = (
+            "Nearly all of your GPU-hours are used. When none are left, new requests wait. Release "
+            "GPUs that you do not need."
+        )
+        yield said("advice", words, tone="warn")
+    elif budget["level"] == "spent":
+        words = (
+            f"Your GPU-hours are spent. New requests wait until {_again(budget)}. What computes "
+            "goes on, and an idle GPU is taken back."
+        )
+        yield said("advice", words, tone="warn")
+
+
+def _again(budget: doc.Budget) -> str:
+    per = budget.get("per")
+    if per in (WEEK, MONTH):
+        return f"the next {per} begins"
+    if per is None:
+        return "the older hours are out of that window"
+    return "the administrator begins the next term"
+
+
+def _left(quota: doc.HeldQuota) -> Iterator[doc.Said]:
+    remaining = quota.get("remaining")
+    if remaining is None:
+        return
+    gpus = remaining["gpus"]
+    parts = [Text(count(gpus, "GPU"))] if gpus else []
+    parts += [
+        text("{} on GPU {}", size(part["bytes"]), gpu_number(part))
+        for part in remaining["memory"]
+        if part["bytes"] > 0
+    ]
+    label = "Left here" if "pool" in quota else "Left"
+    yield said("left", join(parts) if parts else Text("nothing"), label=label)

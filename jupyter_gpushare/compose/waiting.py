@@ -1,0 +1,112 @@
+"""What there is to say of a request that waits, in the queue and to the one who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ..protocol import documents as doc
+from .leases import asks
+from .quotas import budget_used
+from .text import between, left, name, said, since, span
+
+
+def says(row: doc.Waiting, now: float) -> list[doc.Said]:
+    """A row of the queue at ``now``, Unix seconds."""
+    spent = row["reason"] == "budget_spent"
+    who = name(row["environment"] or "someone else")
+    facts = [
+        said("who", f"{who} (you)" if row["mine"] else who),
+        said("class", row["priority_class"]),
+        said("asks", asks(row["gpus"], row["memory"])),
+        said("waited", "{}", since(now - row["waiting"])),
+    ]
+    place = _place(row["position"], spent, row.get("budget"))
+    ahead = row["ahead"] if row["mine"] and not spent else None
+    outlook = row.get("outlook")
+    return [*place, *facts, *_told(ahead, row["message"], None if spent else outlook, now)]
+
+
+def notice_says(notice: doc.Queued, now: float) -> list[doc.Said]:
+    """What a waiting task's people are told when its place changes; ``now`` in Unix seconds."""
+    spent = notice["reason"] == "budget_spent"
+    place = _place(notice["position"], spent, notice.get("budget"), notice.get("host"))
+    ahead = None if spent else notice["ahead"]
+    outlook = None if spent else notice.get("outlook")
+    return [*place, *_told(ahead, notice["message"], outlook, now)]
+
+
+def line_says(waiting: Mapping[str, int]) -> doc.Said:
+    """The queue as a whole; ``waiting`` are the requests of each class."""
+    number = sum(waiting.values())
+    if not number:
+        return said("queue", "Nobody waits.")
+    classes = ", ".join(f"{count} {kind}" for kind, count in waiting.items() if count)
+    return said("queue", f"{number} waiting: {classes}.")
+
+
+def _place(
+    position: int, spent: bool, budget: doc.Budget | None, host: str | None = None
+) -> Iterator[doc.Said]:
+    if not spent:
+        where = f" on host {name(host)}" if host else ""
+        yield said("place", f"number {position} in line{where}", tone="info")
+    elif budget is None:
+        yield said("place", "waiting for GPU-hours", tone="warn")
+    else:
+        yield said("place", "the GPU-hours are spent: {}", budget_used(budget), tone="warn")
+
+
+def _told(
+    ahead: doc.Ahead | None, message: str | None, outlook: doc.Outlook | None, now: float
+) -> Iterator[doc.Said]:
+    """``outlook`` is ``None`` where the message says when there are GPU-hours again."""
+    if ahead is not None:
+        yield said("ahead", _ahead(ahead))
+    if outlook is not None and (estimate := outlook["estimate"]) is not None:
+        yield said("takes", "about {}", between(estimate["low"], estimate["high"]))
+    if message:
+        yield said("why", name(message, 2000))
+    if outlook is not None:
+        yield from _expected(outlook, now)
+
+
+def _ahead(ahead: doc.Ahead) -> str:
+    interactive, batch = ahead["interactive"], ahead["batch"]
+    if interactive and batch:
+        return f"{interactive} interactive and {batch} batch ahead"
+    if not interactive and not batch:
+        return "nobody is ahead"
+    kind, number = ("interactive", interactive) if interactive else ("batch", batch)
+    return f"{number} {kind} ahead"
+
+
+def _expected(outlook: doc.Outlook, now: float) -> Iterator[doc.Said]:
+    estimate = outlook["estimate"]
+    if estimate is not None:
+        span_ = between(estimate["low"], estimate["high"])
+        how = "as it did for others in the last hour"
+        if estimate["basis"] == "idle":
+            how = "if kernels that are idle now stay idle"
+        yield said("why", "It takes about {}, {}.", span_, how)
+    idle, stop = outlook["idle"], outlook.get("stop")
+    if idle is not None:
+        words = "{} has been idle for {}. After {} it is asked for its GPU."
+        yield said(
+            "why", words, _whose(idle, "kernel"), since(now - idle["idle"]), span(idle["after"])
+        )
+    elif stop is not None:
+        whose = _whose(stop, "batch program")
+        if stop["left"] > 0:
+            words = "{} is asked in {} to save its state and make way."
+            yield said("why", words, whose, left(now + stop["left"]))
+        else:
+            yield said("why", "{} is asked now to save its state and make way.", whose)
+    elif outlook["idle_after"] > 0:
+        yield said("why", "Idle GPUs are asked back after {}.", span(outlook["idle_after"]))
+
+
+def _whose(task: doc.WhoseTask, kind: str) -> str:
+    if task["mine"]:
+        return f"Your {name(task['name'])}" if task["name"] else f"A {kind} of yours"
+    environment = task["environment"]
+    return f"Somebody's {kind}" if environment is None else f"A {kind} of {name(environment)}"

@@ -1,0 +1,54 @@
+"""A small JSON file that only the node manager may read or write."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from ..protocol.privateplace import replace_private
+
+#: Bytes of a file that are read at most: as many as of an answer of the Hub's.
+LARGEST: Final = 16 * 2**20
+
+
+def read(path: Path) -> tuple[Any, float]:
+    """The content of the file, and its time (Unix seconds).
+
+    Raises :class:`OSError`, and :class:`ValueError` for a file that others could have written.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(path, flags), "rb") as file:
+        there = os.fstat(file.fileno())
+        _check(there)
+        try:
+            return json.loads(file.read(LARGEST)), there.st_mtime
+        except RecursionError as error:
+            raise ValueError("it is nested too deeply") from error
+
+
+def write(path: Path, document: Any) -> None:
+    """Put ``document`` in its place, durably and as a whole. Raises :class:`OSError`."""
+    replace_private(path, json.dumps(document).encode())
+    settle(path.parent)
+
+
+def settle(folder: Path) -> None:
+    """Make durable which files are in ``folder``. Raises :class:`OSError`."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _check(there: os.stat_result) -> None:
+    """Raises :class:`ValueError` for what others could have written."""
+    if not stat.S_ISREG(there.st_mode):
+        raise ValueError("it is no file")
+    if there.st_uid != os.getuid():
+        raise ValueError(f"it belongs to user {there.st_uid}")
+    if stat.S_IMODE(there.st_mode) & 0o077:
+        raise ValueError(f"it is open to others (mode {there.st_mode & 0o777:o})")

@@ -1,0 +1,216 @@
+"""Reads quotas from the properties of JupyterHub's groups.
+
+``load_groups = {"students": {"properties": {"gpushare": {"gpus": 1, "memory": "16GiB"}}}}`` is a
+quota of the group ``students``. It replaces a quota of that group in the node manager's own
+configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from ..daemon.hubapi import HubApi, HubUnreachable
+from ..policy.words.model import EnvironmentName
+from .config import NodeSize, parse_quota
+from .last import LastAnswer, LastQuotas
+
+#: The property of a Hub group that is ours.
+PROPERTY: Final = "gpushare"
+#: Groups that are read at most: something that always has one more is no Hub.
+MOST_GROUPS: Final = 100_000
+#: Seconds between two looks while the Hub is away, where ``refresh`` is longer.
+AWAY_REFRESH: Final = 10.0
+
+
+def group_quotas(
+    groups: Any, node: NodeSize, before: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The quotas by group, and the sentences about entries that make no sense.
+
+    A group whose entry makes no sense keeps the quota it had ``before``: a typing error must not
+    take GPUs away.
+    """
+    good: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for group in groups if isinstance(groups, list) else []:
+        if not isinstance(group, Mapping) or not isinstance(group.get("name"), str):
+            continue
+        name, properties = group["name"], group.get("properties")
+        if not isinstance(properties, Mapping) or PROPERTY not in properties:
+            continue
+        try:
+            parse_quota(f"JupyterHub group {name!r}", properties[PROPERTY], node)
+        except ValueError as error:
+            wrong[name] = str(error)
+            if name in before:
+                good[name] = before[name]
+        else:
+            good[name] = properties[PROPERTY]
+    return good, wrong
+
+
+def members_of(groups: Any) -> dict[EnvironmentName, tuple[str, ...]]:
+    """The users of groups that have a quota, and which groups those are."""
+    members: dict[EnvironmentName, tuple[str, ...]] = {}
+    for group in groups if isinstance(groups, list) else []:
+        users = group.get("users") if isinstance(group, Mapping) else None
+        if not isinstance(users, list) or PROPERTY not in (group.get("properties") or {}):
+            continue
+        for user in users:
+            if isinstance(user, str):
+                name = EnvironmentName(user)
+                members[name] = (*members.get(name, ()), str(group.get("name")))
+    return members
+
+
+class HubQuotas:
+    """Looks at the Hub's groups every ``refresh`` seconds; ``apply`` gets them when they changed.
+
+    While the Hub is away the last known quotas stay; ``last`` keeps them over a restart. ``wall``
+    gives Unix seconds.
+    """
+
+    def __init__(
+        self,
+        api: HubApi,
+        own_token: str,
+        *,
+        refresh: float,
+        node: Callable[[], NodeSize],
+        apply: Callable[[dict[str, Any]], Awaitable[object]],
+        last: LastQuotas,
+        wall: Callable[[], float],
+        log: logging.Logger,
+    ) -> None:
+        self._api = api
+        self._own_token = own_token
+        self._refresh = refresh
+        self._node = node
+        self._apply = apply
+        self._last = last
+        self._wall = wall
+        self._log = log
+        self._known: dict[str, Any] = {}
+        self._members: Mapping[EnvironmentName, tuple[str, ...]] = {}
+        self._answered: float | None = None
+        self._told: dict[str, str] = {}
+        self._is_away = False
+        self._now = asyncio.Event()
+        self._then: list[Callable[[], object]] = []
+
+    def when_away(self) -> float | None:
+        """When the Hub told the quotas in force, Unix seconds; ``None`` while it answers.
+
+        ``None`` also if it never answered: no quota of the Hub is then in force.
+        """
+        return self._answered if self._is_away else None
+
+    def members(self) -> Mapping[EnvironmentName, tuple[str, ...]]:
+        """The members of groups that have a quota, by the Hub. Empty before its first answer."""
+        return self._members
+
+    def hurry(self, then: Callable[[], object] = lambda: None) -> None:
+        """Ask the Hub now; ``then`` is called after that, also if it failed."""
+        self._then.append(then)
+        self._now.set()
+
+    async def run(self) -> None:
+        """Look for ever; cancel it to stop."""
+        while True:
+            self._now.clear()
+            waiting, self._then = self._then, []
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - quotas must not stand still for ever
+                # This is our bug, or the ledger cannot be written: the next look may succeed.
+                self._log.exception("The quotas of JupyterHub's groups could not be applied")
+            for then in waiting:
+                then()
+            try:
+                async with asyncio.timeout(self._pause()):
+                    await self._now.wait()
+            except TimeoutError:
+                continue
+
+    def _pause(self) -> float:
+        return min(self._refresh, AWAY_REFRESH) if self._is_away else self._refresh
+
+    async def first(self, node: NodeSize) -> dict[str, Any]:
+        """The quotas to begin with; those told last, while the Hub is away.
+
+        The caller applies them.
+        """
+        quotas = await self._read(node)
+        self._known = await self._recall(node) if quotas is None else quotas
+        return self._known
+
+    async def look(self) -> None:
+        """Read the groups once, and apply what is new in them."""
+        quotas = await self._read(self._node())
+        if quotas is not None and quotas != self._known:
+            await self._apply(quotas)
+            self._known = quotas
+
+    async def _read(self, node: NodeSize) -> dict[str, Any] | None:
+        try:
+            groups = await self._groups()
+        except HubUnreachable as error:
+            if not self._is_away:
+                self._is_away = True
+                self._log.warning("JupyterHub's groups cannot be read: %s. Quotas stay.", error)
+            return None
+        if self._is_away:
+            self._is_away = False
+            self._log.info("JupyterHub's groups can be read again")
+        quotas, wrong = group_quotas(groups, node, self._known)
+        for name, why in wrong.items():
+            if self._told.get(name) != why:
+                self._log.error("%s It is ignored.", why)
+        self._told = wrong
+        self._members = members_of(groups)
+        self._answered = self._wall()
+        await asyncio.to_thread(self._last.keep, LastAnswer(quotas, self._answered))
+        return quotas
+
+    async def _recall(self, node: NodeSize) -> dict[str, Any]:
+        """Take the Hub's answer from before this node manager started."""
+        last = await asyncio.to_thread(self._last.recall)
+        if last is None:
+            self._log.warning(
+                "What JupyterHub said of its groups before is not known: their members have what "
+                "the configuration says, or the default quota, until it answers."
+            )
+            return {}
+        self._answered = last.at
+        # As they are written: the node may have other GPUs by now.
+        told = [
+            {"name": name, "properties": {PROPERTY: quota}} for name, quota in last.groups.items()
+        ]
+        quotas, wrong = group_quotas(told, node, {})
+        for why in wrong.values():
+            self._log.error("%s It is ignored.", why)
+        age = max(0.0, self._wall() - last.at)
+        self._log.warning(
+            "The quotas of %d JupyterHub groups are those of its last answer, %d minutes ago.",
+            len(quotas),
+            age // 60,
+        )
+        return quotas
+
+    async def _groups(self) -> list[Any]:
+        """All groups; the Hub gives them in pages. Raises :class:`HubUnreachable`."""
+        groups: list[Any] = []
+        while len(groups) < MOST_GROUPS:
+            answer = await self._api.get("groups", token=self._own_token, offset=len(groups))
+            if answer.status != 200 or not isinstance(answer.body, list):
+                raise HubUnreachable(
+                    f"it answered with HTTP {answer.status}: does this service have the scopes "
+                    "list:groups and read:groups?"
+                )
+            if not answer.body:
+                break
+            groups += answer.body
+        return groups
