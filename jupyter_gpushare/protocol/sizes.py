@@ -23,6 +23,8 @@ _UNITS: Final = {
 }
 #: A comma is a decimal one; "1,024" might be a thousand and is refused.
 _SIZE: Final = r"\s*(?![1-9]\d{0,2},\d{3}(?!\d))(\d{1,18}(?:[.,]\d{1,9})?)\s*([a-zA-Z]*)\s*"
+#: What stands between two sizes; only the two dots are taken, since a dash might be a minus.
+_BETWEEN: Final = re.compile(r"\.\.|\S\s*-|\sto\s")
 
 #: Said in the place of a number of GPUs: as many as the quota allows.
 GPUS_OF_QUOTA: Final = "quota"
@@ -108,7 +110,7 @@ def parse_memory(given: str | int | Sequence[int]) -> Memory:
 
     Raises :class:`ValueError` with a sentence for a person.
     """
-    if isinstance(given, str) and ".." in given:
+    if isinstance(given, str) and _BETWEEN.search(given):
         ends = [end.strip() for end in given.split("..")]
         if len(ends) != 2 or not all(end[-1:].isalpha() for end in ends):
             raise ValueError(

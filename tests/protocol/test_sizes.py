@@ -149,6 +149,8 @@ def test_a_range_has_two_ends(given: str | int | list[int], memory: object) -> N
         ("40GiB..8GiB", "the smaller size comes first"),
         ("8..40GiB", "each end with a unit"),
         ("8GiB..", "each end with a unit"),
+        ("8GiB-40GiB", "write it like 8GiB..40GiB"),
+        ("8 GiB to 40 GiB", "write it like 8GiB..40GiB"),
         ("..8GiB", "each end with a unit"),
         ("1GiB..2GiB..3GiB", "each end with a unit"),
         ("8GiB...40GiB", "no memory size"),
