@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from .._version import __version__
 from ..client.words.settings import read_token
@@ -141,11 +141,14 @@ def whole_status(node: Node) -> doc.Status:
     return cast("doc.Status", pages.joined(found))
 
 
+_BEGIN: Final = "start it, or try again in a moment if it is being restarted"
+
+
 def _unreachable(who: str, path: str, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
-        why = f"there is no socket. The {who} is not running"
+        why = f"there is no socket. The {who} is not running: {_BEGIN}"
     elif isinstance(error, ConnectionRefusedError):
-        why = f"nobody listens. The {who} has ended"
+        why = f"nobody listens. The {who} has ended: {_BEGIN}"
     elif isinstance(error, PermissionError):
         why = "you may not use that socket"
     else:

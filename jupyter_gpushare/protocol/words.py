@@ -9,7 +9,7 @@ def parse_word(text: object, words: Sequence[str]) -> str:
     """One of the words in any case, ``first_use`` for ``first-use``. Raises :class:`ValueError`."""
     plain = str(text).strip().lower().replace("_", "-")
     if plain not in words:
-        raise ValueError(f"write {' or '.join(words)}.")
+        raise ValueError(f"write {' or '.join(words)}{did_you_mean(plain, words) or '.'}")
     return plain
 
 

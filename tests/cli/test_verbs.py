@@ -130,6 +130,7 @@ def test_the_shell_completes_by_the_script() -> None:
         ("quota set --gpus 1", "say whose quota"),
         ("quota set alice --group students --gpus 1", "say whose quota"),
         ("quota unset --default alice", "say whose quota"),
+        ("quota unset alice --only memry", "did you mean memory?"),
         ("quota set alice --gpus 1 --gpu-hours 2 --no-budget", "not both"),
         ("run --memory 8 -- true", "Did you mean 8GiB?"),
         ("quota set alice --gpus 1 --weight 0", "it must be a number from 1e-06 to 1e+06"),

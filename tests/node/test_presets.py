@@ -48,7 +48,7 @@ def test_an_unknown_name_is_refused_with_those_that_there_are(
         node.initialize([f"--preset={given}"])
     assert left.value.code == 1
     said = caplog.text + capsys.readouterr().err
-    assert f"NodeManagerApp.preset = {given!r} cannot be used: write class or lab or own." in said
+    assert f"NodeManagerApp.preset = {given!r} cannot be used: write class or lab or own" in said
 
 
 def test_status_and_doctor_say_which_holds_and_what_is_set_otherwise(tmp_path: Path) -> None:
