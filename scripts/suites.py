@@ -27,9 +27,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LABEXTENSION = ROOT / "labextension"
 BIN = Path(sys.executable).parent
-#: Two more than processors: most tests wait for processes of their own. A file's tests stay
+#: Three more than processors: many tests wait for processes of their own. A file's tests stay
 #: together, since they share what is made once for them. Workers beyond a few would only contend.
-WORKERS = min(6, 2 + (os.cpu_count() or 1))
+WORKERS = min(6, 3 + (os.cpu_count() or 1))
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: With it each of the thousand processes that the tests start would compile the package anew.
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -50,7 +50,7 @@ SUITES = {
         (
             *(sys.executable, "-m", "pytest", f"--numprocesses={WORKERS}", "--dist=loadfile"),
             # Else the files with most tests begin, and the longest stories wait for each other at
-            # the end, with an idle processor. tests/conftest.py says what begins.
+            # the end, with an idle processor. tests/conftest.py says the order.
             "--no-loadscope-reorder",
         ),
         ROOT,

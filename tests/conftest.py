@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
+from itertools import chain, groupby, islice
 from pathlib import Path
 
 import pytest
@@ -23,11 +25,14 @@ settings.load_profile("house")
 # compare bits. It is read when the first number is computed, here and in all that is started.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 
-#: Folders whose tests mostly wait, for real servers, kernels and hosts, begin, the longest first.
-BEGIN = ("demo", "e2e", "hub", "faults")
-#: Those that compute are left for the end: short files, which keep all processors busy.
+#: Folders whose tests mostly wait, for real servers, kernels and hosts.
+WAITING = ("demo", "e2e", "hub", "faults")
+#: Short files that compute are left for the end, where they keep all processors busy.
 END = ("packaging", "replay", "policy", "docs", "protocol", "boot")
-ORDER = {name: at for at, name in enumerate((*BEGIN, "", *END))}
+ORDER = {name: at for at, name in enumerate((*WAITING, "", *END))}
+#: So many files that compute follow one that waits. If all workers waited at once, the processors
+#: would idle; if the waiting ones came last, they would run alone at the end.
+COMPUTING = 5
 
 
 def room_of(path: Path) -> str:
@@ -36,12 +41,23 @@ def room_of(path: Path) -> str:
     return (path.relative_to(here).parts or ("",))[0] if path.is_relative_to(here) else ""
 
 
+def mixed(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """File by file: one that waits, then :data:`COMPUTING` that compute."""
+    files = [[*of] for _path, of in groupby(items, lambda item: item.path)]
+    waiting = [of for of in files if room_of(of[0].path) in WAITING]
+    computing = iter([of for of in files if room_of(of[0].path) not in WAITING])
+    for of in waiting:
+        yield from chain(of, *islice(computing, COMPUTING))
+    yield from chain(*computing)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Longest stories first, so that none of them is left to run alone at the end.
+    """Put the files in an order that keeps all processors busy to the end, and mark the stories.
 
     A `story` is a `long` test, unless its room has changed or somebody names its folder.
     """
     items.sort(key=lambda item: ORDER.get(room_of(item.path), ORDER[""]))  # files stay together
+    items[:] = mixed(items)
     slow = {*SLOW.read_text("utf-8").splitlines()}
     for item in items:
         if item.nodeid.split("[")[0] in slow or item.get_closest_marker("story"):
