@@ -34,8 +34,11 @@ class JobVerb(Verb):
     def run(self, arguments: list[str]) -> int:
         from ..client.errors import GpuShareError
 
+        wishes = sum(map(bool, (self.delete, self.listed, self.show, self.resume)))
+        if wishes > 1:
+            raise UsageError("say one thing at a time: go on with one, show or delete it, or list")
         try:
-            if self.delete or self.listed or self.show or self.resume:
+            if wishes:
                 self.no_arguments(arguments)
             if self.delete:
                 return self._deleted()

@@ -6,15 +6,18 @@ import ast
 import itertools
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..console.verb import Refused, UsageError, flag, number, option, options
+from ..console.verb import COMMAND, Refused, UsageError, flag, number, option, options
 from ..protocol.tables import table
+from ..protocol.words import did_you_mean
 from .jobverb import JobVerb
 
 if TYPE_CHECKING:
+    from ..jobs.best import Best
     from ..jobs.records import Records
-    from ..jobs.sweeps import Look, Sweep
+    from ..jobs.sweeps import Look, Status, Sweep
 
 
 def read_over(text: str) -> tuple[str, list[Any]]:
@@ -100,9 +103,17 @@ class SweepApp(JobVerb):
 
         look = sweep.look(self.show)
         if not self.json:
-            print(look.status())
+            print(self._status(look))
         self.told(look)
         return 0
+
+    def _best(self, look: Look) -> Best | None:
+        most = bool(self.most) or None
+        return look.best(self.least or self.most or None, False if self.least else most)
+
+    def _status(self, look: Look) -> Status:
+        """How it stands, with the best model by the number that was named."""
+        return replace(look.status(), best=self._best(look))
 
     def begun(self, arguments: list[str]) -> Sweep:
         from ..jobs.sweeps import sweep
@@ -140,16 +151,21 @@ class SweepApp(JobVerb):
         shown, live, over = "", sys.stderr.isatty(), False
         while not over:
             over = running.wait(0.5)
-            text = str(running.status())
+            text = str(self._status(running))
             if text != shown:
                 back = f"\x1b[{shown.count(chr(10)) + 1}F\x1b[J" if live and shown else ""
                 print(f"{back}{text}", file=sys.stderr, flush=True)
                 shown = text
 
     def told(self, look: Look) -> int:
-        status, rows = look.status(), [model.row for model in look.models()]
-        key, most = self.least or self.most or None, bool(self.most) or None
-        best = look.best(key, most if not self.least else False)
+        status, models = self._status(look), look.models()
+        rows, best, named = [model.row for model in models], status.best, self.least or self.most
+        if named and best is None:
+            known = {name for model in models for name in model.came}
+            print(
+                f"{COMMAND}: no result has a number {named}{did_you_mean(named, known)}",
+                file=sys.stderr,
+            )
         if self.json:
             found = None if best is None else best.number
             words = {"name": look.name, "error": status.error, "best": found, "models": rows}

@@ -312,6 +312,7 @@ def test_in_a_terminal(node: RunningNode, tmp_path: Path) -> None:
     assert "Best: model 0, with the least loss: 0.02." in again.stdout
     shown = run("--show", "typed", "--most", "loss", "--json")
     assert json.loads(shown.stdout)["best"] == 3
+    assert "with the least" not in run("--show", "typed", "--most", "loss").stdout
     wrong = {
         (str(file), *over): "No such file",
         ("x.py",): "over what?",
@@ -319,6 +320,8 @@ def test_in_a_terminal(node: RunningNode, tmp_path: Path) -> None:
         ("x.py", "--over", "lr"): "say a name and values",
         ("--show", "other"): "There is no sweep 'other'",
         ("x.py", "--retry"): "--resume NAME --retry",
+        ("--show", "typed", "--most", "los"): "no result has a number los; did you mean loss?",
+        ("--delete", "typed", "--resume", "typed"): "say one thing at a time",
     }
     for words, said in wrong.items():
         assert said in run(*words).stderr
