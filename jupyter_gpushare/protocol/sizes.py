@@ -180,7 +180,10 @@ def parse_burst(given: object) -> float:
         return share
     if isinstance(given, bool) or not isinstance(given, str | int):
         raise ValueError(f"{given!r} is no memory size: write it like 8GiB, or 0.9, or 0.")
-    return float(parse_size(given))
+    try:
+        return float(parse_size(given))
+    except ValueError as error:
+        raise ValueError(f"{error} A part of a GPU is written like 0.9.") from None
 
 
 def format_burst(burst: float) -> str:

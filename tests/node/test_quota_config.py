@@ -62,7 +62,7 @@ def test_what_is_understood(given: dict[str, Any], quota: Quota) -> None:
         ({"weight": 0}, "weight"),
         ({"gpu_hours": -1}, "gpu_hours"),
         ({"idle_timeout": "soon"}, "idle_timeout"),
-        ({"burst_memory": "more"}, "burst_memory: .*no memory size"),
+        ({"burst_memory": "90%"}, "burst_memory: .*no memory size.*like 0.9"),
         ({"burst_memory": 1.5}, "burst_memory: .*no part of a GPU"),
         ({"burst_memory": False}, "burst_memory: .*no memory size"),
         ({"burst_memory": []}, "burst_memory: .*no memory size"),
