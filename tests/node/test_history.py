@@ -54,6 +54,10 @@ TELLING = telling({GPU: "0"})
             "ended: taken back by carol, maintenance",
         ),
         (ev.LeaseEnded(1.0, LEASE, ALICE, EndReason.RELEASED, ""), "ended: released"),
+        (
+            ev.LeaseEnded(1.0, LEASE, ALICE, EndReason.PROCESS_GONE, "its process is gone"),
+            "ended: its process has ended",
+        ),
         (ev.StopOffered(1.0, LEASE, ALICE, True), "can save its state and be stopped"),
         (
             ev.BooksRestored(1.0, 1, 2, 1.0, (), ()),

@@ -996,7 +996,14 @@ class ResumeCancelled(OfLease):
 
 @recorded(
     "lease ended",
-    "ended: {reason}{by: by }{detail:, }",
+    # Of other reasons the detail only says the same again.
+    OneOf(
+        "reason",
+        dict.fromkeys(
+            (EndReason.REVOKED, EndReason.REFUSED), "ended: {reason}{by: by }{detail:, }"
+        ),
+        "ended: {reason}{by: by }",
+    ),
     log=line(
         OneOf("reason", {EndReason.HEARTBEAT_LOST: Level.WARNING}, Level.INFO),
         "lease.ended",
