@@ -60,7 +60,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = mixed(items)
     slow = {*SLOW.read_text("utf-8").splitlines()}
     for item in items:
-        if item.nodeid.split("[")[0] in slow or item.get_closest_marker("story"):
+        names = {item.nodeid.split("[")[0], item.nodeid.split("::")[0]}
+        if names & slow or item.get_closest_marker("story"):
             item.add_marker(pytest.mark.slow)
     named = {room_of(Path(word.split("::")[0]).absolute()) for word in config.args}
     marks = [(item, item.get_closest_marker("story")) for item in items]

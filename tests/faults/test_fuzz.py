@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 import mmap
-import random
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from support.fuzz.mutate import mutate
 from support.fuzz.targets import Target, all_targets, records
 
 from jupyter_gpushare.client.errors import NodeUnavailable
@@ -28,7 +24,6 @@ from fuzz import fuzz
 
 TARGETS = all_targets()
 NAMES = [target.name for target in TARGETS]
-QUICK = [target for target in TARGETS if "files" not in target.name]
 
 
 def test_shares_are_of_one_whole() -> None:
@@ -42,24 +37,6 @@ def test_no_input_breaks_a_reader(target: Target) -> None:
         target.run(seed)
     result = fuzz(target, 15 if "files" in target.name else 600, seed=3, patience=20.0)
     assert not result["failures"]
-
-
-@pytest.mark.parametrize(
-    "target",
-    [t for t in TARGETS if "files" not in t.name],
-    ids=[n for n in NAMES if "files" not in n],
-)
-@given(data=st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode()))
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
-def test_anything_may_come(target: Target, data: bytes) -> None:
-    target.run(data)
-
-
-def test_inputs_are_not_all_the_same() -> None:
-    rng = random.Random(0)
-    target = TARGETS[0]
-    made = {mutate(rng, target.seeds) for _ in range(1000)}
-    assert len(made) > 700
 
 
 def test_what_is_wrong_with_a_reader_is_found() -> None:

@@ -5,13 +5,17 @@ A short one; ``make soak`` is the long one. The seed is printed.
 
 from __future__ import annotations
 
+import inspect
 import os
 from pathlib import Path
 
 import pytest
 from support.faults.observed import Saw
+from support.faults.pretend import PretendParker
 from support.faults.stage import can_steal
 from support.faults.storm import OF_LOCKS, OF_MOVES, OF_STOPS, OF_TURNS, Plan, Report, Storm
+
+from jupyter_gpushare.client.adapters.parkers.base import Parker
 
 pytestmark = [
     pytest.mark.skipif(not can_steal(), reason="cutting others' wires needs ptrace rights"),
@@ -185,3 +189,9 @@ def test_nothing_is_lost_in_a_move(tmp_path: Path, cuda_stubs: Path, faults_shim
     assert any(map(report.faults.get, OF_MOVES))
     assert report.verdict.looked_at["moves in mid-cell"] > 0
     assert report.verdict.looked_at["probes"] == 1
+
+
+@pytest.mark.parametrize("name", ["trim", "drop_cache", "bytes_to_park", "park", "resume"])
+def test_the_pretend_framework_is_called_as_a_real_one_is(name: str) -> None:
+    wanted, ours = (inspect.signature(getattr(one, name)) for one in (Parker, PretendParker))
+    assert list(ours.parameters) == list(wanted.parameters)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.hosts import impossible
 from support.poolstorm import POOL, Fault, Plan, Report, Storm
-from support.poolverdict import Away, Hold, Story, holds_of, judge
 
 apart = pytest.mark.skipif(bool(impossible()), reason=f"no namespaces: {impossible()}")
 #: A host is away for less than the validity, and the pool is started anew meanwhile.
@@ -74,44 +71,3 @@ def test_a_pool_that_forgets_what_it_lent_is_found_out(tmp_path: Path) -> None:
 def test_a_host_whose_loans_are_never_over_is_found_out(tmp_path: Path) -> None:
     plan = Plan(seed=3, seconds=60.0, think=15.0, rounds=(SILENCE,), in_nodes=NEVER_OVER)
     assert any("after what" in one and "was over" in one for one in storm(tmp_path, plan).wrong)
-
-
-HELD = Hold("a", "alice", 1, 10.0, 20.0, "released")
-#: Somewhere else at the same time.
-THERE = Hold("b", "alice", 1, 15.0, 18.0, "released")
-BOTH = [HELD, THERE]
-
-
-@pytest.mark.parametrize(
-    ("holds", "away", "said"),
-    [
-        ([HELD], None, ""),
-        ([HELD, replace(THERE, who="bob")], None, ""),
-        ([HELD, replace(THERE, start=20.0, end=21.0)], None, ""),
-        ([replace(HELD, why="revoked")], None, "not ended by its person"),
-        (BOTH, None, "had 2 GPUs of 1"),
-        # The host was given up when it had been away for the validity, and only then.
-        (BOTH, Away("a", 10.9, 12.0, 16.0), ""),
-        (BOTH, Away("a", 11.1, 12.0, 16.0), "had 2 GPUs of 1"),
-        (BOTH, Away("a", 10.9, 12.0, 14.8), "had 2 GPUs of 1"),
-        (BOTH, Away("c", 10.9, 12.0, 16.0), "had 2 GPUs of 1"),
-        ([HELD], Away("a", 7.0, 11.0, 11.0), ""),
-        ([HELD], Away("a", 4.0, 11.0, 11.0), "2.0 s after what a was lent was over"),
-        ([HELD], Away("", 4.0, 11.0, 11.0), "2.0 s after what a was lent was over"),
-    ],
-)
-def test_a_verdict(holds: list[Hold], away: Away | None, said: str) -> None:
-    aways = [] if away is None else [away]
-    wrong = judge(Story(4.0, {"alice": 1, "bob": 1}, holds, aways))
-    assert bool(wrong) == bool(said)
-    assert all(said in one for one in wrong)
-
-
-def test_holds_are_read_from_a_ledger() -> None:
-    def record(kind: str, at: float, **data: object) -> SimpleNamespace:
-        return SimpleNamespace(kind=kind, at=at, lease="l1", environment="alice", data=data)
-
-    granted = record("LeaseGranted", 10.0, gpus=[{"gpu": "G0", "memory": 1}])
-    assert holds_of("a", [granted, record("LeaseEnded", 20.0, reason="released")]) == [HELD]
-    assert [one.why for one in holds_of("a", [granted, record("LeaseParked", 20.0)])] == ["parked"]
-    assert [one.end for one in holds_of("a", [granted])] == [float("inf")]

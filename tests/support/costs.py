@@ -25,7 +25,7 @@ import pytest
 
 __all__ = ["LAYERS", "SLOW", "Costs", "Starts", "slow"]
 
-#: The slow tests, without parameters, a line each.
+#: The slow tests, without parameters, a line each; a file alone is slow as a whole.
 SLOW = Path(__file__).with_name("slow.txt")
 #: A test is slow when it took more seconds of a processor, or in all, with any parameters.
 OF_A_PROCESSOR, IN_ALL = 0.5, 1.0
@@ -41,13 +41,22 @@ LAYERS = (
 IN_PROCESS = "in process"
 
 
-def slow(costs: Path) -> Iterator[str]:
-    """The slow ones among measured tests."""
-    for line in costs.read_text("utf-8").splitlines():
-        one = json.loads(line)
-        used = one.get("own", 0.0) + one.get("children", 0.0)
-        if used > OF_A_PROCESSOR or one["end"] - one["start"] > IN_ALL:
-            yield one["test"].split("[")[0]
+def slow(costs: Sequence[Path]) -> Iterator[str]:
+    """The slow ones among measured tests; the file alone where they are half of all in it."""
+    found: dict[str, dict[str, bool]] = collections.defaultdict(dict)
+    for file in costs:
+        for line in file.read_text("utf-8").splitlines():
+            one = json.loads(line)
+            used = one.get("own", 0.0) + one.get("children", 0.0)
+            is_slow = used > OF_A_PROCESSOR or one["end"] - one["start"] > IN_ALL
+            test = one["test"].split("[")[0]
+            tests = found[test.split("::")[0]]
+            tests[test] = is_slow or tests.get(test, False)
+    for path, tests in found.items():
+        if sum(tests.values()) >= len(tests) / 2:
+            yield path
+        else:
+            yield from (test for test, is_slow in tests.items() if is_slow)
 
 
 class Starts:
@@ -124,5 +133,5 @@ class Costs:
 
 
 if __name__ == "__main__":
-    found = {name for file in sys.argv[1:] for name in slow(Path(file))}
+    found = slow([Path(file) for file in sys.argv[1:]])
     SLOW.write_text("\n".join(sorted(found)) + "\n", "utf-8")
