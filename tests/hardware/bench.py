@@ -41,7 +41,6 @@ class Orders:
     unit: int
     sizes: Sequence[int]
     repeats: int
-    quantum: float
     until: float
     result: str
 

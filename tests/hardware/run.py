@@ -42,7 +42,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", help="sections, with commas between them")
     parser.add_argument("--sizes", default="1,8,32", help="GiB to park (MiB in a rehearsal)")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quantum", type=float, help="seconds of a turn")
     parser.add_argument(
         "--rehearse",
         action="store_true",
@@ -73,7 +72,6 @@ def main(arguments: list[str] | None = None) -> int:
                 "unit": MIB if options.rehearse else GIB,
                 "sizes": [int(size) for size in options.sizes.split(",")],
                 "repeats": options.repeats,
-                "quantum": options.quantum or (0.5 if options.rehearse else 10.0),
                 "until": time.monotonic() + limit,
                 "result": os.path.join(scratch, f"{name}.json"),
             }

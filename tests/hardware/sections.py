@@ -16,7 +16,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -53,8 +52,6 @@ NOBODY = 65534
 RESIDUE = 64 * 2**20
 #: The part of the pinned-copy rate that storage parking shall reach.
 STORAGE_AIM = 0.7
-#: What taking turns may cost of the summed throughput.
-TURNS_AIM = 0.05
 #: Seconds that a lock may take to be the gate of short cells, too, and for which we lock.
 LOCK_AIM = 1.0
 LOCKED_FOR = 0.5
@@ -376,65 +373,6 @@ def hook(bench: Bench) -> None:
     bench.note("cost", statistics.median(one["with"] - one["without"] for one in rounds))
 
 
-def limits(bench: Bench) -> None:
-    """Memory limits in each framework, changed live where that is possible."""
-    bench.only_on_a_gpu()
-    import torch
-
-    total = torch.cuda.get_device_properties(0).total_memory
-
-    def fits(size: int) -> bool:
-        try:
-            torch.empty(size, dtype=torch.uint8, device="cuda")
-        except torch.cuda.OutOfMemoryError:
-            return False
-        finally:
-            torch.cuda.empty_cache()
-        return True
-
-    seen = {}
-    for fraction in (0.1, 0.5, 0.1):
-        torch.cuda.set_per_process_memory_fraction(fraction, 0)
-        below, above = fits(int(total * fraction * 0.8)), fits(int(total * fraction * 1.2))
-        seen[f"{len(seen)}: {fraction}"] = {"below_fits": below, "above_fits": above}
-        if not below or above:
-            raise Wrong(f"torch's limit of {fraction} does not hold: {seen}")
-    bench.note("torch", seen)
-    torch.cuda.set_per_process_memory_fraction(1.0, 0)
-    bench.note("cupy", _in_python(_CUPY_LIMIT, {}))
-    bench.note(
-        "jax",
-        _in_python(
-            _JAX_LIMIT,
-            {"XLA_CLIENT_MEM_FRACTION": "0.1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
-        ),
-    )
-
-
-_CUPY_LIMIT = """
-import json, cupy
-pool = cupy.get_default_memory_pool()
-seen = []
-for limit in (2**30, 4 * 2**30, 2**30):
-    pool.set_limit(size=limit)
-    row = {"limit": limit}
-    for name, size in (("below", limit // 2), ("above", limit + 2**20)):
-        try:
-            cupy.empty(size, dtype="uint8")
-            row[name] = True
-        except cupy.cuda.memory.OutOfMemoryError:
-            row[name] = False
-        pool.free_all_blocks()
-    seen.append(row)
-print(json.dumps(seen))
-"""
-_JAX_LIMIT = """
-import json, jax
-jax.numpy.zeros(8).block_until_ready()
-print(json.dumps(jax.devices()[0].memory_stats()))
-"""
-
-
 def grant(bench: Bench) -> None:
     """A lease is taken before CUDA starts, and CUDA then sees its GPU only."""
     from support.scripted_node import SECRET, ScriptedNode, Visitor
@@ -486,49 +424,6 @@ print(json.dumps({
     "sum": float(x.sum()),
 }))
 """
-
-
-def turns(bench: Bench) -> None:
-    """Two training jobs: alone, at once, and in turns by the gate at the end of a step."""
-    quantum = bench.orders.quantum
-    alone = _jobs(bench, 1, quantum, 0.0) * 2  # they are the same
-    bench.note("alone_steps_per_second", alone)
-    together = _jobs(bench, 2, 1.5 * quantum, 0.0)
-    in_turns = _jobs(bench, 2, 4 * quantum, quantum)
-    share = {
-        "at_once": sum(rate / base for rate, base in zip(together, alone, strict=True)),
-        "in_turns": sum(rate / base for rate, base in zip(in_turns, alone, strict=True)),
-    }
-    bench.note("at_once_steps_per_second", together)
-    bench.note("in_turns_steps_per_second", in_turns)
-    bench.note("summed_throughput_of_one_alone", share)
-    cost = 1 - share["in_turns"]
-    bench.note("aim", {"most": TURNS_AIM, "cost": cost, "met": cost <= TURNS_AIM})
-
-
-def _jobs(bench: Bench, count: int, seconds: float, quantum: float) -> list[float]:
-    """Steps a second of each job."""
-    with tempfile.TemporaryDirectory() as folder:
-        jobs = [
-            subprocess.Popen(
-                [
-                    *(sys.executable, str(Path(__file__).with_name("job.py")), folder),
-                    *(str(number), str(count), bench.device, str(seconds), str(quantum)),
-                ],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for number in range(count)
-        ]
-        try:
-            outputs = [job.communicate(timeout=seconds + 240)[0] for job in jobs]
-        finally:
-            for job in jobs:
-                job.kill()
-                job.wait()
-    if any(job.returncode for job in jobs):
-        raise Wrong("a training job has failed")
-    return [float(json.loads(output)["rate"]) for output in outputs]
 
 
 def out_of_memory(bench: Bench) -> None:
@@ -628,10 +523,8 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "driver": (driver, 190),
     "locks": (locks, 60),
     "takeover": (takeover, 60),
-    "turns": (turns, 130),
     "jax_cupy": (jax_cupy, 70),
     "hook": (hook, 40),
-    "limits": (limits, 70),
     "grant": (grant, 50),
     "shares": (shares, 60),
     "roles": (roles, 100),

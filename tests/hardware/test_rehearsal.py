@@ -20,13 +20,13 @@ __all__ = ["cuda_stubs", "cuda_world"]
 pytestmark = pytest.mark.story
 
 #: What only a framework on a real GPU can do.
-NOT_HERE = {"limits", "quota", "shares", "two_compute"}
+NOT_HERE = {"quota", "shares", "two_compute"}
 
 
 def rehearse(report: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, str(HERE / "run.py"), "--rehearse", "--report", str(report)]
     done = subprocess.run(
-        [*command, "--sizes", "1,2", "--repeats", "2", "--quantum", "0.2", *arguments],
+        [*command, "--sizes", "1,2", "--repeats", "2", *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -75,7 +75,6 @@ def orders(tmp_path: Path) -> dict[str, Any]:
         "unit": MIB,
         "sizes": [1],
         "repeats": 1,
-        "quantum": 0.2,
         "until": time.monotonic() + 60,
         "result": str(tmp_path / "result.json"),
     }
