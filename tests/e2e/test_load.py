@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.story("benchmarks/")
+
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "hub_load.py"
 
 

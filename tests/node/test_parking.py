@@ -122,28 +122,6 @@ def test_a_parked_lease_survives_a_restart_with_its_place(tmp_path: Path) -> Non
             assert alice.wait(waiting)["state"] == "held"
 
 
-def test_release_revoke_and_the_kernels_end_work_on_a_parked_lease(tmp_path: Path) -> None:
-    with (
-        node(tmp_path) as running,
-        running.client("alice") as alice,
-        running.client("root") as root,
-    ):
-
-        def parked() -> str:
-            lease: str = alice.request(kernel_id="k")["lease"]
-            alice.call(Method.PARKED, lease=lease)
-            until(lambda: not row(alice, lease)["gpus"], "it is measured as free")
-            return lease
-
-        assert alice.call(Method.RELEASE, lease=parked())["state"] == "ended"
-        assert alice.wait_notice(Notice.REVOKED)["reason"] == "released"
-        root.call(Method.LEASE_REVOKE, lease=parked(), reason="enough")
-        assert "enough" in alice.wait_notice(Notice.REVOKED)["message"]
-        parked()
-        assert alice.call(Method.TASK_ENDED, kernel_id="k")["ended"] == 1
-        assert not alice.call(Method.STATUS)["leases"]
-
-
 # -- two notebooks of one person, and a quota of one GPU ------------------------------------------
 
 OWN = "Your own tasks hold 1 of the 1 GPU that your quota allows"

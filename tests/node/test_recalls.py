@@ -20,10 +20,6 @@ CONFIG = (
     'c.Quotas.default = {"gpus": 1, "memory": "20GiB"}\n'
 )
 IDLE = "c.Policy.idle_timeout = 0.1\nc.Policy.notify_before = 0.0\n"
-BY_TURNS = (
-    "c.Policy.share_mode = 'time'\nc.Policy.quantum = 0.2\nc.Policy.turn_bound = 20.0\n"
-    "c.Policy.turn_context = 0\n"
-)
 
 
 @contextmanager
@@ -66,38 +62,6 @@ def test_an_idle_task_gives_its_memory_and_who_was_away_is_asked_again(
         assert told["state"] == "parked"
         assert "voucher" in told, "it says that the lease is parked"
         bob.wait(waiting)
-
-
-def test_a_turn_is_asked_back_at_a_gate(tmp_path: Path) -> None:
-    def joins(client: NodeClient) -> str:
-        lease = str(client.request(memory=16 * GIB)["lease"])
-        (gpu,) = client.call(Method.STATUS)["gpus"]
-        figures = [{"uuid": gpu["uuid"], "persistent": GIB, "temporary": GIB}]
-        client.call(Method.MEMORY, lease=lease, figures=figures, steps=3, can_take_turns=True)
-        return lease
-
-    def gate(client: NodeClient) -> dict[str, Any]:
-        asked = recall(client)
-        assert (asked["give"], asked["why"], asked["gate"]) == ("turn", "quantum", True)
-        return asked
-
-    arguments = [token_file(tmp_path, "alice", "bob")]
-    with (
-        RunningNode(
-            tmp_path, simulate="1x24GiB", config=CONFIG + BY_TURNS, arguments=arguments
-        ) as running,
-        Puppet() as a,
-        Puppet() as b,
-    ):
-        alice = a.client(running.socket, "alice")
-        bob = b.client(running.socket, "bob")
-        hers, his = joins(alice), joins(bob)
-        assert gate(bob)["lease"] == his, "he is new here, and asks before he computes"
-        bob.send(Method.TURN_ASK, lease=his)
-        (part,) = gate(alice)["gpus"]
-        assert 0 < part["may_stay"] < 24 * GIB
-        alice.call(Method.GAVE, lease=hers, give="turn")
-        assert bob.wait_notice(Notice.TURN)["lease"] == his
 
 
 def test_a_task_that_computes_is_asked_at_its_gate() -> None:

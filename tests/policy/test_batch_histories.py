@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from support.examples import is_searching
 from support.policy_world import BOOT, GIB, World, gpu, plain_config
 
 from jupyter_gpushare.policy import core
@@ -274,7 +275,7 @@ pytestmark = pytest.mark.timeout(900)
 night = functools.cache(lambda seed: nights([seed], 300))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(12 if is_searching() else 5))
 def test_a_night(seed: int) -> None:
     night(seed)
 

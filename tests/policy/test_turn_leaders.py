@@ -135,7 +135,8 @@ QUICK = (Phase.explicit, Phase.reuse, Phase.generate)
 WHAT = ("ends", "next", "agent", "restart", "second")
 
 
-@settings(max_examples=examples(10), deadline=None, phases=QUICK)
+# Each takes seconds.
+@settings(max_examples=examples(5), deadline=None, phases=QUICK)
 @given(
     lockers=st.lists(st.integers(0, 2), min_size=1, max_size=3),
     led=st.integers(0, 2),
