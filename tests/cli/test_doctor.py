@@ -87,7 +87,7 @@ def only(report: Report, name: str) -> dict[str, Any]:
 
 
 def test_a_sound_installation(node: LiveNode, tmp_path: Path) -> None:
-    before = set(node.folder.rglob("*"))
+    before = set(node.directory.rglob("*"))
     code, report = doctor(tmp_path, clean=node)
     assert code == 0, report
     expected = {
@@ -103,7 +103,7 @@ def test_a_sound_installation(node: LiveNode, tmp_path: Path) -> None:
     assert "administrator" in only(report, "identity")["text"]
     assert "made for JupyterLab" in only(report, "panel")["text"]
     # It changes nothing.
-    created = set(node.folder.rglob("*")) - before
+    created = set(node.directory.rglob("*")) - before
     assert {path.name for path in created} <= {"data"}  # Jupyter's own, when it is asked for it
 
 

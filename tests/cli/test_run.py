@@ -220,7 +220,7 @@ def test_a_typed_interrupt_reaches_the_command_once(node: LiveNode) -> None:
 
 def test_request_opens_a_shell_that_holds_the_gpu_until_it_is_left(node: LiveNode) -> None:
     """Ctrl-C in it ends neither the shell nor the lease; programs that it starts see the GPU."""
-    shell = {"SHELL": "/bin/sh", "PS1": "ready> ", "HOME": str(node.folder)}
+    shell = {"SHELL": "/bin/sh", "PS1": "ready> ", "HOME": str(node.directory)}
     with in_a_terminal(node, "request", "--name", "at work", **shell) as (pid, screen):
         terminal = screen.terminal
         screen.until("Leave this shell to give it back.", 60.0)
@@ -378,7 +378,7 @@ def test_waiting_survives_a_restart_of_the_node_manager(own_node: LiveNode) -> N
     started(alice)
     bob = runs(own_node, "bob")
     waits(bob)
-    own_node.kill()
+    own_node.kill9()
     own_node.start()
     until(lambda: len(own_node.json("status")["queue"]) == 1, "bob waits again, once")
     alice.communicate("\n", timeout=60)

@@ -22,7 +22,7 @@ def node(tmp_path: Path) -> Iterator[LiveNode]:
 
 def kernel(node: LiveNode, outage: float) -> Kernel:
     return Kernel(
-        node.folder,
+        node.directory,
         node.socket,
         JUPYTER_GPUSHARE_ANSWER_TIMEOUT=str(ANSWER),
         JUPYTER_GPUSHARE_OUTAGE_TIMEOUT=str(outage),
@@ -42,7 +42,7 @@ def test_what_asks_meanwhile_waits_and_says_so(node: LiveNode, park: str) -> Non
     with kernel(node, 60) as running:
         running.ok(f"%gpushare request\n{park}" if park else "%gpushare status")
         before = node.json("leases")["leases"]
-        node.kill()
+        node.kill9()
         begun = time.monotonic()
         cell = running.start(GPUS if park else f"%gpushare request\n{GPUS}")
         until_shown(running, cell, "may be restarting")
@@ -59,7 +59,7 @@ def test_it_can_be_interrupted_and_the_parked_lease_stays(node: LiveNode) -> Non
     with kernel(node, 60) as running:
         running.ok("%gpushare request\n%gpushare park")
         (before,) = node.json("leases")["leases"]
-        node.kill()
+        node.kill9()
         cell = running.start(GPUS)
         until_shown(running, cell, "Interrupt the kernel")
         running.interrupt()

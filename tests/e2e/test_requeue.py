@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import torch
 from support.cuda import children_of
 from support.kernel import Kernel
 from support.livenode import LiveNode, until
+from support.node import token_file
 from support.torch_stand_in import STAND_IN
 
 from jupyter_gpushare.client.errors import PREEMPTED
@@ -76,16 +76,11 @@ torch.save(state(), result)
 
 
 @contextmanager
-def live(folder: Path, config: str = "", **policy: float) -> Iterator[LiveNode]:
+def live(folder: Path, **policy: float) -> Iterator[LiveNode]:
     """One GPU, and people known by tokens: the programs are Bob's."""
-    people, configured = folder / "tokens.json", folder / "config.py"
-    people.touch(mode=0o600)
-    tokens = [{"token": name, "environment": name} for name in ("alice", "bob", "carol")]
-    people.write_text(json.dumps({"tokens": tokens}))
-    configured.write_text(config)
     options = [f"--Policy.{name}={value}" for name, value in policy.items()]
-    options.append(f"--config={configured}")
-    with LiveNode(folder, "1x24GiB", "--token-file", str(people), *options) as running:
+    people = token_file(folder, "alice", "bob", "carol")
+    with LiveNode(folder, "1x24GiB", people, *options) as running:
         running.environ.update(person("bob"))
         yield running
 

@@ -6,17 +6,16 @@ import contextlib
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest import mock
 
 from jupyter_gpushare.cli.app import main
 
-from .node import until
+from .node import RunningNode, until
 
 __all__ = ["CLI", "LiveNode", "in_process", "until"]
 
@@ -47,69 +46,21 @@ def in_process(
     return subprocess.CompletedProcess(words, code or 0, out.getvalue(), err.getvalue())
 
 
-class LiveNode:
-    """``jupyter gpushare node --simulate …`` in a process of its own."""
+class LiveNode(RunningNode):
+    """``jupyter gpushare node --simulate …``, and the environment in which verbs find it."""
 
     def __init__(self, folder: Path, simulate: str = "2x24GiB", *options: str) -> None:
-        self.folder = folder
-        self.socket = folder / "node.sock"
-        self.ledger = folder / "ledger.sqlite"
-        self._simulate = simulate
-        self._options = options
-        self._process: subprocess.Popen[str] | None = None
-        self.environ = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")},
+        own = {k: v for k, v in os.environ.items() if not k.startswith("JUPYTER_GPUSHARE")}
+        super().__init__(folder, simulate=simulate, arguments=options, environ=own)
+        self.environ |= {
             "JUPYTER_GPUSHARE_SOCKET": str(self.socket),
             "JUPYTER_CONFIG_DIR": str(folder / "config"),
             "JUPYTER_DATA_DIR": str(folder / "data"),
             "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         }
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start it and wait until it serves."""
-        self._process = subprocess.Popen(
-            [
-                *CLI,
-                "node",
-                "--simulate",
-                self._simulate,
-                "--socket",
-                str(self.socket),
-                "--ledger",
-                str(self.ledger),
-                *self._options,
-            ],
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith("ready"), f"the node manager did not start: {line!r}"
-
-    def kill(self) -> None:
-        """``kill -9``: it has no chance to tidy up."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """Ask it to end, as a service manager does."""
-        if self._process is not None:
-            self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        assert process is not None
-        process.send_signal(number)
-        process.wait(20)
-        assert process.stdout is not None
-        process.stdout.close()
+    def command(self) -> list[str]:
+        return [*CLI, "node", *super().command()[len(CLI) :]]
 
     def cli(
         self, *arguments: str, environ: Mapping[str, str] | None = None
