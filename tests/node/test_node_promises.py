@@ -109,30 +109,6 @@ def driver_node(world: NvmlWorld, directory: Path, config: str = FAST) -> Iterat
         yield node
 
 
-def test_a_stalled_holder_keeps_its_memory_until_it_dies(tmp_path, nvml_world):
-    gpu = nvml_world.add_gpu(memory=24 * GIB)
-    with driver_node(nvml_world, tmp_path) as node, Puppet() as a, Puppet() as b:
-        lease = a.client(node.socket, "alice").request()["lease"]
-        nvml_world.add_process(gpu, a.pid, 20 * GIB)
-        bob = b.client(node.socket, "bob")
-        call = bob.ask()
-        queued = bob.wait_notice(Notice.QUEUED)["lease"]
-
-        def stalled() -> bool:
-            bob.call(Method.HEARTBEAT, lease=queued)
-            return {x["id"]: x["state"] for x in status_of(node)["leases"]}[lease] == "stalled"
-
-        until(stalled, "alice is stalled")
-        for _ in range(20):  # several measurements later
-            bob.call(Method.HEARTBEAT, lease=queued)
-            bob.pump(0.05)
-        assert not bob.answered(call)
-        (shown,) = [x for x in status_of(node)["leases"] if x["id"] == lease]
-        assert shown["gpus"][0]["measured"] == 20 * GIB
-        a.kill9()
-        assert bob.wait(call)["lease"] == queued
-
-
 def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
     gpu = nvml_world.add_gpu(memory=24 * GIB, reserved=0)
     config = MEASURED + 'c.Quotas.default = {"gpus": 1, "memory": "16GiB"}\n'
@@ -190,7 +166,7 @@ def test_a_full_disk_grants_nothing_and_loses_nothing(tmp_path):
             Puppet() as b,
         ):
             alice = a.client(node.socket, "alice")
-            grant = alice.request()
+            grant = alice.request(kernel_id="k")
             filler = fill(disk)
             bob = b.client(node.socket, "bob")
 
@@ -204,8 +180,15 @@ def test_a_full_disk_grants_nothing_and_loses_nothing(tmp_path):
             assert "keep their GPUs" in refused.value.message
             assert alice.call(Method.HEARTBEAT, lease=grant["lease"])["state"] == "held"
             assert status_of(node)["node"]["problem"]
+            for number in range(200):
+                state = "idle" if number % 2 else "busy"
+                alice.call(Method.ACTIVITY, lease=grant["lease"], state=state)
+            told = [line for line in node.story().splitlines() if "is full" in line]
+            assert len([line for line in told if "The ledger refused" in line]) == 1, told
+            assert len(told) <= 3, "or the log fills the disk again"
             filler.unlink()
             until(lambda: status_of(node)["node"]["problem"] is None, "the disk is well again")
+            assert "The ledger is written again, after it failed" in node.story()
             assert bob.request()["gpus"]
             node.restart()
             assert grant["lease"] in held_by(node)

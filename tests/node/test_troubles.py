@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import pytest
-from support.disk import fill, tiny_disk
-from support.node import RemoteError, RunningNode, needs_root, until
 
 from jupyter_gpushare.node.host.troubles import FIRST_PAUSE, LONGEST_PAUSE, MOST_KINDS, Trouble
-from jupyter_gpushare.protocol.errors import Reason
-from jupyter_gpushare.protocol.messages import Method
 
 
 class Watch:
@@ -71,35 +66,3 @@ def test_another_reason_is_told_at_once_but_not_without_end(
     watch.now = FIRST_PAUSE
     trouble.came("sector 1001")
     assert len(caplog.messages) == MOST_KINDS + 2
-
-
-@needs_root
-def test_a_full_disk_does_not_fill_the_log(tmp_path: Path) -> None:
-    """The real node manager on a real full disk: 81 lines in 38 s, before."""
-    config = "c.NodeManagerApp.measure_interval = 0.1\n"
-    with (
-        tiny_disk(tmp_path / "disk", 2 * 2**20) as disk,
-        RunningNode(tmp_path, ledger=disk / "ledger.sqlite", config=config) as node,
-        node.client() as client,
-    ):
-        lease = client.request(kernel_id="k")["lease"]
-        filler = fill(disk)
-        refused = 0
-        for number in range(2000):
-            state = "idle" if number % 2 else "busy"
-            client.call(Method.ACTIVITY, lease=lease, state=state)
-            if number % 10 == 0:
-                try:
-                    other = client.request(wait=False)["lease"]
-                    client.call(Method.RELEASE, lease=other)
-                except RemoteError as error:
-                    refused += error.reason is Reason.UNAVAILABLE
-            if refused == 20:
-                break
-        assert refused == 20
-        lines = [line for line in node.story().splitlines() if "is full" in line]
-        assert len([line for line in lines if "The ledger refused" in line]) == 1, lines
-        assert len(lines) <= 3, lines
-        filler.unlink()
-        until(lambda: "The ledger is written again" in node.story(), "it says that it is over")
-        assert "The ledger is written again, after it failed" in node.story()

@@ -32,8 +32,7 @@
  *   computemode UUID MODE             0: default, 2: prohibited, 3: exclusive (absent: default)
  *   proc UUID PID BYTES|? C|G|M FLAG  FLAG: "live" = gone when the process is; "stays"
  *   xid SERIAL UUID XID GI|-          told once by each event set that was made before it
- *   work UUID PID PERCENT STAMP       a sample of its kernels' work, STAMP in microseconds;
- *                                     STAMP 0: taken at each call, while the process lives
+ *   work UUID PID PERCENT STAMP       a sample of its kernels' work, STAMP in microseconds
  *
  * Beside it, in the directory NVML_STUB_STATE + ".procs", the CUDA double
  * (tests/cuda_stub/cuda_stub.c) keeps a file for each process that uses it:
@@ -227,7 +226,7 @@ static void read_line(struct world *world, char *line)
             process->kind = kind;
         }
     } else if (sscanf(line, "work %95s %u %u %llu", uuid, &pid, &gi, &number) == 4) {
-        if (world->samples < MOST_SAMPLES && (number || runs(pid))) {
+        if (world->samples < MOST_SAMPLES) {
             struct sample *sample = &world->sample[world->samples++];
             strcpy(sample->uuid, uuid);
             sample->pid = pid;
@@ -699,25 +698,21 @@ EXPORT int nvmlDeviceGetProcessUtilization(struct handle *handle, struct work_sa
                                            unsigned *count, u64 after)
 {
     struct device *device = NULL;
-    struct timespec clock;
     unsigned room = samples == NULL ? 0 : *count, found = 0;
     int code = enter(__func__, handle, &device);
     if (code != SUCCESS)
         return code;
     if (device->is_mig || device->mig_mode)
         return leave(NOT_SUPPORTED);
-    clock_gettime(CLOCK_REALTIME, &clock);
     for (int i = 0; i < now.samples; i++) {
         const struct sample *sample = &now.sample[i];
-        u64 stamp = sample->stamp;
-        if (stamp == 0)
-            stamp = (u64)clock.tv_sec * 1000000 + (u64)clock.tv_nsec / 1000;
-        if (strcmp(sample->uuid, device->uuid) != 0 || stamp <= after || sample->percent == 0)
+        if (strcmp(sample->uuid, device->uuid) != 0 || sample->stamp <= after ||
+            sample->percent == 0)
             continue;
         if (found < room) {
             memset(&samples[found], 0, sizeof *samples);
             samples[found].pid = sample->pid;
-            samples[found].stamp = stamp;
+            samples[found].stamp = sample->stamp;
             samples[found].sm = sample->percent;
         }
         found++;

@@ -108,7 +108,6 @@ class NvmlWorld:
         self._lacking: list[str] = []
         self._devices: dict[str, _Device] = {}
         self._xids: list[str] = []
-        self._work: dict[tuple[str, int], str] = {}
         self._samples: list[str] = []
         self._held_back = 0
         self._write()
@@ -338,7 +337,7 @@ class NvmlWorld:
                 memory = "?" if process.memory is None else str(process.memory)
                 flag = "stays" if process.stays else "live"
                 lines.append(f"proc {gpu} {process.pid} {memory} {process.kind.value} {flag}")
-        lines += [*self._xids, *self._work.values(), *self._samples]
+        lines += [*self._xids, *self._samples]
         lines += self._more_lines()
         scratch = self.state.with_name(f".{self.state.name}.{os.getpid()}.new")
         scratch.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
