@@ -142,7 +142,6 @@ def world(rehearse: bool) -> Iterator[dict[str, str]]:
     from support.cuda import CudaWorld, build_stubs
 
     with tempfile.TemporaryDirectory(prefix="gpushare-") as folder:
-        os.chmod(folder, 0o755)  # other users take part
         pretend = CudaWorld(build_stubs(Path(folder, "stubs")), Path(folder, "gpus.state"))
         pretend.add_gpu(memory=141 * MIB, reserved=MIB, name="Pretend GPU")
         pretend.set_context(MIB // 2)

@@ -42,12 +42,11 @@ from hardware.bench import (  # noqa: E402 - found by the lines above
 )
 from hardware.idle import elastic_job, sweeps  # noqa: E402
 from hardware.product import notebooks, quota, shares, two_compute  # noqa: E402
-from hardware.targets import Target, Trouble, adamw_state, digest_of, tensors_of, train  # noqa: E402
+from hardware.targets import Target, adamw_state, digest_of, tensors_of, train  # noqa: E402
 
 from jupyter_gpushare.client.memory.driver import deadline_for, helper_environ  # noqa: E402
 from jupyter_gpushare.protocol.checkpoint import Result  # noqa: E402
 
-NOBODY = 65534
 #: What may be left on the GPU of a process that is parked.
 RESIDUE = 64 * 2**20
 #: The part of the pinned-copy rate that storage parking shall reach.
@@ -299,80 +298,6 @@ def jax_cupy(bench: Bench) -> None:
             bench.end(target, checkpoints)
 
 
-def roles(bench: Bench) -> None:
-    """Who may checkpoint whom: by relation and by user."""
-    users: list[int | None] = [None]
-    if os.getuid() == 0:
-        users.append(NOBODY)
-    size = bench.orders.unit // 4
-    relations: dict[str, Callable[[Target, Target], Any]] = {
-        "self": lambda target, _: target.call("steps_on_self", within=30),
-        "parent": lambda target, _: target.call("steps_on_child", size, within=30),
-        "child": lambda target, _: target.call("steps_by_child", within=30),
-        "sibling": lambda target, other: other.call("steps_on", target.pid, within=30),
-    }
-    for target_user in users:
-        for caller_user in users:
-            for relation, act in relations.items():
-                if relation != "sibling" and target_user != caller_user:
-                    continue
-                if not bench.has_time(15):
-                    bench.append("left_out", [relation, target_user, caller_user])
-                    continue
-                row = {
-                    "relation": relation,
-                    "target_is_root": (target_user or os.getuid()) == 0,
-                    "caller_is_root": (caller_user or os.getuid()) == 0,
-                }
-                with (
-                    Target("bindings", user=target_user) as target,
-                    Target("bindings", user=caller_user) as other,
-                ):
-                    try:
-                        target.call("start")
-                        target.call("build", size)
-                        row["calls"] = act(target, other)
-                    except Trouble as error:
-                        row["trouble"] = str(error)
-                    bench.append("table", row)
-
-
-def hook(bench: Bench) -> None:
-    """What measuring each training step costs."""
-    import torch
-
-    from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
-
-    allocator = _allocator(bench, torch, counts=False)
-    parameters = [torch.nn.Parameter(torch.zeros(256, device=bench.device)) for _ in range(20)]
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    steps = 200 if bench.orders.rehearse else 2000
-
-    def run() -> float:
-        began = time.monotonic()
-        for _ in range(steps):
-            optimizer.step()
-        if bench.device == "cuda":
-            torch.cuda.synchronize()
-        return (time.monotonic() - began) / steps
-
-    run()
-    rounds = []
-    for _ in range(bench.orders.repeats):
-        without = run()
-        meter = StepMeter(torch, allocator)
-        meter.install()
-        try:
-            measured = run()
-        finally:
-            meter.uninstall()
-        rounds.append({"without": without, "with": measured})
-    bench.note("seconds_a_step", rounds)
-    bench.note("cost", statistics.median(one["with"] - one["without"] for one in rounds))
-
-
 def grant(bench: Bench) -> None:
     """A lease is taken before CUDA starts, and CUDA then sees its GPU only."""
     from support.scripted_node import SECRET, ScriptedNode, Visitor
@@ -453,13 +378,13 @@ def out_of_memory(bench: Bench) -> None:
 # -- helpers ------------------------------------------------------------------------------------
 
 
-def _allocator(bench: Bench, torch: Any, *, counts: bool = True) -> Any:
+def _allocator(bench: Bench, torch: Any) -> Any:
     if bench.orders.rehearse:
         from support.torch_cpu import CpuAllocator
 
         gc.collect()
         gc.freeze()  # what there is already need not be walked through each time
-        return CpuAllocator(counts=counts)
+        return CpuAllocator()
     from jupyter_gpushare.client.adapters.parkers.allocator import CudaAllocator
 
     torch.cuda.init()
@@ -524,10 +449,8 @@ SECTIONS: dict[str, tuple[Callable[[Bench], None], float]] = {
     "locks": (locks, 60),
     "takeover": (takeover, 60),
     "jax_cupy": (jax_cupy, 70),
-    "hook": (hook, 40),
     "grant": (grant, 50),
     "shares": (shares, 60),
-    "roles": (roles, 100),
     "out_of_memory": (out_of_memory, 60),
 }
 

@@ -1,6 +1,6 @@
 """Processes that use a GPU and do as they are told: what the hardware script parks and measures.
 
-``python targets.py KIND [--user UID]`` reads one JSON command a line and answers
+``python targets.py KIND`` reads one JSON command a line and answers
 each with one. Kinds: ``bindings`` (the driver through cuda-bindings alone, which
 also runs on the tests' pretend driver), ``torch`` (a model with AdamW's state,
 the random generator's and a CUDA graph), ``jax_cupy`` (both in one process).
@@ -20,7 +20,6 @@ import sys
 import time
 import traceback
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -35,21 +34,15 @@ class Trouble(Exception):
 
 
 class Target:
-    """A target process; a context manager. ``user``: the OS user that it becomes."""
+    """A target process; a context manager."""
 
-    def __init__(
-        self, kind: str, environ: Mapping[str, str] | None = None, user: int | None = None
-    ) -> None:
-        command = [sys.executable, os.fspath(Path(__file__).resolve()), kind]
-        if user is not None:
-            command += ["--user", str(user)]
+    def __init__(self, kind: str) -> None:
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, os.fspath(Path(__file__).resolve()), kind],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
-            env=dict(os.environ if environ is None else environ),
         )
 
     @property
@@ -152,56 +145,6 @@ class Bindings:
                 self._must(self._driver.cuMemcpyDtoH(address, there, part))
                 sum_ = zlib.crc32(here, sum_)
         return {"memory": f"{sum_:08x}"}
-
-    def steps_on(self, pid: int) -> list[dict[str, Any]]:
-        """The whole round of checkpoint calls on a process, by this one."""
-        return checkpoint_round(pid)
-
-    def steps_on_self(self) -> list[dict[str, Any]]:
-        return checkpoint_round(os.getpid())
-
-    def steps_by_child(self) -> Any:
-        """The same, by a child of this process."""
-        with Target("bindings") as child:
-            return child.call("steps_on", os.getpid(), within=30)
-
-    def steps_on_child(self, size: int) -> Any:
-        """The same, on a child of this process."""
-        with Target("bindings") as child:
-            child.call("start")
-            child.call("build", size)
-            return checkpoint_round(child.pid)
-
-
-def checkpoint_round(pid: int) -> list[dict[str, Any]]:
-    """Lock, checkpoint, restore, unlock; ends at the first that fails, after an unlock.
-
-    Then it is checkpointed again: a process that was restored is not to be killed alive.
-    """
-    from cuda.bindings import driver
-
-    driver.cuInit(0)
-    lock = driver.CUcheckpointLockArgs()
-    lock.timeoutMs = 3000
-    told = []
-    for name, arguments in (
-        ("GetState", (pid,)),
-        ("Lock", (pid, lock)),
-        ("Checkpoint", (pid, None)),
-        ("Restore", (pid, None)),
-        ("Unlock", (pid, None)),
-        ("Lock", (pid, lock)),
-        ("Checkpoint", (pid, None)),
-    ):
-        began = time.monotonic()
-        result = getattr(driver, f"cuCheckpointProcess{name}")(*arguments)[0]
-        seconds = time.monotonic() - began
-        told.append({"call": name, "result": result.name, "seconds": seconds})
-        if int(result):
-            if name in ("Checkpoint", "Restore"):
-                driver.cuCheckpointProcessUnlock(pid, None)
-            break
-    return told
 
 
 def _pattern(seed: int) -> bytes:
@@ -330,20 +273,11 @@ def digest_of(torch: Any, tensors: list[Any]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["bindings", "torch", "jax_cupy"])
-    parser.add_argument("--user", type=int)
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # frameworks print as they like
     kinds: dict[str, type[Kind]] = {"bindings": Bindings, "torch": Torch, "jax_cupy": JaxCupy}
-    target = kinds[options.kind]()  # its modules may lie where another user cannot read
-    if options.user is not None:
-        import ctypes
-
-        os.setgroups([])
-        os.setresgid(options.user, options.user, options.user)
-        os.setresuid(options.user, options.user, options.user)
-        # As a process that was started by that user: others of his may look at it.
-        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE
+    target = kinds[options.kind]()
     for line in sys.stdin:
         name, arguments = json.loads(line)
         try:
