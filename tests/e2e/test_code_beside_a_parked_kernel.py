@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.cuda import GIB, Call, Cuda
 from support.driverstage import FILL, READ, Stage, cuda_stubs, fill, lasting_stage, shared_stage
-from support.kernel import Kernel, Shown, runs_long, shows
+from support.kernel import WITHIN, Kernel, Shown, runs_long, shows
 from support.node import until
 
 from jupyter_gpushare.protocol.messages import Method
@@ -28,13 +28,16 @@ def stage(shared_stage: Stage) -> Stage:
 SAID = "read: b'alice was here'"
 
 
-def park(stage: Stage, kernel: Kernel) -> None:
-    """Everything of the kernel's is with the driver afterwards."""
-    fill(kernel)
+def parked(stage: Stage, kernel: Kernel) -> None:
+    """All that it has is with the driver afterwards."""
     stage.until_measured("alice", 4 * GIB)
     kernel.ok("%gpushare park")
-    stage.until_state("alice", "parked")
-    assert stage.world.state_of(kernel.pid) == 2, "checkpointed"
+    assert stage.until_state("alice", "parked")["rung"] == "driver"
+
+
+def park(stage: Stage, kernel: Kernel) -> None:
+    fill(kernel)
+    parked(stage, kernel)
 
 
 def error(shown: Shown) -> str:
@@ -265,4 +268,88 @@ def test_a_child_that_is_forked_by_a_cell_shares_the_lease_and_gives_nothing_bac
             "(True, 'joined', 'joined') 0"
         )
         assert stage.lease("alice")["state"] in ("active", "idle")
+        assert alice.ok(READ).stream().strip() == SAID
+
+
+# -- between two cells ---------------------------------------------------------------------------
+
+SHOWN = "class Shown:\n    def __repr__(self):\n        return f'has {read()}'\nshown = Shown()"
+
+
+def test_help_on_a_variable_says_where_its_memory_is(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        alice.ok(SHOWN)
+
+        def help_on(name: str) -> str:
+            reply = alice.client.inspect(name, reply=True, timeout=WITHIN)
+            return str(reply["content"]["data"]["text/plain"])
+
+        assert "alice was here" in help_on("shown")
+        parked(stage, alice)
+        assert "in host memory" in help_on("shown")
+        assert "Return the number of items" in help_on("len"), "a function's value is nowhere"
+        assert stage.lease("alice")["state"] == "parked"
+        alice.ok(READ)
+        assert "alice was here" in help_on("shown")
+
+
+def test_what_a_page_asks_of_widgets_takes_no_gpu_and_a_callback_does(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        made = alice.ok(
+            "from comm import create_comm\nheard = []\nline = create_comm(target_name='x')\n"
+            "line.on_msg(lambda message: heard.append(message['content']['data']))\n"
+            "print(line.comm_id)"
+        )
+        line = made.stream().strip()
+        parked(stage, alice)
+        comm(alice, "comm_msg", comm_id=line, data={"method": "request_state"})
+        assert "parked" in alice.ok("%gpushare status").plain()
+        assert stage.lease("alice")["state"] == "parked"
+        comm(alice, "comm_msg", comm_id=line, data={"method": "update"})
+        until(lambda: stage.lease("alice")["rung"] is None, "it has its memory again")
+        heard = "[{'method': 'request_state'}, {'method': 'update'}]"
+        assert alice.ok("print(heard)").stream().strip() == heard
+
+
+def test_a_callback_that_cannot_have_its_memory_back_is_not_called(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        made = alice.ok(
+            "from comm import create_comm\nheard = []\nline = create_comm(target_name='x')\n"
+            "line.on_msg(lambda message: heard.append(read()))\nprint(line.comm_id)"
+        )
+        parked(stage, alice)
+        stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
+        comm(alice, "comm_msg", comm_id=made.stream().strip(), data={"method": "update"})
+        assert "resuming" in alice.ok("%gpushare status").plain()
+        stage.world.heal()
+        assert alice.ok(f"{READ}; print(heard)").stream() == f"{SAID}\n[]\n"
+
+
+def test_parking_by_hand_needs_a_cell_of_its_own(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        refused = alice.run(f"%gpushare park\n{READ}")
+        assert "a cell of its own" in refused.stream("stderr")
+        assert refused.stream() == "", "and the rest of it is not run"
+        assert alice.ok(READ).stream().strip() == SAID
+        assert stage.lease("alice")["rung"] is None
+
+
+def test_a_task_in_the_kernels_loop_keeps_the_gpu(stage: Stage) -> None:
+    with stage.kernel("alice") as alice:
+        fill(alice)
+        alice.ok(
+            "import asyncio\nasync def beat():\n    while True:\n        read()\n"
+            "        await asyncio.sleep(0.05)\n"
+            "task = asyncio.get_running_loop().create_task(beat())"
+        )
+        stage.until_measured("alice", 4 * GIB)
+        refused = alice.run("%gpushare park")
+        assert "task `beat` has not ended" in refused.error()["evalue"]
+        assert alice.ok(READ).stream().strip() == SAID
+        alice.ok("task.cancel()")
+        parked(stage, alice)
         assert alice.ok(READ).stream().strip() == SAID

@@ -264,13 +264,6 @@ def test_no_gpu_no_node_manager(home: Home) -> None:
     assert home.node_managers() == []
 
 
-def test_the_simulate_variable_is_enough(home: Home) -> None:
-    server = home.serve(simulate=None, environ=home.environ(JUPYTER_GPUSHARE_SIMULATE="1x80GiB"))
-    status = server.wait_connected()
-    assert [gpu["memory"] for gpu in status["gpus"]] == [80 * 2**30]
-    assert status["node"]["simulated"] is True
-
-
 def test_a_node_manager_that_cannot_start_is_explained(home: Home) -> None:
     (home.path / "ledger").mkdir()
     server = home.serve(f"--GpuShareExtension.ledger={home.path}/ledger")
@@ -305,7 +298,9 @@ def test_a_planted_link_is_no_lock(tmp_path: Path) -> None:
 def test_a_server_that_is_a_service_speaks_for_itself(home: Home) -> None:
     """systemd would take the node manager's "ready" and signs of life for the server's."""
     said = {"NOTIFY_SOCKET": "@nobody", "WATCHDOG_USEC": "9000000", "WATCHDOG_PID": "1"}
-    server = home.serve(environ=home.environ(**said))
-    server.wait_connected()
+    environ = home.environ(**said, JUPYTER_GPUSHARE_SIMULATE="1x80GiB")
+    server = home.serve(environ=environ, simulate=None)
+    status = server.wait_connected()
+    assert [gpu["memory"] for gpu in status["gpus"]] == [80 * 2**30], "by the variable alone"
     assert said.keys() <= psutil.Process(server.process.pid).environ().keys()
     assert not said.keys() & only_node_manager(home).environ().keys()

@@ -117,8 +117,10 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_notebooks_wishes_reach_its_kernel(home: Home, socket_arguments: tuple[str, ...]) -> None:
-    server = home.serve(*socket_arguments, simulate=None)
+def test_a_notebooks_wishes_reach_its_kernel_and_terminals_know_the_socket(
+    home: Home, socket_arguments: tuple[str, ...]
+) -> None:
+    server = home.serve(*socket_arguments, "--GpuShareExtension.fallback=error", simulate=None)
     (home.work / "sub").mkdir()
     path = home.work / "sub" / "train.ipynb"
     write_notebook(path, {"gpus": 2, "memory": "8GiB", "class": "batch", "secret": "x"})
@@ -148,18 +150,6 @@ def test_a_notebooks_wishes_reach_its_kernel(home: Home, socket_arguments: tuple
     absent = server.start_kernel("absent.ipynb")
     assert "JUPYTER_GPUSHARE_NOTEBOOK" not in variables(absent)
 
-
-def test_without_a_node_manager_kernels_get_nothing(home: Home) -> None:
-    server = home.serve("--GpuShareExtension.embed=never", simulate=None)
-    assert variables(server.start_kernel()) == {}
-
-
-def test_terminals_know_the_socket(home: Home, socket_arguments: tuple[str, ...]) -> None:
-    server = home.serve(
-        *socket_arguments,
-        "--GpuShareExtension.fallback=error",
-        simulate=None,
-    )
     answer = server.api.post("api/terminals")
     assert answer.status_code == 200, answer.text
     said = terminal_says(
@@ -168,6 +158,11 @@ def test_terminals_know_the_socket(home: Home, socket_arguments: tuple[str, ...]
         'echo "=$JUPYTER_GPUSHARE_SOCKET,$JUPYTER_GPUSHARE_FALLBACK="',
     )
     assert f"={home.path}/n.sock,error=" in said
+
+
+def test_without_a_node_manager_kernels_get_nothing(home: Home) -> None:
+    server = home.serve("--GpuShareExtension.embed=never", simulate=None)
+    assert variables(server.start_kernel()) == {}
 
 
 def terminal_says(server: Server, name: str, command: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import nbformat
-from support.jupyter import Home
+import pytest
 
 from jupyter_gpushare.protocol.notebook import WAITING
 from jupyter_gpushare.server.saved import without_waits
@@ -19,11 +20,17 @@ def notebook() -> Any:
     return nbformat.v4.new_notebook(cells=cells)
 
 
-def test_what_a_server_saves_has_no_waits(home: Home) -> None:
-    server = home.serve()
-    body = {"type": "notebook", "format": "json", "content": notebook()}
-    assert server.api.put("api/contents/a.ipynb", json=body).status_code == 201
-    content = server.api.get("api/contents/a.ipynb").json()["content"]
+@pytest.fixture
+def jp_server_config() -> dict[str, Any]:
+    extensions = {"jpserver_extensions": {"jupyter_gpushare": True}}
+    return {"ServerApp": extensions, "GpuShareExtension": {"embed": "never"}}
+
+
+async def test_what_a_server_saves_has_no_waits(jp_fetch: Any) -> None:
+    place, body = ("api", "contents", "a.ipynb"), {"type": "notebook", "format": "json"}
+    saved = await jp_fetch(*place, method="PUT", body=json.dumps({**body, "content": notebook()}))
+    assert saved.code == 201
+    content = json.loads((await jp_fetch(*place)).body)["content"]
     (kept,) = content["cells"][0]["outputs"]
     assert kept["text"] == "up"
 
