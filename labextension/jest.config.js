@@ -24,10 +24,7 @@ module.exports = {
   transform: {
     ...base.transform,
     // Each file by itself: `tsc` of lint:check looks at types.
-    '^.+\\.tsx?$': [
-      'ts-jest/legacy',
-      { tsconfig: './tsconfig.test.json', isolatedModules: true }
-    ]
+    '^.+\\.tsx?$': ['ts-jest/legacy', { tsconfig: './tsconfig.test.json' }]
   },
   testRegex: 'src/.*\\.spec\\.tsx?$',
   transformIgnorePatterns: [`/node_modules/(?!(${modules.join('|')})).+`]
