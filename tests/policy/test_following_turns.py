@@ -80,7 +80,7 @@ def test_an_estimate_is_used_on_the_first_placement_and_lifted_at_once() -> None
     trains(at, 6)
     assert phase(at, bob) is LeasePhase.HELD
     assert (books(at, "alice")[0], books(at, "bob")[0]) == (10, 10)
-    assert not at.state.shares, "both fit; they take turns to compute"
+    assert not at.state.gpus[UUID].shares, "both fit; they take turns to compute"
     trains(at, 4)
     assert set(at.state.turns) == {alice.lease, bob.lease}
 
@@ -105,7 +105,7 @@ def squeezed(kept: int = 8, step: int = 4, memory: float = 10) -> tuple[TurnWorl
     bob = comes(at, "bob", 2, None, kept=3, step=5, memory=memory)
     trains(at, 30)
     assert phase(at, bob) is LeasePhase.HELD, "it fits by turns when the lift is back"
-    assert (alice.lease, UUID) in at.state.shares
+    assert alice.lease in at.state.gpus[UUID].shares
     return at, alice, bob
 
 
@@ -123,11 +123,11 @@ def test_what_a_task_keeps_follows_down_when_it_was_measured_at_its_gate() -> No
     lowered = [0]
     for _ in range(120):
         trains(at, 2)
-        lowered.append(shares.current(at.state, UUID)[0].persistent if at.state.shares else 0)
+        lowered.append(shares.current(at.state, UUID)[0].persistent if at.state.regions else 0)
         turn = at.state.turns.get(alice.lease)
         if lowered[-1] == 5 * GIB and lowered[-2] == 10 * GIB:
             assert turn.phase is TurnPhase.WAITS, "it is told with its next turn"
-    assert 5 * GIB in lowered or not at.state.shares
+    assert 5 * GIB in lowered or not at.state.gpus[UUID].shares
     assert at.state.gpus[UUID].reserved != before
     assert phase(at, bob) is LeasePhase.HELD
 
@@ -150,7 +150,7 @@ def test_it_is_not_lowered_while_it_computes() -> None:
 
 
 def share(at: TurnWorld, actor: Actor) -> float:
-    return at.state.shares[(actor.lease, UUID)].persistent / GIB
+    return at.state.gpus[UUID].shares[actor.lease].persistent / GIB
 
 
 def test_what_it_keeps_follows_up_with_head_room_where_there_is_room_for_that() -> None:
@@ -183,7 +183,7 @@ def test_what_it_has_without_turns_bounds_nobody_who_stays_within_the_quota() ->
     assert held.full is not None
     assert held.full > 15 * GIB
     assert share(at, alice) >= 5.5
-    assert at.state.shares[(alice.lease, UUID)].temporary >= 8.2 * GIB - 1
+    assert at.state.gpus[UUID].shares[alice.lease].temporary >= 8.2 * GIB - 1
 
 
 def test_a_region_takes_no_newcomer_by_its_estimate_alone() -> None:

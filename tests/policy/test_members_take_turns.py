@@ -7,6 +7,7 @@ from support.policy_world import GIB, World, gpu, process
 
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.copies import replace
+from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import (
     LeaseId,
@@ -60,7 +61,7 @@ def test_a_rank_takes_turns_for_the_lease_that_it_has_joined() -> None:
 def test_what_a_rank_says_of_memory_is_not_believed() -> None:
     world, hers, _his = scene()
     tells(world, hers, RANK, kept=5)
-    assert not [key for key in world.state.figures if key[0] == hers]
+    assert not any(one.figures for key, one in world.state.claims.items() if key[0] == hers)
     assert world.state.leases[hers].steps is None
 
 
@@ -74,10 +75,10 @@ def test_who_has_not_joined_may_say_nothing() -> None:
 
 def test_where_turns_share_memory_only_the_task_itself_takes_them() -> None:
     world, hers, _his = scene()
-    key = (hers, gpu(0).uuid)
-    before, share = world.state, Share(hers, GIB, GIB)
+    before, uuid = world.state, gpu(0).uuid
+    books = replace(before.gpus[uuid], shares=Map({hers: Share(hers, GIB, GIB)}))
     told = cmd.AskTurn(world.at, hers, ALICE, process(RANK))
-    shared = replace(before, shares=before.shares.set(key, share))
+    shared = replace(before, gpus=before.gpus.set(uuid, books))
     assert isinstance(core.step(shared, told, CONFIG).decision, core.Refuse)
 
 

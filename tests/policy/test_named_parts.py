@@ -84,10 +84,10 @@ def test_it_is_counted_by_the_rule_after_its_first_gate_not_before() -> None:
     refused(at, 4, 8)  # their word is not enough
     at.observe()
     come(at, "carol", 5, 1, 1, 8)
-    share = at.state.shares[(alice.lease, UUID)]
+    share = at.state.gpus[UUID].shares[alice.lease]
     assert (share.persistent, share.temporary) == (2 * GIB, 8 * GIB)
     # He named 8 GiB of his 12, and no second step has shown that he needs no more.
-    share = at.state.shares[(bob.lease, UUID)]
+    share = at.state.gpus[UUID].shares[bob.lease]
     assert (share.persistent, share.temporary) == (2 * GIB, 10 * GIB)
 
 
@@ -104,10 +104,10 @@ def test_parts_of_earlier_runs_are_known_at_once_and_shrink_nothing() -> None:
         at.observe()
         if learned is None:
             refused(at, 3, 8)
-    told = at.state.figures[(actor.lease, UUID)]
+    told = at.state.claims[(actor.lease, UUID)].figures
     assert (told.persistent, told.temporary) == (3 * GIB, 5 * GIB), "never less before two steps"
     come(at, "carol", 3, 1, 1, 8)
-    share = at.state.shares[(actor.lease, UUID)]
+    share = at.state.gpus[UUID].shares[actor.lease]
     assert (share.persistent, share.temporary) == (3 * GIB, 9 * GIB), "no second step yet"
 
 
@@ -126,10 +126,10 @@ def test_later_figures_correct_what_was_named_in_both_directions() -> None:
     at = world()
     alice = come(at, "alice", 1, 3, 5, 14, persistent=6, temporary=2)
     at.train(alice, 1)
-    told = at.state.figures[(alice.lease, UUID)]
+    told = at.state.claims[(alice.lease, UUID)].figures
     assert (told.persistent, told.temporary) == (6 * GIB, 5 * GIB), "never less before two steps"
     at.train(alice, 1)
-    told = at.state.figures[(alice.lease, UUID)]
+    told = at.state.claims[(alice.lease, UUID)].figures
     assert (told.persistent, told.temporary) == (3 * GIB, 5 * GIB)
 
 
@@ -160,7 +160,7 @@ def test_what_was_named_is_known_after_a_restart() -> None:
     alice = come(at, "alice", 1, 4, 8, None, persistent=4, temporary=8)
     state = replayed(at.state)
     assert state.leases[alice.lease].request.parts == (4 * GIB, 8 * GIB)
-    assert state.figures[(alice.lease, UUID)] == Figures(UUID, 4 * GIB, 8 * GIB, 0)
+    assert state.claims[(alice.lease, UUID)].figures == Figures(UUID, 4 * GIB, 8 * GIB, 0)
 
 
 # -- offsets -------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_its_memory_is_never_counted_by_turns() -> None:
     alice = room.come("alice", 1, gated=False)
     room.report(dataclasses.replace(alice, steps=3))
     room.steps(30)
-    assert (alice.lease, UUID) not in room.state.shares
+    assert alice.lease not in room.state.gpus[UUID].shares
     assert alice.lease in room.state.by_lock
 
 

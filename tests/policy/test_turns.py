@@ -346,7 +346,7 @@ def test_who_uses_more_than_it_says_goes_on_and_is_asked_seldom() -> None:
         if second % 2:
             at.observe()
         assert not alice.waiting or second % 2 == 0, "held for one measurement, not longer"
-    assert told == at.state.figures[(alice.lease, UUID)].persistent
+    assert told == at.state.claims[(alice.lease, UUID)].figures.persistent
     assert asks(at) == 4
     assert "still uses" in why(at, bob)
     assert "It is asked again in about" in why(at, bob)

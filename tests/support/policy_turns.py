@@ -180,7 +180,7 @@ class TurnWorld(World):
         limits = dict(shares.limits(self.state, actor.lease)) if limited else {}
         for uuid in self.uuids(actor):
             own = min(size, limits.get(uuid, size))
-            share = self.state.shares.get((actor.lease, uuid))
+            share = self.state.gpus[uuid].shares.get(actor.lease)
             if not limited and share is not None:
                 own = min(own, share.persistent)
             if share is None:  # an honest person's tasks keep within their reservation together
@@ -207,8 +207,8 @@ class TurnWorld(World):
             lift = self.state.lifts.get((actor.lease, uuid))
             if lift is not None:
                 gpus.append(Allocation(uuid, lift.memory))
-            have, share = self.memory.get((actor.pid, uuid), 0), (actor.lease, uuid)
-            if share not in self.state.shares and have > self.limit(actor, uuid):
+            have, shares_it = self.memory.get((actor.pid, uuid), 0), self.state.gpus[uuid].shares
+            if actor.lease not in shares_it and have > self.limit(actor, uuid):
                 self.memory[(actor.pid, uuid)] = self.limit(actor, uuid)
         self.run(cmd.ConfirmLimit(self.at, *self.who(actor), tuple(gpus), live=True))
 
@@ -500,7 +500,9 @@ class TakingTurns(RuleBasedStateMachine):
             assert event.DURABLE
             state = core.evolve(state, event)
         core.check(state)
-        assert state.shares == before.shares
+        assert {uuid: books.shares for uuid, books in state.gpus.items()} == {
+            uuid: books.shares for uuid, books in before.gpus.items()
+        }
         assert lasting(state) == lasting(before)
         assert state.takers == before.takers
         assert state.given == before.given

@@ -18,7 +18,8 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> doc.SharedGpu:
 
     ``shared`` are the bytes that tasks use by turns, with the head-room.
     """
-    here = [told for (_lease, gpu), told in state.figures.items() if gpu == uuid]
+    claims = (claim for (_lease, gpu), claim in state.claims.items() if gpu == uuid)
+    here = [claim.figures for claim in claims if claim.figures is not None]
     computing = any(uuid in turn.gpus for turn in state.turns.values())
     return {
         "share_mode": shares.mode(config, state.gpus[uuid].gpu).value,
@@ -32,7 +33,8 @@ def of_gpu(state: State, uuid: GpuUuid, config: PolicyConfig) -> doc.SharedGpu:
 
 def of_claim(state: State, lease: Lease, uuid: GpuUuid) -> doc.Figures:
     """The memory that a task reports on one GPU, in bytes, if it reports any."""
-    told = state.figures.get((lease.id, uuid))
+    claim = state.claims.get((lease.id, uuid))
+    told = None if claim is None else claim.figures
     return {
         "persistent": None if told is None else told.persistent,
         "temporary": None if told is None else told.temporary,

@@ -371,7 +371,7 @@ def turn(effect: TellTurn, scene: Scene) -> Iterator[Told]:
     if has_asked(state, name):
         return
     # Those that have joined it get the notice, too, if they may take turns for it.
-    alone = len(lease.members) < 2 or any(whose == name for whose, _gpu in state.shares)
+    alone = len(lease.members) < 2 or any(name in books.shares for books in state.gpus.values())
     guests = scene.own(name) if alone else scene.held_by(name)
     limits = [(gpu, size) for gpu, size in shares.limits(state, name) if gpu in state.gpus]
     known, may = state.turns.get(name), has_turn(state, name)

@@ -184,7 +184,7 @@ def expecting(
     """
     if expected is None:
         return rooms
-    regions = {gpu for _lease, gpu in state.shares}
+    regions = state.regions
     return tuple(
         room if room.uuid in regions else replace(room, expected=expected) for room in rooms
     )

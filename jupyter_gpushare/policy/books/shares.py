@@ -133,8 +133,8 @@ def known(state: State, lease: LeaseId, gpu: GpuUuid) -> Figures | None:
     Until its steps have shown that its temporary part is known right, that part is all that it may
     use beyond its persistent one: what others are promised must not depend on its word.
     """
-    told = state.figures.get((lease, gpu))
-    found = state.leases[lease]
+    claim, found = state.claims.get((lease, gpu)), state.leases[lease]
+    told = None if claim is None else claim.figures
     if told is None or (found.steps or 0) >= KNOWN_AFTER:
         return told
     if found.request.foreknown is None:
@@ -158,17 +158,15 @@ def counted(
     It never gets more than ``full``, its environment's reservation. ``spare``: what it keeps has
     head-room where its reservation follows what is measured.
     """
-    key = (lease, gpu)
-    figures = known(state, lease, gpu)
+    figures, measured = known(state, lease, gpu), state.claims[(lease, gpu)].measured
     # Its report alone is not enough: it may keep a cache that it does not report.
-    if figures is None or key not in state.measured:
+    if figures is None or measured is None:
         return None
     temporary = min(int(figures.temporary), max(0, full - 1))
     persistent = figures.persistent + config.turn_context
     # Measured memory is in use, even if the task does not report it.
-    measured = state.measured[key]
-    if measured is not None:
-        persistent = max(persistent, measured - temporary)
+    if measured.memory is not None:
+        persistent = max(persistent, measured.memory - temporary)
     if spare and state.leases[lease].request.follows:
         persistent = config.with_headroom(persistent)
     persistent = max(1, min(persistent, full))
@@ -190,7 +188,7 @@ def _may_share(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
         and computes_alone(state, lease, gpu)
         and state.takers.get(lease) is False
         and lease not in state.by_lock  # it may be locked in the midst of a step
-        and (lease, gpu) not in state.left
+        and state.claims[(lease, gpu)].left is None
     )
 
 
@@ -202,8 +200,10 @@ def computes_alone(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
     """
     if lease in state.leaders:
         return False
-    others = state.others.get((lease, gpu))
-    return len(state.leases[lease].members) == 1 if others is None else not others
+    measured = state.claims[(lease, gpu)].measured
+    if measured is None or measured.others is None:
+        return len(state.leases[lease].members) == 1
+    return not measured.others
 
 
 def _claims_on(state: State, gpu: GpuUuid) -> dict[EnvironmentName, list[LeaseId]]:
@@ -221,7 +221,7 @@ def _shares_of(
     full = int(held.memory if held.full is None else held.full)
     result = []
     for lease in leases:
-        now = state.shares.get((lease, gpu))
+        now = state.gpus[gpu].shares.get(lease)
         may = _may_share(state, lease, gpu)
         share = counted(state, config, lease, gpu, full) if may else None
         if share is None and now is None:
@@ -250,8 +250,8 @@ def current(
     """The present shares of a GPU, without those of one environment."""
     return tuple(
         share
-        for (lease, uuid), share in sorted(state.shares.items())
-        if uuid == gpu and state.leases[lease].environment != without
+        for lease, share in sorted(state.gpus[gpu].shares.items())
+        if state.leases[lease].environment != without
     )
 
 
@@ -289,7 +289,7 @@ def rooms(
     squeeze: bool,
 ) -> tuple[GpuRoom, ...]:
     """The rooms ``plain``, with GPUs used by turns; ``squeeze``: also with those that could be."""
-    if not (state.takers or state.shares):
+    if not (state.takers or state.regions):
         return tuple(plain)
     crowd = ranks(state)
     seen = (
@@ -359,8 +359,8 @@ def left_by_others(state: State, lease: LeaseId, gpu: GpuUuid) -> int:
     """Bytes of the common region that others may not have cleared after their turns."""
     return sum(
         share.temporary
-        for (name, uuid), share in state.shares.items()
-        if uuid == gpu and name != lease and (name, gpu) in state.left
+        for name, share in state.gpus[gpu].shares.items()
+        if name != lease and state.claims[(name, gpu)].left is not None
     )
 
 
@@ -368,12 +368,12 @@ def limits(state: State, lease: LeaseId) -> Iterator[tuple[GpuUuid, int]]:
     """Bytes that a task may use on each of its GPUs in its turn."""
     found = state.leases[lease]
     for part in found.allocations:
-        share = state.shares.get((lease, part.gpu))
+        books = state.gpus.get(part.gpu)
+        share = None if books is None else books.shares.get(lease)
         held = state.reservations.get((found.environment, part.gpu))
-        if share is None or held is None or held.full is None:
+        if books is None or share is None or held is None or held.full is None:
             yield part.gpu, int(part.memory)
             continue
-        books = state.gpus[part.gpu]
         there = int(books.gpu.memory) - books.reserved - books.offset
         room = min(
             books.shared - books.offset,

@@ -52,9 +52,9 @@ class GpuState:
     ``lifted`` of the reserved bytes are above what their environments are entitled to, and
     ``short`` is what tasks need beyond that and cannot have. ``system`` of the unleased bytes are
     used by the host's own processes: a screen's, monitoring. ``tasks`` counts the leases with a
-    claim here, without parked ones that only left something behind. ``shared`` is the region that
-    tasks use by turns, with the head-room of their own parts, ``offset``; 0 where no tasks take
-    turns.
+    claim here, without parked ones that only left something behind. ``shares`` is what each of the
+    tasks that use a common region by turns is promised, and ``offset`` the head-room of their own
+    parts. ``draining`` are the leases whose claim here drains.
     """
 
     gpu: Gpu
@@ -62,8 +62,9 @@ class GpuState:
     reserved: int = 0
     unleased: int = 0
     tasks: int = 0
-    shared: int = 0
+    shares: Map[LeaseId, Share] = Map()
     offset: int = 0
+    draining: frozenset[LeaseId] = frozenset()
     system: int = 0
     lifted: int = 0
     short: int = 0
@@ -72,6 +73,12 @@ class GpuState:
     def whole(self) -> Bytes:
         """The bytes that can be had there when nobody else has a lease: a whole GPU."""
         return Bytes(self.gpu.memory - self.system)
+
+    @property
+    def shared(self) -> int:
+        """The region that tasks use by turns, with the head-room; 0 where no tasks do."""
+        steps = (share.temporary for share in self.shares.values())
+        return max(steps) + self.offset if self.shares else 0
 
     @property
     def free(self) -> int:
@@ -189,17 +196,36 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What a task that takes turns was measured with on one GPU.
+
+    ``memory`` is in bytes; ``None``: the measurement gave no figure. ``others`` says whether a
+    process of its lease has something there that does not stop for the turns; ``None``: that is not
+    known since a process joined.
+    """
+
+    memory: Bytes | None
+    others: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One lease on one GPU, the physical fact. ``since`` is when this phase began.
 
     ``told`` is when the task was last told that what it was granted there is its limit, and
     ``agreed`` when it said that it keeps to that. ``None``: not since it might use more.
+    ``figures`` is what the task reports of its memory there. ``left`` is the boot time since which
+    it may have kept temporary memory beyond its turn.
     """
 
     phase: ClaimPhase
     since: float
     told: float | None = None
     agreed: float | None = None
+    figures: Figures | None = None
+    #: ``None``: not measured since it joined the turns.
+    measured: Measured | None = None
+    left: float | None = None
 
 
 @dataclass(frozen=True)
@@ -300,12 +326,10 @@ class Rebuild:
 class State:
     """The whole state of a node. An ended lease is kept only while one of its claims drains.
 
-    While ``problem`` is set nothing is granted. ``figures`` and ``steps`` are what tasks report of
-    their memory. ``takers`` are the tasks that can take turns, each with whether it has overrun
-    one; those in ``by_lock`` have no gate, and stop by the driver's lock, which takes ``lock_took``
-    seconds here. ``leaders`` are processes that have joined a lease and stop for all of it, where
-    neither its task's own does nor several ranks. ``left`` says since when a task may have kept
-    temporary memory beyond its turn.
+    While ``problem`` is set nothing is granted. ``takers`` are the tasks that can take turns, each
+    with whether it has overrun one; those in ``by_lock`` have no gate, and stop by the driver's
+    lock, which takes ``lock_took`` seconds here. ``leaders`` are processes that have joined a lease
+    and stop for all of it, where neither its task's own does nor several ranks.
     """
 
     boot_id: str = ""
@@ -321,7 +345,6 @@ class State:
     #: Apart from the leases, as signs of life come by the thousand.
     last_seen: Map[LeaseId, float] = Map()
     stalled: Map[LeaseId, Stall] = Map()
-    draining: Map[ClaimKey, None] = Map()
     idle: Map[LeaseId, None] = Map()
     lifts: Map[ClaimKey, Lift] = Map()
     #: When limits were last taken back on a GPU.
@@ -350,20 +373,11 @@ class State:
     started_at: float = 0.0
     grants: int = 0
     arrivals: int = 0
-    figures: Map[ClaimKey, Figures] = Map()
-    #: ``None``: the measurement gave no figure. A task that joined the turns later has no entry
-    #: yet.
-    measured: Map[ClaimKey, Bytes | None] = Map()
-    #: Whether another process of the lease than its task's own was measured there. No entry: not
-    #: known since a process joined.
-    others: Map[ClaimKey, bool] = Map()
-    shares: Map[ClaimKey, Share] = Map()
     takers: Map[LeaseId, bool] = Map()
     by_lock: Map[LeaseId, None] = Map()
     leaders: Map[LeaseId, ProcessId] = Map()
     lock_took: float = 0.0
     turns: Map[LeaseId, Turn] = Map()
-    left: Map[ClaimKey, float] = Map()
     #: Hundredths of its GPUs' compute that a task was given (:mod:`.compute`); the promises made to
     #: tasks.
     given: Map[LeaseId, int] = Map()
@@ -389,6 +403,16 @@ class State:
     def is_short(self) -> bool:
         """Whether tasks need more than they have. O(GPUs)."""
         return any(books.short for books in self.gpus.values())
+
+    @property
+    def draining(self) -> list[ClaimKey]:
+        """The claims that drain. O(GPUs) and those."""
+        return [(name, uuid) for uuid, books in self.gpus.items() for name in books.draining]
+
+    @property
+    def regions(self) -> frozenset[GpuUuid]:
+        """The GPUs on which tasks use a common region by turns. O(GPUs)."""
+        return frozenset(uuid for uuid, books in self.gpus.items() if books.shares)
 
     def is_resident(self, lease: Lease) -> bool:
         """Whether a process of a task was measured on one of its GPUs."""
@@ -555,7 +579,7 @@ class State:
         GPUs that are out of service, or do not work, waits for those.
         """
         if lease.phase is LeasePhase.PARKED and any(
-            (lease.id, part.gpu) in self.draining for part in lease.allocations
+            lease.id in self.gpus[part.gpu].draining for part in lease.allocations
         ):
             return True
         if self.budget(lease.environment).level is BudgetLevel.SPENT or self.lacks_loan(lease):

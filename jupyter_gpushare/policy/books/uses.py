@@ -42,7 +42,7 @@ def _parts(state: State, only: Set[LeaseId] | None) -> Iterator[tuple[LeaseId, f
         key = (lease.environment, gpu)
         if shared is not None and key not in shared:
             continue
-        share = state.shares.get((name, gpu))
+        share = state.gpus[gpu].shares.get(name)
         if share is not None:
             yield name, float(share.persistent)
             continue
@@ -60,9 +60,11 @@ def touched(before: State, state: State) -> Set[LeaseId]:
     """
     names = set(_differing(before.turns, state.turns))
     keys = set(_differing(before.reservations, state.reservations))
-    for name, gpu in _differing(before.shares, state.shares):
-        lease = state.leases.get(name) or before.leases[name]
-        keys.add((lease.environment, gpu))
+    for gpu in _differing(before.gpus, state.gpus):
+        old, new = (one.gpus[gpu].shares if gpu in one.gpus else Map() for one in (before, state))
+        for name in _differing(old, new):
+            lease = state.leases.get(name) or before.leases[name]
+            keys.add((lease.environment, gpu))
     if keys:
         for one in (before, state):
             leases = one.leases

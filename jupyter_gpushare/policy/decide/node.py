@@ -139,12 +139,12 @@ def _observe(draft: Draft, command: cmd.Observe) -> Decision:
 
 def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
     """Let reservations follow what their tasks use, where they do."""
-    if not draft.state.shares and not following.follows_any(draft.state):
+    if not draft.state.regions and not following.follows_any(draft.state):
         return
     seen = told_apart(draft.state, readings, draft.config)
     used = {gpu: parts.by_lease for gpu, parts in seen.items()}
     # What tasks keep that share a common region follows first.
-    regions = {gpu for _lease, gpu in draft.state.shares}
+    regions = draft.state.regions
     here = {gpu: sizes for gpu, sizes in used.items() if gpu in regions}
     draft.emit(*arranging.lowered(draft.state, draft.config, here, draft.at))
     draft.emit(*arranging.lacking(draft.state, draft.config, sorted(here), draft.at))

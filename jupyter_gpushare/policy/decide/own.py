@@ -78,7 +78,7 @@ def member_in_turns(
     Not where turns share memory: then others rely on what the own task says of its memory.
     """
     found = own_lease(draft, lease, environment, process)
-    if found is None or any(key[0] == lease for key in draft.state.shares):
+    if found is None or any(lease in books.shares for books in draft.state.gpus.values()):
         return None
     return found
 

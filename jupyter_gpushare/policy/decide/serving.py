@@ -72,13 +72,13 @@ def _ways(
 def _views(draft: Draft, environment: EnvironmentName) -> Iterator[View]:
     """The GPUs as they are; then as they would be if the tasks that can take turns did."""
     state, config = draft.state, draft.config
-    for squeeze in (False, True) if state.takers or state.shares else (False,):
+    for squeeze in (False, True) if state.takers or state.regions else (False,):
         yield partial(shares.rooms, state, config, environment, squeeze=squeeze)
 
 
 def settle_sharing(draft: Draft) -> None:
     """Settle the memory and the turns of tasks that share a GPU by turns."""
-    if draft.state.shares:
+    if draft.state.regions:
         draft.emit(*arranging.bounds(draft.state, draft.config, draft.at))
         draft.emit(*arranging.settle(draft.state, draft.config, draft.at))
     while (event := order.next_event(draft.state, draft.config, draft.at)) is not None:
@@ -88,7 +88,7 @@ def settle_sharing(draft: Draft) -> None:
 def grant(draft: Draft, item: Waiting, granted: Granted) -> None:
     """Give a waiting request what was found for it."""
     for part in granted.allocations:
-        if not draft.state.takers and not draft.state.shares:
+        if not draft.state.takers and not draft.state.regions:
             break
         state, config = draft.state, draft.config
         room_for_it = shares.make_room(state, config, part.gpu, item.environment, part.memory)

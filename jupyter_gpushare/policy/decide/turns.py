@@ -29,20 +29,16 @@ def _report_memory(draft: Draft, command: cmd.ReportMemory, lease: Lease) -> Dec
             _member_joins_turns(draft, lease, command.process, alone=command.alone)
         return Done(lease.id)
     told = tuple(shares.bounded(state, lease.id, command.figures))
+    before = {one.gpu: state.claims[(lease.id, one.gpu)].figures for one in told}
     known = lease.steps
     newly_known = (known or 0) < shares.KNOWN_AFTER <= command.steps
     if known and lease.request.follows and known < shares.MOST_STEPS:
         newly_known |= command.steps >= 2 * known
     if lease.request.foreknown is not None and command.steps < shares.KNOWN_AFTER:
         # The first step makes the optimizer's state: until then it can only need more than known.
-        told = tuple(shares.at_least(state.figures.get((lease.id, one.gpu)), one) for one in told)
-    if told and (
-        newly_known
-        or known is None
-        or any(
-            shares.has_changed(state.figures.get((lease.id, one.gpu)), one, grain) for one in told
-        )
-    ):
+        told = tuple(shares.at_least(before[one.gpu], one) for one in told)
+    changed = any(shares.has_changed(before[one.gpu], one, grain) for one in told)
+    if told and (newly_known or known is None or changed):
         draft.emit(ev.MemoryReported(draft.at, lease.id, told, command.steps))
     _join_turns(draft, lease, command.can_take_turns, by_lock=command.by_lock)
     if len(draft.events) > 1 and draft.state.queue.waiting:

@@ -25,6 +25,7 @@ from . import lifts, promises, recalls, shares, turns
 from .registry import evolves
 from .steps import (
     changed,
+    changed_claim,
     charge,
     claim_phase,
     counted,
@@ -268,12 +269,13 @@ def _member_joined(state: State, event: ev.MemberJoined) -> State:
     workers = lease.workers | ({event.process} if event.worker else set())
     members = lease.members | {event.process}
     lease = replace(lease, members=members, workers=workers, joined_at=event.at)
-    others = state.others
     for part in lease.allocations:
-        others = drop(others, (lease.id, part.gpu))
+        claim = state.claims.get((lease.id, part.gpu))
+        if claim is not None and claim.measured is not None:
+            measured = replace(claim.measured, others=None)
+            state = changed_claim(state, lease.id, part.gpu, measured=measured)
     return replace(
         state,
-        others=others,
         leases=state.leases.set(lease.id, lease),
         by_process=with_id(state.by_process, event.process, lease.id),
     )
@@ -437,6 +439,6 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     if not lease.allocations:  # it waited, or was parked and all is given back
         return forget_lease(state, lease)
     for part in lease.allocations:
-        if (lease.id, part.gpu) not in state.draining:  # claims of a parked lease drain already
+        if lease.id not in state.gpus[part.gpu].draining:  # claims of a parked lease drain already
             state = claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
     return state

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..books.copies import replace
 from ..books.index import drop, lease_of, without_id
 from ..books.queue import Account
-from ..books.state import GpuState, Lease, Reservation, ReservationKey, State
+from ..books.state import Claim, GpuState, Lease, Reservation, ReservationKey, State
 from ..books.table import Map
 from ..words.model import (
     Bytes,
@@ -67,17 +67,26 @@ def forget_lease(state: State, lease: Lease) -> State:
     )
 
 
-def claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, at: float) -> State:
-    key = (lease, gpu)
-    claim = state.claims.get(key)
+def claim_of(state: State, lease: LeaseId, gpu: GpuUuid) -> Claim:
+    """The claim that an event names. Raises :class:`InvariantBroken` where there is none."""
+    claim = state.claims.get((lease, gpu))
     if claim is None:
         raise InvariantBroken(f"lease {lease} has no claim on {gpu}")
-    move(CLAIM_MOVES, claim.phase, phase, f"claim of {lease} on {gpu}")
-    draining = drop(state.draining, key)
-    if phase is ClaimPhase.DRAINING:
-        draining = draining.set(key, None)
-    claims = state.claims.set(key, replace(claim, phase=phase, since=at))
-    return replace(state, claims=claims, draining=draining)
+    return claim
+
+
+def changed_claim(state: State, lease: LeaseId, gpu: GpuUuid, **parts: Any) -> State:
+    claim = replace(claim_of(state, lease, gpu), **parts)
+    return replace(state, claims=state.claims.set((lease, gpu), claim))
+
+
+def claim_phase(state: State, lease: LeaseId, gpu: GpuUuid, phase: ClaimPhase, at: float) -> State:
+    before, books = claim_of(state, lease, gpu).phase, books_of(state, gpu)
+    move(CLAIM_MOVES, before, phase, f"claim of {lease} on {gpu}")
+    gone, drains = frozenset({lease}), phase is ClaimPhase.DRAINING
+    draining = books.draining | gone if drains else books.draining - gone
+    state = put_books(state, replace(books, draining=draining))
+    return changed_claim(state, lease, gpu, phase=phase, since=at)
 
 
 def books_of(state: State, gpu: GpuUuid) -> GpuState:

@@ -6,7 +6,7 @@ from ..books import meters
 from ..books.copies import replace
 from ..books.demand import attained, computes, owed
 from ..books.index import drop, lease_of
-from ..books.state import Lease, State
+from ..books.state import Lease, Measured, State
 from ..words import events as ev
 from ..words.model import LeaseId, ProcessId
 from ..words.moves import move
@@ -14,21 +14,20 @@ from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
-from .steps import changed, seen_at, uses
+from .steps import changed, changed_claim, seen_at, uses
 
 
 @evolves(ev.MemoryReported)
 def memory_reported(state: State, event: ev.MemoryReported) -> State:
-    figures = state.figures.update({(event.lease, told.gpu): told for told in event.figures})
-    return changed(replace(state, figures=figures), event.lease, steps=event.steps)
+    for told in event.figures:
+        state = changed_claim(state, event.lease, told.gpu, figures=told)
+    return changed(state, event.lease, steps=event.steps)
 
 
 @evolves(ev.ClaimMeasured)
 def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
-    key = (event.lease, event.gpu)
-    others = state.others
-    others = drop(others, key) if event.others is None else others.set(key, event.others)
-    return replace(state, measured=state.measured.set(key, event.memory), others=others)
+    measured = Measured(event.memory, event.others)
+    return changed_claim(state, event.lease, event.gpu, measured=measured)
 
 
 @evolves(ev.TurnsJoined)
@@ -135,8 +134,13 @@ def leave_behind(state: State, lease: LeaseId, at: float) -> State:
     """Its turn is over without its word: temporary memory may still be there."""
     if lease not in state.takers:
         return state
-    gpus = lease_of(state, lease).allocations
-    return replace(state, left=state.left.update({(lease, part.gpu): at for part in gpus}))
+    return _left(state, lease, at)
+
+
+def _left(state: State, lease: LeaseId, since: float | None) -> State:
+    for part in lease_of(state, lease).allocations:
+        state = changed_claim(state, lease, part.gpu, left=since)
+    return state
 
 
 @evolves(ev.TurnGiven)
@@ -178,10 +182,7 @@ def turn_moved(state: State, event: ev.TurnMoved) -> State:
     if event.phase is None:
         return no_turn(_stays(state, event.lease), event.lease, event.at)
     if event.phase is TurnPhase.WAITS or event.reason is TurnEnd.DONE:
-        left = state.left
-        for part in lease_of(state, event.lease).allocations:
-            left = drop(left, (event.lease, part.gpu))
-        state = replace(state, left=left)
+        state = _left(state, event.lease, None)
     elif state.turn_phase(event.lease) in (None, TurnPhase.HOLDS):
         state = leave_behind(state, event.lease, event.at)
     return _turn_phase(state, event.lease, event.phase, event.at)
@@ -221,4 +222,4 @@ def turn_overran(state: State, event: ev.TurnOverran) -> State:
 
 @evolves(ev.LeftGone)
 def left_gone(state: State, event: ev.LeftGone) -> State:
-    return replace(state, left=drop(state.left, (event.lease, event.gpu)))
+    return changed_claim(state, event.lease, event.gpu, left=None)

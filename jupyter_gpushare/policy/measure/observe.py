@@ -15,7 +15,7 @@ from typing import Final
 
 from ..books import room, shares
 from ..books.demand import computes
-from ..books.state import FlagKey, GpuState, Lease, State
+from ..books.state import FlagKey, GpuState, Lease, Measured, State
 from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
@@ -458,28 +458,31 @@ def _takers(
         for part in state.leases[name].allocations:
             if part.gpu not in seen or not shares.in_time(state, config, part.gpu):
                 continue
-            parts, key = seen[part.gpu], (name, part.gpu)
-            if state.claims[key].phase is ClaimPhase.DRAINING:
+            parts, claim = seen[part.gpu], state.claims[(name, part.gpu)]
+            if claim.phase is ClaimPhase.DRAINING:
                 continue
             used = parts.by_lease.get(name)
             others = _others_compute(state, name, parts, at)
-            known = state.measured.get(key)
-            grain = config.measure_granularity
-            if used is not None and known is not None:
-                changed = abs(used - known) >= grain
-            else:
-                changed = key not in state.measured or used is not known
-            if changed or others is not state.others.get(key):
-                size = None if used is None else Bytes(used)
-                yield ev.ClaimMeasured(at, name, part.gpu, size, others)
-            share = state.shares.get(key)
+            now = Measured(None if used is None else Bytes(used), others)
+            if _is_news(claim.measured, now, config.measure_granularity):
+                yield ev.ClaimMeasured(at, name, part.gpu, now.memory, others)
+            share = state.gpus[part.gpu].shares.get(name)
             is_there = name in parts.present or parts.opaque
             cleared = share is not None and used is not None and used <= share.persistent
-            if state.left.get(key, at) < at and (cleared or not is_there):
+            if claim.left is not None and claim.left < at and (cleared or not is_there):
                 yield ev.LeftGone(at, name, part.gpu)
             if others and name in state.leaders and not state.takers[name]:
                 yield ev.TurnOverran(at, name, state.leases[name].environment, others=True)
                 break
+
+
+def _is_news(known: Measured | None, now: Measured, grain: int) -> bool:
+    """Whether this was measured for the first time, or tells something else than the last time."""
+    if known is None or known.others is not now.others:
+        return True
+    if known.memory is None or now.memory is None:
+        return known.memory is not now.memory
+    return abs(now.memory - known.memory) >= grain
 
 
 def _others_compute(state: State, name: LeaseId, parts: Parts, at: float) -> bool | None:
@@ -497,9 +500,9 @@ def _others_compute(state: State, name: LeaseId, parts: Parts, at: float) -> boo
 
 def _gone_with_their_process(state: State, lost: GpuUuid, at: float) -> Iterator[ev.Event]:
     """Free the claims of dead tasks on a lost GPU, which cannot be measured any more."""
-    for lease, gpu in sorted(state.draining):
-        if gpu == lost and not state.leases[lease].members:
-            yield ev.ClaimMoved(at, lease, gpu, ClaimPhase.GONE)
+    for lease in sorted(state.gpus[lost].draining):
+        if not state.leases[lease].members:
+            yield ev.ClaimMoved(at, lease, lost, ClaimPhase.GONE)
 
 
 def _is_spared(state: State, parts: Parts, process: ProcessId) -> bool:

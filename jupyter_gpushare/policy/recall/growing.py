@@ -50,7 +50,7 @@ def slack(
 
 def _needs(state: State, config: PolicyConfig, lease: Lease, gpu: GpuUuid) -> int:
     """Bytes by which its environment needs less there without this task."""
-    share = state.shares.get((lease.id, gpu))
+    share = state.gpus[gpu].shares.get(lease.id)
     if share is not None:
         return share.persistent
     if lease.request.named or expected_of(lease, config) is None:
@@ -71,7 +71,7 @@ def neighbours(state: State, config: PolicyConfig) -> Iterator[Offer]:
     for key in growers(state) if state.is_short else ():
         here = {name for name, gpu in state.claims if gpu == key[1]}
         idle = [name for name in state.idle if name in here]
-        going = {name for name in here if (name, key[1]) in state.draining}
+        going = here & state.gpus[key[1]].draining
         if not fits(back, config, key, going) and fits(back, config, key, going | set(idle)):
             asked.update(idle)
     for name in sorted(asked):

@@ -196,7 +196,7 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
 def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
     """Bytes by which each lease on a GPU could be lifted at most."""
     in_time = shares.in_time(state, config, gpu)
-    if any(uuid == gpu for _lease, uuid in state.shares):
+    if state.gpus[gpu].shares:
         return  # what is free there is for others' turns
     for name, uuid in state.claims:
         if uuid != gpu:
@@ -284,12 +284,13 @@ def _by_turns(state: State, lease: Lease, config: PolicyConfig) -> list[GpuUuid]
 
     Tasks share a common region only when what they are lifted by is back.
     """
-    if not state.is_lifted or not (state.takers or state.shares):
+    if not state.is_lifted or not (state.takers or state.regions):
         return []
     caches = (
         (name, gpu)
-        for name, gpu in state.measured
-        if state.reservations[(state.leases[name].environment, gpu)].lifted
+        for (name, gpu), claim in state.claims.items()
+        if claim.measured is not None
+        and state.reservations[(state.leases[name].environment, gpu)].lifted
     )
     placed = plan.place_emptied(unlifted(state), config, lease, caches)
     if not isinstance(placed, Granted):

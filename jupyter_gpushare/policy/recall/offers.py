@@ -68,12 +68,11 @@ def cached_on(state: State, config: PolicyConfig, name: LeaseId) -> Iterator[Gpu
     for part in lease.allocations if can else ():
         if not shares.computes_alone(state, name, part.gpu):
             continue  # the others' caches stay
-        told = shares.known(state, name, part.gpu)
-        used = state.measured.get((name, part.gpu))
+        told, used = shares.known(state, name, part.gpu), state.claims[(name, part.gpu)].measured
         if told is None or used is None or not shares.in_time(state, config, part.gpu):
             continue
         needs = told.persistent + config.turn_context + told.temporary
-        if used - needs >= config.measure_granularity:
+        if used.memory is not None and used.memory - needs >= config.measure_granularity:
             yield part.gpu
 
 

@@ -20,7 +20,7 @@ from ..books.copies import replace
 from ..books.lifts import unlifted
 from ..books.placement import Granted, Placement
 from ..books.room import rooms_without, try_place
-from ..books.state import ClaimKey, Lease, State
+from ..books.state import Claim, ClaimKey, Lease, Measured, State
 from ..say import texts
 from ..words import events as ev
 from ..words.config import PolicyConfig
@@ -84,9 +84,15 @@ def place_emptied(
     state: State, config: PolicyConfig, lease: Lease, caches: Iterable[ClaimKey]
 ) -> Placement:
     """Where a request would be placed by turns, if those tasks used no more than they report."""
-    state = replace(state, measured=state.measured.update(dict.fromkeys(caches)))
+    claims = {key: _emptied(state.claims[key]) for key in caches}
+    state = replace(state, claims=state.claims.update(claims))
     see = partial(shares.rooms, state, config, lease.environment, squeeze=True)
     return try_place(state, lease, config, see=see)
+
+
+def _emptied(claim: Claim) -> Claim:
+    measured = claim.measured or Measured(None, None)
+    return replace(claim, measured=replace(measured, memory=None))
 
 
 def _helpers(
@@ -334,4 +340,5 @@ def _of_cache(
         late = at is not None and since >= config.turn_bound
         return 1 if late else 3, texts.cache_asked_text(index, since if late else None)
     again = None if at is None else max(0.0, offers.next_trim(state, name, waiting) - at)
-    return 0, texts.cache_kept_text(index, state.measured[(name, gpu)] or 0, again)
+    used = state.claims[(name, gpu)].measured
+    return 0, texts.cache_kept_text(index, used.memory or 0 if used else 0, again)

@@ -172,10 +172,9 @@ def _most(state: State, config: PolicyConfig, lease: Lease) -> int:
     where tasks take turns.
     """
     quota, _source = state.quotas.resolve(lease.environment)
-    by_turns = {gpu for _lease, gpu in state.shares}
     for part in lease.allocations:
         alone = state.reservations[(lease.environment, part.gpu)].claims == 1
-        if not alone or part.gpu in by_turns or in_time(state, config, part.gpu):
+        if not alone or state.gpus[part.gpu].shares or in_time(state, config, part.gpu):
             return 0
     most = (lease.request.memory_most or 0) if lease.can_be_lifted else 0
     each = (

@@ -70,26 +70,20 @@ def _books(state: State) -> None:
 
 
 def _shares(state: State) -> None:
-    """Tasks in turns have what they keep reserved, and the common region fits the largest step."""
+    """Tasks in turns have what they keep reserved."""
     kept: Counter[tuple[str, str]] = Counter()
     counts: Counter[tuple[str, str]] = Counter()
-    largest: dict[str, int] = {}
-    here: Counter[str] = Counter()
-    for (name, gpu), share in state.shares.items():
-        key = (state.leases[name].environment, gpu)
-        kept[key] += share.persistent
-        counts[key] += 1
-        here[gpu] += 1
-        largest[gpu] = max(largest.get(gpu, 0), share.temporary)
+    for gpu, books in state.gpus.items():
+        for name, share in books.shares.items():
+            _require((name, gpu) in state.claims, f"{name} shares {gpu} and has no claim there")
+            key = (state.leases[name].environment, gpu)
+            kept[key] += share.persistent
+            counts[key] += 1
     for key, held in state.reservations.items():
         by_turns = held.full is not None
         _require(counts[key] == (held.claims if by_turns else 0), f"shares of {key} are wrong")
         _require(not by_turns or held.memory == kept[key], f"shares of {key} do not add up")
         _require(held.full is None or held.memory <= held.full, f"{key} keeps more than is its")
-    for uuid, books in state.gpus.items():
-        _require(here[uuid] > 1 or not books.offset, f"GPU {uuid}: head-room before nobody's part")
-        region = largest.get(uuid, 0) + books.offset
-        _require(books.shared == region, f"GPU {uuid}: the common region does not add up")
 
 
 def _turns(state: State) -> None:
@@ -103,8 +97,6 @@ def _turns(state: State) -> None:
     held = {key for key, one in state.leases.items() if one.phase is not LeasePhase.ENDED}
     _require(set(state.takers) <= held, "a task takes turns that has ended")
     _require(set(state.leaders) <= set(state.takers), "a process leads where no turns are taken")
-    keys = {*state.figures, *state.measured, *state.others, *state.left, *state.shares}
-    _require(keys <= set(state.claims), "figures of a claim that is gone")
 
 
 def _leases(state: State) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..books.compute import foreseen
 from ..books.lifts import entitled, followers_on
 from ..books.queue import Waiting
+from ..books.shares import current
 from ..books.state import Lease, State
 from ..words import events as ev
 from ..words.model import (
@@ -144,9 +145,8 @@ def _lifts(state: State) -> Iterator[ev.Event]:
 def _sharing(state: State) -> Iterator[ev.Event]:
     """The tasks that share a GPU by turns, and the turns that they have."""
     at = state.settled_at
-    for uuid in sorted({gpu for _lease, gpu in state.shares}):
-        shares = tuple(state.shares[key] for key in sorted(state.shares) if key[1] == uuid)
-        yield ev.GpuShared(at, uuid, state.gpus[uuid].offset, shares)
+    for uuid in sorted(state.regions):
+        yield ev.GpuShared(at, uuid, state.gpus[uuid].offset, current(state, uuid))
     for name, overran in sorted(state.takers.items()):
         yield ev.TurnsJoined(at, name, name in state.by_lock, state.leaders.get(name))
         if overran:

@@ -27,7 +27,7 @@ def arranged(
 
 def settle(state: State, config: PolicyConfig, at: float) -> Iterator[ev.GpuShared]:
     """Go back to plain reservations where they fit, and follow tasks that need more than before."""
-    for gpu in sorted({uuid for _lease, uuid in state.shares}):
+    for gpu in sorted(state.regions):
         now = current(state, gpu)
         if free_with(state, config, gpu, ()) >= 0:
             yield arranged(state, config, at, gpu, ())

@@ -68,7 +68,7 @@ def sharers(state: State, config: PolicyConfig) -> Sharers:
         for part in lease.allocations:
             # A task that overran a turn is no longer gated, unless other tasks' memory depends on
             # its turns.
-            gated = not state.takers[name] or (name, part.gpu) in state.shares
+            gated = not state.takers[name] or name in state.gpus[part.gpu].shares
             if gated and part.gpu in in_time:
                 found.setdefault(part.gpu, []).append(name)
     return Sharers(
@@ -237,11 +237,11 @@ def has_memory(state: State, lease: LeaseId, gpus: frozenset[GpuUuid]) -> bool:
     if any(one is not None and one.short and _makes_room(state, gpu) for gpu, one in held.items()):
         return False
     for gpu in gpus:
-        share = state.shares.get((lease, gpu))
+        books = state.gpus[gpu]
+        share = books.shares.get(lease)
         if share is None:
             continue
         left = shares.left_by_others(state, lease, gpu)
-        books = state.gpus[gpu]
         if books.reserved + share.temporary + left + books.offset > books.gpu.memory:
             return False
     return True
