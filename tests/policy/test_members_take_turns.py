@@ -82,6 +82,10 @@ def test_where_turns_share_memory_only_the_task_itself_takes_them() -> None:
     assert isinstance(core.step(shared, told, CONFIG).decision, core.Refuse)
 
 
+def overran(world: World) -> dict[LeaseId, bool]:
+    return {name: taker.overran for name, taker in world.state.takers.items()}
+
+
 def leads(world: World, lease: LeaseId, pid: int) -> core.Decision:
     who = (world.at, lease, ALICE, process(pid))
     return world.run(cmd.ReportMemory(*who, (), 0, True, alone=True))
@@ -90,7 +94,7 @@ def leads(world: World, lease: LeaseId, pid: int) -> core.Decision:
 def test_the_first_program_that_comes_to_a_gate_leads() -> None:
     world, hers, his = scene()
     leads(world, hers, RANK)
-    assert dict(world.state.leaders) == {hers: process(RANK)}
+    assert world.state.takers[hers].leader == process(RANK)
     world.run(cmd.AskTurn(world.at, his, "bob", process(BOB)))
     world.run(cmd.EndTurn(world.at, hers, ALICE, process(AGENT)))
     assert world.state.turns[hers].phase.value == "holds", "the agent does not stop for it"
@@ -104,11 +108,11 @@ def test_where_a_second_program_comes_to_a_gate_nobody_is_stopped_any_more() -> 
         leads(world, hers, RANK)
         world.run(cmd.Attach(world.at, hers, ALICE, process(OTHER)))
         asked(world, hers, OTHER)
-        assert world.state.takers[hers] is True
+        assert world.state.taker(hers).overran
         assert not world.state.turns, "nobody waits for anybody"
         leads(world, hers, RANK)
         asks(world, hers, RANK)
-        assert dict(world.state.takers) == {hers: True, his: False}, "and so it stays"
+        assert overran(world) == {hers: True, his: False}, "and so it stays"
 
 
 def test_the_next_program_leads_when_the_first_has_ended() -> None:
@@ -119,16 +123,16 @@ def test_the_next_program_leads_when_the_first_has_ended() -> None:
     world.run(cmd.ProcessGone(world.at, process(RANK)))
     assert hers not in world.state.takers, "the turn is nobody's who could give it back"
     leads(world, hers, OTHER)
-    assert dict(world.state.leaders) == {hers: process(OTHER)}
-    assert dict(world.state.takers) == {hers: False, his: False}
+    assert world.state.takers[hers].leader == process(OTHER)
+    assert overran(world) == {hers: False, his: False}
 
 
 def test_a_program_that_becomes_a_rank_speaks_for_all_of_them() -> None:
     world, hers, _his = scene()
     leads(world, hers, RANK)
     tells(world, hers, RANK)
-    assert world.state.takers[hers] is False
-    assert not world.state.leaders
+    assert world.state.is_gated(hers)
+    assert world.state.takers[hers].leader is None
 
 
 def test_beside_ranks_or_the_tasks_own_process_no_program_leads() -> None:
@@ -137,8 +141,8 @@ def test_beside_ranks_or_the_tasks_own_process_no_program_leads() -> None:
         tells(world, hers, first)
         world.run(cmd.Attach(world.at, hers, ALICE, process(OTHER)))
         leads(world, hers, OTHER)
-        assert not world.state.leaders
-        assert world.state.takers[hers] is False
+        assert world.state.takers[hers].leader is None
+        assert world.state.is_gated(hers)
 
 
 def test_where_a_second_process_is_measured_on_the_gpu_nobody_is_stopped_any_more() -> None:
@@ -147,13 +151,13 @@ def test_where_a_second_process_is_measured_on_the_gpu_nobody_is_stopped_any_mor
     world.memory[(RANK, gpu(0).uuid)] = GIB
     world.at += 1.0
     world.observe()
-    assert world.state.takers[hers] is False, "it is alone there"
+    assert world.state.is_gated(hers), "it is alone there"
     world.run(cmd.Attach(world.at, hers, ALICE, process(OTHER)))
     world.at += 1.0
     world.observe()
-    assert world.state.takers[hers] is False, "a loader's worker uses no GPU"
+    assert world.state.is_gated(hers), "a loader's worker uses no GPU"
     world.memory[(OTHER, gpu(0).uuid)] = GIB
     world.at += 1.0
     world.observe()
-    assert dict(world.state.takers) == {hers: True, his: False}
+    assert overran(world) == {hers: True, his: False}
     assert not world.state.turns

@@ -22,6 +22,7 @@ from jupyter_gpushare.policy.words.model import (
     TaskKind,
     Vitals,
 )
+from jupyter_gpushare.policy.words.turns import Taker
 
 ZERO = gpu(0).uuid
 ALICE = "L1"
@@ -136,7 +137,7 @@ def test_a_task_that_says_itself_when_it_computes_is_believed() -> None:
 def test_who_waits_for_its_turn_does_not_rest() -> None:
     world = program()
     wait(world, RESTS / 2)
-    state = replace(world.state, takers=world.state.takers.set(ALICE, True))
+    state = replace(world.state, takers=world.state.takers.set(ALICE, Taker(overran=True)))
     (seen,) = look(state, {ALICE: world.vitals[1]}, {ZERO: frozenset()}, world.at + EVERY)
     assert isinstance(seen, ev.RestLooked)
     assert seen.since is None

@@ -25,7 +25,7 @@ from jupyter_gpushare.policy.words.model import (
     TaskKind,
     Vitals,
 )
-from jupyter_gpushare.policy.words.turns import TurnPhase
+from jupyter_gpushare.policy.words.turns import Taker, TurnPhase
 
 ZERO = gpu(0).uuid
 ALICE = "L1"
@@ -187,7 +187,7 @@ def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
     world = silent()
     state = replace(
         world.state,
-        takers=world.state.takers.set(ALICE, False),
+        takers=world.state.takers.set(ALICE, Taker()),
         turns=world.state.turns.set(ALICE, Turn(TurnPhase.REST, world.at)),
         stalled=world.state.stalled.set(ALICE, Stall(world.at, STILL.cpu, world.at)),
     )

@@ -95,8 +95,7 @@ class Crowd(Room):
         before, state = self.state, State()
         for event in core.summarise(before):
             state = core.evolve(state, event)
-        for what in ("takers", "leaders", "by_lock"):
-            assert getattr(state, what) == getattr(before, what)
+        assert state.takers == before.takers
         quotas = dataclasses.replace(before.quotas, overrides=state.quotas.overrides)
         self.state = dataclasses.replace(state, quotas=quotas)
         self.run(cmd.Start(self.at, BOOT, (gpu(0, 80),)))
@@ -118,11 +117,10 @@ class Crowd(Room):
 def stays_true(room: Crowd) -> None:
     check_locks(room)
     state = room.state
-    assert set(state.leaders) <= set(state.takers)
-    assert not set(state.leaders) & set(state.by_lock), "what the driver locks needs no leader"
+    for taker in state.takers.values():
+        assert not (taker.leader and taker.by_lock), "what the driver locks needs no leader"
     for actor in room.led():
-        if state.leaders.get(actor.lease):
-            assert state.leaders[actor.lease] == process(actor.program)
+        assert state.taker(actor.lease).leader in (None, process(actor.program))
     assert order.next_event(state, room.config, room.at) is None, "something was forgotten"
     free = [one for one in state.turns.values() if one.phase is TurnPhase.WAITS]
     held = [one for one in state.turns.values() if one.phase is TurnPhase.HOLDS]
@@ -165,11 +163,11 @@ def test_nobody_starves_beside_leaders_and_locks(
             pass
         elif what == "next":
             room.starts(program)
-        elif what == "agent" and program.lease in room.state.leaders:
+        elif what == "agent" and room.state.taker(program.lease).leader:
             room.says(program, program.pid)
         elif what == "restart":
             room.restart()
-        elif what == "second" and program.lease in room.state.leaders:
+        elif what == "second" and room.state.taker(program.lease).leader:
             other = next(room.pids)
             who = (program.lease, program.who, process(other))
             room.run(cmd.Attach(room.at, *who))
@@ -197,9 +195,9 @@ def test_a_leader_takes_turns_with_one_that_is_locked() -> None:
     locked = room.come("l", 1, gated=False)
     leader = room.come_led("p", 21)
     room.steps(120)
-    assert dict(room.state.leaders) == {leader.lease: process(leader.program)}
+    assert room.state.takers[leader.lease].leader == process(leader.program)
     assert room.locked[locked.lease]
     assert 0.2 < room.share(leader, 100) < 0.8
     room.starts(leader)
     room.steps(60)
-    assert dict(room.state.leaders) == {leader.lease: process(leader.program)}
+    assert room.state.takers[leader.lease].leader == process(leader.program)

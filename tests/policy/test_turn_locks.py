@@ -102,7 +102,7 @@ def test_its_memory_is_never_counted_by_turns() -> None:
     room.report(dataclasses.replace(alice, steps=3))
     room.steps(30)
     assert alice.lease not in room.state.gpus[UUID].shares
-    assert alice.lease in room.state.by_lock
+    assert room.state.taker(alice.lease).by_lock
 
 
 def test_one_that_names_a_gate_after_all_has_it() -> None:
@@ -110,13 +110,13 @@ def test_one_that_names_a_gate_after_all_has_it() -> None:
     room.come("bob", 2, gated=True)
     alice = room.come("alice", 1, gated=False)
     room.run(cmd.ReportMemory(room.at, *room.who(alice), (), 0, True))
-    assert alice.lease not in room.state.by_lock
-    assert room.state.takers[alice.lease] is False
+    assert not room.state.taker(alice.lease).by_lock
+    assert room.state.is_gated(alice.lease)
     decision = room.run(cmd.LockTurn(room.at, *room.who(alice)))
     assert decision == core.Done(alice.lease, 0)
     # And it does not go back: the client looks for a gate first.
     room.run(cmd.ReportMemory(room.at, *room.who(alice), (), 0, True, by_lock=True))
-    assert alice.lease not in room.state.by_lock
+    assert not room.state.taker(alice.lease).by_lock
 
 
 def test_where_it_is_not_allowed_nobody_is_locked() -> None:
@@ -191,7 +191,7 @@ def test_after_a_restart_of_the_node_manager_nobody_is_called_locked() -> None:
     assert room.turn(alice).lock is not None
     state = replayed(room.state)
     assert state.turns[alice.lease].lock == room.turn(alice).lock
-    assert state.by_lock == room.state.by_lock
+    assert state.takers == room.state.takers
     start = cmd.Start(room.at, room.state.boot_id, (gpu(0, 80),))
     state = core.step(state, start, room.config).state
     assert state.turns[alice.lease].lock is None

@@ -165,11 +165,11 @@ def test_who_overruns_is_told_of_and_bars_nobody() -> None:
         at.train(bob, 1)
         at.second()
     assert any(isinstance(event, ev.TurnOverran) for event in at.history)
-    assert at.state.takers[alice.lease] is True
+    assert at.state.taker(alice.lease).overran
     at.observe()
     assert phase(at, bob) != "waits"
     at.end_step(alice)
-    assert at.state.takers[alice.lease] is True, "for the future, too"
+    assert at.state.taker(alice.lease).overran, "for the future, too"
 
 
 def test_patience_ends_with_a_lower_limit() -> None:
@@ -324,7 +324,7 @@ def test_who_comes_to_no_end_of_a_step_is_asked_seldom_and_said() -> None:
     for _ in range(60):
         at.second()
     assert "a training step since. The node manager cannot force it." in why(at, bob)
-    assert at.state.takers[alice.lease] is False, "it has not overrun: it had no turn"
+    assert at.state.is_gated(alice.lease), "it has not overrun: it had no turn"
     at.end_step(alice)
     at.at += 0.1
     at.observe()

@@ -130,7 +130,7 @@ def check_locks(room: Room) -> None:
     for name, turn in room.state.turns.items():
         if turn.lock is not None:
             assert turn.lock.until - turn.lock.since <= MOST
-            assert name in room.state.by_lock
+            assert room.state.taker(name).by_lock
             assert room.state.last_seen[name] >= turn.lock.until or turn.lock.until <= room.at
     for actor in room.lockers():
         if actor.is_locked:

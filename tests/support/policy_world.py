@@ -385,7 +385,7 @@ class World:
             self.borrowed(before, lease)
             at_work = event.why is Why.RECLAIMED_AT_WORK
             assert at_work or lease.id in self.idle_since or lease.has_residue, "it computes"
-            assert not at_work or before.takers.get(lease.id) is False, "it has no gate"
+            assert not at_work or before.is_gated(lease.id), "it has no gate"
             return
         if lease.has_residue:
             waits = any(i.left is None for i in before.queue.waiting.values())
@@ -393,7 +393,7 @@ class World:
             return  # it did nothing since it parked, and what it left is wanted
         if event.why in (Why.MOVED, Why.SERVED):
             assert self.config.moving is not None, "a busy task was asked for its GPUs"
-            assert before.takers.get(lease.id) is False, "it cannot be stopped within its cell"
+            assert before.is_gated(lease.id), "it cannot be stopped within its cell"
             return
         since = self.idle_since.get(event.lease)
         assert since is not None, "a busy task was asked for its GPUs"

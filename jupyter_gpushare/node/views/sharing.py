@@ -68,7 +68,7 @@ def of_lease(
         "turn_pinned_until": pinned + offset if is_kept and pinned is not None else None,
         "turn_place": order.place(state, config, lease.id, at) if waits else None,
         "turn_expected": None if left is None else at + left + offset,
-        "overran": bool(state.takers.get(lease.id, False)),
+        "overran": state.taker(lease.id).overran,
         "interrupted": _interruption(state, lease, at, offset, config, away),
     }
 

@@ -128,7 +128,7 @@ def again(lease: Lease, guest: Guest, scene: Scene) -> Iterator[Told]:
     yield from _limits(lease.id, lifted, scene)
     for key, recall in state.recalls.items():
         gated = key.give is Give.CACHE and lease.id in state.takers
-        gated = gated and lease.id not in state.by_lock
+        gated = gated and not state.taker(lease.id).by_lock
         if key.lease == lease.id and recall.is_asked and key.gpu is None and not gated:
             yield from _recall(TellRecall(lease.id, key.give), scene)
 
@@ -402,7 +402,7 @@ def turn(effect: TellTurn, scene: Scene) -> Iterator[Told]:
 
 def _cache_at_gate(state: State, lease: LeaseId) -> Recall | None:
     """The recall of its cache that a task answers at its next gate, if it has one."""
-    return None if lease in state.by_lock else state.recall(lease, Give.CACHE)
+    return None if state.taker(lease).by_lock else state.recall(lease, Give.CACHE)
 
 
 def has_asked(state: State, lease: LeaseId) -> bool:

@@ -512,8 +512,8 @@ class Service:
                     self._runs.stepped(lease, call.params.steps)
                     result["gate"] = not notices.has_turn(state, lease.id)
                     if call.params.alone:
-                        leader = state.leaders.get(lease.id)
-                        leads = leader == guest.who.process and not state.takers[lease.id]
+                        taker = state.taker(lease.id)
+                        leads = taker.leader == guest.who.process and not taker.overran
                         result["leads"] = leads
                 conn.reply(call.id, result)
             if call.method is Method.TURN_ASK and decision.lease is not None:

@@ -186,8 +186,7 @@ def _may_share(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
         found.phase is LeasePhase.HELD
         and not found.stalled
         and computes_alone(state, lease, gpu)
-        and state.takers.get(lease) is False
-        and lease not in state.by_lock  # it may be locked in the midst of a step
+        and state.is_gated(lease)  # else it may be locked in the midst of a step
         and state.claims[(lease, gpu)].left is None
     )
 
@@ -198,7 +197,7 @@ def computes_alone(state: State, lease: LeaseId, gpu: GpuUuid) -> bool:
     What counts is which processes the driver shows there: a data loader's worker that imports a
     framework joins the lease and never uses the GPU. Where it is unknown, all are taken to be.
     """
-    if lease in state.leaders:
+    if state.taker(lease).leader is not None:
         return False
     measured = state.claims[(lease, gpu)].measured
     if measured is None or measured.others is None:

@@ -7,6 +7,7 @@ events.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ..words.model import (
     Activity,
@@ -34,7 +35,7 @@ from ..words.model import (
 )
 from ..words.promises import Progress, Promised
 from ..words.recalls import Give, Recall, RecallKey
-from ..words.turns import Figures, Share, Turn, TurnPhase
+from ..words.turns import Figures, Share, Taker, Turn, TurnPhase
 from .copies import replace
 from .queue import Account, Queue
 from .quotas import QuotaBook
@@ -43,6 +44,8 @@ from .table import Map
 ClaimKey = tuple[LeaseId, GpuUuid]
 ReservationKey = tuple[EnvironmentName, GpuUuid]
 FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
+
+_UNKNOWN: Final = Taker()
 
 
 @dataclass(frozen=True)
@@ -326,10 +329,8 @@ class Rebuild:
 class State:
     """The whole state of a node. An ended lease is kept only while one of its claims drains.
 
-    While ``problem`` is set nothing is granted. ``takers`` are the tasks that can take turns, each
-    with whether it has overrun one; those in ``by_lock`` have no gate, and stop by the driver's
-    lock, which takes ``lock_took`` seconds here. ``leaders`` are processes that have joined a lease
-    and stop for all of it, where neither its task's own does nor several ranks.
+    While ``problem`` is set nothing is granted. ``takers`` are the tasks that can take turns, and
+    ``turns`` those that have to. The driver's lock takes ``lock_took`` seconds here.
     """
 
     boot_id: str = ""
@@ -373,9 +374,7 @@ class State:
     started_at: float = 0.0
     grants: int = 0
     arrivals: int = 0
-    takers: Map[LeaseId, bool] = Map()
-    by_lock: Map[LeaseId, None] = Map()
-    leaders: Map[LeaseId, ProcessId] = Map()
+    takers: Map[LeaseId, Taker] = Map()
     lock_took: float = 0.0
     turns: Map[LeaseId, Turn] = Map()
     #: Hundredths of its GPUs' compute that a task was given (:mod:`.compute`); the promises made to
@@ -418,6 +417,15 @@ class State:
         """Whether a process of a task was measured on one of its GPUs."""
         claims = (self.claims.get((lease.id, part.gpu)) for part in lease.allocations)
         return any(one is not None and one.phase is ClaimPhase.RESIDENT for one in claims)
+
+    def taker(self, lease: LeaseId) -> Taker:
+        """What stops a task between two steps; of one that cannot take turns nothing is known."""
+        return self.takers.get(lease, _UNKNOWN)
+
+    def is_gated(self, lease: LeaseId) -> bool:
+        """Whether a task comes to a gate of its own, at which it can be stopped."""
+        taker = self.takers.get(lease)
+        return taker is not None and not taker.by_lock and not taker.overran
 
     def turn_phase(self, lease: LeaseId) -> TurnPhase | None:
         """The phase of a task's turn; ``None``: it takes none."""

@@ -72,8 +72,7 @@ def _quota(state: State, lease: Lease) -> int:
 
 
 def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes]]:
-    gated = lease.phase is LeasePhase.HELD and state.takers.get(lease.id) is False
-    gated = gated and lease.id not in state.by_lock
+    gated = lease.phase is LeasePhase.HELD and state.is_gated(lease.id)
     for part in lease.allocations if gated else ():
         told = shares.known(state, lease.id, part.gpu)
         if told is not None:

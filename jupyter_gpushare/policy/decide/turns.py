@@ -53,9 +53,10 @@ def _join_turns(
         return
     state, name = draft.state, lease.id
     in_time = any(shares.in_time(state, draft.config, part.gpu) for part in lease.allocations)
-    has_gate_now = name in state.by_lock and not by_lock
+    known = state.taker(name)
+    has_gate_now = known.by_lock and not by_lock
     is_news = name not in state.takers or has_gate_now
-    is_news |= state.leaders.get(name) != leader and not state.takers.get(name)
+    is_news |= known.leader != leader and not known.overran
     if can and in_time and lease.phase is LeasePhase.HELD and is_news:
         draft.emit(ev.TurnsJoined(draft.at, name, by_lock, leader))
 
@@ -66,20 +67,19 @@ def _member_joins_turns(draft: Draft, lease: Lease, process: ProcessId, *, alone
     One might wait for the other, and nobody knows where. Where the task's own process takes turns,
     or several ranks do, they go on doing so, and another child computes as always.
     """
-    state = draft.state
-    leader = state.leaders.get(lease.id)
-    if leader is not None and leader != process:
-        if not state.takers[lease.id]:
+    known = draft.state.taker(lease.id)
+    if known.leader is not None and known.leader != process:
+        if not known.overran:
             draft.emit(ev.TurnOverran(draft.at, lease.id, lease.environment, others=True))
     elif not alone:
         _join_turns(draft, lease, True)
-    elif leader is None and (lease.id not in state.takers or lease.id in state.by_lock):
+    elif known.leader is None and (lease.id not in draft.state.takers or known.by_lock):
         _join_turns(draft, lease, True, leader=process)
 
 
 def _stops_for(draft: Draft, lease: Lease, process: ProcessId) -> bool:
     """Whether this process's word ends the lease's turn."""
-    return draft.state.leaders.get(lease.id, process) == process
+    return draft.state.taker(lease.id).leader in (None, process)
 
 
 @of_task(cmd.AskTurn, members=True)
@@ -91,7 +91,7 @@ def _ask_turn(draft: Draft, command: cmd.AskTurn, lease: Lease) -> Decision:
     is_own = command.process == lease.task.process
     if is_own and not command.locked:
         _join_turns(draft, lease, can=True)
-    elif not is_own and draft.state.leaders.get(lease.id) != command.process:
+    elif not is_own and draft.state.taker(lease.id).leader != command.process:
         _member_joins_turns(draft, lease, command.process, alone=False)
     if not _stops_for(draft, lease, command.process):
         return Done(lease.id)
@@ -117,7 +117,7 @@ def _has_crossed(draft: Draft, name: LeaseId, number: int | None) -> bool:
 def _lock_turn(draft: Draft, command: cmd.LockTurn, lease: Lease) -> Decision:
     """Its `count` is 1 if it must be locked now, and 0 if it may compute."""
     name, most = lease.id, draft.config.turn_lock
-    if name not in draft.state.by_lock:
+    if not draft.state.taker(name).by_lock:
         return Done(name)
     if draft.state.turn_phase(name) is TurnPhase.REST:
         draft.emit(ev.TurnMoved(draft.at, name, TurnPhase.WAITS, TurnEnd.DONE))

@@ -430,8 +430,6 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
     state = replace(
         state,
         takers=drop(state.takers, lease.id),
-        by_lock=drop(state.by_lock, lease.id),
-        leaders=drop(state.leaders, lease.id),
         last_seen=drop(state.last_seen, lease.id),
         stalled=drop(state.stalled, lease.id),
     )

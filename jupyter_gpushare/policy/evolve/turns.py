@@ -11,7 +11,7 @@ from ..words import events as ev
 from ..words.model import LeaseId, ProcessId
 from ..words.moves import move
 from ..words.recalls import FREES, Give, Why
-from ..words.turns import TURN_MOVES, Lock, Turn, TurnEnd, TurnPhase
+from ..words.turns import TURN_MOVES, Lock, Taker, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
 from .steps import changed, changed_claim, seen_at, uses
@@ -33,24 +33,17 @@ def claim_measured(state: State, event: ev.ClaimMeasured) -> State:
 @evolves(ev.TurnsJoined)
 def turns_joined(state: State, event: ev.TurnsJoined) -> State:
     name = lease_of(state, event.lease).id
-    by_lock = state.by_lock.set(name, None) if event.by_lock else drop(state.by_lock, name)
-    leaders = drop(state.leaders, name)
-    if event.process is not None:
-        leaders = leaders.set(name, event.process)
-    takers = state.takers.set(name, False)
-    return replace(state, takers=takers, by_lock=by_lock, leaders=leaders)
+    return replace(state, takers=state.takers.set(name, Taker(event.by_lock, event.process)))
 
 
 def leader_left(state: State, lease: Lease, process: ProcessId, at: float) -> State:
     """With it goes the lease's gate: its next program may bring one, unless one could not stop."""
-    name = lease.id
-    if state.leaders.get(name, lease.task.process) != process or name not in state.takers:
+    name, taker = lease.id, state.takers.get(lease.id)
+    if taker is None or (taker.leader or lease.task.process) != process:
         return state
-    state = replace(state, leaders=drop(state.leaders, name))
-    if state.takers[name]:
-        return state
-    state = replace(state, by_lock=drop(state.by_lock, name))
-    return replace(no_turn(state, name, at), takers=drop(state.takers, name))
+    if taker.overran:
+        return replace(state, takers=state.takers.set(name, replace(taker, leader=None)))
+    return replace(no_turn(state, name, at), takers=state.takers.delete(name))
 
 
 def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
@@ -211,7 +204,8 @@ def turn_unlocked(state: State, event: ev.TurnUnlocked) -> State:
 
 @evolves(ev.TurnOverran)
 def turn_overran(state: State, event: ev.TurnOverran) -> State:
-    state = replace(state, takers=state.takers.set(event.lease, True))
+    taker = replace(state.taker(event.lease), overran=True)
+    state = replace(state, takers=state.takers.set(event.lease, taker))
     if event.lease not in state.turns:  # the ledger tells
         return state
     state = leave_behind(state, event.lease, event.at)

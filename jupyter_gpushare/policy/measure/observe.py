@@ -454,7 +454,7 @@ def _takers(
     state: State, seen: dict[GpuUuid, Parts], at: float, config: PolicyConfig
 ) -> Iterator[ev.Event]:
     """The memory that tasks in turns really use, and whether they cleared what they had to."""
-    for name in sorted(state.takers):
+    for name, taker in sorted(state.takers.items()):
         for part in state.leases[name].allocations:
             if part.gpu not in seen or not shares.in_time(state, config, part.gpu):
                 continue
@@ -471,7 +471,7 @@ def _takers(
             cleared = share is not None and used is not None and used <= share.persistent
             if claim.left is not None and claim.left < at and (cleared or not is_there):
                 yield ev.LeftGone(at, name, part.gpu)
-            if others and name in state.leaders and not state.takers[name]:
+            if others and taker.leader is not None and not taker.overran:
                 yield ev.TurnOverran(at, name, state.leases[name].environment, others=True)
                 break
 
@@ -494,7 +494,7 @@ def _others_compute(state: State, name: LeaseId, parts: Parts, at: float) -> boo
     lease = state.leases[name]
     if parts.opaque or (lease.joined_at is not None and lease.joined_at >= at):
         return None
-    own = state.leaders.get(name, lease.task.process)
+    own = state.taker(name).leader or lease.task.process
     return any(lease == name and process != own for process, lease in parts.owner.items())
 
 

@@ -38,10 +38,9 @@ from .offers import Offer
 def can_move(state: State, lease: Lease) -> bool:
     """Whether a task can be moved in the midst of its cell, as far as is known."""
     can = lease.ability is None or lease.ability[0] is Rung.DRIVER
-    can = can and lease.id not in state.by_lock  # it has no gate
     stop = state.recall(lease.id, Give.STOP)
     can = can and (stop is None or not stop.is_out)  # it saves its state, and ends
-    return can and computes(lease) and lease.can_be_asked and state.takers.get(lease.id) is False
+    return can and computes(lease) and lease.can_be_asked and state.is_gated(lease.id)
 
 
 def may_again(state: State, config: PolicyConfig, moving: Moving, lease: Lease) -> float:

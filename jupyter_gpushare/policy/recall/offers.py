@@ -59,8 +59,7 @@ def cached_on(state: State, config: PolicyConfig, name: LeaseId) -> Iterator[Gpu
     """GPUs on which this gated task uses more than it says that it needs."""
     lease = state.leases[name]
     can = (
-        state.takers.get(name) is False
-        and name not in state.by_lock
+        state.is_gated(name)
         and lease.phase is LeasePhase.HELD
         and not lease.stalled
         and not lease.is_resuming

@@ -96,7 +96,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
         case ev.RecallMoved(give=Give.CACHE, phase=RecallPhase.ANSWERED):
             yield Measure()
         case ev.RecallMoved() if event.phase is not RecallPhase.WARNED:
-            at_gate = event.give is not Give.CACHE or event.lease not in state.by_lock
+            at_gate = event.give is not Give.CACHE or not state.taker(event.lease).by_lock
             if event.give not in FREES and event.lease in state.takers and at_gate:
                 yield TellTurn(event.lease)
             elif event.phase is RecallPhase.TOLD:

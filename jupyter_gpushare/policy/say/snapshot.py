@@ -147,9 +147,9 @@ def _sharing(state: State) -> Iterator[ev.Event]:
     at = state.settled_at
     for uuid in sorted(state.regions):
         yield ev.GpuShared(at, uuid, state.gpus[uuid].offset, current(state, uuid))
-    for name, overran in sorted(state.takers.items()):
-        yield ev.TurnsJoined(at, name, name in state.by_lock, state.leaders.get(name))
-        if overran:
+    for name, taker in sorted(state.takers.items()):
+        yield ev.TurnsJoined(at, name, taker.by_lock, taker.leader)
+        if taker.overran:
             yield ev.TurnOverran(at, name, state.leases[name].environment)
     for name, turn in sorted(state.turns.items()):
         if turn.phase is TurnPhase.HOLDS:

@@ -237,7 +237,7 @@ def has_had(state: State, name: LeaseId, service: float) -> float:
 
 def locks_from(state: State, lease: LeaseId) -> float:
     """Boot time from which on a task that has no gate may be locked; 0 where that is quick."""
-    if lease not in state.by_lock or state.lock_took <= SLOW_LOCK:
+    if not state.taker(lease).by_lock or state.lock_took <= SLOW_LOCK:
         return 0.0
     return has_had(state, lease, LONG)
 

@@ -61,14 +61,14 @@ def sharers(state: State, config: PolicyConfig) -> Sharers:
     """GPUs with two or more tasks that can take turns, and those tasks, oldest first."""
     found: dict[GpuUuid, list[LeaseId]] = {}
     in_time = {gpu for gpu in state.gpus if shares.in_time(state, config, gpu)}
-    for name in state.takers:
+    for name, taker in state.takers.items():
         lease = state.leases[name]
         if lease.phase is not LeasePhase.HELD:
             continue
         for part in lease.allocations:
             # A task that overran a turn is no longer gated, unless other tasks' memory depends on
             # its turns.
-            gated = not state.takers[name] or name in state.gpus[part.gpu].shares
+            gated = not taker.overran or name in state.gpus[part.gpu].shares
             if gated and part.gpu in in_time:
                 found.setdefault(part.gpu, []).append(name)
     return Sharers(

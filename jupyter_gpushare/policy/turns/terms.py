@@ -118,9 +118,8 @@ def _terms(
 
 def is_shared_out(state: State, config: PolicyConfig, lease: Lease) -> bool:
     """Whether somebody can give this task a share of its GPUs' time."""
-    return all(shares.in_time(state, config, part.gpu) for part in lease.allocations) and (
-        state.takers.get(lease.id) is not True
-    )
+    in_time = all(shares.in_time(state, config, part.gpu) for part in lease.allocations)
+    return in_time and not state.taker(lease.id).overran
 
 
 def why_late(state: State, config: PolicyConfig, lease: Lease) -> Cause:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from .model import Bytes, GpuUuid, LeaseId
+from .model import Bytes, GpuUuid, LeaseId, ProcessId
 
 
 class ShareMode(Enum):
@@ -94,6 +94,21 @@ class Moving:
         if pace is not None:
             per_gib = min(max(pace, per_gib / 10), per_gib * 10)
         return 2 * per_gib * memory / 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A task that can take turns, and what stops it between two steps.
+
+    ``by_lock``: it has no gate, and stops by the driver's lock. ``leader`` is a process that has
+    joined the lease and stops for all of it; ``None``: the task's own process does, or each of
+    several ranks. ``overran``: it did not give a turn back in time, and is not stopped any more,
+    unless the memory of other tasks depends on its turns.
+    """
+
+    by_lock: bool = False
+    leader: ProcessId | None = None
+    overran: bool = False
 
 
 @dataclass(frozen=True, slots=True)
