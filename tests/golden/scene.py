@@ -15,11 +15,10 @@ from support.policy_world import GIB, World, gpu, plain_config, process
 from support.sheets import status_document
 
 from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.views.lately import Lately
 from jupyter_gpushare.node.views.pauses import Pauses
-from jupyter_gpushare.node.views.promises import Promises
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
-from jupyter_gpushare.node.views.waits import Waits
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.recall import outlook
 from jupyter_gpushare.policy.words import commands as cmd
@@ -85,24 +84,22 @@ class Situation:
             one.uuid: dataclasses.replace(one, utilisation=util.get(one.uuid, 0.0))
             for one in world.readings()
         }
-        waits, pauses, promises = Waits(), Pauses(), Promises()
+        lately, pauses = Lately(), Pauses()
         pauses.heard(_outcome(*world.history))
         for event in world.history:
-            waits.heard(_outcome(event), world.state, BOOTED + event.at)
-            promises.heard(_outcome(event), BOOTED + event.at)
-        recent = waits.waited(now)
+            lately.heard(_outcome(event), world.state, BOOTED + event.at)
+        recent = lately.waited(now)
         return Sheet(
             world.state,
             facts,
             world.config,
             readings,
-            waits.document(now),
+            lately,
             (name for name in self.connected),
             lambda: outlook.outlooks(world.state, world.config, at, recent),
             pauses.document,
             pauses.cells,
             pauses.away,
-            promises.document(now),
             lambda is_mine: self.predictions,
         )
 

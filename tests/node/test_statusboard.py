@@ -17,9 +17,9 @@ from support.sheets import status_document
 from jupyter_gpushare.client.words.render import status_text
 from jupyter_gpushare.console.node import whole_status
 from jupyter_gpushare.node.views import board, status
+from jupyter_gpushare.node.views.lately import Lately
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
-from jupyter_gpushare.node.views.waits import Waits
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words.model import Bytes, EnvironmentName, LeaseId, Quota, Request
 from jupyter_gpushare.protocol.framing import Encoded, encode
@@ -60,8 +60,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sheet(of: World = LARGE) -> Sheet:
-    waits = Waits().document(0.0)
-    return Sheet(of.state, FACTS, of.config, {}, waits, (EnvironmentName("person-1"),))
+    return Sheet(of.state, FACTS, of.config, {}, Lately(), (EnvironmentName("person-1"),))
 
 
 def test_an_administrators_pages_have_everything_once() -> None:
@@ -201,7 +200,7 @@ def test_each_pays_for_their_own_and_a_part_of_what_is_made_for_many(
     names = ("first", "second", "person-3")
     viewers = [Viewer(EnvironmentName(name)) for name in names]
     wanted = [(viewer, 0, lambda status: None) for viewer in viewers]
-    dear = Dear(LARGE.state, FACTS, LARGE.config, {}, Waits().document(0.0))
+    dear = Dear(LARGE.state, FACTS, LARGE.config, {}, Lately())
     asyncio.run(board.hand_out(dear, wanted, slices, took))
     assert taken["first"] == taken["second"] == pytest.approx(1 + PAGE / 3)
     own = sum(lease.environment == "person-3" for lease in LARGE.state.leases.values())

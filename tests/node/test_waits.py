@@ -19,9 +19,9 @@ from support.sheets import status_document
 
 from jupyter_gpushare.ledger.ledger import JSON, Ledger, Record
 from jupyter_gpushare.node.host.outcome import Outcome
+from jupyter_gpushare.node.views.lately import MOST, WINDOW, Lately
 from jupyter_gpushare.node.views.status import NodeFacts, Sheet
 from jupyter_gpushare.node.views.viewer import Viewer
-from jupyter_gpushare.node.views.waits import MOST, WINDOW, Waits
 from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.decide import waiting
@@ -40,8 +40,8 @@ NOW = 1_700_000_000.0
 NOBODY = {"granted": 0, "waited": 0, "median": None, "longest": None}
 
 
-def tell(waits: Waits, kind: PriorityClass = PriorityClass.INTERACTIVE) -> dict[str, Any]:
-    told: dict[str, Any] = waits.document(NOW)[kind.value]
+def tell(lately: Lately, kind: PriorityClass = PriorityClass.INTERACTIVE) -> dict[str, Any]:
+    told: dict[str, Any] = lately.waits(NOW)[kind.value]
     return told
 
 
@@ -49,11 +49,11 @@ def tell(waits: Waits, kind: PriorityClass = PriorityClass.INTERACTIVE) -> dict[
 
 
 def test_no_more_than_the_newest_are_kept() -> None:
-    waits = Waits()
-    waits.add(PriorityClass.INTERACTIVE, NOW, 9999.0)
+    lately = Lately()
+    lately.add(PriorityClass.INTERACTIVE, NOW, 9999.0)
     for _ in range(MOST):
-        waits.add(PriorityClass.INTERACTIVE, NOW, 1.0)
-    assert tell(waits) == {"granted": MOST, "waited": MOST, "median": 1.0, "longest": 1.0}
+        lately.add(PriorityClass.INTERACTIVE, NOW, 1.0)
+    assert tell(lately) == {"granted": MOST, "waited": MOST, "median": 1.0, "longest": 1.0}
 
 
 grants = st.lists(
@@ -71,14 +71,14 @@ grants = st.lists(
 def test_the_figures_are_those_of_the_window(
     given_: list[tuple[PriorityClass, float, float]],
 ) -> None:
-    waits = Waits()
+    lately = Lately()
     for kind, granted, waited in given_:
-        waits.add(kind, granted, waited)
+        lately.add(kind, granted, waited)
     for kind in PriorityClass:
-        lately = [w for k, at, w in given_ if k is kind and at >= NOW - WINDOW]
-        waited = [w for w in lately if w > 0]
-        assert tell(waits, kind) == {
-            "granted": len(lately),
+        in_window = [w for k, at, w in given_ if k is kind and at >= NOW - WINDOW]
+        waited = [w for w in in_window if w > 0]
+        assert tell(lately, kind) == {
+            "granted": len(in_window),
             "waited": len(waited),
             "median": median(waited) if waited else None,
             "longest": max(waited) if waited else None,
@@ -102,8 +102,8 @@ def granted(lease: str, at: float, wall: float) -> Record:
 
 
 def test_the_ledger_refills_them() -> None:
-    waits = Waits()
-    waits.refill(
+    lately = Lately()
+    lately.refill(
         [
             granted("asked before the oldest record", 1.0, NOW - 90),
             queued("a", 10.0, NOW - 80),
@@ -115,8 +115,8 @@ def test_the_ledger_refills_them() -> None:
             granted("b", 41.0, NOW - 49),
         ]
     )
-    assert tell(waits) == {"granted": 1, "waited": 0, "median": None, "longest": None}
-    assert tell(waits, PriorityClass.BATCH) == {
+    assert tell(lately) == {"granted": 1, "waited": 0, "median": None, "longest": None}
+    assert tell(lately, PriorityClass.BATCH) == {
         "granted": 1,
         "waited": 1,
         "median": 30.0,
@@ -125,8 +125,8 @@ def test_the_ledger_refills_them() -> None:
 
 
 def test_boot_time_that_began_anew_makes_nobodys_wait_negative_or_long() -> None:
-    waits = Waits()
-    waits.refill(
+    lately = Lately()
+    lately.refill(
         [
             queued("lost in the crash", 50_000.0, NOW - 300),
             record("BootSeen", 20.0, NOW - 200, None, boot_id="boot-2"),
@@ -137,8 +137,8 @@ def test_boot_time_that_began_anew_makes_nobodys_wait_negative_or_long() -> None
             granted("lost in the crash", 40.0, NOW - 180),
         ]
     )
-    assert tell(waits)["longest"] == 3.0
-    assert tell(waits)["waited"] == 1
+    assert tell(lately)["longest"] == 3.0
+    assert tell(lately)["waited"] == 1
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_a_record_that_nobody_understands_keeps_nothing_from_starting(
     data: dict[str, JSON],
 ) -> None:
     """History may be of a release with other words; the figures are only for people."""
-    waits = Waits()
-    waits.refill(
+    lately = Lately()
+    lately.refill(
         [
             record("LeaseQueued", 1.0, NOW - 9, "odd", **data),
             granted("odd", 2.0, NOW - 8),
@@ -166,7 +166,7 @@ def test_a_record_that_nobody_understands_keeps_nothing_from_starting(
             granted("a", 5.0, NOW - 5),
         ]
     )
-    assert tell(waits) == {"granted": 1, "waited": 1, "median": 2.0, "longest": 2.0}
+    assert tell(lately) == {"granted": 1, "waited": 1, "median": 2.0, "longest": 2.0}
 
 
 # -- a real node manager ---------------------------------------------------------------------
@@ -296,9 +296,7 @@ def crowded(waiting: int) -> World:
 
 def queue_of(world: World, name: str, *, admin: bool = False) -> list[dict[str, Any]]:
     viewer = Viewer(EnvironmentName(name), admin)
-    document = status_document(
-        Sheet(world.state, FACTS, world.config, {}, Waits().document(0.0)), viewer
-    )
+    document = status_document(Sheet(world.state, FACTS, world.config, {}, Lately()), viewer)
     queue: list[dict[str, Any]] = document["queue"]
     return queue
 
@@ -390,12 +388,12 @@ def test_the_cost_of_a_status_grows_with_the_queue_and_no_faster() -> None:
 def test_what_is_granted_at_once_counts_as_granted_while_it_is_heard() -> None:
     """The listener's way to the same figures as the ledger's."""
     world = World(config=plain_config(max_tasks_per_gpu=1)).start([gpu(0)], Quota(1, None))
-    waits = Waits()
+    lately = Lately()
 
     def run(command: cmd.Command) -> None:
         step = core.step(world.state, command, world.config)
         world.run(command)
-        waits.heard(Outcome(command, step.decision, step.events, ()), world.state, NOW)
+        lately.heard(Outcome(command, step.decision, step.events, ()), world.state, NOW)
 
     for number, name in enumerate(("alice", "bob"), start=1):
         run(
@@ -407,8 +405,8 @@ def test_what_is_granted_at_once_counts_as_granted_while_it_is_heard() -> None:
                 Request(1, GIB * 4),  # type: ignore[arg-type]
             )
         )
-    assert tell(waits) == {"granted": 1, "waited": 0, "median": None, "longest": None}
+    assert tell(lately) == {"granted": 1, "waited": 0, "median": None, "longest": None}
     world.at += 12.5
     run(cmd.Release(world.at, LeaseId("lease-1"), EnvironmentName("alice")))
     run(cmd.Observe(world.at, world.readings()))  # nothing of it is left on the GPU
-    assert tell(waits) == {"granted": 2, "waited": 1, "median": 12.5, "longest": 12.5}
+    assert tell(lately) == {"granted": 2, "waited": 1, "median": 12.5, "longest": 12.5}

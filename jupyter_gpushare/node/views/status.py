@@ -68,7 +68,7 @@ from ...protocol.shapes import optional, private
 from . import outlook as outlook_status
 from . import sharing
 from .hints import Hints, with_hints
-from .promises import NO_VERDICTS
+from .lately import Lately
 from .viewer import View, Viewer
 
 #: Gives the outlooks of all waiting requests.
@@ -225,9 +225,8 @@ class _Listing:
 class Sheet:
     """The node at one instant, for all who look: what is the same for many is made once.
 
-    ``waits`` and ``promises`` are what :class:`~.waits.Waits` tells of requests granted lately, and
-    :class:`~.promises.Promises` of promises; ``connected`` are
-    environments that talk to the node manager now. ``outlooks`` is called when one is shown.
+    ``lately`` tells of requests granted and promises kept; ``connected`` are environments that talk
+    to the node manager now. ``outlooks`` is called when one is shown.
     """
 
     def __init__(
@@ -236,17 +235,17 @@ class Sheet:
         facts: NodeFacts,
         config: PolicyConfig,
         readings: Mapping[str, GpuReading],
-        waits: doc.Waits,
+        lately: Lately,
         connected: Iterable[EnvironmentName] = (),
         outlooks: Outlooks = dict,
         pauses: Callable[[LeaseId, float], doc.Pauses | None] = lambda lease, at: None,
         cells: Cells = lambda lease: (),
         away: Callable[[LeaseId], Why | None] = lambda lease: None,
-        promises: doc.Verdicts = NO_VERDICTS,
         predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda is_mine: [],
     ) -> None:
         self._state, self._facts, self._config = state, facts, config
-        self._readings, self._waits, self._promises = readings, waits, promises
+        self._readings, self._waits = readings, lately.waits(facts.now)
+        self._promises = lately.verdicts(facts.now)
         self._offset = facts.now - facts.boot
         self._largest = max((books.gpu.memory for books in state.gpus.values()), default=0)
         self._connected = frozenset(connected)

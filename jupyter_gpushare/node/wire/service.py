@@ -60,9 +60,9 @@ from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Noti
 from ..host.outcome import Outcome
 from ..host.processes import ProcessError, is_alive, lineage, started_with
 from ..manager import Manager
+from ..views.lately import Lately
 from ..views.logs import call_tag, is_heard, say
 from ..views.pauses import Pauses
-from ..views.promises import Promises
 from ..views.sharing import own_share
 from ..views.status import (
     Place,
@@ -70,7 +70,6 @@ from ..views.status import (
     places,
     quota_document,
 )
-from ..views.waits import Waits
 from . import notices, translate, vouchers
 from .certifying import Certifying
 from .guests import Conn, Guest, Principal, fail
@@ -140,19 +139,17 @@ class Service:
         self._locked: dict[LeaseId, _Waiter] = {}
         self._queue_changed = asyncio.Event()
         self._background = Background()
-        self._waits = Waits()
+        self._lately = Lately()
         self._pauses = Pauses()
-        self._promises = Promises()
         self.statuses = Statuses(
             manager,
             clock,
             name=name,
             version=version,
             guests=self._guests,
-            waits=self._waits,
+            lately=self._lately,
             outlooks=self._outlooks,
             pauses=self._pauses,
-            promises=self._promises,
             preset=preset,
         )
         self.quotas = QuotaCalls(manager, clock, self._background.start, self._ask, self._answer)
@@ -161,7 +158,7 @@ class Service:
             clock,
             name=name,
             version=version,
-            recent=lambda: self._waits.waited(clock.wall()),
+            recent=lambda: self._lately.waited(clock.wall()),
             talking=self.statuses.talking,
             estimates=lambda: self._predictions.for_pool(),
             ask=self._ask,
@@ -174,7 +171,7 @@ class Service:
             clock,
             models=models,
             spawn=self._background.start,
-            recent=lambda: self._waits.waited(clock.wall()),
+            recent=lambda: self._lately.waited(clock.wall()),
             measured=lambda *told: self._runs.measured(*told),
             news=self.statuses.news,
             log=self._log,
@@ -225,8 +222,7 @@ class Service:
         except (LedgerError, ValueError) as error:
             self._log.error("The waits of the last hour could not be read: %s", error)
         else:
-            self._waits.refill(reversed(records))
-            self._promises.refill(reversed(records))
+            self._lately.refill(reversed(records))
 
     def start(self) -> None:
         """Begin to push queue positions and status changes."""
@@ -552,9 +548,8 @@ class Service:
     def _heard(self, outcome: Outcome, state: State) -> None:
         """The manager carried something out; tell those whom it concerns."""
         observers = self._manager.observers
-        observers.call(self._waits.heard, outcome, state, self._clock.wall())
+        observers.call(self._lately.heard, outcome, state, self._clock.wall())
         observers.call(self._pauses.heard, outcome)
-        observers.call(self._promises.heard, outcome, self._clock.wall())
         for happened in (*outcome.events, *outcome.effects):
             # One by one: what cannot be told to one client is told to the others.
             tell = self._tells.get(type(happened))
@@ -660,7 +655,7 @@ class Service:
         self.statuses.news()
 
     def _outlooks(self) -> dict[LeaseId, Outlook]:
-        recent = self._waits.waited(self._clock.wall())
+        recent = self._lately.waited(self._clock.wall())
         return outlooks(self._manager.state, self._manager.config, self._clock.boot(), recent)
 
     def _tell_position(

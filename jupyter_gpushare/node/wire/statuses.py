@@ -19,10 +19,9 @@ from ..inventory.readings import Readings, figures
 from ..manager import Manager
 from ..views.board import Slices, Took, Wanted, hand_out
 from ..views.hints import Hints
+from ..views.lately import Lately
 from ..views.pauses import Pauses
-from ..views.promises import Promises
 from ..views.status import NodeFacts, Sheet
-from ..views.waits import Waits
 from .guests import Guest
 
 WATCH_INTERVAL = 0.2
@@ -43,10 +42,9 @@ class Statuses:
         name: str,
         version: str,
         guests: Mapping[int, Guest],
-        waits: Waits,
+        lately: Lately,
         outlooks: Callable[[], dict[LeaseId, Outlook]],
         pauses: Pauses,
-        promises: Promises,
         preset: doc.Preset | None,
     ) -> None:
         self._manager = manager
@@ -54,10 +52,9 @@ class Statuses:
         self._name = name
         self._version = version
         self._guests = guests
-        self._waits = waits
+        self._lately = lately
         self._outlooks = outlooks
         self._pauses = pauses
-        self._promises = promises
         self._preset = preset
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
@@ -201,13 +198,12 @@ class Statuses:
             facts,
             manager.config,
             manager.readings.by_gpu,
-            self._waits.document(facts.now),
+            self._lately,
             self.talking(),
             self._outlooks,
             self._pauses.document,
             self._pauses.cells,
             self._pauses.away,
-            self._promises.document(facts.now),
             self.predictions,
         )
         await hand_out(sheet, wanted, slices, self.took, form)
