@@ -715,7 +715,7 @@ def place_of_socket(configured: str, inherited: socket.socket | None, *, shared:
 async def _how_it_is(manager: Manager) -> str:
     """One line about the node; comes back only when the manager's loop came round."""
     # A heartbeat of no lease: it is decided like any other, and changes nothing.
-    nobody = ProcessId(manager.state.boot_id, 0, 0)
+    nobody = ProcessId(manager.state.boot.boot_id, 0, 0)
     await manager.submit(Heartbeat(manager.clock.boot(), LeaseId(""), EnvironmentName(""), nobody))
     state = manager.state
     if state.problem is not None:

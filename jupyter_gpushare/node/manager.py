@@ -597,7 +597,7 @@ class Manager:
 
     def _process_gone(self, process: ProcessId) -> None:
         # Its owner waits for it, and nobody else, if ten thousand processes end at once.
-        held = next(iter(self.state.by_process.get(process, ())), None)
+        held = next(iter(self.state.by_handle.get(process, ())), None)
         owner = NODE if held is None else self.state.leases[held].environment
         self.ask(cmd.ProcessGone(self.clock.boot(), process), owner=owner)
 

@@ -217,7 +217,7 @@ def lend(world: World, seconds: float = 300.0, **loans: Loan) -> None:
     if world.state.quotas.pool is None:
         world.run(cmd.BelongTo(world.at, "uni"))
     told = tuple(loans.values())
-    world.run(cmd.LendQuotas(world.at, world.state.boot_id, world.at, seconds, told))
+    world.run(cmd.LendQuotas(world.at, world.state.boot.boot_id, world.at, seconds, told))
 
 
 def loan(name: str, here: int, whole: int, **parts: Any) -> Loan:

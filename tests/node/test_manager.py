@@ -303,7 +303,7 @@ def durable(manager: Manager) -> tuple[State, set[str]]:
 def books(state: State) -> object:
     """What must not be lost, in comparable form."""
     live = {n: x.phase for n, x in state.leases.items() if x.phase is not LeasePhase.ENDED}
-    order = [item.lease for item in state.queue.service_order(state.grants)]
+    order = [item.lease for item in state.queue.service_order()]
     return live, order, dict(state.quotas.overrides), set(state.claims)
 
 

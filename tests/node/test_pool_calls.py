@@ -25,6 +25,7 @@ from jupyter_gpushare.node.views import report as reports
 from jupyter_gpushare.node.wire import pool as calls
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words.config import PolicyConfig
+from jupyter_gpushare.policy.words.events import BootSeen
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.pool.words.hosts import Want, read_report
@@ -245,7 +246,7 @@ def test_a_report_has_no_more_than_a_pool_reads(monkeypatch: pytest.MonkeyPatch)
     row = (1, None, "batch", 1.0, tuple(groups))
     rows = [Want(EnvironmentName(f"person-{n}"), *row) for n in range(3000)]
     monkeypatch.setattr(reports, "_wants", lambda state: rows)
-    state, talking = State(boot_id="boot"), [f"p{n}" for n in range(3000)]
+    state, talking = State(boot=BootSeen(0.0, "boot", 3600.0)), [f"p{n}" for n in range(3000)]
     told = encoded(reports.report(state, PolicyConfig(), "a", "1", 1.0, {}, talking, []))
     assert len(told) < MAX_REPORT
     read = read_report(json.loads(told))

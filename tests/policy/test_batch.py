@@ -729,7 +729,7 @@ def test_a_parked_task_that_comes_back_keeps_its_class(kind: PriorityClass) -> N
     item = world.state.queue.waiting["L1"]
     assert item.priority_class is kind
     bound = world.config.overtakes(kind)
-    assert item.urgent_at == world.state.grants + bound
+    assert item.urgent_at == world.state.queue.grants + bound
 
 
 @pytest.mark.parametrize("default", DefaultClass)

@@ -99,7 +99,7 @@ class BatchWorld(World):
     def delays_nobody(self, before: State, event: ev.LeaseGranted) -> None:
         """A batch task that goes before a person ends in time, or leaves her room (EASY)."""
         item = before.queue.waiting[event.lease]
-        urgent = before.queue.first_urgent(before.grants)
+        urgent = before.queue.first_urgent()
         first = backfill.first_interactive(before)
         if item.priority_class is not BATCH or urgent is not None or first is None:
             return

@@ -44,8 +44,8 @@ def test_who_has_spent_the_budget_waits_and_bars_nobody() -> None:
     world.spent["alice"] = 7.9
     world.measure_budgets()
     assert world.state.budget(ALICE).level is BudgetLevel.OK
-    assert world.state.queue.service_order(world.state.grants)[0].lease == "L1"
-    assert world.state.queue.first_urgent(world.state.grants) is None, "it was in no line so far"
+    assert world.state.queue.service_order()[0].lease == "L1"
+    assert world.state.queue.first_urgent() is None, "it was in no line so far"
 
 
 def test_a_raised_budget_serves_who_waits() -> None:

@@ -109,7 +109,8 @@ def test_the_one_that_goes_on_is_the_task() -> None:
     assert (lease.environment, lease.task.name) == ("alice", "task-1")
     assert (lease.task.process, lease.task.kind) == (process(TRAINING), TaskKind.PROCESS)
     assert lease.activity is Activity.BUSY, "the kernel was idle, the program is not"
-    assert not world.state.by_kernel, "the next kernel of this notebook is another task"
+    found = world.state.by_handle
+    assert ("alice", "k") not in found, "the next kernel of this notebook is another task"
     assert isinstance(world.request("alice", KERNEL + 50, kernel_id="k"), core.Grant)
     again = restarted(world).leases[HERS]
     assert (again.task, again.inherited_at) == (lease.task, lease.inherited_at)

@@ -184,7 +184,7 @@ def test_batch_is_not_starved_by_a_stream_of_people():
         if "L2" in held(world):
             break
     assert "L2" in held(world)
-    assert world.state.grants <= 1 + 5 + 1
+    assert world.state.queue.grants <= 1 + 5 + 1
 
 
 def test_a_retried_request_is_the_same_lease_and_a_lowered_quota_refuses_the_waiting():

@@ -241,7 +241,7 @@ def restored(backup: World, now: World) -> World:
     """A node manager that knows what was so at the time of the backup."""
     after = replace(copy(backup), at=now.at, memory=dict(now.memory))
     after.run(cmd.Start(after.at, BOOT, GPUS, True))
-    if process(2) not in now.state.by_process:
+    if process(2) not in now.state.by_handle:
         after.die(2)
     after.observe()
     return after

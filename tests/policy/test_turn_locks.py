@@ -192,6 +192,6 @@ def test_after_a_restart_of_the_node_manager_nobody_is_called_locked() -> None:
     state = replayed(room.state)
     assert state.turns[alice.lease].lock == room.turn(alice).lock
     assert state.takers == room.state.takers
-    start = cmd.Start(room.at, room.state.boot_id, (gpu(0, 80),))
+    start = cmd.Start(room.at, room.state.boot.boot_id, (gpu(0, 80),))
     state = core.step(state, start, room.config).state
     assert state.turns[alice.lease].lock is None

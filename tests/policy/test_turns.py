@@ -250,7 +250,7 @@ def test_two_gpus_are_had_at_once_or_not_at_all() -> None:
 
 
 def why(at: TurnWorld, lease: str) -> str:
-    ahead = [item.lease for item in at.state.queue.service_order(at.state.grants)].index(lease)
+    ahead = [item.lease for item in at.state.queue.service_order()].index(lease)
     return core.why_waiting(at.state, lease, ahead, at.config, at.at).message
 
 

@@ -415,7 +415,7 @@ class Histories(RuleBasedStateMachine):
         told = {n: (x.phase, x.allocations, x.members) for n, x in before.leases.items()}
         assert {n: (x.phase, x.allocations, x.members) for n, x in state.leases.items()} == told
         assert lasting(state) == lasting(before)
-        assert state.grants == before.grants
+        assert state.queue.grants == before.queue.grants
         assert state.bursts == before.bursts
         assert self._limits(state) == self._limits(before)
         assert state.out == before.out
@@ -431,10 +431,10 @@ class Histories(RuleBasedStateMachine):
             self.world.at, quotas.default, tuple(quotas.groups.items()), tuple(quotas.users.items())
         )
         expected = core.evolve(before, told_quotas).queue
-        order = [item.lease for item in expected.service_order(before.grants)]
+        order = [item.lease for item in expected.service_order()]
         self.world.state = core.evolve(state, told_quotas)
         assert self.world.state.queue.held_up == expected.held_up
-        again = self.world.state.queue.service_order(before.grants)
+        again = self.world.state.queue.service_order()
         assert [item.lease for item in again] == order
         left = {item.lease: item.left for item in before.queue.waiting.values()}
         assert {item.lease: item.left for item in again} == left
@@ -494,7 +494,7 @@ class Histories(RuleBasedStateMachine):
             for (pid, where), size in self.world.memory.items():
                 if where != uuid:
                     continue
-                owners = [n for n in state.by_process.get(process(pid), ())]
+                owners = [n for n in state.by_handle.get(process(pid), ())]
                 owners = [n for n in owners if (n, uuid) in state.claims]
                 if owners:
                     who = state.leases[owners[0]].environment

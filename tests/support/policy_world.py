@@ -265,7 +265,7 @@ class World:
         for part in event.gpus:
             left = 0
             for (pid, gpu), size in self.memory.items():
-                owners = after.by_process.get(process(pid), ())
+                owners = after.by_handle.get(process(pid), ())
                 owned = any((owner, gpu) in after.claims for owner in owners)
                 if gpu == part.gpu and not owned:
                     left += min(size, self.entitled.get((pid, gpu), 0))
@@ -341,7 +341,7 @@ class World:
 
     @staticmethod
     def owned(state: State, pid: int, uuid: GpuUuid) -> bool:
-        return any((n, uuid) in state.claims for n in state.by_process.get(process(pid), ()))
+        return any((n, uuid) in state.claims for n in state.by_handle.get(process(pid), ()))
 
     def reserved_before_it_is_told(self, after: State, event: ev.LimitTold) -> None:
         lease = after.leases[event.lease]
@@ -358,8 +358,8 @@ class World:
         one measurement to another, and two of them are needed on the way.
         """
         state, config = self.state, self.config
-        urgent = state.queue.first_urgent(state.grants)
-        line = [i.lease for i in state.queue.service_order(state.grants) if i.left is None]
+        urgent = state.queue.first_urgent()
+        line = [i.lease for i in state.queue.service_order() if i.left is None]
         gap, self.looked_at = self.at - self.looked_at, self.at
         waits: dict[LeaseId, tuple[float, float]] = {}
         for name in line[:1] if urgent else line[: plan.HELPED]:
@@ -533,7 +533,7 @@ class World:
                 continue
             if before.lacks_loan(lease):  # tests/policy/test_loans.py says what that is
                 continue
-            if item.urgent_at <= before.grants:
+            if item.urgent_at <= before.queue.grants:
                 assert mine <= (item.urgent_at, item.order), "an urgent request was passed"
             if self.may_pass[item.lease] <= 0:
                 assert self.may_pass[event.lease] <= 0, "an urgent request was passed"
@@ -595,7 +595,7 @@ class World:
 
     def observe(self) -> None:
         for (pid, uuid), share in self.work.items():
-            leases = self.state.by_process.get(process(pid), ())
+            leases = self.state.by_handle.get(process(pid), ())
             holds = any((lease, uuid) in self.state.claims for lease in leases)
             if holds and (pid, uuid) in self.memory and share >= self.config.busy_utilisation:
                 self.worked[pid] = self.at

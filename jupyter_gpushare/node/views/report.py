@@ -51,7 +51,7 @@ def report(
     ]
     told = HostReport(
         name=name,
-        boot_id=state.boot_id,
+        boot_id=state.boot.boot_id,
         at=at,
         version=version,
         seconds=_valid(state.quotas, at),

@@ -125,7 +125,7 @@ def places(state: State) -> dict[LeaseId, Place]:
     """The places of all waiting requests, the first in line first, in one pass over the queue."""
     result: dict[LeaseId, Place] = {}
     ahead = dict.fromkeys(PriorityClass, 0)
-    for position, item in enumerate(state.queue.service_order(state.grants), start=1):
+    for position, item in enumerate(state.queue.service_order(), start=1):
         interactive, batch = ahead[PriorityClass.INTERACTIVE], ahead[PriorityClass.BATCH]
         result[item.lease] = Place(position, {"interactive": interactive, "batch": batch})
         ahead[item.priority_class] += 1

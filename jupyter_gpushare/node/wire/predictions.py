@@ -231,7 +231,7 @@ class Predictions:
     def _own(self, guest: Guest) -> tuple[Lease, ...]:
         """The leases that its process holds, or has joined."""
         state = self._manager.state
-        found = (state.leases[name] for name in state.by_process.get(guest.who.process, ()))
+        found = (state.leases[name] for name in state.by_handle.get(guest.who.process, ()))
         return tuple(lease for lease in found if lease.environment == guest.who.environment)
 
     def _holder(self, guest: Guest) -> ProcessId:

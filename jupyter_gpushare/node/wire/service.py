@@ -258,7 +258,7 @@ class Service:
             return
         who = Caller(
             EnvironmentName(principal.environment),
-            conn.process or ProcessId(self._manager.state.boot_id, 0, 0),
+            conn.process or ProcessId(self._manager.state.boot.boot_id, 0, 0),
             principal.admin,
             tuple(principal.groups),
             principal.all_servers,
@@ -427,8 +427,7 @@ class Service:
     def _release(self, guest: Guest, call: Call) -> None:
         name = call.params.lease
         if call.params.request_id is not None:
-            known = self._manager.state.by_request
-            name = known.get((guest.who.process, call.params.request_id))
+            name = self._manager.state.asked(guest.who.process, call.params.request_id)
             if name is None:
                 self._fail_unknown(guest, call)
                 return

@@ -12,19 +12,6 @@ from .table import Map
 K = TypeVar("K")
 
 
-def with_id(index: Map[K, tuple[LeaseId, ...]], key: K, lease: LeaseId) -> Map[K, Any]:
-    """The index with one lease more under ``key``."""
-    return index.set(key, (*index.get(key, ()), lease))
-
-
-def without_id(index: Map[K, tuple[LeaseId, ...]], key: K, lease: LeaseId) -> Map[K, Any]:
-    """The index without that lease under ``key``."""
-    rest = tuple(other for other in index.get(key, ()) if other != lease)
-    if rest:
-        return index.set(key, rest)
-    return index.delete(key) if key in index else index
-
-
 def drop(index: Map[K, Any], key: K) -> Map[K, Any]:
     """The index without ``key``, whether it was there or not."""
     return index.delete(key) if key in index else index

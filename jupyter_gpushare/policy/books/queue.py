@@ -45,12 +45,14 @@ class Account:
     """An environment's recent use. ``charge`` is log2 of forward-decayed GPU-seconds.
 
     ``gpus`` are GPUs whose time it has used since boot time ``since``, not charged yet: those it
-    holds, and of those in turns the ones whose turn it has.
+    holds, and of those in turns the ones whose turn it has. ``leases`` counts all that it has;
+    ended ones that still drain count.
     """
 
     charge: float = -math.inf
     gpus: int = 0
     since: float = 0.0
+    leases: int = 0
 
     def settled(self, at: float, half_life: float) -> Account:
         """The same account with use up to ``at`` charged."""
@@ -63,7 +65,7 @@ class Account:
             + at / half_life
             + math.log2(-math.expm1(span * math.log(2)))
         )
-        return Account(_log_add(self.charge, added), self.gpus, at)
+        return replace(self, charge=_log_add(self.charge, added), since=at)
 
 
 def _log_add(a: float, b: float) -> float:
@@ -105,10 +107,13 @@ def _without(entries: tuple[E, ...], entry: E) -> tuple[E, ...]:
 class Queue:
     """All waiting requests. Every method returns a new queue.
 
-    ``held_up`` are the requests in ``waiting`` that stand in no lane. ``fair`` and ``urgent`` are
-    sorted: the first of each lane by its environment's use, and all in lanes by ``urgent_at``.
+    ``grants`` and ``arrivals`` count all so far. ``held_up`` are the requests in ``waiting`` that
+    stand in no lane. ``fair`` and ``urgent`` are sorted: the first of each lane by its
+    environment's use, and all in lanes by ``urgent_at``.
     """
 
+    grants: int = 0
+    arrivals: int = 0
     waiting: Map[LeaseId, Waiting] = Map()
     held_up: Map[LeaseId, None] = Map()
     lanes: Map[_Lane, tuple[LeaseId, ...]] = Map()
@@ -124,6 +129,7 @@ class Queue:
             lanes = tuple(sorted(lanes, key=lambda lease: waiting[lease].order))
         queue = replace(
             self,
+            arrivals=max(self.arrivals, item.order + 1),
             waiting=waiting,
             lanes=self.lanes.set(lane, lanes),
             urgent=_with(self.urgent, (item.urgent_at, item.order, item.lease)),
@@ -148,6 +154,9 @@ class Queue:
         )
         return queue._listed(lane, self)
 
+    def granted(self, lease: LeaseId) -> Queue:
+        return replace(self.remove(lease), grants=self.grants + 1)
+
     def last_urgent_at(self, kind: PriorityClass, who: EnvironmentName) -> int:
         """When the last request of a lane becomes urgent, in grants; 0: it has none."""
         lane = self.lanes.get((kind, who))
@@ -158,25 +167,25 @@ class Queue:
         item = self.waiting[lease]
         return self.lanes.get((item.priority_class, item.environment), (lease,))[0] == lease
 
-    def hold_up(self, lease: LeaseId, grants: int) -> Queue:
-        """Take a waiting request out of the line, after ``grants`` grants."""
+    def hold_up(self, lease: LeaseId) -> Queue:
+        """Take a waiting request out of the line."""
         item = self.waiting[lease]
         if lease in self.held_up:
             return self
         queue = self.remove(lease)
-        item = replace(item, left=item.urgent_at - grants)
+        item = replace(item, left=item.urgent_at - self.grants)
         return replace(
             queue,
             waiting=queue.waiting.set(lease, item),
             held_up=queue.held_up.set(lease, None),
         )
 
-    def let_in(self, lease: LeaseId, grants: int) -> Queue:
+    def let_in(self, lease: LeaseId) -> Queue:
         """Put a request that was held up back into the line, at its place."""
         item = self.waiting[lease]
         if lease not in self.held_up:
             return self
-        urgent_at = grants + (item.left or 0)
+        urgent_at = self.grants + (item.left or 0)
         return self.remove(lease).add(replace(item, urgent_at=urgent_at, left=None))
 
     def charge(self, environment: EnvironmentName, key: float) -> Queue:
@@ -192,9 +201,9 @@ class Queue:
         in_line = sum(len(self.lanes.get((c, environment), ())) for c in CLASSES)
         return in_line + sum(self.waiting[n].environment == environment for n in self.held_up)
 
-    def first_urgent(self, grants: int) -> Waiting | None:
+    def first_urgent(self) -> Waiting | None:
         """The first urgent request, which no other may pass; ``None`` if no request is urgent."""
-        if not self.urgent or self.urgent[0][0] > grants:
+        if not self.urgent or self.urgent[0][0] > self.grants:
             return None
         return self.waiting[self.urgent[0][2]]
 
@@ -205,13 +214,13 @@ class Queue:
                 for lease in self.lanes[(priority_class, environment)]:
                     yield self.waiting[lease]
 
-    def service_order(self, grants: int) -> tuple[Waiting, ...]:
+    def service_order(self) -> tuple[Waiting, ...]:
         """All requests in the order of service, held-up ones last; for display, O(n log n)."""
         urgent = sorted(
             (
                 item
                 for item in self.waiting.values()
-                if item.left is None and item.urgent_at <= grants
+                if item.left is None and item.urgent_at <= self.grants
             ),
             key=lambda item: (item.urgent_at, item.order),
         )

@@ -6,9 +6,11 @@ events.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from ..words.events import BootSeen
 from ..words.model import (
     Activity,
     Allocation,
@@ -44,8 +46,11 @@ from .table import Map
 ClaimKey = tuple[LeaseId, GpuUuid]
 ReservationKey = tuple[EnvironmentName, GpuUuid]
 FlagKey = tuple[GpuUuid, ProcessId, FlagKind]
+#: What leads to a lease: a process of it, a request of its task's process, or its kernel.
+Handle = ProcessId | tuple[ProcessId, str] | tuple[EnvironmentName, str]
 
 _UNKNOWN: Final = Taker()
+_NO_BOOT: Final = BootSeen(0.0, "", usage_half_life=3600.0)
 
 
 @dataclass(frozen=True)
@@ -160,6 +165,17 @@ class Lease:
         """The most bytes it was measured to use on ``gpu``, else on any GPU; 0: not measured."""
         sizes = {part.gpu: part.memory for part in self.peaks}
         return sizes.get(gpu) or max(sizes.values(), default=0)
+
+    @property
+    def handles(self) -> Iterator[Handle]:
+        """What leads to it: its processes, and to what goes on and is its own its task as well."""
+        yield from self.members
+        if self.phase is LeasePhase.ENDED or self.inherited_at is not None:
+            return
+        if self.request.request_id:
+            yield self.task.process, self.request.request_id
+        if self.task.kernel_id:
+            yield self.environment, self.task.kernel_id
 
     @property
     def has_residue(self) -> bool:
@@ -333,16 +349,14 @@ class State:
     ``turns`` those that have to. The driver's lock takes ``lock_took`` seconds here.
     """
 
-    boot_id: str = ""
+    #: The last start of the node manager, which did not see what the GPUs did before, and the
+    #: settings that came with it.
+    boot: BootSeen = _NO_BOOT
     gpus: Map[GpuUuid, GpuState] = Map()
     leases: Map[LeaseId, Lease] = Map()
     claims: Map[ClaimKey, Claim] = Map()
     reservations: Map[ReservationKey, Reservation] = Map()
-    by_process: Map[ProcessId, tuple[LeaseId, ...]] = Map()
-    #: How many leases each environment has; ended ones that still drain count.
-    lease_counts: Map[EnvironmentName, int] = Map()
-    by_request: Map[tuple[ProcessId, str], LeaseId] = Map()
-    by_kernel: Map[tuple[EnvironmentName, str], tuple[LeaseId, ...]] = Map()
+    by_handle: Map[Handle, tuple[LeaseId, ...]] = Map()
     #: Apart from the leases, as signs of life come by the thousand.
     last_seen: Map[LeaseId, float] = Map()
     stalled: Map[LeaseId, Stall] = Map()
@@ -359,9 +373,6 @@ class State:
     quotas: QuotaBook = QuotaBook()
     accounts: Map[EnvironmentName, Account] = Map()
     budgets: Map[EnvironmentName, Budget] = Map()
-    usage_half_life: float = 3600.0
-    quantum: float = 10.0
-    owed_most: float = 600.0
     problem: str | None = None
     #: Not ``None`` while leases are presented again; nothing is granted then.
     rebuild: Rebuild | None = None
@@ -370,10 +381,6 @@ class State:
     settled_at: float = 0.0
     #: When it was last worked out which tasks could help the waiting requests.
     line_looked_at: float = 0.0
-    #: When the node manager started: it did not see what the GPUs did before.
-    started_at: float = 0.0
-    grants: int = 0
-    arrivals: int = 0
     takers: Map[LeaseId, Taker] = Map()
     lock_took: float = 0.0
     turns: Map[LeaseId, Turn] = Map()
@@ -412,6 +419,10 @@ class State:
     def regions(self) -> frozenset[GpuUuid]:
         """The GPUs on which tasks use a common region by turns. O(GPUs)."""
         return frozenset(uuid for uuid, books in self.gpus.items() if books.shares)
+
+    def asked(self, process: ProcessId, request_id: str | None) -> LeaseId | None:
+        """The lease that a request of a process led to, until it has ended."""
+        return next(iter(self.by_handle.get((process, request_id or ""), ())), None)
 
     def is_resident(self, lease: Lease) -> bool:
         """Whether a process of a task was measured on one of its GPUs."""

@@ -144,7 +144,7 @@ def _revoke(draft: Draft, command: cmd.Revoke) -> Decision:
 @decides(cmd.EndKernel)
 def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
     ended = 0
-    for name in draft.state.by_kernel.get((command.environment, command.kernel_id), ()):
+    for name in draft.state.by_handle.get((command.environment, command.kernel_id), ()):
         lease = draft.state.leases[name]
         if command.pid is None or lease.task.process.pid == command.pid:
             if not goes_on(draft, lease):
@@ -159,7 +159,7 @@ def _end_kernel(draft: Draft, command: cmd.EndKernel) -> Decision:
 def _rename_task(draft: Draft, command: cmd.RenameTask) -> Decision:
     renamed = [
         lease
-        for name in draft.state.by_kernel.get((command.environment, command.kernel_id), ())
+        for name in draft.state.by_handle.get((command.environment, command.kernel_id), ())
         for lease in (draft.state.leases[name],)
         if (lease.task.name, lease.task.path) != (command.name, command.path)
     ]

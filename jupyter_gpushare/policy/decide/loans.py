@@ -38,7 +38,7 @@ def lend(draft: Draft, command: cmd.LendQuotas) -> Decision:
     book = draft.state.quotas
     if book.pool is None:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.NO_POOL)
-    if command.boot_id != draft.state.boot_id or command.as_of > draft.at:
+    if command.boot_id != draft.state.boot.boot_id or command.as_of > draft.at:
         return Refuse(RefusalReason.BAD_REQUEST, texts.OTHER_BOOT)
     if command.as_of < book.as_of:  # it was on its way for long
         return Refuse(RefusalReason.BAD_REQUEST, texts.OLDER_LOAN)

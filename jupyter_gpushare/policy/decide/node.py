@@ -31,7 +31,7 @@ from .serving import serve
 
 @decides(cmd.Start)
 def _start(draft: Draft, command: cmd.Start) -> Decision:
-    rebooted = draft.state.boot_id not in ("", command.boot_id)
+    rebooted = draft.state.boot.boot_id not in ("", command.boot_id)
     config = draft.config
     half_life, quantum = config.usage_half_life, config.quantum
     draft.emit(ev.BootSeen(draft.at, command.boot_id, half_life, quantum, config.owed_most))
@@ -162,7 +162,7 @@ def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:
 
 @decides(cmd.ProcessGone)
 def _process_gone(draft: Draft, command: cmd.ProcessGone) -> Decision:
-    names = draft.state.by_process.get(command.process, ())
+    names = draft.state.by_handle.get(command.process, ())
     for name in names:
         lease = draft.state.leases[name]
         is_task = lease.task.process == command.process

@@ -153,7 +153,7 @@ def _counts(state: State, command: cmd.Present) -> bool:
         and voucher.lease not in state.rebuild.done
         and voucher.environment == command.environment
         and command.process in (task.process, *voucher.members)
-        and task.process.boot_id == state.boot_id
+        and task.process.boot_id == state.boot.boot_id
     )
 
 
@@ -170,7 +170,7 @@ def _why_not(state: State, command: cmd.Present, config: PolicyConfig) -> str | 
     voucher, task = command.voucher, command.voucher.task
     if not _counts(state, command):
         return texts.UNKNOWN_LEASE
-    asked = state.by_request.get((task.process, voucher.request.request_id or ""))
+    asked = state.asked(task.process, voucher.request.request_id)
     if asked not in (None, voucher.lease):
         return texts.UNKNOWN_LEASE  # the task has asked anew meanwhile
     if voucher.lease not in state.leases:
@@ -251,10 +251,12 @@ def _again(
     known = state.leases.get(name)
     yield ev.LeaseRebuilt(at, name, who)
     if known is None:
-        yield ev.LeaseQueued(at, name, who, task, voucher.request, state.arrivals, state.grants)
+        yield ev.LeaseQueued(
+            at, name, who, task, voucher.request, state.queue.arrivals, state.queue.grants
+        )
     elif name not in state.queue.waiting:
         kind = voucher.request.priority_class
-        yield ev.ResumeQueued(at, name, who, state.arrivals, state.grants, kind)
+        yield ev.ResumeQueued(at, name, who, state.queue.arrivals, state.queue.grants, kind)
     members = {task.process} if known is None else known.members
     for process in voucher.members:
         if process not in members:

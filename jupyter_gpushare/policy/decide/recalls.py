@@ -156,7 +156,7 @@ def _link_is_busy(draft: Draft, lease: Lease) -> bool:
     gpus = {part.gpu for part in lease.allocations}
     if gpus & links.busy(state, lease, draft.at):
         return True
-    urgent = state.queue.first_urgent(state.grants)
+    urgent = state.queue.first_urgent()
     first = state.queue.waiting.values() if urgent is None else (urgent,)
     waits = [state.leases[item.lease] for item in first if item.left is None]
     return any(gpus & waits_for_link(draft, other) for other in waits if other.request.gpus > 1)

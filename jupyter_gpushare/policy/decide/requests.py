@@ -36,16 +36,14 @@ from .waiting import held_up_text, joined, no_room_text, spent_text
 
 @decides(cmd.RequestLease)
 def _request(draft: Draft, command: cmd.RequestLease) -> Decision:
-    request_id = command.request.request_id
-    if request_id:
-        known = draft.state.by_request.get((command.task.process, request_id))
-        if known is not None:
-            lease = draft.state.leases[known]
-            if lease.phase is LeasePhase.HELD:
-                return Grant(known)
-            if lease.phase is LeasePhase.PARKED:
-                return resume_lease(draft, lease, command.wait)
-            return Wait(known, "This request is already in the queue.")
+    known = draft.state.asked(command.task.process, command.request.request_id)
+    if known is not None:
+        lease = draft.state.leases[known]
+        if lease.phase is LeasePhase.HELD:
+            return Grant(known)
+        if lease.phase is LeasePhase.PARKED:
+            return resume_lease(draft, lease, command.wait)
+        return Wait(known, "This request is already in the queue.")
     quotas.weigh(draft, (command.environment,))  # a budget of 0 is spent without any use
     if command.of_quota:
         command = _of_quota(draft.state, command)
@@ -180,9 +178,14 @@ def _refuse_now(draft: Draft, command: cmd.RequestLease) -> Refuse | None:
             who = command.environment
             text = texts.lacks_loan_text(state.quotas, who, request.gpus, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
-        barred = state.rebuild or state.queue.first_urgent(state.grants)
+        barred = state.rebuild or state.queue.first_urgent()
         newcomer = Lease(
-            command.lease, command.environment, command.task, request, state.arrivals, draft.at
+            command.lease,
+            command.environment,
+            command.task,
+            request,
+            state.queue.arrivals,
+            draft.at,
         )
         if barred or not isinstance(fit(draft, newcomer), Granted):
             return not_now(state)
@@ -198,10 +201,11 @@ def too_many_leases(
 ) -> str | None:
     """Why they may have no lease more: quotas do not bound these. ``None``: they may."""
     limit = config.max_leases_per_process
-    if len(state.by_process.get(process, ())) >= limit:
+    if len(state.by_handle.get(process, ())) >= limit:
         return texts.lease_limit_text("process", limit)
     limit = config.max_leases_per_environment
-    if state.lease_counts.get(environment, 0) >= limit:
+    account = state.accounts.get(environment)
+    if account is not None and account.leases >= limit:
         return texts.lease_limit_text("environment", limit)
     return None
 
@@ -227,7 +231,7 @@ def _enqueue(draft: Draft, command: cmd.RequestLease) -> Decision:
     urgent_at = _urgent_at(state, draft.config, kind, who)
     draft.emit(
         ev.LeaseQueued(
-            draft.at, command.lease, who, command.task, request, state.arrivals, urgent_at
+            draft.at, command.lease, who, command.task, request, state.queue.arrivals, urgent_at
         )
     )
     return _try_newcomer(draft, command.lease, ahead)
@@ -242,7 +246,7 @@ def _urgent_at(
     have left the line without a grant.
     """
     queue = state.queue
-    by_itself = state.grants + len(queue.waiting) + config.overtakes(kind)
+    by_itself = queue.grants + len(queue.waiting) + config.overtakes(kind)
     return max(by_itself, queue.last_urgent_at(kind, who))
 
 
@@ -258,7 +262,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
         return Wait(name, texts.rebuilding_text())
     if item.left is not None:
         return Wait(name, held_up_text(draft.state, name, draft.config, draft.at))
-    urgent = draft.state.queue.first_urgent(draft.state.grants)
+    urgent = draft.state.queue.first_urgent()
     room = NoRoom(0, 0)
     if urgent is None or urgent.lease == item.lease:
         result = fit(draft, lease)
@@ -267,7 +271,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
             if draft.state.leases[name].phase is LeasePhase.HELD:
                 return Grant(name)
             # These grants may have made another request urgent.
-            urgent = draft.state.queue.first_urgent(draft.state.grants)
+            urgent = draft.state.queue.first_urgent()
             barred = urgent is not None and urgent.lease != name
             result = NoRoom(0, 0) if barred else fit(draft, lease)
         if isinstance(result, Granted) and (urgent or not delays(draft, item, result)):
@@ -316,13 +320,15 @@ def resume_lease(draft: Draft, lease: Lease, wait: bool) -> Decision:
         if state.is_held_up(lease):
             text = held_up_text(state, lease.id, draft.config, draft.at)
             return Refuse(RefusalReason.NO_RESOURCES, text)
-        barred = state.rebuild or state.queue.first_urgent(state.grants)
+        barred = state.rebuild or state.queue.first_urgent()
         if barred or not isinstance(fit(draft, lease), Granted):
             return not_now(state)
     ahead = len(state.queue.waiting)
     kind = _class_now(state, lease.environment, lease.request, lease.id)
     urgent_at = _urgent_at(state, draft.config, kind, lease.environment)
     draft.emit(
-        ev.ResumeQueued(draft.at, lease.id, lease.environment, state.arrivals, urgent_at, kind)
+        ev.ResumeQueued(
+            draft.at, lease.id, lease.environment, state.queue.arrivals, urgent_at, kind
+        )
     )
     return _try_newcomer(draft, lease.id, ahead)

@@ -164,7 +164,7 @@ def _serve_one(draft: Draft) -> bool:
     state = draft.state
     if state.problem is not None or state.rebuild is not None:
         return False
-    urgent = state.queue.first_urgent(state.grants)
+    urgent = state.queue.first_urgent()
     if urgent is not None:
         return _settle(draft, urgent, is_urgent=True)
     for looked_at, item in enumerate(state.queue.fair_order()):

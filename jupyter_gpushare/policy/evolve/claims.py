@@ -34,7 +34,7 @@ def _residue_found(state: State, event: ev.ResidueFound) -> State:
     lease = replace(before, parked=parked, changed_at=event.at)
     # It says that it gave everything: it may be asked again at once.
     recall = Recall(RecallPhase.KEPT, Why.CONTENDED, event.at, event.at, said=event.why)
-    state = recalls.put(put_lease(state, before, lease), RecallKey(lease.id, Give.PROCESS), recall)
+    state = recalls.put(put_lease(state, lease), RecallKey(lease.id, Give.PROCESS), recall)
     for part in before.allocations:
         state = claim_phase(state, before.id, part.gpu, ClaimPhase.RESERVED, event.at)
     return in_line(state, before.id)

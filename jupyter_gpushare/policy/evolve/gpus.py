@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from ..books.copies import replace
 from ..books.index import drop
-from ..books.queue import Account
 from ..books.state import (
     GpuState,
     State,
@@ -20,10 +21,10 @@ from .steps import books_of, charge, put_books
 
 @evolves(ev.BootSeen)
 def _boot_seen(state: State, event: ev.BootSeen) -> State:
-    if state.boot_id not in ("", event.boot_id):
+    if state.boot.boot_id not in ("", event.boot_id):
         # Boot time starts anew, so charges of the last boot cannot be compared.
         fresh = {
-            name: Account(gpus=account.gpus, since=event.at)
+            name: replace(account, charge=-math.inf, since=event.at)
             for name, account in state.accounts.items()
         }
         # What was lent is of another clock.
@@ -31,14 +32,7 @@ def _boot_seen(state: State, event: ev.BootSeen) -> State:
         state = replace(state, accounts=Map(fresh), settled_at=event.at, quotas=book)
         for environment in state.queue.keys:
             state = charge(state, environment, event.at)
-    return replace(
-        state,
-        boot_id=event.boot_id,
-        usage_half_life=event.usage_half_life,
-        quantum=event.quantum,
-        owed_most=event.owed_most,
-        started_at=event.at,
-    )
+    return replace(state, boot=event)
 
 
 @evolves(ev.GpuFound)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..books.copies import replace
-from ..books.index import drop, lease_of, with_id, without_id
+from ..books.index import drop, lease_of
 from ..books.queue import Waiting
 from ..books.state import Claim, Lease, Reservation, Stall, State
 from ..books.table import Map
@@ -28,7 +28,6 @@ from .steps import (
     changed_claim,
     charge,
     claim_phase,
-    counted,
     forget_lease,
     in_line,
     put_lease,
@@ -54,7 +53,6 @@ def _nothing(state: State, event: ev.Event) -> State:
 def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
     if event.lease in state.leases:
         raise InvariantBroken(f"lease {event.lease} was queued twice")
-    process = event.task.process
     lease = Lease(
         id=event.lease,
         environment=event.environment,
@@ -63,32 +61,18 @@ def _lease_queued(state: State, event: ev.LeaseQueued) -> State:
         order=event.order,
         requested_at=event.at,
         changed_at=event.at,
-        members=frozenset({process}),
+        members=frozenset({event.task.process}),
         live_limits=event.request.live if event.request.follows else None,
     )
-    waiting = Waiting(
-        event.lease,
-        event.environment,
-        event.request.priority_class,
-        event.order,
-        event.urgent_at,
-    )
-    request_id, kernel_id = event.request.request_id, event.task.kernel_id
-    state = replace(
-        state,
-        leases=state.leases.set(lease.id, lease),
-        by_process=with_id(state.by_process, process, lease.id),
-        lease_counts=counted(state, lease.environment, 1),
-        by_request=state.by_request.set((process, request_id), lease.id)
-        if request_id
-        else state.by_request,
-        by_kernel=with_id(state.by_kernel, (lease.environment, kernel_id), lease.id)
-        if kernel_id
-        else state.by_kernel,
-        last_seen=state.last_seen.set(lease.id, event.at),
-        queue=state.queue.add(waiting),
-        arrivals=max(state.arrivals, event.order + 1),
-    )
+    seen = state.last_seen.set(lease.id, event.at)
+    return _waits(replace(put_lease(state, lease), last_seen=seen), event)
+
+
+def _waits(state: State, event: ev.LeaseQueued | ev.ResumeQueued) -> State:
+    """The state in which a lease stands in line, which it has already."""
+    kind = lease_of(state, event.lease).request.priority_class
+    item = Waiting(event.lease, event.environment, kind, event.order, event.urgent_at)
+    state = replace(state, queue=state.queue.add(item))
     return in_line(charge(state, event.environment, event.at), event.lease)
 
 
@@ -153,7 +137,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
         ),
         **_ANEW,
     )
-    state = put_lease(_paced(state, event.memory, event.seconds), before, lease)
+    state = put_lease(_paced(state, event.memory, event.seconds), lease)
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     if lease.id in state.given and lease.id not in state.promises:
         state = replace(state, given=state.given.delete(lease.id))
@@ -167,8 +151,7 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
 
 @evolves(ev.LeaseOutlived)
 def _lease_outlived(state: State, event: ev.LeaseOutlived) -> State:
-    before = lease_of(state, event.lease)
-    return put_lease(state, before, replace(before, outlived=True))
+    return changed(state, event.lease, outlived=True)
 
 
 @evolves(ev.LeaseRestored)
@@ -195,15 +178,7 @@ def _paced(state: State, memory: int, seconds: float) -> State:
 @evolves(ev.ResumeQueued)
 def _resume_queued(state: State, event: ev.ResumeQueued) -> State:
     request = lease_of(state, event.lease).request.in_class(event.priority_class)
-    state = changed(state, event.lease, requested_at=event.at, request=request)
-    kind = request.priority_class
-    waiting = Waiting(event.lease, event.environment, kind, event.order, event.urgent_at)
-    state = replace(
-        state,
-        queue=state.queue.add(waiting),
-        arrivals=max(state.arrivals, event.order + 1),
-    )
-    return in_line(charge(state, event.environment, event.at), event.lease)
+    return _waits(changed(state, event.lease, requested_at=event.at, request=request), event)
 
 
 @evolves(ev.ResumeCancelled)
@@ -225,7 +200,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         parked=event.parked,
         **_ANEW,
     )
-    state = recalls.forget(put_lease(state, before, lease), lease.id)
+    state = recalls.forget(put_lease(state, lease), lease.id)
     opened = 0
     sizes = {part.gpu: part.memory for part in (*event.gpus, *event.reserved)}
     for part in event.gpus:  # each on another GPU
@@ -239,8 +214,7 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
         state = _reserved(state, lease, part.gpu, sizes[part.gpu], more)
     state = replace(
         state,
-        queue=state.queue.remove(lease.id),
-        grants=state.grants + 1,
+        queue=state.queue.granted(lease.id),
         last_seen=seen_at(state, lease.id, event.at),
     )
     if lease.request.expected or lease.id in state.given:
@@ -274,11 +248,7 @@ def _member_joined(state: State, event: ev.MemberJoined) -> State:
         if claim is not None and claim.measured is not None:
             measured = replace(claim.measured, others=None)
             state = changed_claim(state, lease.id, part.gpu, measured=measured)
-    return replace(
-        state,
-        leases=state.leases.set(lease.id, lease),
-        by_process=with_id(state.by_process, event.process, lease.id),
-    )
+    return put_lease(state, lease)
 
 
 @evolves(ev.MemberLeft)
@@ -286,19 +256,14 @@ def _member_left(state: State, event: ev.MemberLeft) -> State:
     lease = lease_of(state, event.lease)
     gone = {event.process}
     lease = replace(lease, members=lease.members - gone, workers=lease.workers - gone)
-    state = replace(
-        state,
-        leases=state.leases.set(lease.id, lease),
-        by_process=without_id(state.by_process, event.process, lease.id),
-    )
-    return turns.leader_left(state, lease, event.process, event.at)
+    return turns.leader_left(put_lease(state, lease), lease, event.process, event.at)
 
 
 @evolves(ev.LeaseInherited)
 def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
     before = lease_of(state, event.lease)
     # What is asked of the process that has ended is not asked of the one that goes on.
-    state = recalls.forget(_not_found(state, before), before.id, (*MEMORY, Give.STOP))
+    state = recalls.forget(state, before.id, (*MEMORY, Give.STOP))
     task = replace(before.task, process=event.process, kind=TaskKind.PROCESS, kernel_id=None)
     lease = replace(
         before,
@@ -314,26 +279,13 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
         inherited_at=event.at,
     )
     last_seen, stalled = seen_at(state, lease.id, event.at), drop(state.stalled, lease.id)
-    state = replace(state, last_seen=last_seen, stalled=stalled)
-    return put_lease(state, before, lease)
+    return put_lease(replace(state, last_seen=last_seen, stalled=stalled), lease)
 
 
 @evolves(ev.TaskRenamed)
 def _task_renamed(state: State, event: ev.TaskRenamed) -> State:
-    before = lease_of(state, event.lease)
-    task = replace(before.task, name=event.name, path=event.path)
-    return put_lease(state, before, replace(before, task=task))
-
-
-def _not_found(state: State, lease: Lease) -> State:
-    """The state in which neither the request nor the kernel of its task leads to a lease."""
-    by_request, by_kernel = state.by_request, state.by_kernel
-    request_key = (lease.task.process, lease.request.request_id or "")
-    if by_request.get(request_key) == lease.id:
-        by_request = by_request.delete(request_key)
-    if lease.task.kernel_id:
-        by_kernel = without_id(by_kernel, (lease.environment, lease.task.kernel_id), lease.id)
-    return replace(state, by_request=by_request, by_kernel=by_kernel)
+    task = replace(lease_of(state, event.lease).task, name=event.name, path=event.path)
+    return changed(state, event.lease, task=task)
 
 
 @evolves(ev.HeartbeatSeen)
@@ -368,8 +320,7 @@ def _rest_looked(state: State, event: ev.RestLooked) -> State:
 def _rested(state: State, event: ev.Rested) -> State:
     """A program that rests has ended nothing: its service and its steps count on."""
     state = turns.remember(state, event.lease, event.at)
-    before = lease_of(state, event.lease)
-    return put_lease(state, before, replace(before, activity=event.activity, changed_at=event.at))
+    return changed(state, event.lease, activity=event.activity, changed_at=event.at)
 
 
 @evolves(ev.StallActed)
@@ -404,7 +355,7 @@ def _activity_changed(state: State, event: ev.ActivityChanged) -> State:
         attained=None,
         **promises.CELL_OVER,
     )
-    state = put_lease(recalls.forget(state, lease.id), before, lease)
+    state = put_lease(recalls.forget(state, lease.id), lease)
     return turns.begins_anew(state, lease)
 
 
@@ -424,7 +375,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         **_ANEW,
         **promises.CELL_OVER,
     )
-    state = _not_found(put_lease(state, before, lease), lease)
+    state = put_lease(state, lease)
     state = replace(state, queue=state.queue.remove(lease.id))
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     state = replace(

@@ -14,7 +14,7 @@ from ..words.model import LeaseId, LeasePhase, Request, TaskKind
 from ..words.moves import move
 from ..words.promises import PROMISE_MOVES, Meter, Progress, Promised
 from .registry import evolves
-from .steps import changed
+from .steps import changed, put_lease
 
 #: A cell has ended: what its task told of its steps tells nothing of the next one.
 CELL_OVER: Final[dict[str, Any]] = dict.fromkeys(("progress", "claimed"))
@@ -97,7 +97,7 @@ def _foreseen(state: State, event: ev.TaskForeseen) -> State:
     """It is given what is predicted, where it has no floor by a promise."""
     lease = state.leases[event.lease]
     lease = replace(lease, request=replace(lease.request, expected=event.expected))
-    state = replace(state, leases=state.leases.set(lease.id, lease))
+    state = put_lease(state, lease)
     known, promised = compute.foreseen(state, lease), state.promises.get(lease.id)
     if known is None or lease.phase is not LeasePhase.HELD or (promised and promised.is_floor):
         return state

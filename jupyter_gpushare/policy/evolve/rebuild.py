@@ -45,15 +45,17 @@ def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:
 def _books_restored(state: State, event: ev.BooksRestored) -> State:
     # The turns are told after this: till then all that is held counts.
     accounts = {
-        environment: Account(
-            -math.inf if charge is None else charge, state.gpus_used(environment), since
+        environment: replace(
+            state.accounts.get(environment, Account()),
+            charge=-math.inf if charge is None else charge,
+            gpus=state.gpus_used(environment),
+            since=since,
         )
         for environment, charge, _gpus, since in event.accounts
     }
     state = replace(
         state,
-        grants=event.grants,
-        arrivals=event.arrivals,
+        queue=replace(state.queue, grants=event.grants, arrivals=event.arrivals),
         settled_at=event.settled_at,
         accounts=Map(accounts),
         pace=event.pace,

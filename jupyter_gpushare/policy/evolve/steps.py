@@ -6,9 +6,9 @@ import math
 from typing import Any, Final
 
 from ..books.copies import replace
-from ..books.index import drop, lease_of, without_id
+from ..books.index import drop, lease_of
 from ..books.queue import Account
-from ..books.state import Claim, GpuState, Lease, Reservation, ReservationKey, State
+from ..books.state import Claim, GpuState, Handle, Lease, Reservation, ReservationKey, State
 from ..books.table import Map
 from ..words.model import (
     Bytes,
@@ -23,20 +23,25 @@ _NOTHING: Final = Reservation(Bytes(0), 0)
 
 
 def changed(state: State, name: LeaseId, **parts: Any) -> State:
-    return replace(state, leases=state.leases.set(name, replace(lease_of(state, name), **parts)))
+    return put_lease(state, replace(lease_of(state, name), **parts))
 
 
-def put_lease(state: State, before: Lease, lease: Lease) -> State:
-    """Store a changed lease, and update the index of leases that can give.
+def put_lease(state: State, lease: Lease) -> State:
+    """Store a new or changed lease, and keep all that is looked up or added up of leases.
 
     Memory that a parked or ended task left on a GPU does not count as a task there.
     """
-    index = state.idle
+    before, index = state.leases.get(lease.id), state.idle
+    if lease.can_give is not (lease.id in index):
+        index = index.set(lease.id, None) if lease.can_give else index.delete(lease.id)
     state = replace(
         state,
         leases=state.leases.set(lease.id, lease),
-        idle=index.set(lease.id, None) if lease.can_give else drop(index, lease.id),
+        idle=index,
+        by_handle=_indexed(state.by_handle, lease.id, before, lease),
     )
+    if before is None:
+        return replace(state, accounts=_counted(state, lease.environment, 1))
     change = lease.is_task - before.is_task
     for part in before.allocations if change else ():
         if (lease.id, part.gpu) in state.claims:
@@ -50,20 +55,31 @@ def seen_at(state: State, lease: LeaseId, at: float) -> Map[LeaseId, float]:
     return state.last_seen.set(lease, max(at, state.last_seen.get(lease, at)))
 
 
-def counted(state: State, who: EnvironmentName, more: int) -> Map[EnvironmentName, int]:
-    count = state.lease_counts.get(who, 0) + more
-    return state.lease_counts.set(who, count) if count else state.lease_counts.delete(who)
+def _indexed(
+    index: Map[Handle, tuple[LeaseId, ...]], name: LeaseId, before: Lease | None, now: Lease | None
+) -> Map[Handle, tuple[LeaseId, ...]]:
+    old, new = (tuple(one.handles) if one else () for one in (before, now))
+    if old == new:  # quickly: a changed lease is mostly found as before
+        return index
+    for key in set(old).difference(new):
+        rest = tuple(other for other in index[key] if other != name)
+        index = index.set(key, rest) if rest else index.delete(key)
+    for key in set(new).difference(old):
+        index = index.set(key, (*index.get(key, ()), name))
+    return index
+
+
+def _counted(state: State, who: EnvironmentName, more: int) -> Map[EnvironmentName, Account]:
+    account = state.accounts.get(who, Account())
+    return state.accounts.set(who, replace(account, leases=account.leases + more))
 
 
 def forget_lease(state: State, lease: Lease) -> State:
-    by_process = state.by_process
-    for process in lease.members:
-        by_process = without_id(by_process, process, lease.id)
     return replace(
         state,
         leases=state.leases.delete(lease.id),
-        by_process=by_process,
-        lease_counts=counted(state, lease.environment, -1),
+        by_handle=_indexed(state.by_handle, lease.id, lease, None),
+        accounts=_counted(state, lease.environment, -1),
     )
 
 
@@ -128,7 +144,7 @@ def uses(state: State, environment: EnvironmentName, at: float, held: int = 0) -
 
 def charge(state: State, environment: EnvironmentName, at: float, gpus: int = 0) -> State:
     """Charge use up to ``at``, then use ``gpus`` more (or fewer)."""
-    account = state.accounts.get(environment, Account()).settled(at, state.usage_half_life)
+    account = state.accounts.get(environment, Account()).settled(at, state.boot.usage_half_life)
     account = replace(account, gpus=account.gpus + gpus)
     weight = state.quotas.resolve(environment)[0].weight
     key = account.charge - math.log2(weight)
@@ -152,5 +168,5 @@ def in_line(state: State, name: LeaseId) -> State:
     if name not in state.queue.waiting:
         return state
     held_up = state.is_held_up(lease_of(state, name))
-    queue = (state.queue.hold_up if held_up else state.queue.let_in)(name, state.grants)
+    queue = (state.queue.hold_up if held_up else state.queue.let_in)(name)
     return state if queue is state.queue else replace(state, queue=queue)

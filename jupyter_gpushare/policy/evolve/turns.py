@@ -54,12 +54,12 @@ def _so_far(state: State, lease: LeaseId, at: float) -> Turn:
     if turn.phase is not TurnPhase.HOLDS:
         return turn
     lasted = turn.part + at - turn.since
-    due = owed(turn.had, state.quantum, state.owed_most)
+    due = owed(turn.had, state.boot.quantum, state.boot.owed_most)
     recall = state.recall(lease, Give.TURN)
     goes_on = recall is not None and recall.why is Why.PROMISED and lasted < due
     wants, part = None if lasted >= due else turn.wants, lasted if goes_on else 0.0
     turn = replace(turn, had=had, wants=wants, part=part)
-    return replace(turn, served=at) if lasted >= state.quantum else turn
+    return replace(turn, served=at) if lasted >= state.boot.quantum else turn
 
 
 def begins_anew(state: State, lease: Lease) -> State:
@@ -149,7 +149,7 @@ def turn_given(state: State, event: ev.TurnGiven) -> State:
     state = replace(_stays(state, event.lease), asks=state.asks + 1)
     kept = None
     if known.lock is not None:  # it computes for as long as it was locked: a quantum, at most
-        kept = event.at + min(state.quantum, max(0.0, event.at - known.lock.since))
+        kept = event.at + min(state.boot.quantum, max(0.0, event.at - known.lock.since))
     turn = replace(
         known,
         phase=TurnPhase.HOLDS,

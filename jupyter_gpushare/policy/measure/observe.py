@@ -164,7 +164,7 @@ def owner(state: State, process: ProcessReading, gpu: GpuUuid) -> LeaseId | None
     One that has ended counts only where the process has no other.
     """
     for ancestor in process.lineage:
-        of_it = state.by_process.get(ancestor, ())
+        of_it = state.by_handle.get(ancestor, ())
         claiming = [lease for lease in of_it if (lease, gpu) in state.claims]
         if claiming:
             return min(claiming, key=lambda name: state.leases[name].phase is LeasePhase.ENDED)

@@ -254,7 +254,7 @@ def _demand(
     tasks: Counter[GpuUuid] = Counter()
     going, back = frozenset(plan.coming(state, config, at)), unlifted(state)
     came: dict[GpuUuid, int] = {}
-    urgent = state.queue.first_urgent(state.grants)
+    urgent = state.queue.first_urgent()
     for name in plan.line(state):
         lease = state.leases[name]
         for without in ((), going) if going else ((),):

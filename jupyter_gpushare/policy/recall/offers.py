@@ -144,7 +144,7 @@ def may_be_idle(
 
 def idle_since(state: State, lease: Lease) -> float:
     """Boot time since which no work of this lease was seen."""
-    return max(lease.changed_at, lease.worked_at or lease.changed_at, state.started_at)
+    return max(lease.changed_at, lease.worked_at or lease.changed_at, state.boot.at)
 
 
 def idle_until(

@@ -175,7 +175,7 @@ def of_newcomer(
         return Start.WAITS, None if wait is None else Estimate(wait, wait, Basis.BUDGET)
     if not state.quotas.lends(environment, 1):
         return Start.WAITS, None
-    may_pass = state.queue.first_urgent(state.grants) is None
+    may_pass = state.queue.first_urgent() is None
     if may_pass and isinstance(first, placement.Granted) and elsewhere < quota.gpus:
         return Start.NOW, None
     waits = by_waits(sorted(recent.get(PriorityClass.INTERACTIVE, ())), 0.0)

@@ -38,7 +38,7 @@ HELPED: Final = 8
 
 def line(state: State) -> Iterator[LeaseId]:
     """Those whom what others give back could help, the first in line first."""
-    order = (item.lease for item in state.queue.service_order(state.grants) if item.left is None)
+    order = (item.lease for item in state.queue.service_order() if item.left is None)
     return islice(order, HELPED)
 
 
@@ -126,7 +126,7 @@ def _for_caches(
     if not ripe or state.problem is not None:
         return
     going = set(coming(state, config, at, (Give.CACHE,)))
-    urgent = state.queue.first_urgent(state.grants)
+    urgent = state.queue.first_urgent()
 
     def could(waiting: LeaseId) -> Iterator[LeaseId]:
         lease = state.leases[waiting]

@@ -117,12 +117,13 @@ def _leases(state: State) -> None:
             gives_back = lease.phase in (LeasePhase.ENDED, LeasePhase.PARKED)
             gives_back &= not lease.has_residue
             _require(draining == gives_back, f"claim of {name} on {part.gpu}")
-        for process in lease.members:
-            _require(name in state.by_process.get(process, ()), f"{name}: member not indexed")
+        for key in lease.handles:
+            _require(name in state.by_handle.get(key, ()), f"{name} is not found by {key}")
     counts = Counter(lease.environment for lease in state.leases.values())
-    _require(dict(state.lease_counts) == counts, "an environment's leases are not counted")
-    for process, names in state.by_process.items():
-        _require(all(process in state.leases[n].members for n in names), "stale process index")
+    counted = {name: one.leases for name, one in state.accounts.items() if one.leases}
+    _require(counted == counts, "an environment's leases are not counted")
+    for key, names in state.by_handle.items():
+        _require(all(key in state.leases[n].handles for n in names), f"{key} leads to another's")
 
 
 def _recalls(state: State) -> None:
@@ -182,13 +183,13 @@ def _queue(state: State) -> None:
     parked = {n for n, lease in state.leases.items() if lease.phase is LeasePhase.PARKED}
     waiting = set(state.queue.waiting)
     _require(queued <= waiting <= queued | parked, "queue and leases disagree")
-    order = [item.lease for item in state.queue.service_order(state.grants)]
+    order = [item.lease for item in state.queue.service_order()]
     _require(sorted(order) == sorted(waiting), "the service order lost or repeats a request")
     for name, item in state.queue.waiting.items():
         held_up = state.is_held_up(state.leases[name])
         _require((name in state.queue.held_up) == held_up, f"request {name} is in the wrong line")
         _require((item.left is not None) == held_up, f"request {name} counts grants wrongly")
-    urgent = state.queue.first_urgent(state.grants)
+    urgent = state.queue.first_urgent()
     _require(urgent is None or urgent.lease not in state.queue.held_up, "one held up bars others")
 
 

@@ -147,7 +147,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
 
 def resume(state: State) -> Iterator[Effect]:
     """Effects that a node manager owes after it started again, from the state alone."""
-    for process in sorted(state.by_process):
+    for process in sorted(key for key in state.by_handle if isinstance(key, ProcessId)):
         yield WatchProcess(process)
     if state.draining or state.stalled:
         yield Measure()

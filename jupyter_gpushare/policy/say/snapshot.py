@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ..books.compute import foreseen
+from ..books.copies import replace
 from ..books.lifts import entitled, followers_on
 from ..books.queue import Waiting
 from ..books.shares import current
@@ -36,8 +37,7 @@ def summarise(state: State) -> tuple[ev.Event, ...]:
 
 def _summary(state: State) -> Iterator[ev.Event]:
     at = state.settled_at
-    half_life, quantum = state.usage_half_life, state.quantum
-    yield ev.BootSeen(at, state.boot_id, half_life, quantum, state.owed_most)
+    yield replace(state.boot, at=at)
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.order):
         yield ev.GpuFound(at, gpu.gpu)
     yield from state.quotas.told(at)
@@ -55,8 +55,8 @@ def _summary(state: State) -> Iterator[ev.Event]:
     bursts = tuple((name, gpu, burst) for (name, gpu), burst in sorted(state.bursts.items()))
     yield ev.BooksRestored(
         at,
-        state.grants,
-        state.arrivals,
+        state.queue.grants,
+        state.queue.arrivals,
         state.settled_at,
         accounts,
         reservations,
@@ -93,7 +93,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
             whose = EnvironmentName("") if known is None else known.environment
             yield ev.LeaseRebuilt(at, name, whose)
     for process, name in sorted(state.spared.items()):
-        if process.boot_id == state.boot_id:
+        if process.boot_id == state.boot.boot_id:
             yield ev.RebuildRefused(at, name, EnvironmentName(""), (process,), "")
     for environment, budget in sorted(state.budgets.items()):
         if budget.level is not BudgetLevel.OK:
@@ -174,7 +174,7 @@ def _promises(state: State) -> Iterator[ev.Event]:
 
 
 def _urgent_at(state: State, item: Waiting) -> int:
-    return item.urgent_at if item.left is None else state.grants + item.left
+    return item.urgent_at if item.left is None else state.queue.grants + item.left
 
 
 def _lease(state: State, lease: Lease) -> Iterator[ev.Event]:

@@ -59,7 +59,7 @@ def reaches(lvl: int, quantum: float) -> float:
 
 def _faded(state: State, key: float, at: float) -> float:
     """GPU-seconds of an environment by its weight, from their logarithm, faded until ``at``."""
-    return float(2.0 ** (key - at / state.usage_half_life))
+    return float(2.0 ** (key - at / state.boot.usage_half_life))
 
 
 def _used(state: State, environment: EnvironmentName) -> float:
@@ -205,7 +205,7 @@ def caught_up(state: State, config: PolicyConfig, holder: LeaseId, waiting: Leas
     account = state.accounts.get(ours)
     if ours == theirs or account is None:
         return -math.inf
-    at, half_life, lead = account.since, state.usage_half_life, LEAD * config.quantum
+    at, half_life, lead = account.since, state.boot.usage_half_life, LEAD * config.quantum
     used, mine = (_faded(state, _used(state, name), at) for name in (theirs, ours))
     if used <= max(lead, mine):
         return -math.inf

@@ -22,6 +22,7 @@ from jupyter_gpushare.node.host import processes
 from jupyter_gpushare.node.wire import service, transport
 from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.queue import Queue
+from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.decide.draft import Done, Draft
 from jupyter_gpushare.policy.decide.registry import ANSWERS
@@ -91,7 +92,7 @@ def wait_for_the_dead() -> None:
     dead: set[str] = set()
 
     def process_gone(draft, command):
-        for name in draft.state.by_process.get(command.process, ()):
+        for name in draft.state.by_handle.get(command.process, ()):
             if name in draft.state.turns:
                 dead.update(part.gpu for part in draft.state.leases[name].allocations)
         return gone(draft, command)
@@ -189,7 +190,7 @@ def let_anybody_release() -> None:
 
 def let_everybody_pass() -> None:
     """Nobody is ever urgent."""
-    Queue.first_urgent = lambda queue, grants: None
+    Queue.first_urgent = lambda queue: None
 
 
 def serve_the_last_first() -> None:
@@ -286,7 +287,7 @@ def take_own_sleep_for_silence() -> None:
 def _end_of(handler, process) -> None:
     """End the leases of a process."""
     state = handler._manager.state
-    for name in state.by_process.get(process, ()):
+    for name in state.by_handle.get(process, ()):
         lease = state.leases[name]
         at = handler._clock.boot()
         handler._manager.ask(cmd.Release(at, name, lease.environment), owner=lease.environment)
@@ -329,13 +330,7 @@ def wait_for_readers() -> None:
 
 def forget_request_ids() -> None:
     """A request that is sent again is another one."""
-    original = ANSWERS[cmd.RequestLease]
-
-    def request(draft, command):
-        draft.state = dataclasses.replace(draft.state, by_request=Map())
-        return original(draft, command)
-
-    ANSWERS[cmd.RequestLease] = request
+    State.asked = lambda state, process, request_id: None
 
 
 # -- GPUs and what is on them --------------------------------------------------------------------
