@@ -34,14 +34,10 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "sweep":
-        from .jobs.sweeps import sweep
+    if name in ("sweep", "elastic"):
+        from .satellites import Part, take
 
-        return sweep
-    if name == "elastic":
-        from importlib import import_module
-
-        return import_module(".elastic", __name__)
+        return take(Part.SWEEP).sweep if name == "sweep" else take(Part.ELASTIC)
     from . import client
 
     return getattr(client, name)

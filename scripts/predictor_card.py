@@ -25,7 +25,7 @@ def main() -> None:
 
     if not options.page:
         from jupyter_gpushare.predict.records import shipped
-        from jupyter_gpushare.predict.training.fit import train
+        from jupyter_gpushare.training.fit import train
 
         where = json.loads((ROOT / "docs/predictor-runs.json").read_text(encoding="utf-8"))
         spread = where["times of two passes differ by (median)"]

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from ..console.verb import COMMAND, Refused, Verb
+from ..satellites import VERBS
 
 
 class GpuShareApp(Verb):
@@ -27,17 +28,12 @@ class GpuShareApp(Verb):
         "usage": ("cli.usage.UsageApp", "GPU-hours by environment, held and busy."),
         "run": ("cli.run.RunApp", "Run any command under a lease."),
         "request": ("cli.run.RequestApp", "Open a shell that holds GPUs until you leave it."),
-        "sweep": ("cli.sweep.SweepApp", "Try many models on the GPUs that idle."),
-        "elastic": ("cli.elastic.ElasticApp", "Train on as many idle GPUs as there are just now."),
         "plan": ("cli.plan.PlanApp", "Ask the policy what it would decide (JSON lines)."),
-        "replay": ("cli.replay.ReplayApp", "Replay a trace of sessions through the policy."),
-        "advise": ("cli.advise.AdviseApp", "Would turns serve more people on this node?"),
-        "predictor": ("cli.predictor.PredictorApp", "The predictor: retrain it, or see its card."),
         "doctor": ("cli.doctor.DoctorApp", "What is installed, reachable, enabled or wrong."),
         "ledger": ("cli.ledger.LedgerApp", "The ledger: backup, check, vacuum, restore."),
         "node": ("node.app.NodeManagerApp", "Run the node manager."),
-        "pool": ("cli.pool.PoolApp", "Several hosts as one: hosts, quotas, tokens, drain."),
         "systemd": ("cli.systemd.SystemdApp", "The node manager as a systemd service."),
+        **VERBS,
     }
 
     def run(self, arguments: list[str]) -> int:
@@ -64,7 +60,7 @@ def load(kind: type[Verb], verb: str) -> Any:
     try:
         return getattr(import_module(place), name)
     except ModuleNotFoundError as error:
-        if error.name != place:
+        if not f"{place}.".startswith(f"{error.name}."):
             raise
         raise Refused(
             f"`{COMMAND} {verb}` is not in the light client, jupyter-gpushare-client. Run it where "

@@ -12,6 +12,7 @@ from ..console.node import connect
 from ..console.verb import Refused, Verb, option
 from ..protocol.tables import table
 from ..protocol.times import parse_duration
+from ..satellites import Part, take
 
 
 class UsageApp(Verb):
@@ -64,8 +65,8 @@ class UsageApp(Verb):
 
     def _trace(self) -> int:
         try:
-            from .usagetrace import export
-        except ModuleNotFoundError as error:  # the light client has no ledger
+            export = take(Part.TRACE).export
+        except ModuleNotFoundError as error:  # the light client has no replay
             raise Refused(
                 "Traces are written where the node manager is, by the package jupyter_gpushare.",
                 "unavailable",

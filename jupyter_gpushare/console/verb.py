@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 from .._version import __version__
 from ..protocol.tables import clean
 from ..protocol.words import did_you_mean
+from ..satellites import there
 
 COMMAND: Final = "jupyter gpushare"
 EXIT_CODES: Final = (
@@ -163,7 +164,8 @@ class Verb:
     @classmethod
     def parser(cls) -> argparse.ArgumentParser:
         """The parser of this verb's options, and its help."""
-        more = [f"  {verb:10} {said}" for verb, (_, said) in cls.subcommands.items()]
+        below = cls.subcommands.items()
+        more = [f"  {verb:10} {said}" for verb, (place, said) in below if there(place)]
         if more:
             more = ["verbs:", *more, "", f"`{cls.command()} VERB --help` explains a verb.", ""]
         if cls.examples:

@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from jupyter_core.application import JupyterApp
@@ -25,10 +25,10 @@ from jupyter_gpushare.pages.live import Audience
 from jupyter_gpushare.pages.page import NothingHandler, PageHandler
 from jupyter_gpushare.pages.routes import PAGES
 from jupyter_gpushare.pages.site import STATIC, static_address
-from jupyter_gpushare.pool.configuration import NEEDS_CRYPTOGRAPHY, Pool
 from jupyter_gpushare.protocol import heldport, names
 from jupyter_gpushare.protocol.address import SYSTEM_SOCKET
 from jupyter_gpushare.protocol.parent import when_parent_ends
+from jupyter_gpushare.satellites import Part, take, there
 from jupyter_gpushare.traits import mistyped
 
 from . import api
@@ -37,19 +37,19 @@ from .links import Limits, LinkPool
 from .live import HubLiveHandler
 from .site import HubSite, hub_templates
 
-if TYPE_CHECKING:
-    from .pooling import HubPool
-
 _OTHER_ENDS: Final = 10.0  # seconds for another one to give up the port
 _MOST_BODY: Final = 1 << 20  # bytes of a request
 NOT_ALONE: Final = (
     "This is a service that JupyterHub starts: put `from jupyter_gpushare.hub import setup; "
     "setup(c)` into jupyterhub_config.py."
 )
-
-
-#: Addresses of the pages at which no other host reaches them.
-_HERE_ONLY: Final = (None, "localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
+NO_POOL: Final = (
+    "GpuShareHub.pool is set, and no pool is installed here: install jupyter_gpushare[pool] where "
+    "the Hub is."
+)
+#: The pool as a role of this service.
+_role: Final = take(Part.HUB_POOL) if there(Part.HUB_POOL) else None
+_CLASSES: Final = () if _role is None else _role.CLASSES
 
 
 class GpuShareHub(JupyterApp):
@@ -59,7 +59,7 @@ class GpuShareHub(JupyterApp):
     version = __version__
     description = __doc__
     config_file_name = Unicode("jupyter_gpushare_hub_config")
-    classes = List([HubOAuth, Pool])
+    classes = List([HubOAuth, *_CLASSES])
 
     nodes = Dict(
         key_trait=Unicode(),
@@ -123,7 +123,7 @@ class GpuShareHub(JupyterApp):
         port = address.port
         if not address.hostname or port is None or "JUPYTERHUB_API_TOKEN" not in os.environ:
             raise SystemExit(NOT_ALONE)
-        if wrong := mistyped(self.config, (type(self), Pool)):
+        if wrong := mistyped(self.config, (type(self), *_CLASSES)):
             raise SystemExit(wrong)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -133,28 +133,11 @@ class GpuShareHub(JupyterApp):
             hosts = await self._pool(stack) if self.pool else None
             await self._serve_pages(self.make_site(hosts), address.hostname, port, stop)
 
-    def pool_settings(self) -> Pool:
-        """The pool's; where no address is set, hosts join where they reach the pages."""
-        settings = Pool(parent=self)
-        told = urlsplit(self.url).hostname
-        if "address" not in self.config.get("Pool", {}) and told not in _HERE_ONLY:
-            settings.address = told
-        return settings
-
-    async def _pool(self, stack: AsyncExitStack) -> HubPool:
+    async def _pool(self, stack: AsyncExitStack) -> Any:
         """The pool, until ``stack`` ends. Raises :class:`SystemExit` with a sentence."""
-        try:
-            from jupyter_gpushare.pool.serving import CannotServe
-
-            from .pooling import running
-        except ModuleNotFoundError as error:
-            if error.name != "cryptography":
-                raise
-            raise SystemExit(NEEDS_CRYPTOGRAPHY) from error
-        try:
-            return await stack.enter_async_context(running(self.pool_settings(), self.log))
-        except CannotServe as error:
-            raise SystemExit(str(error)) from error
+        if _role is None:
+            raise SystemExit(NO_POOL)
+        return await stack.enter_async_context(_role.running(self, urlsplit(self.url).hostname))
 
     async def _serve_pages(
         self, site: HubSite, address: str, port: int, stop: asyncio.Event
@@ -191,7 +174,7 @@ class GpuShareHub(JupyterApp):
             await asyncio.sleep(0.2)
         server.listen(port, host, reuse_port=True)
 
-    def make_site(self, hosts: HubPool | None = None) -> HubSite:
+    def make_site(self, hosts: Any = None) -> HubSite:
         """Join the parts. JupyterHub's environment variables say where and who it is."""
         auth = HubOAuth(parent=self, cache_max_age=self.believed)
         limits = Limits(self.links, self.links_per_user, self.link_linger, self.answer_timeout)

@@ -32,8 +32,8 @@ from ..protocol import heldport, names
 from ..protocol.address import SYSTEM_SOCKET
 from ..protocol.poolcalls import POOL_SOCKET
 from ..protocol.sockets import answers
+from ..satellites import Part, take, there
 from .configuration import SpawnerKind, spawner_kind, spawner_sections, value
-from .placing import place_servers
 
 #: The node manager's rights at the Hub: to read a token's owner, the owner's groups and roles, and
 #: the groups' properties. It can change nothing.
@@ -457,8 +457,8 @@ def apply(c: Config, plan: Plan, major: int) -> None:
         c[section].environment = {**plan.environment, **value(c, section, "environment", {})}
     if plan.mount is not None:
         _add_mount(c, plan.mount)
-    if plan.pool_socket:
-        place_servers(c, plan.pool_socket)
+    if plan.pool_socket and there(Part.PLACING):
+        take(Part.PLACING).place_servers(c, plan.pool_socket)
 
 
 def _let_users_in(c: Config, roles: list[dict[str, Any]], access: str, major: int) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jinja2
 from jupyterhub._data import DATA_FILES_PATH
@@ -14,9 +14,6 @@ from jupyterhub._data import DATA_FILES_PATH
 from jupyter_gpushare.pages.site import Site, make_templates
 
 from .links import LinkPool
-
-if TYPE_CHECKING:
-    from .pooling import HubPool
 
 # The Hub's own pages need these; ours run under a policy that allows no inline script, and work
 # without any.
@@ -30,7 +27,6 @@ class HubSite(Site):
 
     auth: Any
     pool: LinkPool
-    hosts: HubPool | None = None
 
 
 class _HubPages(jinja2.FileSystemLoader):

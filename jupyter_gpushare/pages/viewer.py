@@ -58,3 +58,6 @@ class Pool(Protocol):
         self, method: Method | PoolMethod, viewer: Viewer, **params: Any
     ) -> dict[str, Any]:
         """Ask in an administrator's name."""
+
+    async def where(self, viewer: Viewer, **wish: Any) -> dict[str, Any]:
+        """The hosts ranked for the viewer's own wish."""

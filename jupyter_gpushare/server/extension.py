@@ -47,11 +47,11 @@ from jupyter_gpushare.protocol.address import (
 )
 from jupyter_gpushare.protocol.batchjob import why_no_gpu
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.satellites import Part, take, there
 from jupyter_gpushare.traits import Duration, task_traits
 
-from .elsewhere import Elsewhere
 from .embed import EmbeddedNode, gpu_driver_present
-from .handlers import kernel_routes, rest_routes
+from .handlers import Elsewhere, kernel_routes, rest_routes
 from .kernelenv import KernelEnvironment
 from .leaseevents import SCHEMA_ID, SCHEMA_PATH, LeaseEvents
 from .lifecycle import KernelLifecycle
@@ -269,9 +269,11 @@ class GpuShareExtension(ExtensionApp):
         self.door = NotebookDoor(self.kernel_environment.notebook_of, self.log)
         self.kernel_environment.install()
         self.pythons = OtherPythons()
-        self.elsewhere = Elsewhere(
-            server.kernel_manager, server.session_manager, server.kernel_spec_manager
-        )
+        self.elsewhere: Elsewhere | None = None
+        if there(Part.ELSEWHERE):
+            self.elsewhere = take(Part.ELSEWHERE).Elsewhere(
+                server.kernel_manager, server.session_manager, server.kernel_spec_manager
+            )
         self.lifecycle = KernelLifecycle(
             kernel_manager=server.kernel_manager,
             event_logger=bus,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
@@ -24,11 +24,10 @@ from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.pages.asking import error_document, refusals
 from jupyter_gpushare.protocol.secured import HOST_NAME
 
-from .elsewhere import Elsewhere
 from .otherpythons import OtherPythons
 
 if TYPE_CHECKING:
-    from jupyter_gpushare.protocol.documents import Kernels
+    from jupyter_gpushare.protocol.documents import KernelElsewhere, Kernels, MovedKernel
 
 AUTH_RESOURCE = "gpushare"
 
@@ -90,10 +89,20 @@ def handler(operations: Sequence[rest.Operation]) -> type[NodeHandler]:
     return type("ResourceHandler", (NodeHandler,), {**methods, "_track_activity": changes})
 
 
+class Elsewhere(Protocol):
+    """Kernels of this server on other hosts, where a satellite can start them."""
+
+    def running(self) -> list[KernelElsewhere]:
+        """The kernels that run on another host."""
+
+    async def move(self, kernel_id: str, host: str) -> MovedKernel:
+        """Restart a kernel on ``host``. Raises :class:`NodeProblem`."""
+
+
 class KernelsHandler(GpuShareHandler):
     """The kernels whose Python lacks the import hook, and those that run on other hosts."""
 
-    def initialize(self, pythons: OtherPythons, elsewhere: Elsewhere) -> None:
+    def initialize(self, pythons: OtherPythons, elsewhere: Elsewhere | None) -> None:
         self.pythons = pythons
         self.elsewhere = elsewhere
 
@@ -102,7 +111,8 @@ class KernelsHandler(GpuShareHandler):
     async def get(self) -> None:
         specs = await ensure_async(self.kernel_spec_manager.get_all_specs())
         lacking = await self.pythons.kernels(specs)
-        document: Kernels = {"lacking": lacking, "elsewhere": self.elsewhere.running()}
+        elsewhere = [] if self.elsewhere is None else self.elsewhere.running()
+        document: Kernels = {"lacking": lacking, "elsewhere": elsewhere}
         self.answer(document)
 
 
@@ -145,9 +155,12 @@ def rest_routes(link: NodeLink) -> list[Route]:
     return [(f"gpushare/api/{pattern}", served, {"link": link}) for pattern, served in routes]
 
 
-def kernel_routes(pythons: OtherPythons, elsewhere: Elsewhere) -> list[Route]:
+def kernel_routes(pythons: OtherPythons, elsewhere: Elsewhere | None) -> list[Route]:
     """Return the routes that this server answers by itself."""
-    return [
-        ("gpushare/api/kernels", KernelsHandler, {"pythons": pythons, "elsewhere": elsewhere}),
-        (r"gpushare/api/kernels/([^/]+)/host", KernelHostHandler, {"elsewhere": elsewhere}),
+    routes: list[Route] = [
+        ("gpushare/api/kernels", KernelsHandler, {"pythons": pythons, "elsewhere": elsewhere})
     ]
+    if elsewhere is not None:
+        where = r"gpushare/api/kernels/([^/]+)/host"
+        routes.append((where, KernelHostHandler, {"elsewhere": elsewhere}))
+    return routes

@@ -14,8 +14,8 @@ import pytest
 from support.livenode import LiveNode, in_process
 from support.node import RunningNode, token_file
 
-from jupyter_gpushare.cli.advise import TOLD
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.replay.advise import TOLD
 from jupyter_gpushare.replay.behaviour import Options
 from jupyter_gpushare.replay.trace import COLUMNS, read_trace
 

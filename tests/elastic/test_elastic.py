@@ -21,12 +21,12 @@ import pytest
 from support.node import NodeClient, RunningNode, until
 
 from jupyter_gpushare import elastic
-from jupyter_gpushare.cli.elastic import ElasticApp
 from jupyter_gpushare.elastic import training
 from jupyter_gpushare.elastic.core import workers_text
 from jupyter_gpushare.elastic.leader import Leader
 from jupyter_gpushare.elastic.records import Plan, Records
 from jupyter_gpushare.elastic.running import MOST_LEADERS
+from jupyter_gpushare.elastic.verb import ElasticApp
 from jupyter_gpushare.jobs.core import Card, Row
 from jupyter_gpushare.jobs.engine import Idle
 from jupyter_gpushare.jobs.hostside import Job
@@ -414,7 +414,7 @@ import sys
 import torch
 
 from jupyter_gpushare import elastic
-from jupyter_gpushare.cli.elastic import ElasticApp
+from jupyter_gpushare.elastic.verb import ElasticApp
 from jupyter_gpushare.elastic import training
 
 torch.manual_seed(0)

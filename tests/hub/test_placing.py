@@ -19,7 +19,7 @@ from support.poolwhere import Ranking
 from traitlets.config import Config
 
 from jupyter_gpushare.hub import setup
-from jupyter_gpushare.hub.placing import (
+from jupyter_gpushare.starts.placing import (
     NoHost,
     Placed,
     choose_host,
@@ -29,8 +29,8 @@ from jupyter_gpushare.hub.placing import (
     options_from_form,
     place_servers,
 )
-from jupyter_gpushare.hub.spawner import PoolSpawner
 from jupyter_gpushare.starts.reach import Started
+from jupyter_gpushare.starts.spawner import PoolSpawner
 from jupyter_gpushare.starts.wishes import PoolAway, Wish
 
 T = Callable[..., Awaitable[None]]

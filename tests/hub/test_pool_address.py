@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+from urllib.parse import urlsplit
 
 import pytest
 from traitlets.config import Config
 
 from jupyter_gpushare.hub.app import GpuShareHub
+from jupyter_gpushare.pool.hubrole import settings_of
 
 
 @pytest.mark.parametrize(
@@ -22,4 +24,4 @@ def test_tokens_say_where_hosts_reach_the_pages(
     url: str, told: dict[str, str], address: str
 ) -> None:
     hub = GpuShareHub(url=url, config=Config({"Pool": told}))
-    assert hub.pool_settings().address == address
+    assert settings_of(hub, urlsplit(url).hostname).address == address

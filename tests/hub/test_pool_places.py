@@ -27,8 +27,8 @@ pytestmark = [
     # `test_pool` and `test_pool_spawner` tell of a Hub with a pool each time.
     pytest.mark.story(
         *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),
-        *("jupyter_gpushare/hub/spawner", "jupyter_gpushare/hub/pool"),
-        *("jupyter_gpushare/hub/placing", "tests/hub/", "tests/support/pool"),
+        *("jupyter_gpushare/starts/spawner", "jupyter_gpushare/pool/hub"),
+        *("jupyter_gpushare/starts/placing", "tests/hub/", "tests/support/pool"),
     ),
 ]
 

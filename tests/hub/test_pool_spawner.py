@@ -28,7 +28,7 @@ NODE = "/run/jupyter-gpushare/node.sock"
 #: A host each; no two have the same GPUs.
 GPUS = {"a": "1x24GiB", "b": "3x40GiB"}
 MORE = """
-from jupyter_gpushare.hub.spawner import PoolSpawner
+from jupyter_gpushare.starts.spawner import PoolSpawner
 
 class Unknown(PoolSpawner):
     def user_env(self, env):
@@ -51,8 +51,8 @@ WHY = why_not(Spawning.ONE_USER) or impossible()
 pytestmark = [
     pytest.mark.story(
         *("jupyter_gpushare/pool/", "jupyter_gpushare/starts/", "jupyter_gpushare/link/"),
-        *("jupyter_gpushare/hub/spawner", "jupyter_gpushare/hub/pool"),
-        *("jupyter_gpushare/hub/placing", "tests/hub/", "tests/support/pool"),
+        *("jupyter_gpushare/starts/spawner", "jupyter_gpushare/pool/hub"),
+        *("jupyter_gpushare/starts/placing", "tests/hub/", "tests/support/pool"),
     ),
     pytest.mark.skipif(bool(WHY), reason=str(WHY)),
 ]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from support.pool_world import CONFIG
 
-from jupyter_gpushare.hub import poolviews
 from jupyter_gpushare.pages.hosts import HostState, Own
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import Quota
+from jupyter_gpushare.pool import hubviews
 from jupyter_gpushare.pool.answers import own_quota
 from jupyter_gpushare.pool.core import step
 from jupyter_gpushare.pool.state import Drained, Here, Host, Out, State, Used
@@ -46,32 +46,32 @@ HOST = Host(
 
 
 def test_a_host_is_as_its_report_says() -> None:
-    shown = poolviews.host_of(HOST, "")
+    shown = hubviews.host_of(HOST, "")
     assert (shown.state, shown.waiting, shown.expected) == (HostState.PARTLY, 2, (90.0, 90.0))
     assert shown.free == (1, 80)
     assert shown.own == Own(lent=0), "what is one person's is told to that person only"
 
 
 def test_a_host_that_is_away_keeps_its_kind_and_says_why() -> None:
-    away = poolviews.host_of(replace(HOST, connected=False), "no answer")
+    away = hubviews.host_of(replace(HOST, connected=False), "no answer")
     assert (away.state, away.problem, away.waiting) == (HostState.AWAY, "no answer", 0)
     assert away.kinds == {"A100"}
-    assert poolviews.host_of(Host("a"), "").problem, "also without a reason it is away"
+    assert hubviews.host_of(Host("a"), "").problem, "also without a reason it is away"
 
 
 def test_a_drain_of_the_pool_counts_before_the_host_has_heard_of_it() -> None:
     drained = replace(HOST, drain=Drained("new fans", "carol"))
-    assert poolviews.host_of(drained, "").state is HostState.OUT
-    assert poolviews.host_of(drained, "").drained == "new fans"
+    assert hubviews.host_of(drained, "").state is HostState.OUT
+    assert hubviews.host_of(drained, "").drained == "new fans"
     told = replace(HOST, report=replace(REPORT, draining="old driver"))
-    assert poolviews.host_of(told, "").drained == "old driver"
+    assert hubviews.host_of(told, "").drained == "old driver"
 
 
 def test_a_person_has_what_all_their_servers_have() -> None:
-    found = poolviews.owners(HOST)
+    found = hubviews.owners(HOST)
     assert found["alice"] == Own(held=1, waiting=1, lent=1, talks=True, why="a has it")
     assert found["bob"] == Own(lent=0, talks=True)
-    away = poolviews.owners(replace(HOST, connected=False))
+    away = hubviews.owners(replace(HOST, connected=False))
     assert "bob" not in away, "nobody knows who talks to a host that is away"
     assert not away["alice"].talks
 
@@ -87,14 +87,14 @@ def test_groups_say_what_they_own_use_borrow_and_leave() -> None:
         ),
         used=Map({"a": Used(1), "b": Used(2)}),
     )
-    shown = poolviews.pool_groups(state)
+    shown = hubviews.pool_groups(state)
     rows = [(one.name, one.own, one.used, one.borrowed, one.unused) for one in shown.rows]
     assert rows == [("a", 4, 1, 0, 2), ("b", 1, 2, 1, 0), ("c", 2, 0, 0, 2)]
     assert shown.text == ("1 GPU of groups' own is lent to other groups. 3 GPUs more may be lent.")
     assert [one.may_borrow for one in shown.rows[:2]] == ["what others lend", "up to 3"]
-    said = poolviews.group_text(shown.rows, ("b", "nobody"))
+    said = hubviews.group_text(shown.rows, ("b", "nobody"))
     assert said == "Your group b has 1 GPU of its own and uses 2: 1 is borrowed."
-    assert poolviews.group_text(shown.rows, ()) == ""
+    assert hubviews.group_text(shown.rows, ()) == ""
 
 
 def test_a_quota_of_all_hosts_is_said_as_one_of_a_host() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.cli.sweep import SweepApp
 from jupyter_gpushare.jobs.best import Best, best
 from jupyter_gpushare.jobs.core import Phase
 from jupyter_gpushare.jobs.records import Model
+from jupyter_gpushare.jobs.verb import SweepApp
 
 NAN = math.nan
 

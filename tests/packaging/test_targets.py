@@ -146,7 +146,7 @@ def imports(text: str) -> Iterator[tuple[str, int]]:
 def verbs() -> dict[str, str]:
     """The verbs of the command line, and of ``pool``, and the module of each."""
     from jupyter_gpushare.cli.app import GpuShareApp
-    from jupyter_gpushare.cli.pool import PoolApp
+    from jupyter_gpushare.pool.verbs import PoolApp
 
     every = {**GpuShareApp.subcommands, **PoolApp.subcommands}
     return {verb: f"{OURS}.{place[0].rpartition('.')[0]}" for verb, place in every.items()}

@@ -50,7 +50,7 @@ def test_what_is_used_meets_the_aims_on_families_that_the_choice_has_not_seen() 
 def test_a_choice_is_by_families_that_it_has_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each family gets the choice of others only; parts are known always."""
     numpy = pytest.importorskip("numpy")
-    from jupyter_gpushare.predict.training import fit
+    from jupyter_gpushare.training import fit
 
     some = [r for r in records.shipped() if r.hardware.cores == 1][::4]
     data = fit.data_of(Metric.MEMORY, some)
@@ -115,7 +115,7 @@ def test_both_families_of_models_are_written_as_they_were_trained() -> None:
     """Evaluated in pure Python, they tell what scikit-learn and torch tell."""
     numpy = pytest.importorskip("numpy")
     from jupyter_gpushare.predict.models import read_model
-    from jupyter_gpushare.predict.training import fit
+    from jupyter_gpushare.training import fit
 
     random = numpy.random.default_rng(0)
     given = random.normal(size=(200, 12))

@@ -24,7 +24,7 @@ GPUS = {"a": "1x24GiB", "b": "3x40GiB"}
 NODE = "/run/jupyter-gpushare/node.sock"
 PORT = 10205
 MORE = """
-from jupyter_gpushare.hub.spawner import PoolSpawner
+from jupyter_gpushare.starts.spawner import PoolSpawner
 
 class Unknown(PoolSpawner):
     def user_env(self, env):

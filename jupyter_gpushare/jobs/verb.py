@@ -15,9 +15,9 @@ from ..protocol.words import did_you_mean
 from .jobverb import JobVerb
 
 if TYPE_CHECKING:
-    from ..jobs.best import Best
-    from ..jobs.records import Records
-    from ..jobs.sweeps import Look, Status, Sweep
+    from .best import Best
+    from .records import Records
+    from .sweeps import Look, Status, Sweep
 
 
 def read_over(text: str) -> tuple[str, list[Any]]:
@@ -59,6 +59,7 @@ class SweepApp(JobVerb):
 
     listed_as = "sweeps"
     stopping = "; models that can save do so."
+    alone = (*JobVerb.alone, "show")
 
     over = options("A name of train's arguments and its values: lr=1e-4,1e-3.")
     function = option("train", "The function of FILE to call. Default: train.")
@@ -86,21 +87,23 @@ class SweepApp(JobVerb):
         return super().run(arguments)
 
     def records(self) -> type[Records]:
-        from ..jobs.records import Records
+        from .records import Records
 
         return Records
 
     def row(self, records: Records) -> dict[str, Any]:
-        from ..jobs.sweeps import Look
+        from .sweeps import Look
 
         status = Look(records).status()
         counts = {phase.value: count for phase, count in status.counts.items()}
         state = "ended" if not counts["queued"] else "stopped"
         return {"name": records.name, "state": state if status.is_over else "runs", **counts}
 
-    def shown(self) -> int:
-        from ..jobs.sweeps import sweep
+    def looked(self) -> int | None:
+        from .sweeps import sweep
 
+        if not self.show:
+            return super().looked()
         look = sweep.look(self.show)
         if not self.json:
             print(self._status(look))
@@ -116,8 +119,8 @@ class SweepApp(JobVerb):
         return replace(look.status(), best=self._best(look))
 
     def begun(self, arguments: list[str]) -> Sweep:
-        from ..jobs.sweeps import sweep
-        from ..jobs.worker import Code
+        from .sweeps import sweep
+        from .worker import Code
 
         engine = self.engine or None
         if self.resume:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import analytic
-from ..estimates import VERSION, Metric
-from ..features import vector
-from ..models import read_model, relative
-from ..records import Record
-from ..table import VERSION as TABLE
+from ..predict import analytic
+from ..predict.estimates import VERSION, Metric
+from ..predict.features import vector
+from ..predict.models import read_model, relative
+from ..predict.records import Record
+from ..predict.table import VERSION as TABLE
 from .rates import fit_rates
 
 #: numpy's, whose types are not read here.

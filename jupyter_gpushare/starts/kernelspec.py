@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from ..console.verb import Refused, UsageError, Verb, flag, option
-from ..starts.wishes import Wish
+from .wishes import Wish
 
 _ENDS_IN = "any GPU in the pool"
 
@@ -36,7 +36,7 @@ class KernelspecApp(Verb):
     def run(self, arguments: list[str]) -> int:
         from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 
-        from ..starts.provisioner import PROVISIONER
+        from .provisioner import PROVISIONER
 
         wishes = {"gpus": self.gpus, "gpu_memory": self.memory, "gpu_kind": self.kind}
         try:

@@ -15,9 +15,9 @@ from ..protocol.tables import table
 from ..protocol.times import format_duration
 
 if TYPE_CHECKING:
-    from ..replay.behaviour import Options
-    from ..replay.run import Cluster, Variant
-    from ..replay.tally import Tally
+    from .behaviour import Options
+    from .run import Cluster, Variant
+    from .tally import Tally
 
 #: Open sessions per GPU that are tried: from one on.
 MOST: int = 4
@@ -131,8 +131,8 @@ class AdviseApp(Verb):
     hand_over = option(0.2, "Seconds that a turn takes. Assumed: 0.2.", number(0.0, 1e6))
 
     def run(self, arguments: list[str]) -> int:
-        from ..replay.run import Cluster
-        from ..replay.trace import TraceError
+        from .run import Cluster
+        from .trace import TraceError
 
         node = self._node()
         count, memory = node.gpus, node.memory
@@ -203,8 +203,8 @@ class AdviseApp(Verb):
 
     def _variants(self, node: Node) -> tuple[Variant, ...]:
         from ..policy.words.config import PolicyConfig
-        from ..replay.behaviour import Options, ParkingCost, PolicyName, TurnCost
-        from ..replay.run import Variant
+        from .behaviour import Options, ParkingCost, PolicyName, TurnCost
+        from .run import Variant
 
         options = Options(
             **{"idle_timeout": PolicyConfig().idle_timeout, **node.options},
@@ -227,8 +227,8 @@ class AdviseApp(Verb):
 
     def _look(self, variant: Variant, cluster: Cluster) -> dict[str, Any]:
         """How a policy does; the greater ``value``, the better."""
-        from ..replay.generate import Population
-        from ..replay.run import search, works_out
+        from .generate import Population
+        from .run import search, works_out
 
         if self.trace:
             tally = self._of_trace(variant, cluster)
@@ -245,7 +245,7 @@ class AdviseApp(Verb):
         return _row(variant, good / cluster.gpus, f"{good / cluster.gpus:.2f}", why, errors)
 
     def _of_trace(self, variant: Variant, cluster: Cluster) -> Tally:
-        from ..replay.run import Crew, Scan, Source, window_of
+        from .run import Crew, Scan, Source, window_of
 
         source = Source(trace=Path(self.trace))
         window = window_of(Scan.of(source.sessions(cluster.gpu_memory)), None, is_made_up=False)

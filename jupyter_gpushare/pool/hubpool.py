@@ -6,9 +6,6 @@ token leaves the Hub's host. Quotas are edited at the pool, once for all hosts.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,10 +14,7 @@ from jupyter_gpushare.pages.hosts import Host, Own
 from jupyter_gpushare.pages.shown import Shown
 from jupyter_gpushare.pages.viewer import Deed, Viewer
 from jupyter_gpushare.pool.answers import PoolAnswers, own_quota
-from jupyter_gpushare.pool.configuration import Pool
-from jupyter_gpushare.pool.hubgroups import HubGroups
 from jupyter_gpushare.pool.manager import PoolManager
-from jupyter_gpushare.pool.serving import serving
 from jupyter_gpushare.pool.socket import PoolRefused
 from jupyter_gpushare.pool.state import Host as PoolHost
 from jupyter_gpushare.pool.words.hosts import Environment
@@ -29,7 +23,7 @@ from jupyter_gpushare.protocol.errors import RemoteProtocolError
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod, parse_pool_call
 
-from .poolviews import (
+from .hubviews import (
     PoolGroups,
     deeds,
     group_text,
@@ -143,10 +137,3 @@ class HubPool:
         except PoolRefused as refused:
             raise NodeProblem(refused.reason.value, str(refused)) from refused
         return answer
-
-
-@contextlib.asynccontextmanager
-async def running(settings: Pool, log: logging.Logger) -> AsyncIterator[HubPool]:
-    """The pool, and the Hub's groups as it is told them."""
-    async with serving(settings, log) as manager, HubGroups(manager, log):
-        yield HubPool(manager)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..console.verb import COMMAND, Refused, UsageError, Verb, flag, option
@@ -10,15 +11,17 @@ from ..protocol.sizes import Memory, parse_memory
 from ..protocol.tables import listing
 
 if TYPE_CHECKING:
-    from ..jobs.store import Stored
+    from .store import Stored
 
 
-class JobVerb(Verb):
+class JobVerb(Verb, ABC):
     """A verb that begins a job and follows it to its end, or looks at those that there are."""
 
     #: The key of the list of all with --json, and what is said after Ctrl-C.
     listed_as: ClassVar[str]
     stopping: ClassVar[str]
+    #: Options of which there may be one, and no argument with it.
+    alone: ClassVar[tuple[str, ...]] = ("resume", "delete", "listed")
 
     memory: Memory | None = option(
         None,
@@ -28,24 +31,20 @@ class JobVerb(Verb):
     job_name = option("", "What it is called. Default: the time.", name="name")
     resume = option("", "Go on with the one of this name; it has its program and settings.")
     listed = flag("List yours, the newest first, and do nothing else.", name="list")
-    show = ""
     delete = option("", "Remove the one of this name, with its results, and do nothing else.")
 
     def run(self, arguments: list[str]) -> int:
         from ..client.errors import GpuShareError
 
-        wishes = sum(map(bool, (self.delete, self.listed, self.show, self.resume)))
-        if wishes > 1:
+        wishes = [name for name in self.alone if getattr(self, name)]
+        if len(wishes) > 1:
             raise UsageError("say one thing at a time: go on with one, show or delete it, or list")
         try:
             if wishes:
                 self.no_arguments(arguments)
-            if self.delete:
-                return self._deleted()
-            if self.listed:
-                return self._listed()
-            if self.show:
-                return self.shown()
+            looked = self.looked()
+            if looked is not None:
+                return looked
             running = self.begun(arguments)
         except GpuShareError as error:
             raise Refused(str(error)) from error
@@ -60,6 +59,12 @@ class JobVerb(Verb):
             return 130
         return self.told(running)
 
+    def looked(self) -> int | None:
+        """Do what an option asks for instead of a job; the exit code, or ``None`` if none does."""
+        if self.delete:
+            return self._deleted()
+        return self._listed() if self.listed else None
+
     def _deleted(self) -> int:
         records = self.records()(self.delete)
         records.delete()
@@ -72,26 +77,22 @@ class JobVerb(Verb):
         text = listing(said) if said else f"There is no {records.kind}."
         return self.say({self.listed_as: said}, text)
 
+    @abstractmethod
     def records(self) -> type[Stored]:
         """The class of such jobs' records."""
-        raise NotImplementedError
 
+    @abstractmethod
     def row(self, records: Any) -> dict[str, Any]:
         """A job's line in the list."""
-        raise NotImplementedError
 
-    def shown(self) -> int:
-        """Show what came of the job that ``show`` names."""
-        raise NotImplementedError
-
+    @abstractmethod
     def begun(self, arguments: list[str]) -> Any:
         """The job, begun or gone on with: it has a name, and can be stopped."""
-        raise NotImplementedError
 
+    @abstractmethod
     def follow(self, running: Any) -> None:
         """Print how it goes, until it is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def told(self, running: Any) -> int:
         """Print what came of it; the exit code."""
-        raise NotImplementedError

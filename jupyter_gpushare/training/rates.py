@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from ..analytic import OF_BANDWIDTH, OF_FLOPS, START, Rates
-from ..records import Record
-from ..table import KINDS
+from ..predict.analytic import OF_BANDWIDTH, OF_FLOPS, START, Rates
+from ..predict.records import Record
+from ..predict.table import KINDS
 
 #: numpy's, whose types are not read here.
 Array = Any

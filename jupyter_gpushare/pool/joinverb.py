@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
+from ..cli.ledger import acting_as
 from ..console.verb import Refused, UsageError, Verb, number, option
 from ..protocol import secured
 from ..protocol.tables import clean
-from .ledger import acting_as
 
 #: Where systemd's node manager keeps its ledger; what it has of its pool is beside it.
 _SYSTEM = Path("/var/lib/jupyter-gpushare")
@@ -66,7 +66,7 @@ class JoinApp(Verb):
         except ModuleNotFoundError as error:
             raise Refused("Only a host with a node manager can join a pool.") from error
         try:
-            from ..pool import joining
+            from . import joining
         except ModuleNotFoundError as error:
             raise Refused(MISSING) from error
 

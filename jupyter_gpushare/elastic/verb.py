@@ -7,11 +7,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..console.verb import COMMAND, Refused, UsageError, WithCommand, number, option
-from .jobverb import JobVerb
+from ..jobs.jobverb import JobVerb
 
 if TYPE_CHECKING:
-    from ..elastic import Job
-    from ..elastic.records import Records
+    from . import Job
+    from .records import Records
 
 #: What may stand before the script: a worker runs the script in a Python of its own anyway.
 _PYTHONS = ("python", "python3")
@@ -51,7 +51,7 @@ class ElasticApp(WithCommand, JobVerb):
     max_gpus = option(8, "It takes so many at most. Default: 8.", number(1, 1024))
 
     def records(self) -> type[Records]:
-        from ..elastic.records import Records
+        from .records import Records
 
         return Records
 
@@ -63,7 +63,7 @@ class ElasticApp(WithCommand, JobVerb):
 
     def begun(self, arguments: list[str]) -> Job:
         from .. import elastic
-        from ..elastic.running import begun
+        from .running import begun
 
         if self.resume:
             return elastic.load(self.resume)
@@ -111,7 +111,7 @@ class ElasticApp(WithCommand, JobVerb):
             phase = now
 
     def told(self, running: Job) -> int:
-        from ..elastic import Phase
+        from . import Phase
 
         status = running.status()
         self.say(

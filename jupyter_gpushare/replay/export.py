@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from ..cli.ledger import copy_ledger
 from ..console.node import connect
 from ..console.verb import Refused
 from ..ledger.ledger import LedgerError, StoppedLedger
-from ..replay.ledgertrace import KINDS, Told, trace_of
-from ..replay.trace import write_trace
-from .ledger import copy_ledger
+from .ledgertrace import KINDS, Told, trace_of
+from .trace import write_trace
 
 
 def export(target: Path, since: float, backup: str) -> dict[str, Any]:

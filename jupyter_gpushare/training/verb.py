@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..cli.ledger import LedgerVerb, as_owner_of
 from ..console.verb import Refused, UsageError, Verb, flag
 from ..protocol.messages import Method
-from .ledger import LedgerVerb, as_owner_of
 
 if TYPE_CHECKING:
     from ..predict.records import Record
@@ -47,7 +47,7 @@ class PredictorRetrainApp(PredictorVerb):
         from ..predict.records import MODELS_FILE, RECORDS_FILE, shipped
 
         try:
-            from ..predict.training.fit import train
+            from .fit import train
         except ImportError as error:
             raise Refused(
                 f"training needs {error.name}: pip install cloudpickle scikit-learn torch",
@@ -107,8 +107,8 @@ class PredictorApp(Verb):
     arguments = "VERB"
     description = """What a task will need is predicted by models; these verbs are about them."""
     subcommands: ClassVar[Any] = {
-        "retrain": ("cli.predictor.PredictorRetrainApp", "Train them with this node's runs."),
-        "card": ("cli.predictor.PredictorCardApp", "How wrong they are."),
+        "retrain": ("training.verb.PredictorRetrainApp", "Train them with this node's runs."),
+        "card": ("training.verb.PredictorCardApp", "How wrong they are."),
     }
 
     def run(self, arguments: list[str]) -> int:

@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ..cli import quota as quotas
 from ..console.node import Node, NodeSilent
 from ..console.verb import Refused, UsageError, Verb, flag, number, option
 from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, parse_size
 from ..protocol.tables import clean, table
 from ..protocol.times import format_duration, parse_duration
-from . import quota as quotas
 
 
 class PoolNode(Node):
@@ -323,9 +323,9 @@ class QuotaApp(QuotaListApp):
     name = "pool quota"
     arguments = "[list|set|unset]"
     subcommands: ClassVar[Any] = {
-        "list": ("cli.pool.QuotaListApp", "List quotas and where they come from."),
-        "set": ("cli.pool.QuotaSetApp", "Set a quota."),
-        "unset": ("cli.pool.QuotaUnsetApp", "Forget a quota that was set."),
+        "list": ("pool.verbs.QuotaListApp", "List quotas and where they come from."),
+        "set": ("pool.verbs.QuotaSetApp", "Set a quota."),
+        "unset": ("pool.verbs.QuotaUnsetApp", "Forget a quota that was set."),
     }
 
 
@@ -403,9 +403,9 @@ class GroupApp(GroupListApp):
     name = "pool group"
     arguments = "[list|set|unset]"
     subcommands: ClassVar[Any] = {
-        "list": ("cli.pool.GroupListApp", "List them, and what they borrow."),
-        "set": ("cli.pool.GroupSetApp", "Give a group GPUs of its own."),
-        "unset": ("cli.pool.GroupUnsetApp", "Take them back."),
+        "list": ("pool.verbs.GroupListApp", "List them, and what they borrow."),
+        "set": ("pool.verbs.GroupSetApp", "Give a group GPUs of its own."),
+        "unset": ("pool.verbs.GroupUnsetApp", "Take them back."),
     }
 
 
@@ -418,21 +418,21 @@ class PoolApp(HostsApp):
     Alone it lists the hosts."""
     subcommands: ClassVar[Any] = {
         "serve": ("pool.app.PoolApp", "Run the pool alone, without a Hub."),
-        "token": ("cli.pool.TokenApp", "Make a token by which a host joins."),
-        "join": ("cli.pooljoin.JoinApp", "Make this host one of a pool."),
-        "hosts": ("cli.pool.HostsApp", "List hosts."),
-        "where": ("cli.pool.WhereApp", "Rank the hosts for somebody."),
-        "drain": ("cli.pool.DrainApp", "Take a host out of service."),
-        "resume": ("cli.pool.ResumeApp", "Put a host back into service."),
-        "lend": ("cli.pool.LendApp", "Keep whole GPUs ready for somebody for a time."),
-        "return": ("cli.pool.ReturnApp", "End such a loan early."),
-        "forget": ("cli.pool.ForgetApp", "Forget a host that will not come back."),
-        "quota": ("cli.pool.QuotaApp", "Quotas over all hosts: list, set, unset."),
-        "group": ("cli.pool.GroupApp", "Groups with GPUs of their own: list, set, unset."),
-        "history": ("cli.pool.HistoryApp", "Who did what."),
+        "token": ("pool.verbs.TokenApp", "Make a token by which a host joins."),
+        "join": ("pool.joinverb.JoinApp", "Make this host one of a pool."),
+        "hosts": ("pool.verbs.HostsApp", "List hosts."),
+        "where": ("pool.verbs.WhereApp", "Rank the hosts for somebody."),
+        "drain": ("pool.verbs.DrainApp", "Take a host out of service."),
+        "resume": ("pool.verbs.ResumeApp", "Put a host back into service."),
+        "lend": ("pool.verbs.LendApp", "Keep whole GPUs ready for somebody for a time."),
+        "return": ("pool.verbs.ReturnApp", "End such a loan early."),
+        "forget": ("pool.verbs.ForgetApp", "Forget a host that will not come back."),
+        "quota": ("pool.verbs.QuotaApp", "Quotas over all hosts: list, set, unset."),
+        "group": ("pool.verbs.GroupApp", "Groups with GPUs of their own: list, set, unset."),
+        "history": ("pool.verbs.HistoryApp", "Who did what."),
         "kernelspec": (
-            "cli.poolkernel.KernelspecApp",
+            "starts.kernelspec.KernelspecApp",
             "Put a kernel for any host into the launcher.",
         ),
-        "rotate": ("cli.pool.RotateApp", "Have a new authority sign certificates."),
+        "rotate": ("pool.verbs.RotateApp", "Have a new authority sign certificates."),
     }

@@ -15,7 +15,7 @@ from ..protocol.tables import table
 from ..protocol.times import parse_duration
 
 if TYPE_CHECKING:
-    from ..replay.run import Scan, Source, Variant
+    from .run import Scan, Source, Variant
 
 PICTURES = (".svg", ".png", ".pdf")
 
@@ -124,10 +124,10 @@ class ReplayApp(Verb):
         source = self._source()
         if self.save:
             return self._write(source)
-        from ..replay.behaviour import TOGETHER
-        from ..replay.report import figures, headings, rows
-        from ..replay.run import Cluster, Crew, window_of
-        from ..replay.trace import TraceError
+        from .behaviour import TOGETHER
+        from .report import figures, headings, rows
+        from .run import Cluster, Crew, window_of
+        from .trace import TraceError
 
         try:
             scan = self._scan(source, self.gpu_memory)
@@ -174,9 +174,9 @@ class ReplayApp(Verb):
 
     def _variants(self) -> list[Variant]:
         from ..policy.words.model import ParkWhen, Reserve
-        from ..replay.behaviour import Options, ParkingCost, PolicyName
-        from ..replay.promising import Promising
-        from ..replay.run import Variant
+        from .behaviour import Options, ParkingCost, PolicyName
+        from .promising import Promising
+        from .run import Variant
 
         if not self.idle_timeout:
             raise UsageError("--idle-timeout must be more than 0: 0 means never")
@@ -199,8 +199,8 @@ class ReplayApp(Verb):
         return found
 
     def _source(self) -> Source:
-        from ..replay.generate import Population, Runs
-        from ..replay.run import Source
+        from .generate import Population, Runs
+        from .run import Source
 
         if self.trace:
             return Source(trace=Path(self.trace))
@@ -211,14 +211,14 @@ class ReplayApp(Verb):
         return Source(Population(people, self.days, mix, seed=self.seed))
 
     def _scan(self, source: Source, gpu_memory: int) -> Scan:
-        from ..replay.run import Scan
+        from .run import Scan
 
         ends = (self.until, source.population.seconds if source.population else None)
         until = min((end for end in ends if end is not None), default=None)
         return Scan.of(source.sessions(gpu_memory), until)
 
     def _write(self, source: Source) -> int:
-        from ..replay.trace import write_trace
+        from .trace import write_trace
 
         if not self.generate:
             raise UsageError("--save goes with --generate")
@@ -230,7 +230,7 @@ class ReplayApp(Verb):
         return self.say({"file": self.save, "cells": cells}, f"{self.save}: {cells} cells")
 
     def _draw(self, found: list[dict[str, Any]]) -> None:
-        from ..replay.plots import plot_comparison
+        from .plots import plot_comparison
 
         try:
             plot_comparison(found, Path(self.plot))

@@ -1,0 +1,48 @@
+"""What the Hub's service asks of the pool, which is one of its roles: settings, and to run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Final
+
+from jupyter_core.application import JupyterApp
+
+from .configuration import NEEDS_CRYPTOGRAPHY, Pool
+
+if TYPE_CHECKING:
+    from .hubpool import HubPool
+
+#: Whose settings are read from the Hub's configuration.
+CLASSES: Final = (Pool,)
+#: Addresses of the pages at which no other host reaches them.
+_HERE_ONLY: Final = (None, "localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
+
+
+def settings_of(service: JupyterApp, pages: str | None) -> Pool:
+    """The pool's; where no address is set, hosts join where they reach ``pages``, a host's name."""
+    settings = Pool(parent=service)
+    if "address" not in service.config.get("Pool", {}) and pages not in _HERE_ONLY:
+        settings.address = pages
+    return settings
+
+
+@contextlib.asynccontextmanager
+async def running(service: JupyterApp, pages: str | None) -> AsyncIterator[HubPool]:
+    """The pool, and the Hub's groups as it is told them. Raises `SystemExit` with a sentence."""
+    try:
+        from .hubgroups import HubGroups
+        from .hubpool import HubPool
+        from .serving import CannotServe, serving
+    except ModuleNotFoundError as error:
+        if error.name != "cryptography":
+            raise
+        raise SystemExit(NEEDS_CRYPTOGRAPHY) from error
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            settings = settings_of(service, pages)
+            manager = await stack.enter_async_context(serving(settings, service.log))
+            await stack.enter_async_context(HubGroups(manager, service.log))
+        except CannotServe as error:
+            raise SystemExit(str(error)) from error
+        yield HubPool(manager)
