@@ -88,14 +88,13 @@ class Place:
 
     def held(self) -> list[Held]:
         """Who had which card from when to when. Raises :class:`RuntimeError`: somebody has one."""
-        cards = {gpu["uuid"]: gpu["index"] for gpu in self.status()["gpus"]}
         begun: dict[str, list[tuple[str, int, float]]] = {}
         found = []
         for event in self.events():
             lease, at = event["lease"], event["at"]
             if event["kind"] == "LeaseGranted":
-                gpus = re.findall(r"GPU-[0-9a-f-]+", event["text"])
-                begun[lease] = [(event["environment"], cards[gpu], at) for gpu in gpus]
+                cards = re.findall(r"GPU (\d+)", event["text"])
+                begun[lease] = [(event["environment"], int(card), at) for card in cards]
             elif event["kind"] == "LeaseEnded":
                 had = begun.pop(lease, [])
                 found += [Held(self.host.name, card, who, since, at) for who, card, since in had]

@@ -211,7 +211,7 @@ def _counted(
 
 
 def _thinned(points: tuple[tuple[int, float, float], ...]) -> tuple[tuple[int, float, float], ...]:
-    """At most so many points; the newest stays."""
+    """At most `MOST_POINTS` points; the newest stays."""
     return points if len(points) <= MOST_POINTS else (*points[:-1:2], points[-1])
 
 

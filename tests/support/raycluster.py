@@ -47,7 +47,7 @@ class HostNode(RunningNode):
         for event in reversed(events):
             lease = event["lease"]
             if event["kind"] == "LeaseGranted":
-                (gpu,) = re.findall(r"GPU-[0-9a-f-]+", event["text"])
+                (gpu,) = re.findall(r"GPU \d+", event["text"])
                 began[lease] = gpu, event["at"]
             elif event["kind"] == "LeaseEnded" and lease in began:
                 gpu, at = began.pop(lease)
