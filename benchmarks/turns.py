@@ -49,7 +49,7 @@ def work(told: dict[str, Any]) -> None:
         cleared += 1
         time.sleep(told["clear"])
 
-    broker.turns.drop = clear
+    broker.turns._program.drop_caches = clear  # type: ignore[method-assign]
     device = SimpleNamespace(device="cuda:0", persistent=GIB, temporary=GIB, cache=0)
     with open(told["gpu"], "w") as gpu:
 

@@ -95,31 +95,40 @@ class ArmedExec:
             return
         done.add(key)
         try:
-            _tell("before_framework", name)
+            _before(name)
             self.run(module)
         except BaseException:
             done.discard(key)  # a failed import may be tried again
             raise
-        _tell("after_framework", name, module)
+        _after(name, module)
 
 
-def _tell(hook: str, *arguments: "Any") -> None:
+def _before(name: str) -> None:
     try:
-        from .client import acquire
+        from .client.acquire import before_framework
 
-        getattr(acquire, hook)(*arguments)
+        before_framework(name)
     except Exception as error:  # our own bug must not break the user's import
-        ours = type(error).__module__.startswith(f"{__package__}.client")
-        if ours and hook == "before_framework":
+        if type(error).__module__.startswith(f"{__package__}.client"):
             raise  # the user chose fallback="error": QuotaExceeded and its like
-        _complain(f"`import {arguments[0]}` goes on without GPU sharing", error)
+        _complain(name, error)
 
 
-def _complain(what: str, error: Exception) -> None:
+def _after(name: str, module: "Any") -> None:
+    try:
+        from .client.acquire import after_framework
+
+        after_framework(name, module)
+    except Exception as error:  # noqa: BLE001 - as above; the framework is imported
+        _complain(name, error)
+
+
+def _complain(name: str, error: Exception) -> None:
     why = f"{type(error).__name__}: {error}"
     try:  # noqa: SIM105 - contextlib would have to be imported
         sys.stderr.write(
-            f"jupyter_gpushare: {what}, because of an error of its own ({why}). "
+            f"jupyter_gpushare: `import {name}` goes on without GPU sharing, because of an error "
+            f"of its own ({why}). "
             "`jupyter gpushare doctor` may know more; JUPYTER_GPUSHARE=off switches it off.\n"
         )
     except (AttributeError, OSError, ValueError):

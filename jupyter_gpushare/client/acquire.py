@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from .asking.broker import Broker
-    from .memory.stopping import Stopping
     from .words.settings import Settings
 
 
@@ -39,7 +38,6 @@ class _Process:
         self._broker: Broker | None = None
         self._busy: bool | None = None
         self._traits: Callable[[], Settings] | None = None
-        self._stopping: Stopping | None = None
         self._forking = threading.RLock()  # one fork after the other
         self._fork: tuple[int, int] | None = None  # a pipe that ends when the child has joined
 
@@ -111,7 +109,6 @@ class _Process:
         self._lock = threading.Lock()
         self._forking = threading.RLock()
         self._busy = None
-        self._stopping = None
         if self._broker is not None:
             self._broker = self._broker.abandon_in_child(is_member=self._fork is not None)
         for number in self._fork or ():
@@ -211,11 +208,10 @@ def after_error(shell: Any, cell: str) -> None:
 
 def checkpoint() -> None:
     """A gate in the user's code: the turn is given back here if another task waits for it."""
-    if _process._stopping is not None:
-        _process._stopping.gate()
     if _process._broker is not None:
         from .memory.places import Place
 
+        _process._broker.stopping.gate()
         _process._broker.turns.checkpoint(Place.NAMED)
 
 
@@ -242,29 +238,20 @@ def before_call() -> None:
     """A gate before the call of a function that the program marked, if this is one now."""
     if _process._broker is not None:
         _process._broker.before_call()
-    elif _process._stopping is not None and threading.current_thread() is threading.main_thread():
-        from .adapters.jax import may_wait
-
-        if may_wait():  # there is no node manager, but SIGTERM may stop it
-            _process._stopping.step_ended()
 
 
 def on_preempt(save: Callable[[], object] | None) -> None:
-    """How this process's state is saved before it is stopped; ``None``: it cannot be."""
-    if _process._stopping is None or not _process._stopping.is_ours:
-        if save is None:
-            return
-        from .memory.stopping import Stopping
+    """How this process's state is saved before it is stopped; ``None``: it cannot be.
 
-        _process._stopping = Stopping()
-    if _process.is_needed():
-        _process.get().stops_by(_process._stopping)
-    _process._stopping.by(save)
+    Also where there is no node manager: SIGTERM may stop it.
+    """
+    if _process._broker is not None or save is not None:
+        _process.get().stops_by(save)
 
 
 def is_asked_to_stop() -> bool:
     """Whether this program, which said how its state is saved, is to stop at its next gate."""
-    return _process._stopping is not None and _process._stopping.is_asked()
+    return _process._broker is not None and _process._broker.stopping.is_asked
 
 
 def annotate(error: BaseException) -> None:
@@ -290,7 +277,7 @@ def before_framework(module: str) -> None:
     """The import hook: a framework's module is about to run."""
     if _process.is_needed():
         try:
-            broker().before_framework(module)
+            broker().automatic.before_framework(module)
         except KeyboardInterrupt as interrupt:
             from .words.display import on_cpu
             from .words.tracebacks import stopped_waiting
@@ -302,4 +289,4 @@ def before_framework(module: str) -> None:
 def after_framework(module: str, loaded: ModuleType) -> None:
     """The import hook: a framework's module has run."""
     if _process.is_needed():
-        broker().after_framework(module, loaded)
+        broker().automatic.after_framework(module, loaded)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..protocol.messages import Method
 from ..protocol.sizes import Memory
 from .acquire import broker
+from .asking import blocks
 from .asking.blocks import Needs
 from .words.grant import Grant
 from .words.promises import read_wish
@@ -71,9 +72,9 @@ def request(
     other GPUs already), :class:`ValueError`; Ctrl-C leaves the queue.
     """
     ask = make_ask(gpus, memory, priority_class, persistent, temporary, turn_offset, reserve)
-    ask = broker().wishes.repeated(ask)
+    ask = broker().preferences.repeated(ask)
     grant = broker().request(ask, wait=wait, wait_timeout=wait_timeout)
-    broker().wishes.set_ask(ask)
+    broker().preferences.set_ask(ask)
     return grant
 
 
@@ -122,13 +123,13 @@ def lease(
 @contextmanager
 def hold(needs: Needs) -> Iterator[Grant]:
     """Do the work of :func:`lease` with checked needs."""
-    blocks, began = broker().blocks, time.monotonic()
-    grant = blocks.enter(needs)
+    began = time.monotonic()
+    grant = blocks.enter(broker(), needs)
     try:
         with broker().promises.kept(needs.wish, time.monotonic() - began):
             yield grant
     finally:
-        blocks.leave(grant)
+        blocks.leave(broker(), grant)
 
 
 def estimate(

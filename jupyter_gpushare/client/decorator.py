@@ -13,6 +13,7 @@ from typing import Any, TypeVar, overload
 
 from .acquire import broker
 from .api import hold, make_ask
+from .asking import blocks
 from .asking.blocks import Needs
 from .words.grant import Grant
 from .words.promises import read_wish
@@ -119,8 +120,8 @@ async def _hold(needs: Needs) -> AsyncIterator[Grant]:
             yield grant
         return
     stopped, began = threading.Event(), time.monotonic()
-    blocks = broker().blocks
-    entering = asyncio.ensure_future(asyncio.to_thread(blocks.enter, needs, stopped.is_set))
+    ours = broker()
+    entering = asyncio.ensure_future(asyncio.to_thread(blocks.enter, ours, needs, stopped.is_set))
     try:
         grant = await asyncio.shield(entering)
     except asyncio.CancelledError:
@@ -128,12 +129,12 @@ async def _hold(needs: Needs) -> AsyncIterator[Grant]:
 
         def too_late(done: asyncio.Future[Grant]) -> None:
             if not done.cancelled() and done.exception() is None:
-                blocks.leave(done.result())
+                blocks.leave(ours, done.result())
 
         entering.add_done_callback(too_late)
         raise
     try:
-        with broker().promises.kept(needs.wish, time.monotonic() - began):
+        with ours.promises.kept(needs.wish, time.monotonic() - began):
             yield grant
     finally:
-        blocks.leave(grant)
+        blocks.leave(ours, grant)

@@ -151,7 +151,7 @@ def leased(
         broker().release()
         channel.say(end=End.NO_ROOM.value, error="Another task of yours is on the card by now.")
         return False
-    broker().wishes.set_ask(ask)
+    broker().preferences.set_ask(ask)
     numbers = [gpu.number for gpu in grant.gpus]
     channel.say(granted=[gpu.uuid for gpu in grant.gpus], numbers=numbers)
     return True

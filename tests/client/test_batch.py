@@ -12,6 +12,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.kernel import Kernel
@@ -20,8 +22,10 @@ from support.node import until
 from jupyter_gpushare.client.errors import PREEMPTED, Preempted
 from jupyter_gpushare.client.memory.places import Place
 from jupyter_gpushare.client.memory.stopping import Stopping
+from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.origin import RUNNERS, runner_of
 from jupyter_gpushare.client.words.classes import Origin, class_of
+from jupyter_gpushare.protocol.messages import Method
 
 # -- classes --------------------------------------------------------------------------------
 
@@ -180,10 +184,23 @@ class Told:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Stopping, "_listen", lambda _self: None)
         monkeypatch.setattr(os, "kill", lambda _pid, _signal: None)
-        self.stopping = Stopping(say=lambda _text: None)
         self.kept: list[str] = []
-        self.stopping.kept = self.kept.append
+        self.stopping = self.another()
         self.saves = 0
+
+    def another(self) -> Stopping:
+        """One more program."""
+        line: Any = SimpleNamespace(session=self, hang_up=lambda _lease: None)
+        holding: Any = SimpleNamespace(
+            grant=SimpleNamespace(lease="L"), standing=Standing.HELD, own="L"
+        )
+        progress: Any = SimpleNamespace(over=lambda: None)
+        return Stopping(line, holding, progress, os.environ, lambda _text: None)
+
+    def tell_surely(self, method: Method, *, reason: str = "", **_told: Any) -> None:
+        """As a session's."""
+        if method is Method.KEPT:
+            self.kept.append(reason)
 
     def save(self) -> None:
         self.saves += 1
@@ -212,7 +229,7 @@ def test_gates_that_it_names_go_before_the_ends_of_steps(told: Told) -> None:
     told.stopping.wanted(60)
     with pytest.raises(Preempted):
         told.stopping.step_ended()
-    other = Stopping(say=lambda _text: None)
+    other = told.another()
     other.by(told.save)
     other.gate()
     other.wanted(60)
@@ -257,7 +274,7 @@ def test_who_waits_for_its_turn_stops_there(told: Told) -> None:
     told.stopping.wanted(60)
     with pytest.raises(Preempted):
         told.stopping.while_waiting(Place.NAMED, lambda: True)
-    other = Stopping(say=lambda _text: None)
+    other = told.another()
     other.by(told.save)
     for _ in range(2):
         other.step_ended()
@@ -322,16 +339,9 @@ def test_two_threads_save_once(told: Told) -> None:
 
 
 def test_a_program_that_comes_to_no_gate_says_so(told: Told) -> None:
-    said = threading.Event()
-
-    def kept(why: str) -> None:
-        told.kept.append(why)
-        said.set()
-
-    told.stopping.kept = kept
     told.stopping.by(told.save)
     told.stopping.wanted(0.05)
-    assert said.wait(30)
+    until(lambda: told.kept, "it says so")
     told.stopping.gate()
     assert told.saves == 0, "who asked counts on it no more"
 
@@ -393,7 +403,7 @@ MAIN = "saved in MainThread\n"
         (
             "gpushare.on_preempt(None)\n"
             "def works():\n    gpushare.on_preempt(save)\n"
-            "    acquire._process._stopping.wanted(60)\n    gpushare.checkpoint()\n"
+            "    acquire.broker().stopping.wanted(60)\n    gpushare.checkpoint()\n"
             "from jupyter_gpushare.client import acquire\n"
             "threading.Thread(target=works, name='worker').start()\nsignal.pause()",
             "saved in worker\n",

@@ -19,9 +19,8 @@ from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.api import make_ask
-from jupyter_gpushare.client.asking import again as again_module
+from jupyter_gpushare.client.asking import automatic, getting
 from jupyter_gpushare.client.asking import broker as broker_module
-from jupyter_gpushare.client.asking import getting
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from jupyter_gpushare.client.session import holding as holding_module
@@ -290,7 +289,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_turn(world: World, node: R
     broker.request(Ask())
     broker.turns._unreachable = 0.5
     broker.turns.recalled({})
-    session = broker._line.session
+    session = broker.line.session
     assert session is not None
     child = os.fork()
     if not child:
@@ -319,7 +318,7 @@ def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
     assert broker.release() is None, "nothing is left to give back"
     assert "JUPYTER_GPUSHARE_LEASE" not in world.environ
     assert world.environ[VISIBLE] == ""
-    broker.before_framework("frame")
+    broker.automatic.before_framework("frame")
     assert broker.standing is Standing.HELD
     assert broker.lost is None
 
@@ -330,16 +329,16 @@ def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
 def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode) -> None:
     traits = [Settings(Ask(1, 2 * GIB))]
     broker = world.broker(lambda: traits[0], JUPYTER_GPUSHARE_GPUS="lots")
-    assert broker.wishes.ask() == Ask(1, 2 * GIB)
+    assert broker.preferences.ask() == Ask(1, 2 * GIB)
     assert len(world.said) == 1
-    assert broker.wishes.ask() == Ask(1, 2 * GIB)
+    assert broker.preferences.ask() == Ask(1, 2 * GIB)
     assert len(world.said) == 1, "a complaint is made once"
     world.environ["JUPYTER_GPUSHARE_GPUS"] = "2"
     traits[0] = Settings(Ask(1, 3 * GIB))
-    assert broker.wishes.ask() == Ask(2, 3 * GIB)
-    broker.wishes.set_ask(Ask(memory=GIB))
-    assert broker.wishes.ask() == Ask(2, GIB), "what it asks by itself"
-    grant = broker.request(broker.wishes.repeated(Ask()))
+    assert broker.preferences.ask() == Ask(2, 3 * GIB)
+    broker.preferences.set_ask(Ask(memory=GIB))
+    assert broker.preferences.ask() == Ask(2, GIB), "what it asks by itself"
+    grant = broker.request(broker.preferences.repeated(Ask()))
     assert [gpu.memory for gpu in grant.gpus] == [GIB, GIB]
 
 
@@ -348,40 +347,38 @@ def test_settings_are_read_when_they_are_needed(world: World, node: RunningNode)
 
 def test_at_import(world: World, node: RunningNode, framework: Framework) -> None:
     broker = world.broker(**{VISIBLE: "1"})
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert framework.told == [("before", broker.grant), ("after", broker.grant)]
     assert broker.grant is not None
     assert world.environ[VISIBLE] == broker.grant.visible_devices
     (said,) = world.said
     assert "CUDA_VISIBLE_DEVICES was '1'" in said
     before = broker.grant
-    broker.before_framework("frame")
+    broker.automatic.before_framework("frame")
     assert broker.grant is before, "a second framework has the same lease"
     assert len(held(node)) == 1
 
 
 def test_steps_are_gated_from_the_import_on(
-    world: World, node: RunningNode, framework: Framework
+    world: World,
+    node: RunningNode,
+    framework: Framework,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched: list[str] = []
     forwards = SimpleNamespace(
         watch=lambda: watched.append("watch"), cell_begins=lambda: watched.append("cell")
     )
-    meter = SimpleNamespace(
-        gate=None,
-        on_step=None,
-        look=None,
-        next_step_fits=None,
-        may_stop=None,
-        hindrance=lambda: None,
-        forward_gate=lambda **_: forwards,
+    monkeypatch.setattr(
+        "jupyter_gpushare.client.adapters.parkers.forwards.ForwardGate", lambda *_, **__: forwards
     )
+    meter = SimpleNamespace(gate=None, on_step=None, hindrance=lambda: None)
     framework.meter = meter  # type: ignore[attr-defined]
     broker = world.broker()
     broker.turns.gate = lambda: watched.append("gate")  # type: ignore[method-assign]
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert meter.on_step == broker.turns.report
     broker.cells.before_cell()
     assert watched == ["watch", "cell"], "modules' calls, too"
@@ -392,9 +389,9 @@ def test_steps_are_gated_from_the_import_on(
 def test_at_first_use(world: World, node: RunningNode, framework: Framework) -> None:
     framework.catches_first_use = True
     broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_GPUS="2")
-    broker.before_framework("frame")
+    broker.automatic.before_framework("frame")
     assert world.environ[VISIBLE] == ""
-    broker.after_framework("frame", FRAME)
+    broker.automatic.after_framework("frame", FRAME)
     assert framework.told == [("before", None)]
     assert held(node) == []
     assert framework.expected() == 2
@@ -408,8 +405,8 @@ def test_at_first_use(world: World, node: RunningNode, framework: Framework) -> 
 def test_first_use_beyond_the_quota(world: World, framework: Framework) -> None:
     framework.catches_first_use = True
     broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_GPUS="3")
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert framework.expected() == 0
     assert framework.acquire() is None
     assert "quota" in world.said[0]
@@ -423,8 +420,8 @@ def test_first_use_where_nobody_answers(tmp_path: Path, framework: Framework) ->
     broker = world.broker(
         JUPYTER_GPUSHARE_ACQUIRE="first-use", JUPYTER_GPUSHARE_ANSWER_TIMEOUT="0.1"
     )
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert framework.expected() == 0
     assert framework.acquire() is None
     assert world.environ[VISIBLE] == ""
@@ -438,7 +435,7 @@ def test_an_error_of_our_own_does_not_reach_the_import(
 
     monkeypatch.setattr(getting, "describe_task", broken)
     broker = world.broker()
-    broker.before_framework("frame")
+    broker.automatic.before_framework("frame")
     assert framework.told == [("before", None)]
     assert world.environ[VISIBLE] == "", "without a lease no GPU is taken"
     assert "ZeroDivisionError: oh no" in world.said[0]
@@ -449,8 +446,8 @@ def test_no_gpus_on_purpose(
     world: World, node: RunningNode, framework: Framework, says: dict[str, str]
 ) -> None:
     broker = world.broker(**says)
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
     assert world.environ[VISIBLE] == ""
     assert held(node) == []
@@ -462,9 +459,9 @@ def test_use_after_a_release_where_cuda_runs_on(
 ) -> None:
     framework.cuda_started = lambda module: True  # type: ignore[attr-defined]
     broker = world.broker()
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
-    for module in (again_module, broker_module, getting, holding_module):
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
+    for module in (automatic, broker_module, getting, holding_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     broker.release()
     broker.cells.before_use(lambda frameworks: None)
@@ -489,8 +486,8 @@ def test_after_a_release_the_first_use_asks(
     framework.catches_first_use = True
     framework.cuda_started = lambda module: False  # type: ignore[attr-defined]
     broker = world.broker()
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert framework.expected() == -1, "it has its lease from the import on"
     broker.release()
     assert framework.expected() == 1
@@ -505,8 +502,8 @@ def test_first_use_is_not_asked_for_at_each_cell(
     framework.catches_first_use = True
     framework.cuda_started = lambda module: False  # type: ignore[attr-defined]
     broker = world.broker(JUPYTER_GPUSHARE_ACQUIRE="first-use")
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     framework.acquire()
     broker.release()
     broker.cells.before_use(lambda frameworks: pytest.fail("nobody needs to look"))
@@ -528,8 +525,8 @@ def test_trying_again_after_a_fallback(
     world: World, node: RunningNode, framework: Framework
 ) -> None:
     broker = world.broker(JUPYTER_GPUSHARE_GPUS="3")
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert framework.told == [("before", None), ("after", None)]
     assert broker.ensure("import another") is None
     assert len(world.said) == 1, "a second framework is no second warning"
@@ -546,8 +543,8 @@ def test_a_broken_adapter_of_another_package(
 
     monkeypatch.setattr(registry, "find", find)
     broker = world.broker()
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert "no such thing" in world.said[0]
 
 
@@ -557,8 +554,8 @@ def test_a_broken_adapter_of_another_package(
 def test_inert_without_a_socket(tmp_path: Path, framework: Framework) -> None:
     environ = {"JUPYTER_RUNTIME_DIR": os.fspath(tmp_path)}
     broker = Broker(environ)
-    broker.before_framework("frame")
-    broker.after_framework("frame", FRAME)
+    broker.automatic.before_framework("frame")
+    broker.automatic.after_framework("frame", FRAME)
     assert framework.told == []
     assert environ == {"JUPYTER_RUNTIME_DIR": os.fspath(tmp_path)}
     with pytest.raises(NodeUnavailable, match="No GPU node manager is set up"):
@@ -576,7 +573,7 @@ def test_a_socket_left_behind(framework: Framework) -> None:
         }
         said: list[str] = []
         broker = Broker(environ, say=said.append)
-        broker.before_framework("frame")
+        broker.automatic.before_framework("frame")
         assert VISIBLE not in environ
         assert not broker.configured
         with pytest.raises(NodeUnavailable):

@@ -207,8 +207,8 @@ def test_when_it_asks(
     with ScriptedNode(counted(asked, simulated)) as node:
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
         broker = Broker(environ, say=said.append, caller=lambda: caller)
-        broker.before_framework("frame")
-        broker.after_framework("frame", ModuleType("frame"))
+        broker.automatic.before_framework("frame")
+        broker.automatic.after_framework("frame", ModuleType("frame"))
         assert len(asked) == (caller in WISHES)
         if caller not in WISHES:
             assert environ["CUDA_VISIBLE_DEVICES"] == "", "nobody's GPU is used unseen"
@@ -225,13 +225,13 @@ def test_when_it_asks(
 def test_how_long_it_waits(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = list[Any]()
     broker = Broker({"JUPYTER_GPUSHARE_SOCKET": "/nowhere"}, caller=lambda: caller)
-    monkeypatch.setattr(broker, "_is_simulated", lambda: False)
+    monkeypatch.setattr(broker.line, "is_simulated", lambda: False)
     monkeypatch.setattr(broker._getting, "request", lambda ask, *wait: waits.append(wait))
-    broker.at_first_use("frame")
+    broker.automatic.at_first_use("frame")
     bounds = {**dict.fromkeys(WISHES), **dict.fromkeys(BUSY, 0.0)}
     assert waits == [(caller not in BUSY, bounds.get(caller, BOUND))]
     broker._environ["JUPYTER_GPUSHARE_WAIT_TIMEOUT"] = "5"
-    broker.at_first_use("frame")
+    broker.automatic.at_first_use("frame")
     assert waits[1][1] == (None if caller in WISHES else 5.0), "what a person said is stronger"
 
 
@@ -251,7 +251,7 @@ def test_it_goes_on_as_a_refused_one(caller: Caller) -> None:
     with ScriptedNode(refuses) as node:
         environ = {"JUPYTER_GPUSHARE_SOCKET": os.fspath(node.socket)}
         broker = Broker(environ, say=said.append, caller=lambda: caller)
-        assert broker.at_first_use("frame") is None
+        assert broker.automatic.at_first_use("frame") is None
         assert "`first use of frame` goes on without a GPU" in said[0]
         # Who could not wait may have more luck at the next use.
         tries_again = broker.standing is Standing.FREE
@@ -295,8 +295,8 @@ def test_who_looks_brings_back_nothing_that_was_parked(
         broker._giving.step_aside()
         assert broker.standing is Standing.PARKED
         caller = Caller.COMPLETION
-        broker.before_framework("frame")
-        broker.after_framework("frame", ModuleType("frame"))
+        broker.automatic.before_framework("frame")
+        broker.automatic.after_framework("frame", ModuleType("frame"))
         assert broker.standing is Standing.PARKED
         assert busy.asked == [Method.REQUEST]
         broker.close()
@@ -321,8 +321,8 @@ def test_who_looks_does_not_wait_for_a_thread_that_does(monkeypatch: pytest.Monk
         monkeypatch.setattr(threading, "excepthook", lambda told: None)
         waits.start()
         until(lambda: len(busy.asked) == 2, "the thread waits")
-        broker.before_framework("frame")
-        broker.after_framework("frame", ModuleType("frame"))
+        broker.automatic.before_framework("frame")
+        broker.automatic.after_framework("frame", ModuleType("frame"))
         assert framework.use() is None
         assert waits.is_alive()
         ended.set()

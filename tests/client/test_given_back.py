@@ -33,7 +33,7 @@ import pathlib
 from jupyter_gpushare.client.acquire import broker
 def watch(session, hears):
     session._on_lost = lambda *told: (hears(*told), pathlib.Path({path!r}).touch())
-watch(broker()._line.session, broker()._lost)
+watch(broker().line.session, broker()._lost)
 """
 
 

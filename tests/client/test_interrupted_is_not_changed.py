@@ -13,16 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from support.node import WITHIN
+from support.taking_turns import program, turns_of
 from support.torch_cpu import CpuAllocator
 
+from jupyter_gpushare.client.adapters.parkers.forwards import ForwardGate
 from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 from jupyter_gpushare.client.adapters.parkers.torch import TorchParker
-from jupyter_gpushare.client.memory.gate import Turns
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.protocol.messages import Method
@@ -53,7 +55,9 @@ class Restless:
         self.pauses = 0
         self._random = random.Random(seed)
         self._asked, self._over = threading.Event(), threading.Event()
-        self.turns = Turns(lambda: self, lambda: GRANT, say=print)  # type: ignore[arg-type,return-value]
+        self.program = program()
+        line = SimpleNamespace(session=self)
+        self.turns = turns_of(line, GRANT, program=self.program, say=print)
 
     def tell(self, method: Method, **_params: Any) -> Callable[[], Any]:
         if method is Method.TURN_ASK:
@@ -84,18 +88,21 @@ class Restless:
 
 @contextmanager
 def disturbed(seed: int) -> Iterator[Restless]:
-    """Gates are connected as `Frameworks.gate_steps` does, and close at random moments."""
+    """Gates are connected as `Gates` does, and close at random moments."""
     node, allocator = Restless(seed), CpuAllocator(counts=False)
     meter, turns = StepMeter(torch, allocator), node.turns
     parker = TorchParker(torch, allocator, meter=meter, others=tuple)
-    forwards = meter.forward_gate(
+    forwards = ForwardGate(
+        torch,
+        meter,
         gate=turns.checkpoint,
         is_closed=lambda: turns.is_closed,
         is_wanted=lambda: turns.wants_gates,
         runs_here=lambda: threading.current_thread() is threading.main_thread(),
     )
-    turns.drop, turns.look, turns.may_stop = parker.drop_cache, meter.look, meter.may_stop
-    turns.watch, turns.cell_begins = forwards.watch, forwards.cell_begins
+    here = node.program
+    here.drop_caches, here.look, here.may_stop = parker.drop_cache, meter.look, meter.may_stop
+    here.watch, here.cell_begins = forwards.watch, forwards.cell_begins
     meter.on_step, meter.gate = turns.report, turns.gate
     meter.install()
     try:

@@ -25,9 +25,8 @@ from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.frameworks import Frameworks
 from jupyter_gpushare.client.memory.limits import Limits, with_limits
 from jupyter_gpushare.client.memory.worker import Worker
-from jupyter_gpushare.client.session.progress import Progress
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
-from jupyter_gpushare.client.words.recalls import limits_of, read_needs
+from jupyter_gpushare.client.words.recalls import Give, limits_of, read_needs
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.policy.recall.lifts import REST
 from jupyter_gpushare.protocol.messages import Method
@@ -63,7 +62,20 @@ cuda = types.SimpleNamespace(
 
 def nobody() -> Frameworks:
     """The frameworks of a process that has none yet."""
-    return Frameworks(print, Progress(lambda *_: None))
+    return Frameworks(print)
+
+
+def answering(answer: Callable[[Mapping[str, int], bool], object]) -> Any:
+    """A line to a node manager that hears of limits by GPU, and whether they can change."""
+
+    def gave(_give: Give, _lease: str, *, limits: list[dict[str, Any]], live: bool) -> None:
+        answer({one["uuid"]: one["memory"] for one in limits}, live)
+
+    return SimpleNamespace(session=SimpleNamespace(gave=gave))
+
+
+def limits_over(frameworks: Any, answer: Callable[[Mapping[str, int], bool], object]) -> Limits:
+    return Limits(Worker(), frameworks, answering(answer), SimpleNamespace(grant=None))  # type: ignore[arg-type]
 
 
 def test_torch_is_lifted_and_lowered_while_it_runs(nvml_world: NvmlWorld, tmp_path: Path) -> None:
@@ -118,7 +130,7 @@ def test_the_newest_limit_is_told_last() -> None:
     """An import tells what was granted, and a lift comes between its look and its word."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
     frameworks, answered, told = nobody(), threading.Event(), list[int]()
-    limits = Limits(Worker(), frameworks.limit, lambda _lease, _limits, _live: answered.set())
+    limits = limits_over(frameworks, lambda _limits, _live: answered.set())
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
     )
@@ -147,9 +159,7 @@ def test_a_framework_that_comes_after_the_lift_can_be_lifted_later() -> None:
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
     answers: Queue[tuple[Mapping[str, int], bool]] = Queue()
     frameworks, told = nobody(), list[int]()
-    limits = Limits(
-        Worker(), frameworks.limit, lambda _lease, now, live: answers.put((dict(now), live))
-    )
+    limits = limits_over(frameworks, lambda *told: answers.put(told))
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
     )
@@ -177,7 +187,8 @@ def test_a_framework_that_comes_during_the_lift_has_it() -> None:
         told.append(None if current is None else current.gpus[0].memory)
         return len(told) > 1
 
-    limits = Limits(Worker(), carry_out, lambda _lease, now, live: answers.put((dict(now), live)))
+    here = SimpleNamespace(limit=carry_out, live=False)
+    limits = limits_over(here, lambda *told: answers.put(told))
     limits.changed(grant, {"GPU-1": 20 * GIB})
     assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
     assert told == [20 * GIB, 8 * GIB, 20 * GIB]
@@ -196,7 +207,8 @@ def test_limits_of_another_grant_are_not_carried_out() -> None:
         asked.set()
         return True
 
-    limits = Limits(Worker(), carry_out, lambda _lease, _limits, live: answers.append(live))
+    here = SimpleNamespace(limit=carry_out, live=False)
+    limits = limits_over(here, lambda _limits, live: answers.append(live))
     limits.changed(grant, {"GPU-1": 20 * GIB})
     until(asked.is_set, "it comes to it")
     until(lambda: "gpushare-recalls" not in {one.name for one in threading.enumerate()}, "it ends")
@@ -217,12 +229,7 @@ def test_a_limit_told_during_an_import_waits_for_the_framework() -> None:
     """It is not refused: who is imported is told the limits in force."""
     grant = Grant("lease", (GrantedGpu("GPU-1", 0, "Some GPU", 8 * GIB, 24 * GIB),))
     frameworks, answers = nobody(), Queue[tuple[Mapping[str, int], bool]]()
-    limits = Limits(
-        Worker(),
-        frameworks.limit,
-        lambda _lease, told, live: answers.put((told, live)),
-        lambda: frameworks.live is True,
-    )
+    limits = limits_over(frameworks, lambda *told: answers.put(told))
     told: list[int] = []
     adapter: Any = SimpleNamespace(
         live_limits=True, after=lambda _module, now: told.append(now.gpus[0].memory)
@@ -247,12 +254,7 @@ def test_a_range_needs_no_framework_yet() -> None:
     grant = Grant("lease", (gpu,), memory_most=24 * GIB)
     answers: Queue[tuple[Mapping[str, int], bool]] = Queue()
     frameworks = nobody()
-    limits = Limits(
-        Worker(),
-        frameworks.limit,
-        lambda _lease, now, live: answers.put((dict(now), live)),
-        lambda: frameworks.live,
-    )
+    limits = limits_over(frameworks, lambda *told: answers.put(told))
     limits.changed(grant, {"GPU-1": 20 * GIB})
     assert answers.get(timeout=WITHIN) == ({"GPU-1": 20 * GIB}, True)
     fixed = SimpleNamespace(live_limits=False, after=lambda *_: None)

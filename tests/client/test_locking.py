@@ -11,10 +11,11 @@ from typing import Any, cast
 
 import pytest
 from support.node import until
+from support.taking_turns import turns_of
 
 from jupyter_gpushare.client.memory import locking
-from jupyter_gpushare.client.memory.gate import Turns
 from jupyter_gpushare.client.memory.locking import Locking
+from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.node.checkpoint.supervisor import IDLE_SECONDS
 from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result
@@ -75,17 +76,14 @@ class Scene:
         self.has_cuda = True
         self.asked: list[float] = []
         self.grant: Any = SimpleNamespace(lease="L1", gpus=())
-        self.locking = Locking(
-            lambda: cast(Any, self.node),
-            lambda: self.grant,
-            lock=self.lock,
-            against=lambda: self.against,
-            has_gates=lambda: self.has_gates,
-            may_use_cuda=lambda: True,
-            uses_cuda=self.uses_cuda,
-            is_busy=lambda: self.busy,
-            say=self.said.append,
+        self.standing = Standing.HELD
+        self.line: Any = SimpleNamespace(session=self.node)
+        self.parked: Any = SimpleNamespace(
+            lock=self.lock, against_lock=lambda: self.against, uses_cuda=self.uses_cuda
         )
+        has_gates = lambda: self.has_gates  # noqa: E731
+        here = cast(Any, self)  # what it holds, and whether it is busy
+        self.locking = Locking(self.line, here, self.parked, here, has_gates, self.said.append)
 
     def lock(self, seconds: float, wire: socket.socket, line: str) -> Outcome:
         self.locks.append((seconds, line))
@@ -107,6 +105,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(locking, "PATIENCE", 0.0)
     monkeypatch.setattr(locking, "LOOK_EVERY", 0.02)
     monkeypatch.setattr(locking, "AGAIN", 0.01)
+    monkeypatch.setattr(locking, "cuda_loaded", lambda: True)
     made = Scene()
     yield made
     made.grant = None  # its thread ends
@@ -156,14 +155,16 @@ def test_a_cell_that_is_over_before_it_could_be_locked_is_not_locked(scene: Scen
     assert not scene.locks
 
 
-def test_the_driver_is_not_asked_about_a_process_without_cuda(scene: Scene) -> None:
+def test_the_driver_is_not_asked_about_a_process_without_cuda(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each question costs a helper, which it starts."""
     looks: list[bool] = []
-    scene.locking._may_use_cuda = lambda: bool(looks.append(True))
+    monkeypatch.setattr(locking, "cuda_loaded", lambda: bool(looks.append(True)))
     scene.locking.offer()
     until(lambda: len(looks) > 10, "it looks on")
     assert not scene.asked
-    scene.locking._may_use_cuda = lambda: True
+    monkeypatch.setattr(locking, "cuda_loaded", lambda: True)
     until(lambda: scene.node.told, "it says that it can be locked")
 
 
@@ -273,7 +274,7 @@ def test_a_bug_of_ours_is_no_traceback_for_the_user(
     def fails() -> None:
         raise ZeroDivisionError
 
-    scene.locking._against = fails
+    scene.parked.against_lock = fails
     scene.locking.recalled()
     until(lambda: "no more" in caplog.text, "it is logged")
     scene.locking.offer()
@@ -283,8 +284,8 @@ def test_a_bug_of_ours_is_no_traceback_for_the_user(
 
 def test_its_gate_never_closes(scene: Scene) -> None:
     """There is no place at which it could stop."""
-    turns = Turns(lambda: cast(Any, scene.node), lambda: scene.grant, say=scene.said.append)
-    turns.locking = scene.locking
+    turns = turns_of(scene.line, scene.grant, say=scene.said.append)
+    turns._lock = scene.locking
     scene.offered()
     turns.recalled({})
     assert turns.is_gated

@@ -67,7 +67,7 @@ def kernel(node: RunningNode, one_kernel: Kernel) -> Iterator[Kernel]:
     one_kernel.ok(
         "%gpushare release\n"
         "from jupyter_gpushare.client import acquire\n"
-        "acquire.broker().wishes._asked = type(acquire.broker().wishes._asked)()"
+        "acquire.broker().preferences._asked = type(acquire.broker().preferences._asked)()"
     )
     assert leases(node, "alice") == []
 

@@ -360,7 +360,7 @@ def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
         has, done = threading.Event(), threading.Event()
 
         def holds() -> None:
-            with alice.broker.lock:
+            with alice.broker.holding.lock:
                 has.set()
                 done.wait(20)
 

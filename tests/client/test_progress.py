@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from jupyter_gpushare.client.session.progress import (
     Progress,
     Source,
 )
+from jupyter_gpushare.protocol.messages import Method
 
 
 class Scene:
@@ -33,11 +35,14 @@ class Scene:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.at_gates = 0.0
         self.told: list[tuple[int, int | None, float]] = []
-        self.progress = Progress(
-            lambda *told: self.told.append(told), lambda: self.at_gates, clock=lambda: self.now
-        )
+        line: Any = SimpleNamespace(session=self)
+        holding: Any = SimpleNamespace(grant=SimpleNamespace(lease="L"))
+        self.progress = Progress(line, holding, {}, clock=lambda: self.now)
+
+    def tell(self, _method: Method, *, lease: str, **told: Any) -> None:
+        """As a session's."""
+        self.told.append((told["done"], told["total"], told["seconds"]))
 
     def step(self, source: Source = Source.STEP, seconds: float = 1.0) -> None:
         self.now += seconds
@@ -79,7 +84,7 @@ def test_the_last_steps_are_told_when_the_work_is_over(scene: Scene) -> None:
 def test_waits_at_gates_are_no_computing(scene: Scene) -> None:
     for _ in range(10):
         scene.now += 5.0
-        scene.at_gates += 5.0
+        scene.progress.waited += 5.0
         scene.step(seconds=1.0)
     assert {round(seconds, 6) for _done, _total, seconds in scene.told} == {1.0}
 
@@ -282,7 +287,8 @@ import json, sys
 told = []
 from jupyter_gpushare.client.adapters.trainers import are_followed
 from jupyter_gpushare.client.session.progress import Progress, Source
-progress = Progress(lambda *what: told.append(what))
+progress = Progress(None, None, {})
+progress._tell = lambda *what: told.append(what)
 are_followed(progress)
 import lightning, torch
 sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(
@@ -316,7 +322,7 @@ def test_lightnings_trainer() -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a broker would tell that only writes it down."""
     broker, told = Broker({}), list[Any]()
-    broker.progress._tell = lambda *what: told.append(what[:2])
+    broker.progress._tell = lambda *what: told.append(what[:2])  # type: ignore[method-assign]
     monkeypatch.setattr(acquire._process, "_broker", broker)
     return told
 

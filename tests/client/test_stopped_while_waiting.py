@@ -18,7 +18,6 @@ from support.scripted_node import LEASE, SECRET, ScriptedNode, Visitor
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import Preempted
 from jupyter_gpushare.client.memory.places import Place
-from jupyter_gpushare.client.memory.stopping import Stopping
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method, Notice
@@ -38,9 +37,7 @@ class Program:
         self.broker = Broker(
             environ, make_display=partial(TerminalDisplay, None), say=lambda _text: None
         )
-        self.stopping = Stopping(say=lambda _text: None, environ=environ)
-        self.broker.stops_by(self.stopping)
-        self.stopping.by(self.save)
+        self.broker.stops_by(self.save)
 
     def save(self) -> None:
         if self.fails:
@@ -56,7 +53,7 @@ def program(script: Callable[[Visitor], None]) -> Iterator[tuple[ScriptedNode, P
         try:
             yield node, made
         finally:
-            made.stopping.by(None)
+            made.broker.stops_by(None)
             made.broker.close()
 
 
@@ -117,12 +114,12 @@ def test_at_a_steps_end_it_goes_on_to_the_gate_that_it_names() -> None:
         visitor.live()
 
     with program(script) as (_node, alice):
-        alice.stopping.gate()
+        alice.broker.stopping.gate()
         waits(alice)
         alice.broker.turns.gate()
         assert alice.saves == 0
         with pytest.raises(Preempted):
-            alice.stopping.gate()
+            alice.broker.stopping.gate()
 
 
 def test_sigterm_in_the_queue_saves_and_leaves_it() -> None:
@@ -136,7 +133,7 @@ def test_sigterm_in_the_queue_saves_and_leaves_it() -> None:
         visitor.live()
 
     with program(script) as (node, alice):
-        alice.stopping.gate()
+        alice.broker.stopping.gate()
         with pytest.raises(Preempted):
             alice.broker.request(Ask())
         assert alice.saves == 1
@@ -164,9 +161,7 @@ def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped() -> Non
             broker = Broker(
                 environ, make_display=partial(TerminalDisplay, None), say=lambda _text: None
             )
-            stopping = Stopping(say=lambda _text: None, environ=environ)
-            broker.stops_by(stopping)
-            stopping.by(list)
+            broker.stops_by(list)
             try:
                 assert broker.ensure("import torch") is not None
                 if says:
@@ -175,7 +170,7 @@ def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped() -> Non
                     broker.call(Method.STATUS)  # nothing was said before it
                     assert not node.calls(Method.STOPPABLE), "its parent does not pass it on"
             finally:
-                stopping.by(None)
+                broker.stops_by(None)
                 broker.close()
 
 

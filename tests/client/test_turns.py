@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.node import until
+from support.taking_turns import program, turns_of
 
 from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.gate import GRAIN, Turns
@@ -46,9 +47,11 @@ class FakeWire:
 @dataclass
 class Scene:
     wire: FakeWire
+    program: Any
     turns: Turns
     said: list[str]
     dropped: list[int]
+    limits: list[Any]
 
     def recalled(self) -> None:
         self.turns.recalled({})
@@ -65,10 +68,17 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    wire, said, dropped = FakeWire(), [], []
-    turns = Turns(lambda: wire, lambda: GRANT, say=said.append, unreachable=0.3)  # type: ignore[arg-type,return-value]
-    turns.drop = lambda: dropped.append(1)
-    return Scene(wire, turns, said, dropped)
+    wire, said, dropped, limits = FakeWire(), [], [], list[Any]()
+    here = program(drop_caches=lambda: dropped.append(1))
+    turns = turns_of(
+        SimpleNamespace(session=wire),
+        GRANT,
+        program=here,
+        limited=limits.append,
+        say=said.append,
+        unreachable=0.3,
+    )
+    return Scene(wire, here, turns, said, dropped, limits)
 
 
 def use(steps: int, kept: int = GIB, step: int = GIB) -> Any:
@@ -184,7 +194,7 @@ def test_without_a_lease_the_users_gates_do_nothing() -> None:
 
 def test_before_it_waits_it_tells_what_stays(scene: Scene) -> None:
     """More may be alive at a gate of the user's own than at the end of a step."""
-    scene.turns.look = lambda: use(9, kept=3 * GIB)
+    scene.program.look = lambda: use(9, kept=3 * GIB)
     scene.turns.checkpoint()
     scene.recalled()
     scene.in_gate()
@@ -200,12 +210,10 @@ def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> No
     waiting = scene.in_gate()
     assert scene.dropped == [1]
     assert waiting.is_alive()
-    limits: list[Any] = []
-    scene.turns.limited = limits.append
     scene.turns.given({"GPU-0": 5}, is_shared=True)
     waiting.join(10)
     assert not waiting.is_alive()
-    assert limits == [{"GPU-0": 5}]
+    assert scene.limits == [{}, {"GPU-0": 5}]
     scene.turns.gate()
     assert scene.dropped == [1], "in its turn it is not held up"
     scene.given(is_shared=False)
@@ -214,7 +222,7 @@ def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> No
 
 def test_asked_while_no_cell_runs_only_the_cache_is_emptied_and_once(scene: Scene) -> None:
     trimmed: list[int] = []
-    scene.turns.trim = lambda: trimmed.append(1)
+    scene.program.trim = lambda: trimmed.append(1)
     scene.recalled()
     scene.turns.rest()
     assert (trimmed, scene.dropped) == ([1], []), "the cell ended before any step did"
@@ -230,13 +238,13 @@ def test_asked_while_no_cell_runs_only_the_cache_is_emptied_and_once(scene: Scen
 
 def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
     broker, done = Broker({}), threading.Event()
-    broker._holding.grant, broker._holding.standing = GRANT, Standing.HELD
-    broker.turns.trim = done.set
+    broker.holding.grant, broker.holding.standing = GRANT, Standing.HELD
+    broker.turns._program.trim = done.set  # type: ignore[method-assign]
     asked = {"lease": "L", "give": "cache", "why": "contended", "gate": True, "gpus": []}
     told = Notification(Notice.RECALL, "recall", asked)
     broker._noticed(told)
     assert not done.is_set(), "nobody said that no cell runs: it is for the end of a step"
-    broker._giving.set_busy(False)
+    broker.activity.set_busy(False)
     broker._noticed(told)
     assert done.wait(10)
 
@@ -308,7 +316,7 @@ def test_a_wait_that_is_left_gives_up_no_turn_that_was_just_given(
 def test_others_turns_are_not_its_own() -> None:
     notice = Notice.RECALL
     broker = Broker({})
-    broker._holding.grant, broker._holding.standing = GRANT, Standing.HELD
+    broker.holding.grant, broker.holding.standing = GRANT, Standing.HELD
     asked = {"lease": "another", "give": "turn", "gate": True, "gpus": []}
     broker._noticed(Notification(notice, notice.value, asked))
     assert not broker.turns.is_gated
@@ -336,7 +344,7 @@ def test_without_a_node_manager_it_waits_for_room(scene: Scene) -> None:
         looked.append(1)
         return room.is_set()
 
-    scene.turns.fits = fits
+    scene.program.next_step_fits = fits
     scene.recalled()
     waiting = scene.in_gate()
     scene.wire.link = Link.DOWN
@@ -350,7 +358,7 @@ def test_without_a_node_manager_it_waits_for_room(scene: Scene) -> None:
 
 
 def test_a_node_manager_that_comes_back_decides_again(scene: Scene) -> None:
-    scene.turns.fits = lambda: False
+    scene.program.next_step_fits = lambda: False
     scene.recalled()
     waiting = scene.in_gate()
     scene.wire.link = Link.DOWN
@@ -410,9 +418,9 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
     scene: Scene,
 ) -> None:
     trimmed, watched = [], []
-    scene.turns.trim = lambda: trimmed.append(1)
-    scene.turns.watch = lambda: watched.append("watch")
-    scene.turns.cell_begins = lambda: watched.append("cell")
+    scene.program.trim = lambda: trimmed.append(1)
+    scene.program.watch = lambda: watched.append("watch")
+    scene.program.cell_begins = lambda: watched.append("cell")
     scene.turns.rest()
     assert not trimmed, "alone, it is left alone"
     assert not scene.turns.is_closed
@@ -447,18 +455,18 @@ def test_gates_are_of_use_until_they_are_known_and_while_turns_are_taken(scene: 
 
 
 def test_where_it_may_not_stop_it_stops_at_the_next_gate(scene: Scene) -> None:
-    scene.turns.may_stop = lambda: False
+    scene.program.may_stop = lambda: False
     scene.recalled()
     scene.turns.gate()
     assert not scene.dropped
-    scene.turns.may_stop = lambda: True
+    scene.program.may_stop = lambda: True
     scene.in_gate()
     assert scene.dropped == [1]
     scene.given()
 
 
 def test_who_can_never_stop_takes_no_turns_and_says_why_once(scene: Scene) -> None:
-    scene.turns.hindrance = lambda: "others wait for it"
+    scene.program.hindrance = lambda: "others wait for it"
     scene.turns.report(use(2))
     scene.turns.checkpoint()
     ((method, told),) = scene.wire.told
@@ -473,25 +481,26 @@ def test_who_can_never_stop_takes_no_turns_and_says_why_once(scene: Scene) -> No
 
 def test_the_frameworks_limit_follows_the_turn() -> None:
     broker = Broker({})
-    broker._holding.grant = GRANT
+    broker.holding.grant = GRANT
     seen: list[int] = []
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, grant: seen.append(grant.gpus[0].memory)
     )
     broker._frameworks.add("pretend", adapter, SimpleNamespace())  # type: ignore[arg-type]
-    assert broker.turns.limited is not None
-    broker.turns.limited({"GPU-0": 3 * GIB})
-    broker.turns.limited({"GPU-0": 8 * GIB})
-    broker.turns.limited({})
+    broker._limits.in_turn({"GPU-0": 3 * GIB})
+    broker._limits.in_turn({"GPU-0": 8 * GIB})
+    broker._limits.in_turn({})
     assert seen == [3 * GIB, 8 * GIB, 8 * GIB]
 
 
 def member(scene: Scene) -> Turns:
     """The turns of a process that has joined a lease of `run`: it has a grant while it leads."""
-    wire: Any = scene.wire
-    turns = Turns(lambda: wire, lambda: GRANT if turns.leads else None, say=scene.said.append)
-    turns.may_lead = lambda: True
-    return turns
+    return turns_of(
+        SimpleNamespace(session=scene.wire),
+        holding=SimpleNamespace(grant=GRANT, standing=Standing.JOINED),
+        environ={"JUPYTER_GPUSHARE_RUN": str(os.getpid())},
+        say=scene.said.append,
+    )
 
 
 ALONE = {
@@ -555,9 +564,9 @@ def test_who_may_lead_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
         (ranks, Standing.JOINED, False),
     ):
         broker = Broker(dict(environ))
-        broker._holding.standing = standing
-        assert broker.turns.may_lead() is may
-    monkeypatch.setattr("jupyter_gpushare.client.asking.broker.running_kernel", lambda: object())
+        broker.holding.standing = standing
+        assert broker.turns._may_lead() is may
+    monkeypatch.setattr("jupyter_gpushare.client.memory.gate.running_kernel", lambda: object())
     broker = Broker(dict(here))
-    broker._holding.standing = Standing.JOINED
-    assert not broker.turns.may_lead(), "a kernel has gates between cells, too"
+    broker.holding.standing = Standing.JOINED
+    assert not broker.turns._may_lead(), "a kernel has gates between cells, too"

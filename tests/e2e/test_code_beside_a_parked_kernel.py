@@ -258,7 +258,7 @@ def test_a_child_that_is_forked_by_a_cell_shares_the_lease_and_gives_nothing_bac
             "queue = fork.Queue()\n"
             "held, let_go = threading.Event(), threading.Event()\n"
             "def keep():\n"
-            "    with broker()._holding.lock, broker()._line._lock, broker()._line.session._lock:\n"
+            "    with broker().holding.lock, broker().line._lock, broker().line.session._lock:\n"
             "        held.set(); let_go.wait()\n"
             "keeper = threading.Thread(target=keep); keeper.start(); held.wait()\n"
             "worker = fork.Process(target=child, args=(queue,)); worker.start()\n"

@@ -26,7 +26,9 @@ where there is no parker), and ``adapter.say``: it is then set to a function tha
 person at the right time.
 
 A built-in adapter is a file here with an ``ADAPTER``. The file has the name of the framework's
-top-level module, which is also listed in ``_boot.FRAMEWORKS``. Other packages add theirs with an
+top-level module, which is listed in `BUILT_IN` and in ``_boot.FRAMEWORKS`` (that module loads
+nothing, and is loaded by nothing of ours, so it has a list of its own). Other packages add theirs
+with an
 entry point whose *name* is the framework's top-level module and whose value is a callable that
 gives an `Adapter`::
 
@@ -48,12 +50,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Protocol, cast
 
-from ..._boot import FRAMEWORKS
 from ...protocol.adapters import GROUP
 from ..words.grant import Grant
 
 #: Top-level module -> where its ``ADAPTER`` is; imported only when needed.
-BUILT_IN = {name: f".{name}" for name in sorted(FRAMEWORKS)}
+BUILT_IN = {
+    name: f".{name}" for name in ("caffe", "cupy", "jax", "mxnet", "paddle", "tensorflow", "torch")
+}
 
 
 class Adapter(Protocol):

@@ -7,16 +7,14 @@ and the last one gives it back. A lease that the process held before stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...protocol.sizes import least_of
 from ..errors import GpuShareError
 from ..words.grant import Grant
 from ..words.promises import Wish
 from ..words.settings import Ask
-
-if TYPE_CHECKING:
-    from .broker import Broker
+from .broker import Broker
 
 
 class Needs(NamedTuple):
@@ -37,40 +35,35 @@ def covers(grant: Grant, ask: Ask) -> bool:
     return enough and len(grant.gpus) >= (ask.gpus or 1)
 
 
-class Blocks:
-    """Those of one process. Thread-safe, by `Holding.lock`."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._inside: dict[str, int] = {}  # the number of blocks that share each lease
-
-    def enter(self, needs: Needs, cancelled: Callable[[], bool] = lambda: False) -> Grant:
-        """A lease that is enough, the one held or another. Errors as of `Broker.request`."""
-        broker = self._broker
-        with broker.lock:
-            held = broker.grant
-            if held is not None and covers(held, needs.ask):
-                if held.lease in self._inside:
-                    self._inside[held.lease] += 1
-                return held
-            if held is not None and held.lease in self._inside:
-                raise GpuShareError(
-                    f"Other code of this process holds {held.words}, which is less than this "
-                    "request. A process has one lease at a time, so make the largest request first."
-                )
-            before = broker.lease
-            grant = broker.request(
-                needs.ask, wait=needs.wait, wait_timeout=needs.wait_timeout, cancelled=cancelled
+def enter(broker: Broker, needs: Needs, cancelled: Callable[[], bool] = lambda: False) -> Grant:
+    """A lease that is enough, the one held or another. Errors as of `Broker.request`."""
+    inside = broker.holding.blocks
+    with broker.holding.lock:
+        held = broker.grant
+        if held is not None and covers(held, needs.ask):
+            if held.lease in inside:
+                inside[held.lease] += 1
+            return held
+        if held is not None and held.lease in inside:
+            raise GpuShareError(
+                f"Other code of this process holds {held.words}, which is less than this "
+                "request. A process has one lease at a time, so make the largest request first."
             )
-            if grant.lease != before:
-                self._inside[grant.lease] = 1
-            return grant
+        before = broker.lease
+        grant = broker.request(
+            needs.ask, wait=needs.wait, wait_timeout=needs.wait_timeout, cancelled=cancelled
+        )
+        if grant.lease != before:
+            inside[grant.lease] = 1
+        return grant
 
-    def leave(self, grant: Grant) -> None:
-        """The block that got ``grant`` has ended. Raises :class:`GpuShareError`."""
-        with self._broker.lock:
-            left = self._inside.pop(grant.lease, 0) - 1
-            if left > 0:
-                self._inside[grant.lease] = left
-            elif left == 0 and self._broker.lease == grant.lease:
-                self._broker.release()
+
+def leave(broker: Broker, grant: Grant) -> None:
+    """The block that got ``grant`` has ended. Raises :class:`GpuShareError`."""
+    inside = broker.holding.blocks
+    with broker.holding.lock:
+        left = inside.pop(grant.lease, 0) - 1
+        if left > 0:
+            inside[grant.lease] = left
+        elif left == 0 and broker.lease == grant.lease:
+            broker.release()

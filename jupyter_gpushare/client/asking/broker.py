@@ -1,51 +1,57 @@
-"""One process's dealings with the node manager: its lease, and who must hear of it."""
+"""One process's dealings with the node manager: what it does, and who must hear of what.
+
+`Broker` makes the parts and has no thought of its own: each part gets what it needs when it is
+made, so the order below is the order in which they depend on each other. From the bottom: how the
+process behaves (`Preferences`), its connection (`Line`), what it holds (`Holding`), what its
+frameworks are and what they were told (`Frameworks`, `Limits`), its memory while the GPUs are given
+back (`SetAside`, `GivingBack`), its turns (`Gates`, `Turns`), how it gets GPUs (`Getting`), and
+when it does so by itself (`Automatic`, `Cells`).
+
+Two sides meet here. People, programs and the kernel call down, on their own threads. The node
+manager's word comes up, on the session's thread (`Broker._lost`, `Broker._noticed`), and is handed
+to the part that it is for. That thread gives the signs of life, so nothing that it calls may wait.
+"""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from functools import cached_property, partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ...protocol.errors import Reason
 from ...protocol.messages import Method, Notice, Notification
-from ..adapters import registry
-from ..errors import GpuShareError, NodeUnavailable
-from ..memory.frameworks import Frameworks, is_live
+from ..errors import NodeUnavailable
+from ..memory.frameworks import Frameworks
 from ..memory.gate import Turns
+from ..memory.gates import Gates
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.moving import MovingAtGates
 from ..memory.places import Place
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
-from ..memory.stopping import Stopping, is_run, is_under_run
+from ..memory.stopping import Stopping
 from ..memory.worker import Worker
+from ..session.activity import Activity
 from ..session.caller import this_caller
 from ..session.holding import Holding, Standing
+from ..session.line import Line
+from ..session.preferences import Preferences
 from ..session.progress import Progress, Source
-from ..session.session import NobodyThere
 from ..session.task import running_kernel
-from ..session.visible import cuda_loaded, cuda_started
+from ..session.visible import cuda_started
 from ..words import display
-from ..words.callers import TABLE, Caller, When, is_wish, when
+from ..words.callers import Caller
 from ..words.grant import Grant
 from ..words.recalls import MEMORY, Give, Recall, limits_of, read_needs, read_number, read_recall
-from ..words.settings import Ask, Fallback, Naming, Settings
-from .again import AskingAgain
-from .blocks import Blocks
+from ..words.settings import Ask, Naming, Settings
+from .automatic import Automatic
 from .cells import Cells
 from .getting import Getting
-from .line import Line
 from .promises import Promises
-from .wishes import Wishes
 
 if TYPE_CHECKING:
     from ..memory.lasterror import LastError
 
-_QUOTA_IS_FRESH: Final = 30.0  # seconds for which `Broker.expected` remembers a failure
 #: Whoever waits says why, and the end of a lease is said once it has ended here, too.
 _SAID_ELSEWHERE: Final = (Notice.QUEUED, Notice.REVOKED)
 
@@ -72,194 +78,118 @@ class Broker:
         self._caller = caller
         self._make_display = make_display
         self._note = note
-        self._say = display.Voice(say, lambda: self._giving.no_code_runs)
         self._traits = traits
-        self.wishes = Wishes(environ, traits, self._say)
-        self._line = Line(
-            environ, lambda: self.wishes.settings, on_lost=self._lost, on_notice=self._noticed
+        self.activity = Activity()
+        self._say = say = display.Voice(say, self.activity.no_code_runs)
+        self.preferences = Preferences(environ, traits, say)
+        self.line = Line(environ, self.preferences, on_lost=self._lost, on_notice=self._noticed)
+        self.holding = holding = Holding(
+            environ, lambda: self.preferences.settings.visible_devices is Naming.INDICES
         )
-        self._holding = Holding(
-            environ, lambda: self.wishes.settings.visible_devices is Naming.INDICES
-        )
-        self.progress = Progress(self._tell_progress, lambda: self.turns.waited)
-        self._frameworks = Frameworks(self._say, self.progress)
+        self.progress = Progress(self.line, holding, environ)
+        self._frameworks = Frameworks(say)
         self._worker = Worker()
-        self._limits = Limits(
-            self._worker,
-            self._frameworks.limit,
-            self._answer_limits,
-            lambda: self._frameworks.live,
-        )
-        self._aside = SetAside(self._holding, self._frameworks, environ, self._say)
+        self._limits = Limits(self._worker, self._frameworks, self.line, holding)
+        self._aside = SetAside(holding, self._frameworks, environ, say)
         self._giving = GivingBack(
-            self._holding,
-            self._frameworks,
-            self._aside,
-            self._worker,
-            session=lambda: self._line.session,
-            connect=self._line.connect,
-            say=self._say.now,
+            holding, self._frameworks, self._aside, self._worker, self.line, self.activity, say
         )
+        self.stopping = Stopping(self.line, holding, self.progress, environ)
+        gates = Gates(holding, self._frameworks, self.activity, self.progress, self.stopping, say)
         self.turns = Turns(
-            lambda: self._line.session,
-            self._grant_in_turns,
-            say=self._say,
+            self.line,
+            holding,
+            gates,
+            self._limits,
+            self.stopping,
+            self.progress,
+            environ,
+            say=say,
         )
-        self.turns.may_lead = self._may_lead
-        self.turns.limited = self._limit_turn
-        self.turns.drop = self._frameworks.drop_caches
-        self.turns.offer_lock = self._offer_lock
-        self._silent_until = 0.0
-        self._stopping: Stopping | None = None
-        self.promises = Promises(
-            self._line.any,
-            lambda: self.lease if self.standing is Standing.HELD else None,
-            begins=self.progress.begins,
-            ends=self.progress.over,
-            what=lambda: "This program" if running_kernel() is None else "This cell",
-            say=self._say.now,
-        )
-        self.blocks = Blocks(self)
-        self.again = AskingAgain(self, self._frameworks, self._say)
         self._getting = Getting(
             environ,
-            self.wishes,
-            self._line,
-            self._holding,
+            self.preferences,
+            self.line,
+            holding,
             self._frameworks,
             self._limits,
             self._aside,
             self._giving,
+            self.activity,
+            self.stopping,
+            gates,
             self.turns,
-            self.again,
             make_display=make_display,
-            set_activity=self.set_activity,
-            say=self._say,
+            note=note,
+            say=say,
         )
-        moving = MovingAtGates(
-            self._holding,
+        self._moving = MovingAtGates(
+            holding,
             self._giving,
             self._aside,
-            session=lambda: self._line.session,
-            resume=lambda: self._getting.resume(wait_timeout=0.0),
-            say=self._say,
+            self.line,
+            partial(self._getting.resume, wait_timeout=0.0),
+            say,
         )
-        self.turns.give = moving.give
+        self.automatic = Automatic(
+            self.preferences,
+            self.line,
+            holding,
+            self._frameworks,
+            self._limits,
+            self._getting,
+            caller,
+            say,
+        )
         self.cells = Cells(
-            self._holding,
+            holding,
             self._aside,
             self._giving,
+            self.activity,
+            self.progress,
             self.turns,
-            self.again,
+            self._getting,
+            self.automatic,
+            say,
+        )
+        self.promises = Promises(
+            self.line.any,
+            lambda: self.lease if self.standing is Standing.HELD else None,
             begins=self.progress.begins,
-            resume=self._getting.resume,
-            say=self._say,
+            ends=self.progress.over,
+            what=lambda: "This program" if running_kernel() is None else "This cell",
+            say=say.now,
         )
 
     @property
     def standing(self) -> Standing:
         """The state of this process's lease."""
-        return self._holding.standing
+        return self.holding.standing
 
     @property
     def grant(self) -> Grant | None:
         """The grant that this process has now."""
-        return self._holding.grant
+        return self.holding.grant
 
     @property
     def lease(self) -> str | None:
         """The lease of this process, held or parked."""
-        return self._holding.lease
+        return self.holding.lease
 
     @property
     def lost(self) -> str | None:
         """Why the last lease has ended, where it ended without us."""
-        return self._holding.lost
-
-    # -- what the import hook needs --------------------------------------------------
+        return self.holding.lost
 
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        return self.wishes.settings
+        return self.preferences.settings
 
     @property
     def configured(self) -> bool:
         """Whether there is a node manager to ask; if not, everything here is inert."""
-        return self._line.configured
-
-    @property
-    def may_ask(self) -> bool:
-        """Whether there is a node manager to ask, and the user has not hidden the GPUs."""
-        return self.configured and not self._holding.visible.hidden_by_user
-
-    def before_framework(self, module: str) -> None:
-        """Called before a framework's module runs; may wait in the queue.
-
-        Raises :class:`GpuShareError` only with ``fallback = "error"``, and
-        :class:`KeyboardInterrupt` when the user leaves the queue.
-        """
-        if not self.may_ask:
-            return
-        adapter = self._frameworks.find(module)
-        if adapter is None:
-            return
-        if self._asks(adapter) is not When.IMPORT and not self._getting.may_join:
-            # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
-            self._holding.visible.hide(children_may_ask=not self.wishes.go_without)
-            adapter.before(None)
-        else:
-            self._frameworks.comes(module, adapter)
-            adapter.before(self.ensure(f"import {module}", TABLE[self._caller()].patience))
-        if self.configured:
-            self._frameworks.add(module, adapter)
-
-    def after_framework(self, module: str, loaded: ModuleType) -> None:
-        """Called when the framework's module has run."""
-        adapter = self._frameworks.adapter(module)
-        if adapter is None:
-            return
-        asks = self._asks(adapter)
-        if asks is When.FIRST_USE:
-            self._frameworks.add(module, adapter, loaded)
-            at_use = partial(self.again.at_first_use, module)
-            if adapter.first_use(loaded, at_use, self.expected) is False:
-                asks = When.NEVER
-        if asks is When.NEVER:
-            self._tell_how(module, f"this {module} does not show")
-        if asks is not When.FIRST_USE:
-            self._frameworks.arrive(module, adapter, loaded, self._getting.grant_for)
-            if is_live(adapter):
-                self._limits.can_change()
-            self._getting.tell_live()
-            self._getting.connect_gates()
-
-    def _grant_in_turns(self) -> Grant | None:
-        """What this process has, if it takes turns: for itself, or for all that have joined."""
-        leads = self.standing is Standing.JOINED and self.turns.leads
-        return self.grant if leads or self.standing is Standing.HELD else None
-
-    def _may_lead(self) -> bool:
-        """Whether this process may take turns alone for a lease of `run`, which it has joined.
-
-        A kernel computes between its cells only by chance, and a rank stops with the others.
-        """
-        if self.standing is not Standing.JOINED or not is_under_run(self._environ):
-            return False
-        return self._environ.get("WORLD_SIZE", "1") == "1" and running_kernel() is None
-
-    def before_call(self) -> None:
-        """A gate before a call, but not where JAX traces, in another thread, or of several.
-
-        Where this program can be stopped, such a call counts as a step's end.
-        """
-        if not self._giving.runs_here() or not self._may_wait():
-            return
-        self.progress.ended(Source.CALL)
-        if self._stopping is not None:
-            self._stopping.step_ended()
-        if self.turns.needs_gate:
-            self.turns.checkpoint(Place.STEP_END)
+        return self.line.configured
 
     @cached_property
     def last_error(self) -> LastError:
@@ -274,127 +204,23 @@ class Broker:
 
         return may_wait
 
-    def _asks(self, adapter: registry.Adapter) -> When:
-        """The moment at which this process asks, as who imports the framework.
+    def before_call(self) -> None:
+        """A gate before a call, but not where JAX traces, in another thread, or of several.
 
-        ``IMPORT`` also where it has its answer already, and where it has parked what it had.
+        Where this program can be stopped, such a call counts as a step's end.
         """
-        if self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED):
-            return When.IMPORT
-        caller = self._caller()
-        if self.standing not in (Standing.FREE, Standing.LOST) and is_wish(caller):
-            return When.IMPORT
-        return when(caller, self.settings.acquire, shows_use=adapter.catches_first_use)
-
-    def _tell_how(self, module: str, why: str) -> None:
-        """Say how a process gets a GPU that asks for none by itself. In a kernel a cell asks."""
-        caller = self._caller()
-        if running_kernel() is None and not is_wish(caller):
-            self.wishes.say_once(
-                f"`import {module}` asked for no GPU. {caller.value} asks at the first use of a "
-                f"GPU, which {why}. `jupyter gpushare run -- COMMAND` takes one before; so does "
-                "`request()` of jupyter_gpushare.client in the code."
-            )
-
-    def expected(self) -> int:
-        """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
-        if self.grant is not None:
-            return len(self.grant.gpus)
-        if self.standing is Standing.FELL_BACK or time.monotonic() < self._silent_until:
-            return 0
-        try:
-            quota = self._line.connect(patience=0.0).hello.get("quota")
-        except GpuShareError:
-            self._silent_until = time.monotonic() + _QUOTA_IS_FRESH
-            return 0
-        allowed = quota.get("gpus") if isinstance(quota, dict) else None
-        if not isinstance(allowed, int) or self._asks_never():
-            return 0
-        gpus = self.wishes.ask_as_known().gpus
-        if isinstance(gpus, str):
-            return allowed
-        wanted = 1 if gpus is None else gpus
-        return wanted if wanted <= allowed else 0
-
-    def at_first_use(self, module: str) -> Grant | None:
-        """As `ensure`, when a framework is about to start CUDA."""
-        if self._asks_never():
-            self._tell_how(module, "simulated GPUs cannot have")
-            return None
-        return self.ensure(f"first use of {module}", TABLE[self._caller()].patience)
-
-    def _asks_never(self) -> bool:
-        """Whether who runs code here asks for none of this node's GPUs, even at their first use."""
-        caller = self._caller()
-        simulated = not is_wish(caller) and self._is_simulated()
-        moment = when(caller, self.settings.acquire, shows_use=True, is_simulated=simulated)
-        return moment is When.NEVER
-
-    def _is_simulated(self) -> bool:
-        """Whether the node's GPUs are. Where it does not answer, they are not."""
-        try:
-            node = self._line.connect(patience=0.0).hello.get("node")
-        except GpuShareError:
-            return False
-        return isinstance(node, Mapping) and node.get("simulated") is True
+        if not self.activity.runs_here() or not self._may_wait():
+            return
+        self.progress.ended(Source.CALL)
+        self.stopping.step_ended()
+        if self.turns.needs_gate:
+            self.turns.checkpoint(Place.STEP_END)
 
     def ensure(self, why: str, patience: float | None = None) -> Grant | None:
-        """The grant this process has, or gets now; ``None``: run without a GPU.
-
-        It waits ``patience`` seconds in the queue, or as long as the settings say; ``None``: only
-        the settings bound it. Raises :class:`GpuShareError` with ``fallback = "error"``.
-        """
-        if not self._holding.lock.acquire(timeout=-1 if patience is None else patience):
-            return self.grant  # another thread waits for it
-        try:
-            return self._ensure(why, patience)
-        finally:
-            self._holding.lock.release()
-
-    def _ensure(self, why: str, patience: float | None) -> Grant | None:
-        self._holding.settle()
-        kept = self.grant is not None or self.standing in (Standing.FELL_BACK, Standing.JOINED)
-        if kept and not self._aside.holds:
-            return self.grant
-        wait = patience is None or patience > 0
-        bound = None if patience is None else self.settings.wait_timeout or patience
-        if self.standing is Standing.PARKED or self._aside.holds:
-            try:
-                return self._getting.resume(wait, bound)
-            except GpuShareError as error:
-                if self.settings.fallback is Fallback.ERROR or self._aside.holds:
-                    raise
-                self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
-                return None
-        asked = self.wishes.ask()
-        if asked.gpus == 0:
-            self._holding.visible.hide(children_may_ask=False)
-            return None
-        try:
-            if self._getting.may_join:
-                grant = self._getting.join(wait, bound)
-            else:
-                grant = self._getting.request(asked, wait, bound)
-        except GpuShareError as error:
-            return self._fall_back(why, error, patience)
-        except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
-            return self._fall_back(why, _internal(error), patience)
-        if grant is not None and self.standing is Standing.HELD:
-            self._announce(grant)
-        return grant
-
-    def _announce(self, grant: Grant) -> None:
-        """Say what was granted, once: nothing shows that it is not the CPU."""
-        announces, self._getting.announces = self._getting.announces, False
-        if announces and self.settings.show_grant:
-            self._note(f"{grant.words} (simulated)" if self._is_simulated() else grant.words)
+        """See `Getting.ensure`."""
+        return self._getting.ensure(why, patience)
 
     # -- what people and programs call -------------------------------------------------
-
-    @property
-    def lock(self) -> threading.RLock:
-        """`Holding.lock`: the thread that has it may change what is held."""
-        return self._holding.lock
 
     def request(
         self,
@@ -413,9 +239,9 @@ class Broker:
         what is asked; else it ends when the other one is granted, and not before. Raises
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
-        wanted = self.wishes.ask(ask)
-        with self._holding.lock:
-            self._holding.settle()
+        wanted = self.preferences.ask(ask)
+        with self.holding.lock:
+            self.holding.settle()
             self._getting.cancelled = cancelled
             try:
                 return self._getting.request(wanted, wait, wait_timeout)
@@ -428,15 +254,15 @@ class Broker:
         Raises :class:`GpuShareError`.
         """
         state = self._giving.release()
-        self.again.given_back()
+        self.automatic.given_back()
         return state
 
     def go_without(self) -> str | None:
         """Give the lease back, and ask for none until a request does; as `release`."""
         state = self.release()
-        self.wishes.set_ask(Ask(gpus=0))
-        with self._holding.lock:
-            self._holding.visible.hide(children_may_ask=False)
+        self.preferences.set_ask(Ask(gpus=0))
+        with self.holding.lock:
+            self.holding.visible.hide(children_may_ask=False)
         return state
 
     def park(self) -> Given | None:
@@ -448,7 +274,7 @@ class Broker:
 
     def call(self, method: Method, **params: Any) -> Any:
         """Any call; its result. Raises :class:`GpuShareError`."""
-        return self._line.any().call(method, again=True, **params)
+        return self.line.any().call(method, again=True, **params)
 
     def status(self) -> dict[str, Any]:
         """The status document. Raises :class:`GpuShareError`."""
@@ -459,50 +285,21 @@ class Broker:
 
     def set_activity(self, busy: bool) -> None:
         """Tell what the task does. Never waits, never raises."""
-        self._giving.set_busy(busy)
+        self.activity.set_busy(busy)
         if not busy:
             self.turns.rest()
-        grant, session = self.grant, self._line.session
-        if grant is not None and session is not None and self.standing is Standing.HELD:
-            session.set_activity(grant.lease, busy)
-            if not busy:
-                self._giving.tell_ability(session, grant.lease)
+        self._giving.tell_activity()
 
-    def stops_by(self, stopping: Stopping) -> None:
-        """This process said how its state is saved: from now on it may be asked to stop."""
-        if self._stopping is not stopping:
-            self._stopping = self._getting.stopping = stopping
-            stopping.said, stopping.kept = self._tell_stoppable, self._keeps_on
-            stopping.ended = self.close
-            self._frameworks.step_ended = stopping.step_ended
-            self.turns.is_to_stop = stopping.while_waiting
-        self._getting.connect_gates()
-
-    def _tell_stoppable(self) -> None:
-        """Of its own lease, or of that of `run`, which passes the ask on to this process."""
-        grant, session, stopping = self.grant, self._line.session, self._stopping
-        ours = self.standing is Standing.HELD
-        ours = ours or (self.standing is Standing.JOINED and is_run(self._environ))
-        if grant and session and stopping and ours:
-            session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=stopping.can)
-
-    def _tell_progress(self, done: int, total: int | None, seconds: float) -> None:
-        """Of ranks that compute together one speaks for all."""
-        grant, session = self.grant, self._line.session
-        if grant is None or session is None or self._environ.get("RANK", "0") != "0":
-            return
-        told = {"done": done, "total": total, "seconds": seconds}
-        session.tell(Method.PROGRESS, lease=grant.lease, **told)
-
-    def _keeps_on(self, why: str) -> None:
-        grant, session = self.grant, self._line.session
-        if grant is not None and session is not None and self.standing is not Standing.JOINED:
-            session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
+    def stops_by(self, save: Callable[[], object] | None) -> None:
+        """From now on ``save()`` saves this program's state; ``None``: it cannot be stopped."""
+        self.stopping.by(save)
+        if self.configured:
+            self._getting.connect_gates()
 
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
         self.progress.over()
-        self._line.hang_up(None if self.standing is Standing.JOINED else self.lease)
+        self.line.hang_up(self.holding.own)
 
     def abandon_in_child(self, *, is_member: bool) -> Broker:
         """After a fork: a broker for the child, whose parent's lease is its own, too.
@@ -516,14 +313,14 @@ class Broker:
             say=self._say.at_once,
             caller=self._caller,
         )
-        child.wishes.inherit(self.wishes)
+        child.preferences.inherit(self.preferences)
         child._getting.announces = False
         child._frameworks.inherit(self._frameworks)
-        child._holding.inherit(self._holding)
+        child.holding.inherit(self.holding)
         if is_member:
             child._getting.become_member()
         # What was copied from the parent still asks us: a gate that is closed there is none here.
-        self._line.abandon_in_child()
+        self.line.abandon_in_child()
         return child
 
     # -- getting again ---------------------------------------------------------------
@@ -533,8 +330,8 @@ class Broker:
 
         ``None``: no lease was parked. Raises :class:`GpuShareError`.
         """
-        with self._holding.lock:
-            self._holding.settle()
+        with self.holding.lock:
+            self.holding.settle()
             if self.standing is Standing.PARKED or self._aside.holds:
                 return self._getting.resume()
             return None
@@ -557,54 +354,10 @@ class Broker:
             float(turn) if isinstance(turn, int | float) else 0.0,
         )
 
-    def _offer_lock(self) -> None:
-        """Where the node manager allows it, the driver's lock is the gate of a task without one."""
-        session = self._line.session
-        if session is None or not session.hello.get("turn_lock"):
-            return
-        if self.turns.locking is None:
-            from ..memory.locking import Locking
-
-            self.turns.locking = Locking(
-                lambda: self._line.session,
-                lambda: self.grant if self.standing is Standing.HELD else None,
-                lock=self._aside.lock,
-                against=self._aside.against_lock,
-                has_gates=lambda: self.turns.has_gates,
-                may_use_cuda=cuda_loaded,
-                uses_cuda=self._aside.uses_cuda,
-                is_busy=lambda: self._giving.busy is not False,
-                say=self._say,
-            )
-        self.turns.locking.offer()
-
-    def _limit_turn(self, limits: Mapping[str, int]) -> None:
-        """In its turn a task may use what it keeps and the common region, by UUID in bytes."""
-
-        def now() -> Grant | None:
-            grant = self.grant
-            if grant is None:
-                return None
-            base = self._limits.of(grant) or grant
-            gpus = tuple(
-                now._replace(memory=limits[own.uuid])
-                if limits.get(own.uuid, own.memory) < own.memory
-                else now
-                for own, now in zip(grant.gpus, base.gpus, strict=True)
-            )
-            return base._replace(gpus=gpus)
-
-        self._frameworks.limit(now)
-
-    def _answer_limits(self, lease: str, limits: Mapping[str, int], live: bool) -> None:
-        if self._line.session is not None:
-            gpus = [{"uuid": uuid, "memory": size} for uuid, size in limits.items()]
-            self._line.session.gave(Give.LIFT, lease, limits=gpus, live=live)
-
     def _lost(self, lease: str, message: str, released: bool) -> None:
         """Called on the session's thread. What is said may be read in a later cell only."""
-        was_parked = self._holding.parked == lease
-        if not self._holding.lose(lease, message):
+        was_parked = self.holding.parked == lease
+        if not self.holding.lose(lease, message):
             return
         # A person who released it between two cells knows; the next cell shows what it asks for.
         say = self._say.now if released and not cuda_started() else self._say
@@ -622,9 +375,9 @@ class Broker:
             )
         else:
             again = "Starting it again asks for a new one."
-            what = display.advice(self.again.words("A"), again)
+            what = display.advice(self.automatic.words("A"), again)
         say(f"The GPU lease of this process has ended: {message} {what}")
-        self.again.given_back()
+        self.automatic.given_back()
 
     def _noticed(self, message: Notification) -> None:
         """Called on the session's thread."""
@@ -634,9 +387,8 @@ class Broker:
         elif params.get("lease") not in (None, self.lease):
             return
         elif message.notice is Notice.GRANTED:
-            stopping = self._stopping
-            if self._holding.take_over(str(params["lease"])) and stopping is not None:
-                self._tell_stoppable()
+            if self.holding.take_over(str(params["lease"])):
+                self.stopping.tell()
         elif recall is not None and grant is not None:
             self._recalled(recall, grant)
         elif message.notice is Notice.TURN and grant is not None:
@@ -653,15 +405,14 @@ class Broker:
     def _recalled(self, recall: Recall, grant: Grant) -> None:
         """Give what a task that may compute can give, or stop. Called on the session's thread."""
         if recall.give is Give.STOP:
-            if self._stopping is not None:
-                self._stopping.wanted(recall.seconds)
+            self.stopping.wanted(recall.seconds)
         elif recall.give in MEMORY:
-            self.turns.asked_for_memory(recall)
+            self.turns.asked_for_memory(partial(self._moving.give, recall))
         elif recall.give is Give.LIFT:
             self._limits.changed(grant, recall.limits)
         elif recall.gate:
             self.turns.recalled(recall.limits, number=recall.number)
-            if self._giving.busy is False:  # it comes to no end of a step
+            if self.activity.busy is False:  # it comes to no end of a step
                 self._worker.told(recall.give, partial(self._empty, recall, self.turns.clear_idle))
         elif recall.give is Give.CACHE:
             self._worker.told(
@@ -670,32 +421,5 @@ class Broker:
 
     def _empty(self, recall: Recall, empty: Callable[[], object]) -> None:
         empty()
-        if recall.give is Give.CACHE and self._line.session is not None:
-            self._line.session.gave(Give.CACHE, recall.lease)
-
-    def _fall_back(self, why: str, error: GpuShareError, patience: float | None) -> Grant | None:
-        if isinstance(error, NobodyThere) and not self._line.is_promised:
-            self._line.desert()
-            return None
-        if self.settings.fallback is Fallback.ERROR:
-            raise error
-        if patience != 0:  # else nothing was waited for, and the next use may ask again
-            self._holding.standing = Standing.FELL_BACK
-            self._holding.visible.hide(children_may_ask=False)
-        self._say(
-            f"`{why}` goes on without a GPU (fallback = cpu): {error} "
-            + display.advice(
-                "`%gpushare request` tries again, as long as CUDA is not used.",
-                "Starting the program again tries again; with JUPYTER_GPUSHARE_FALLBACK=error "
-                "it would stop here.",
-            )
-        )
-        return None
-
-
-def _internal(error: Exception) -> NodeUnavailable:
-    return NodeUnavailable(
-        f"jupyter_gpushare failed by an error of its own ({type(error).__name__}: {error}). "
-        "`jupyter gpushare doctor` may know more; please report it.",
-        Reason.UNAVAILABLE,
-    )
+        if recall.give is Give.CACHE and self.line.session is not None:
+            self.line.session.gave(Give.CACHE, recall.lease)

@@ -10,35 +10,39 @@ from ..errors import GpuShareError
 from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.setaside import SetAside
+from ..session.activity import Activity
 from ..session.holding import Holding, Standing
+from ..session.progress import Progress
 from ..words.display import Voice, on_cpu
-from .again import AskingAgain
+from .automatic import Automatic
+from .getting import Getting
 
 _STOPPED: Final = "You interrupted this cell before it began, so it was not run. It has its GPU."
 
 
 class Cells:
-    """Looks before code runs. ``resume`` has again what was parked; a cell ``begins()``."""
+    """Looks before code runs."""
 
     def __init__(
         self,
         holding: Holding,
         aside: SetAside,
         giving: GivingBack,
+        activity: Activity,
+        progress: Progress,
         turns: Turns,
-        again: AskingAgain,
-        *,
-        begins: Callable[[], object],
-        resume: Callable[[], object],
+        getting: Getting,
+        automatic: Automatic,
         say: Voice,
     ) -> None:
         self._holding = holding
         self._aside = aside
         self._giving = giving
+        self._activity = activity
+        self._progress = progress
         self._turns = turns
-        self._again = again
-        self._begins = begins
-        self._resume = resume
+        self._getting = getting
+        self._automatic = automatic
         self._say = say
         self._stopped: dict[int, str] = {}  # why the cell that begins in a thread must not run
 
@@ -50,9 +54,9 @@ class Cells:
         """
         me = threading.get_ident()
         self._stopped.pop(me, None)
-        if self._giving.busy:
+        if self._activity.busy:
             self._say.deliver()
-        self._begins()
+        self._progress.begins()
         self._turns.before_cell()
         if (
             self._holding.standing not in (Standing.PARKED, Standing.PARKING)
@@ -65,7 +69,7 @@ class Cells:
                 if interrupted:
                     raise KeyboardInterrupt
                 if self._holding.standing is Standing.PARKED or self._aside.holds:
-                    self._resume()
+                    self._getting.resume()
         except KeyboardInterrupt:
             if self._is_elsewhere:
                 self._stopped[me] = "You left the queue."
@@ -90,10 +94,10 @@ class Cells:
         wait.
         """
         if not begins:
-            self._giving.code_ends()
+            self._activity.code_ends()
             self._stopped.pop(threading.get_ident(), None)
             return
-        self._giving.code_begins()
+        self._activity.code_begins()
         if not is_refusable and self._is_elsewhere:
             self.before_cell()
 
@@ -116,8 +120,8 @@ class Cells:
         return parked or self._holding.standing is Standing.PARKING or self._aside.holds
 
     def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
-        """A cell is about to run: see `AskingAgain.before_cell`. Ctrl-C bars the cell."""
-        why = self._again.before_cell(used)
+        """A cell is about to run: see `Automatic.before_cell`. Ctrl-C bars the cell."""
+        why = self._automatic.before_cell(used)
         if why is not None:
             self._stopped[threading.get_ident()] = why
 

@@ -1,4 +1,15 @@
-"""Getting GPUs: a new lease, another one, a parked one's again, or a part in a parent's."""
+"""Getting GPUs: a new lease, another one, a parked one's again, or a part in a parent's.
+
+There is one way to GPUs, `Getting.ensure`, for whoever needs some now: the import of a framework,
+its first use of CUDA, a cell after a release. What it does depends on what this process holds: it
+keeps a grant, resumes a parked lease, joins its parent's lease, or asks for one. Where none is to
+be had it falls back to the CPU, or raises, as the settings say. `Getting.request` is the same for a
+person who named what is wanted: there is no falling back then.
+
+Every way ends in `Getting._obtain`. It shows the wait, and it must leave nothing half done: a lease
+that was granted while Ctrl-C came is given back, and memory that lies in host memory is brought
+back before anybody hears of the new GPUs.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +26,26 @@ from ..adapters import registry
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gate import Turns
+from ..memory.gates import Gates
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping
+from ..session.activity import Activity
 from ..session.code import code_of
 from ..session.holding import Holding, Standing
 from ..session.interrupts import deaf_to_interrupts
+from ..session.line import Line
 from ..session.origin import origin
-from ..session.session import Session
+from ..session.preferences import Preferences
+from ..session.session import NobodyThere, Session
 from ..session.task import describe_task, is_worker
 from ..session.visible import cuda_started
 from ..words import display
 from ..words.classes import class_of
 from ..words.grant import Grant, limits_now, read_grant
-from ..words.settings import Ask
+from ..words.settings import Ask, Fallback
 from ..words.tracebacks import stopped_waiting
-from .again import AskingAgain
-from .line import Line
-from .wishes import Wishes
 
 #: Waits for an answer; gets what to call with each notification, now and then, and with the
 #: seconds that are left while the node manager is away.
@@ -53,38 +65,40 @@ class Getting:
     def __init__(
         self,
         environ: Mapping[str, str],
-        wishes: Wishes,
+        preferences: Preferences,
         line: Line,
         holding: Holding,
         frameworks: Frameworks,
         limits: Limits,
         aside: SetAside,
         giving: GivingBack,
+        activity: Activity,
+        stopping: Stopping,
+        gates: Gates,
         turns: Turns,
-        again: AskingAgain,
         *,
         make_display: Callable[[], display.Display],
-        set_activity: Callable[[bool], None],
+        note: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
         self._environ = environ
-        self._wishes = wishes
+        self._preferences = preferences
         self._line = line
         self._holding = holding
         self._frameworks = frameworks
         self._limits = limits
         self._aside = aside
         self._giving = giving
+        self._activity = activity
+        self._stopping = stopping
+        self._gates = gates
         self._turns = turns
-        self._again = again
         self._make_display = make_display
-        self._set_activity = set_activity
+        self._note = note
         self._say = say
         self._parts: dict[str, int] = {}  # named in the last request that was granted
         #: Ends the wait that is under way when it says so.
         self.cancelled: Callable[[], bool] | None = None
-        #: Whether it can be stopped; ``None``: it did not say so.
-        self.stopping: Stopping | None = None
         #: Whether a grant is still to be told of: once a process.
         self.announces = True
         self._told_live: tuple[str, bool] | None = None
@@ -96,6 +110,75 @@ class Getting:
     def may_join(self) -> bool:
         """Whether a parent's lease is to be joined first."""
         return self._parent_lease is not None
+
+    def ensure(self, why: str, patience: float | None = None) -> Grant | None:
+        """The grant this process has, or gets now; ``None``: run without a GPU.
+
+        It waits ``patience`` seconds in the queue, or as long as the settings say; ``None``: only
+        the settings bound it. Raises :class:`GpuShareError` with ``fallback = "error"``.
+        """
+        if not self._holding.lock.acquire(timeout=-1 if patience is None else patience):
+            return self._holding.grant  # another thread waits for it
+        try:
+            return self._ensure(why, patience)
+        finally:
+            self._holding.lock.release()
+
+    def _ensure(self, why: str, patience: float | None) -> Grant | None:
+        holding = self._holding
+        holding.settle()
+        has_answer = holding.standing in (Standing.FELL_BACK, Standing.JOINED)
+        if (has_answer or holding.grant is not None) and not self._aside.holds:
+            return holding.grant
+        settings = self._preferences.settings
+        wait = patience is None or patience > 0
+        bound = None if patience is None else settings.wait_timeout or patience
+        if holding.standing is Standing.PARKED or self._aside.holds:
+            try:
+                return self.resume(wait, bound)
+            except GpuShareError as error:
+                if settings.fallback is Fallback.ERROR or self._aside.holds:
+                    raise
+                self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
+                return None
+        asked = self._preferences.ask()
+        if asked.gpus == 0:
+            holding.visible.hide(children_may_ask=False)
+            return None
+        try:
+            grant = self.join(wait, bound) if self.may_join else self.request(asked, wait, bound)
+        except GpuShareError as error:
+            return self._fall_back(why, error, patience)
+        except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
+            return self._fall_back(why, _internal(error), patience)
+        if grant is not None and holding.standing is Standing.HELD:
+            self._announce(grant)
+        return grant
+
+    def _announce(self, grant: Grant) -> None:
+        """Say what was granted, once: nothing shows that it is not the CPU."""
+        announces, self.announces = self.announces, False
+        if announces and self._preferences.settings.show_grant:
+            self._note(f"{grant.words} (simulated)" if self._line.is_simulated() else grant.words)
+
+    def _fall_back(self, why: str, error: GpuShareError, patience: float | None) -> Grant | None:
+        if isinstance(error, NobodyThere) and not self._line.is_promised:
+            self._line.desert()
+            return None
+        if self._preferences.settings.fallback is Fallback.ERROR:
+            raise error
+        if patience != 0:  # else nothing was waited for, and the next use may ask again
+            self._holding.standing = Standing.FELL_BACK
+            self._holding.visible.hide(children_may_ask=False)
+        self._say(
+            f"`{why}` goes on without a GPU (fallback = cpu): {error} "
+            + display.advice(
+                "`%gpushare request` tries again, as long as CUDA is not used.",
+                "Starting the program again tries again; with JUPYTER_GPUSHARE_FALLBACK=error "
+                "it would stop here.",
+            )
+        )
+        return None
 
     def request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """What is held already, if it is what is asked; else another lease for it."""
@@ -126,11 +209,11 @@ class Getting:
             result = None
         self._parent_lease = self._parent_secret = None
         if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
-            return self.request(self._wishes.ask_as_known(), wait, wait_timeout)
+            return self.request(self._preferences.ask_as_known(), wait, wait_timeout)
         grant = self._holding.join(read_grant(result))
         session.hold(lease, secret)
-        if self.stopping is not None and self.stopping.can:
-            self.stopping.said()
+        if self._stopping.can:
+            self._stopping.tell()
         self.tell_frameworks()
         return grant
 
@@ -147,19 +230,19 @@ class Getting:
         session = self._line.any()
         params: dict[str, Any] = {
             "request_id": os.urandom(16).hex(),
-            "task": describe_task(self._wishes.told_environ()),
+            "task": describe_task(self._preferences.told_environ()),
             "gpus": ask.gpus,
             **ask.sizes,
             "priority_class": ask.priority_class,
             "looks": None if ask.priority_class else class_of(origin(self._environ)),
-            "stops": None if self.stopping is None else self.stopping.can,
+            "stops": self._stopping.says,
             "wait": wait,
             **ask.parts,
             "reserve": ask.reserve,
             "live": self._frameworks.live,
-            "code": code_of(self._wishes.told_environ()),
+            "code": code_of(self._preferences.told_environ()),
         }
-        bound = self._wishes.settings.wait_timeout if wait_timeout is None else wait_timeout
+        bound = self._preferences.settings.wait_timeout if wait_timeout is None else wait_timeout
 
         def leave(lease: str) -> None:
             session.let_go(lease)
@@ -228,8 +311,8 @@ class Getting:
 
     def _may_stop_here(self) -> None:
         """Stop in the queue, if that is wanted and nothing that the program saves is elsewhere."""
-        if self.stopping is not None and not self._aside.holds:
-            self.stopping.in_queue()
+        if not self._aside.holds:
+            self._stopping.in_queue()
 
     def _has(self, lease: object) -> bool:
         grant = self._holding.grant
@@ -242,9 +325,9 @@ class Getting:
             self._settle_in(self._holding.grant)  # it has its GPUs, and failed the first time
             return self._holding.grant
         if lease is None:
-            return self._ask_node(self._wishes.ask(), wait, wait_timeout)
+            return self._ask_node(self._preferences.ask(), wait, wait_timeout)
         session = self._line.any()
-        bound = self._wishes.settings.wait_timeout if wait_timeout is None else wait_timeout
+        bound = self._preferences.settings.wait_timeout if wait_timeout is None else wait_timeout
         try:
             return self._obtain(
                 session,
@@ -257,7 +340,7 @@ class Getting:
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.
             self._holding.drop_parked()
-            return self._ask_node(self._wishes.ask(), wait, wait_timeout)
+            return self._ask_node(self._preferences.ask(), wait, wait_timeout)
 
     def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
@@ -283,11 +366,10 @@ class Getting:
         self._aside.granted(session)
         if replaced is not None:
             more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
-            self._wishes.say_once(
+            self._preferences.say_once(
                 f"CUDA_VISIBLE_DEVICES was {replaced!r}; it now names the GPUs of this task's "
                 f"lease. For more GPUs {more}."
             )
-        self._again.granted()
         return grant
 
     def _settle_in(self, grant: Grant) -> None:
@@ -302,9 +384,9 @@ class Getting:
                     "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
                 )
             self.tell_frameworks()
-            busy = self._giving.busy
-            if busy is not None:
-                self._set_activity(busy)
+            if self._activity.busy is False:
+                self._turns.rest()
+            self._giving.tell_activity()
 
     def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
         """Exchange the held or parked lease for another.
@@ -344,9 +426,10 @@ class Getting:
     def connect_gates(self) -> None:
         """From now on this process stops at its gates, or at those that all ranks have together."""
         standing = self._holding.standing
-        if standing in (Standing.JOINED, Standing.HELD) or self.stopping is not None:
-            joined = (lambda: self._holding.lease) if standing is Standing.JOINED else None
-            self._frameworks.gate_steps(self._turns, self._giving.runs_here, joined)
+        if standing in (Standing.JOINED, Standing.HELD) or self._stopping.says is not None:
+            self._gates.connect(self._turns)
+            if standing is not Standing.JOINED:
+                self._turns.offer_lock(self._aside, self._activity)
 
     def tell_live(self) -> None:
         """Whether limits can change here, where the node manager lets a reservation follow."""
@@ -357,11 +440,19 @@ class Getting:
         speaks = self._holding.standing is Standing.HELD or (grant.memory_most and live)
         if self._told_live != (grant.lease, live) and speaks:
             self._told_live = (grant.lease, live)
-            self._limits.say(grant, live)
+            self._limits.answer(grant.lease, {}, live)
 
     def grant_for(self, adapter: registry.Adapter) -> Grant | None:
         """The grant for one framework: its lifted limit counts only if it can be lowered again."""
         return self._limits.of(self._holding.grant) if is_live(adapter) else self._holding.grant
+
+
+def _internal(error: Exception) -> NodeUnavailable:
+    return NodeUnavailable(
+        f"jupyter_gpushare failed by an error of its own ({type(error).__name__}: {error}). "
+        "`jupyter gpushare doctor` may know more; please report it.",
+        Reason.UNAVAILABLE,
+    )
 
 
 def _is_what_is_asked(grant: Grant, ask: Ask) -> bool:

@@ -207,7 +207,7 @@ class GpuShareMagics(Magics):
         here = broker().lease
         server = os.environ.get(STARTED_FROM)
         place = render.place_line(server, os.uname().nodename) if server else ""
-        if broker().wishes.go_without:
+        if broker().preferences.go_without:
             place = f"{place}\n{_WITHOUT}".lstrip()
         self._show(render.status_text(status, here, place), render.status_html(status, here, place))
 
@@ -291,11 +291,11 @@ class GpuShareMagics(Magics):
 
         before = broker().grant
         if options.later:
-            broker().wishes.set_ask(ask)
-            told = render.ask_words(broker().wishes.ask_as_known())
+            broker().preferences.set_ask(ask)
+            told = render.ask_words(broker().preferences.ask_as_known())
             self._tell(f"The next framework that is imported asks for {told}.")
             return
-        ask = broker().wishes.repeated(ask)
+        ask = broker().preferences.repeated(ask)
         if before is not None and not words:
             self._tell(f"This kernel holds {render.grant_words(before)} already.")
             return
@@ -303,7 +303,7 @@ class GpuShareMagics(Magics):
             grant = broker().request(ask, wait=not options.no_wait)
         except KeyboardInterrupt as interrupt:
             raise stopped_waiting(interrupt, _what_was_left(before)) from None
-        broker().wishes.set_ask(ask)
+        broker().preferences.set_ask(ask)
         same = before is not None and before.lease == grant.lease
         start = "This kernel holds" if same else "This kernel now holds"
         end = "already, nothing changed." if same else "until `%gpushare release` or its end."
@@ -317,7 +317,7 @@ class GpuShareMagics(Magics):
         if told is None:
             told = "This kernel holds no GPU, so there is nothing to give back."
         # Where CUDA runs, the next cell asks for nothing: it says that it has no lease.
-        self._tell(told if cuda_started() else f"{told} {broker().again.words()}")
+        self._tell(told if cuda_started() else f"{told} {broker().automatic.words()}")
 
     def _cpu(self, words: list[str]) -> None:
         grant = broker().grant

@@ -18,12 +18,13 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from ... import _boot
 from ..adapters.parkers.walk import live_objects
 
+_OURS: Final = Path(__file__).absolute().parents[2]
 #: Callbacks that a kernel's event loop runs by itself.
 _MACHINERY: Final = frozenset(
     {"ipykernel", "IPython", "tornado", "zmq", "comm", "jupyter_client", "debugpy", "anyio"}
@@ -138,7 +139,7 @@ class _Places:
         library = [paths["stdlib"], paths["platstdlib"]]
         self._packages = tuple(os.path.join(one, "") for one in dict.fromkeys(packages))
         self._library = tuple(os.path.join(one, "") for one in dict.fromkeys(library))
-        self._ours = os.path.join(os.path.dirname(os.path.abspath(_boot.__file__)), "")
+        self._ours = os.path.join(_OURS, "")
 
     def is_users(self, code: CodeType | None) -> bool:
         if code is None:

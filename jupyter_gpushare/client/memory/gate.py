@@ -17,15 +17,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ...protocol.messages import Method
 from ...protocol.times import format_about, format_duration
+from ..session.activity import Activity
+from ..session.holding import Holding, Standing
+from ..session.line import Line
+from ..session.progress import Progress
 from ..session.session import Link, Session
+from ..session.task import running_kernel
 from ..words import display
 from ..words.grant import Grant
-from ..words.recalls import Recall
+from ..words.recalls import told_seconds
+from .limits import Limits
 from .places import Place
+from .setaside import SetAside
+from .stopping import Stopping, is_under_run
 
 if TYPE_CHECKING:
     from ..adapters.parkers.steps import DeviceUse, MemoryUse
@@ -69,52 +77,68 @@ class _Heard(NamedTuple):
     times: int = 0
 
 
+class Program(Protocol):
+    """What is asked of the program that takes turns; `Gates` answers for its frameworks."""
+
+    def drop_caches(self) -> None:
+        """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""
+
+    def trim(self) -> None:
+        """Empty more, while no code runs."""
+
+    def look(self) -> MemoryUse | None:
+        """Measure what stays; ``None``: nobody can tell, or it is not for this process to tell."""
+
+    def next_step_fits(self) -> bool:
+        """Whether the next step has room beside what is on its GPUs now, measured."""
+
+    def hindrance(self) -> str | None:
+        """Why this process must never stop; ``None``: it can."""
+
+    def may_stop(self) -> bool:
+        """Whether this thread may stop at this place."""
+
+    def watch(self) -> None:
+        """Look for places where it can stop, while that is wanted. From any thread."""
+
+    def cell_begins(self) -> None:
+        """Look for them anew."""
+
+
 class Turns:
     """Takes turns for this process. Call ``gate`` and ``report`` at the end of each step.
 
-    ``session`` and ``grant`` tell what this process has now. ``drop`` waits for
-    the GPUs and drops caches at a gate, ``trim`` does more while no code runs.
-    ``look`` measures what stays. ``fits`` measures whether the next step has
-    room beside what is on its GPUs now. ``hindrance`` tells why this process
-    must never stop, ``may_stop`` whether it may at this place. ``watch`` looks
-    for places where it can, and ``cell_begins`` also begins anew. ``give`` gives
-    this process's memory and has it again, at a step's end or at another gate;
-    it says whether the turn was given, too. ``is_to_stop`` ends a program that
-    waits and is to stop, or tells that it goes on to where it can.
+    It has more methods than most classes, because what the node manager says, what the program
+    meets at its gates and what is reported of it change one small state, without a lock.
     """
 
     def __init__(
         self,
-        session: Callable[[], Session | None],
-        grant: Callable[[], Grant | None],
+        line: Line,
+        holding: Holding,
+        program: Program,
+        limits: Limits,
+        stopping: Stopping,
+        progress: Progress,
+        environ: Mapping[str, str],
         *,
         say: Callable[[str], None] = display.say,
         unreachable: float = UNREACHABLE,
     ) -> None:
-        self.drop: Callable[[], object] = lambda: None
-        self.trim: Callable[[], object] = lambda: None
-        self.look: Callable[[], MemoryUse | None] = lambda: None
-        self.fits: Callable[[], bool] = lambda: True
-        self.hindrance: Callable[[], str | None] = lambda: None
-        self.may_stop: Callable[[], bool] = lambda: True
-        self.watch: Callable[[], None] = lambda: None
-        self.cell_begins: Callable[[], None] = lambda: None
+        self._line = line
+        self._holding = holding
+        self._program = program
+        self._limits = limits
+        self._stopping = stopping
+        self._progress = progress
+        self._environ = environ
         #: Whether this process, which shares its parent's lease, takes turns for that; and whether
         #: it does so as no rank of several.
         self.leads = self.alone = False
-        #: Whether it may do so alone, once it comes to a gate.
-        self.may_lead: Callable[[], bool] = lambda: False
         self._refused_in: object = None  # the greeting of the session in which another one led
         self._told_alone = False
-        self.give: Callable[[Recall, bool], bool] = lambda _asked, _is_step_end: False
-        self.is_to_stop: Callable[[Place, Callable[[], bool]], bool] = lambda _place, _fits: False
         #: The gate of a process that has none of its own, where the node manager allows it.
-        self.locking: Locking | None = None
-        self.offer_lock: Callable[[], None] = lambda: None
-        #: Bytes that this task may use on each GPU in its turn, when they change.
-        self.limited: Callable[[Mapping[str, int]], None] | None = None
-        self._session = session
-        self._grant = grant
+        self._lock: Locking | None = None
         self._say = say
         self._unreachable = unreachable
         self._gate = Gate.OPEN
@@ -122,7 +146,9 @@ class Turns:
         self._takes_turns = False
         self._opened = threading.Event()
         self._cleared = False  # since the gate closed
-        self._asked: Recall | None = None  # for its memory
+        #: Gives this process's memory and has it again, at the end of a step (`True`) or at another
+        #: gate; says whether the turn was given, too. ``None``: nobody asks for it.
+        self._asked: Callable[[bool], bool] | None = None
         self._told: tuple[tuple[str, int, int, int], ...] = ()
         self._told_at = 0.0
         self._told_steps = 0
@@ -130,8 +156,6 @@ class Turns:
         self._named_in: object = None  # the same of the user's own gates
         self._shown = _Shown(say)
         self._said_hindrance = False
-        #: Seconds in which this process has stood at a gate.
-        self.waited = 0.0
 
     @property
     def is_gated(self) -> bool:
@@ -169,24 +193,41 @@ class Turns:
     @property
     def may_come(self) -> bool:
         """Whether this process leads from its next gate on, unless the node manager refuses it."""
-        session = self._session()
+        session = self._line.session
         known = self.leads or session is None or session.hello is self._refused_in
-        return not known and self.may_lead() and self.hindrance() is None
+        return not known and self._may_lead() and self._program.hindrance() is None
+
+    def _may_lead(self) -> bool:
+        """Whether this process may take turns alone for a lease of `run`, which it has joined.
+
+        A kernel computes between its cells only by chance, and a rank stops with the others.
+        """
+        is_joined = self._holding.standing is Standing.JOINED
+        if not is_joined or not is_under_run(self._environ):
+            return False
+        return self._environ.get("WORLD_SIZE", "1") == "1" and running_kernel() is None
 
     @property
     def _locking(self) -> Locking | None:
         """The driver's lock, where it is this process's gate."""
-        return self.locking if self.locking is not None and self.locking.stands else None
+        return self._lock if self._lock is not None and self._lock.stands else None
+
+    @property
+    def _grant(self) -> Grant | None:
+        """What this process has, if it takes turns: for itself, or for all that have joined."""
+        standing = self._holding.standing
+        takes_turns = standing is Standing.HELD or (standing is Standing.JOINED and self.leads)
+        return self._holding.grant if takes_turns else None
 
     @property
     def _has_lease(self) -> bool:
         """Also that this is not a forked child, which has no session."""
-        return self._session() is not None and self._grant() is not None
+        return self._line.session is not None and self._grant is not None
 
     @property
     def _hello(self) -> object:
         """The greeting of the present session; ``None``: there is none."""
-        session = self._session()
+        session = self._line.session
         return None if session is None else session.hello
 
     @property
@@ -202,10 +243,10 @@ class Turns:
         ``number`` names its turn. What it asks or gives back names the last number that it heard,
         so that nothing said before it was given a turn counts as the end of that turn.
         """
-        if self._grant() is None:
+        if self._grant is None:
             return
         self._hears(number)
-        if (why := self.hindrance()) is not None:
+        if (why := self._program.hindrance()) is not None:
             if not self._said_hindrance:
                 self._said_hindrance = True
                 self._say(f"Another task waits for this GPU. This one goes on, because {why}.")
@@ -214,25 +255,25 @@ class Turns:
             self._locking.recalled()
         else:
             self._closes()
-            self.watch()
-        self._has_limits(limits)
+            self._program.watch()
+        self._limits.in_turn(limits)
 
     def given(self, limits: Mapping[str, int], *, is_shared: bool, number: int = 0) -> None:
         """This task may compute; ``is_shared``: until it is asked for its turn.
 
         ``number`` as of `recalled`.
         """
-        if self._grant() is None:
+        if self._grant is None:
             return
         self._takes_turns = is_shared
         self._gate = Gate.OPEN
         self._hears(number, given=1)
-        if self.locking is not None:
-            self.locking.given()
+        if self._lock is not None:
+            self._lock.given()
         self._opened.set()
         if is_shared:
-            self.watch()
-        self._has_limits(limits)
+            self._program.watch()
+        self._limits.in_turn(limits)
 
     def _closes(self) -> None:
         if self._gate is Gate.OPEN:
@@ -248,15 +289,14 @@ class Turns:
         # A node manager that was started anew counts anew.
         return {"number": heard.number if heard.hello is session.hello else 0}
 
-    def asked_for_memory(self, recall: Recall) -> None:
-        """This task gives its memory at its next gate, or at the one where it waits now."""
-        if self._grant() is not None:
-            self._asked = recall
-            self.watch()
+    def asked_for_memory(self, give: Callable[[bool], bool]) -> None:
+        """This task gives its memory at its next gate, or at the one where it waits now.
 
-    def _has_limits(self, limits: Mapping[str, int]) -> None:
-        if self.limited is not None:
-            self.limited(limits)
+        ``give`` as of `MovingAtGates.give`, for what was asked.
+        """
+        if self._grant is not None:
+            self._asked = give
+            self._program.watch()
 
     # -- at the end of each step; on the thread that computes --------------------------
 
@@ -266,7 +306,7 @@ class Turns:
         Growth is reported at once, and every change before the turn is given back: the node manager
         may place another task by these figures.
         """
-        session, grant = self._session(), self._grant()
+        session, grant = self._line.session, self._grant
         if session is None or grant is None:
             return
         now = time.monotonic()
@@ -284,7 +324,7 @@ class Turns:
             return
         self._told, self._told_at, self._told_in = figures, now, session.hello
         self._told_steps = use.steps
-        can_take_turns = self.hindrance() is None
+        can_take_turns = self._program.hindrance() is None
         answer = session.tell(
             Method.MEMORY,
             lease=grant.lease,
@@ -317,21 +357,21 @@ class Turns:
         """The end of a step: give the turn back if that is wanted, and wait for the next.
 
         For ``at_most`` seconds: then it goes on without. Raises only :class:`KeyboardInterrupt`,
-        and what ``drop`` and ``is_to_stop`` raise.
+        and what `Program.drop_caches` and `Stopping.while_waiting` raise.
         """
         self._stop(Place.STEP_END, at_most, is_step_end=True)
 
     def _stop(self, place: Place, at_most: float = math.inf, *, is_step_end: bool) -> None:
-        if self.is_closed and self._has_lease and self.may_stop():
-            self.drop()
+        if self.is_closed and self._has_lease and self._program.may_stop():
+            self._program.drop_caches()
             self._cleared = True
-            if (use := self.look()) is not None:
+            if (use := self._program.look()) is not None:
                 self.report(use)
             began = time.monotonic()
             try:
                 self._stands(place, at_most, is_step_end)
             finally:
-                self.waited += time.monotonic() - began
+                self._progress.waited += time.monotonic() - began
 
     def _stands(self, place: Place, at_most: float, is_step_end: bool) -> None:
         while self.is_closed:
@@ -343,14 +383,14 @@ class Turns:
             if self._asked is None:
                 return
 
-    def _give(self, asked: Recall, is_step_end: bool) -> None:
+    def _give(self, give: Callable[[bool], bool], is_step_end: bool) -> None:
         gave_turn = True
         try:
-            gave_turn = self.give(asked, is_step_end)
+            gave_turn = give(is_step_end)
         finally:
             if gave_turn:  # and it has not heard what was said of turns meanwhile
                 self._gate, self._told_in = Gate.CLOSED, None
-        if gave_turn and (use := self.look()) is not None:
+        if gave_turn and (use := self._program.look()) is not None:
             self.report(use)  # where its memory is now nothing is known of it
 
     def checkpoint(self, place: Place = Place.OTHER) -> None:
@@ -365,11 +405,11 @@ class Turns:
 
     def announce(self) -> None:
         """Say, once in a session, that this task can take turns; nothing of its memory."""
-        session, grant = self._session(), self._grant()
+        session, grant = self._line.session, self._grant
         if session is None or grant is None:
             return
         is_news = self._is_new or self.alone is not self._told_alone
-        if is_news and self.hindrance() is None:
+        if is_news and self._program.hindrance() is None:
             self._named_in, self._told_alone = session.hello, self.alone
             says = {"alone": True} if self.alone else {}
             self._comes(
@@ -394,9 +434,9 @@ class Turns:
     def before_cell(self) -> None:
         """A cell begins: if it is not its turn, it waits when it computes on the GPU."""
         self._shown = _Shown(self._say)
-        self.cell_begins()
-        if self.locking is not None:
-            self.locking.cell_begins()
+        self._program.cell_begins()
+        if self._lock is not None:
+            self._lock.cell_begins()
 
     def rest(self) -> None:
         """No cell runs: the turn is somebody else's until this task asks again."""
@@ -416,7 +456,20 @@ class Turns:
     def clear_idle(self) -> None:
         """Asked for its turn, or its cache, while no cell runs: only the cache is emptied."""
         self._cleared = True
-        self.trim()
+        self._program.trim()
+
+    def offer_lock(self, parked: SetAside, activity: Activity) -> None:
+        """Where the node manager allows it, the driver's lock is the gate of a task without one."""
+        session = self._line.session
+        if session is None or not session.hello.get("turn_lock"):
+            return
+        if self._lock is None:
+            from .locking import Locking
+
+            self._lock = Locking(
+                self._line, self._holding, parked, activity, lambda: self.has_gates, self._say
+            )
+        self._lock.offer()
 
     # -- inside -------------------------------------------------------------------------
 
@@ -427,13 +480,13 @@ class Turns:
         answer: Callable[[], Any] | None = None
         try:
             while self._gate is Gate.CLOSED and self._asked is None:
-                session, grant = self._session(), self._grant()
+                session, grant = self._line.session, self._grant
                 if session is None or grant is None:
                     return  # without a lease there are no turns
                 heard = self._heard
                 if heard.times != times:
                     return  # it is asked for this turn already, and has one step in it
-                if self.is_to_stop(place, self.fits):
+                if self._stopping.while_waiting(place, self._program.next_step_fits):
                     self._leave(times)
                     return
                 says = self._says(session, heard)
@@ -455,7 +508,7 @@ class Turns:
                     if again or now >= asked_at + ASK_AGAIN:
                         asked_at, asked_in, said = now, session.hello, says
                         answer = session.tell(Method.TURN_ASK, lease=grant.lease, **says)
-                elif now >= heard_at + self._unreachable and self.fits():
+                elif now >= heard_at + self._unreachable and self._program.next_step_fits():
                     self._go_on(
                         "The GPU node manager has not answered for "
                         f"{format_duration(now - heard_at)}, and the next step fits in the memory "
@@ -477,7 +530,7 @@ class Turns:
             self._shown.waited(time.monotonic() - began)
 
     def _leave(self, times: int) -> None:
-        heard, session, grant = self._heard, self._session(), self._grant()
+        heard, session, grant = self._heard, self._line.session, self._grant
         if session is not None and grant is not None and heard.times == times:
             says = self._says(session, heard)
             session.tell(Method.TURN_DONE, lease=grant.lease, **says)
@@ -553,14 +606,6 @@ class _Shown:
 
         html = notice_html(text, good=True)
         display.publish(publisher, text, html, self._id, update=update, waits=waits)
-
-
-def told_seconds(answer: object) -> float:
-    """The seconds that an answer of the node manager names; 0: it names none."""
-    told = answer.get("seconds") if isinstance(answer, Mapping) else None
-    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < 1e9:
-        return 0.0
-    return float(told)
 
 
 def _names(grant: Grant) -> str:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
 from ..errors import GpuShareError, LeaseLost
+from ..session.activity import Activity
 from ..session.holding import Holding, Standing
+from ..session.line import Line
 from ..session.session import Session
 from ..session.visible import cuda_started
+from ..words.display import Voice
 from ..words.recalls import Give, Need, Recall
 from .frameworks import Frameworks
 from .rungs import ANY, Bounds, Given, Movable, Rung
@@ -38,10 +41,7 @@ _LOOK: Final = 0.02
 
 
 class GivingBack:
-    """Releases or parks this process's GPUs.
-
-    ``session`` gives the present session; ``connect`` makes one if there is none.
-    """
+    """Releases or parks this process's GPUs."""
 
     def __init__(
         self,
@@ -49,49 +49,18 @@ class GivingBack:
         frameworks: Frameworks,
         aside: SetAside,
         worker: Worker,
-        *,
-        session: Callable[[], Session | None],
-        connect: Callable[[], Session],
-        say: Callable[[str], None],
+        line: Line,
+        activity: Activity,
+        say: Voice,
     ) -> None:
         self._holding = holding
         self._frameworks = frameworks
         self._aside = aside
         self._worker = worker
-        self._session = session
-        self._connect = connect
-        self._say = say
-        #: Whether a cell runs; ``None``: unknown. Changed by `set_busy` only.
-        self.busy: bool | None = None
-        self._at_work: set[int] = set()  # threads that run a cell or other code
-        # Held for an instant: a cell that begins and a GPU that is given back exclude each other.
-        self._between_cells = threading.Lock()
+        self._line = line
+        self._activity = activity
+        self._say = say.now
         self._told_ability: str | None = None  # of which lease
-
-    @property
-    def no_code_runs(self) -> bool:
-        """Whether we know that none of the person's code runs."""
-        return self.busy is False and not self._at_work
-
-    def runs_here(self) -> bool:
-        """Whether this thread runs the person's code, and is none that this code has started."""
-        if threading.current_thread() is threading.main_thread():
-            return True
-        return threading.get_ident() in self._at_work
-
-    def set_busy(self, busy: bool) -> None:
-        """A cell begins, or none runs any more. Waits for an instant."""
-        with self._between_cells:
-            self.busy = busy
-
-    def code_begins(self) -> None:
-        """Code begins in this thread: its memory is not taken, whether or not it counts as busy."""
-        with self._between_cells:
-            self._at_work.add(threading.get_ident())
-
-    def code_ends(self) -> None:
-        """It has ended."""
-        self._at_work.discard(threading.get_ident())
 
     # -- a person's wish ------------------------------------------------------------------
 
@@ -108,10 +77,10 @@ class GivingBack:
             if holding.standing is Standing.PARKED and holding.parked is not None:
                 lease = holding.parked
                 holding.drop_parked()
-                return self._end(self._connect(), lease)
+                return self._end(self._line.connect(), lease)
             if holding.grant is None:
                 return None
-            lease, session = holding.grant.lease, self._session()
+            lease, session = holding.grant.lease, self._line.session
             joined = holding.standing is Standing.JOINED
             holding.remember_cuda()
             holding.forget()
@@ -137,7 +106,7 @@ class GivingBack:
         holding = self._holding
         with holding.lock:
             holding.settle()
-            grant, session = holding.grant, self._session()
+            grant, session = holding.grant, self._line.session
             if grant is None or session is None or holding.standing is not Standing.HELD:
                 return None
             used = self._measured(session, grant.lease)
@@ -157,7 +126,7 @@ class GivingBack:
 
     def step_aside(self) -> None:
         """Park a lease without memory on its GPUs while another lease is asked for."""
-        self._parked(self._connect(), RELEASED)
+        self._parked(self._line.connect(), RELEASED)
 
     def _measured(self, session: Session, lease: str) -> dict[str, int]:
         """Bytes that were measured of a lease on its GPUs, where they are known."""
@@ -176,12 +145,12 @@ class GivingBack:
     def asked_back(self, recall: Recall) -> None:
         """The node manager wants the memory of an idle task; on the session's thread."""
         lease, needs = recall.lease, recall.needs
-        holding, session = self._holding, self._session()
+        holding, session = self._holding, self._line.session
         # The thread with the lock asks, waits or releases, so we cannot give GPUs back now.
         if session is None or not holding.lock.acquire(blocking=False):
             return
         try:
-            with self._between_cells:
+            with self._activity.lock:
                 is_new = holding.parked != lease
                 # There may be memory although the process said that there is none.
                 found = not self._aside.holds and any(need.used for need in needs)
@@ -215,9 +184,7 @@ class GivingBack:
             self._say(f"{said} Your variables are kept; the next cell asks for a GPU again.")
 
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
-        # Without a report that no cell runs we assume that one does: the next one might not be
-        # reported.
-        if not self.no_code_runs:
+        if not self._activity.no_code_runs():
             return False
         holding = self._holding
         if not is_new:
@@ -292,6 +259,15 @@ class GivingBack:
             except KeyboardInterrupt:
                 interrupted = True
         return interrupted
+
+    def tell_activity(self) -> None:
+        """Tell what this task does, where that is known. Never waits, never raises."""
+        busy, grant, session = self._activity.busy, self._holding.grant, self._line.session
+        is_held = self._holding.standing is Standing.HELD
+        if busy is not None and grant is not None and session is not None and is_held:
+            session.set_activity(grant.lease, busy)
+            if not busy:
+                self.tell_ability(session, grant.lease)
 
     def tell_ability(self, session: Session, lease: str, *, anew: bool = False) -> None:
         """Tell once of each lease how far this process could go; ``anew``: again. Never waits."""

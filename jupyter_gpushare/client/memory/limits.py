@@ -6,8 +6,11 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ..session.holding import Holding
+from ..session.line import Line
 from ..words.grant import Grant
 from ..words.recalls import Give
+from .frameworks import Frameworks
 from .worker import Worker
 
 
@@ -21,26 +24,21 @@ def with_limits(grant: Grant, limits: Mapping[str, int]) -> Grant:
 
 
 class Limits:
-    """The newest limits of this process's grant; ``worker`` carries them out.
+    """The newest limits of this process's grant; ``worker`` has the frameworks set them.
 
-    ``carry_out(now)`` sets the limits of ``now()`` and says whether any framework could. It calls
-    ``now`` only when it sets them, because other threads tell frameworks their limits, too.
-    ``answer(lease, limits, live)`` tells the node manager. ``comes()``: whether a framework whose
-    limit can change is being imported, and will be told the limits in force; ``None``: none is
-    here yet, and none is coming. To a range that first one will keep, and processes that joined do.
+    `Frameworks.limit` looks up what is in force only when it sets it, because other threads tell
+    frameworks their limits, too. Where a framework is being imported it is told the limits in force
+    when it is here, so they are not refused meanwhile. Where none is here yet, and none is coming,
+    the first one will keep to a range, and so do processes that joined.
     """
 
     def __init__(
-        self,
-        worker: Worker,
-        carry_out: Callable[[Callable[[], Grant | None]], bool],
-        answer: Callable[[str, Mapping[str, int], bool], None],
-        comes: Callable[[], bool | None] = lambda: False,
+        self, worker: Worker, frameworks: Frameworks, line: Line, holding: Holding
     ) -> None:
         self._worker = worker
-        self._comes = comes
-        self._carry_out = carry_out
-        self._answer = answer
+        self._frameworks = frameworks
+        self._line = line
+        self._holding = holding
         self._lock = threading.Lock()
         self._grant: Grant | None = None
         self._limits: dict[str, int] = {}
@@ -73,11 +71,31 @@ class Limits:
         with self._lock:
             grant, refused, self._refused = self._grant, self._refused, False
         if grant is not None and refused:
-            self._answer(grant.lease, {}, True)
+            self.answer(grant.lease, {}, True)
 
-    def say(self, grant: Grant, live: bool) -> None:
-        """Whether limits can change here at all."""
-        self._answer(grant.lease, {}, live)
+    def in_turn(self, limits: Mapping[str, int]) -> None:
+        """In its turn a task may use what it keeps and the common region, by UUID in bytes."""
+
+        def now() -> Grant | None:
+            grant = self._holding.grant
+            if grant is None:
+                return None
+            base = self.of(grant) or grant
+            gpus = tuple(
+                now._replace(memory=limits[own.uuid])
+                if limits.get(own.uuid, own.memory) < own.memory
+                else now
+                for own, now in zip(grant.gpus, base.gpus, strict=True)
+            )
+            return base._replace(gpus=gpus)
+
+        self._frameworks.limit(now)
+
+    def answer(self, lease: str, limits: Mapping[str, int], live: bool) -> None:
+        """Tell what is in force, and whether limits can change here at all."""
+        if self._line.session is not None:
+            gpus = [{"uuid": uuid, "memory": size} for uuid, size in limits.items()]
+            self._line.session.gave(Give.LIFT, lease, limits=gpus, live=live)
 
     def _run(self) -> None:
         while True:
@@ -86,14 +104,14 @@ class Limits:
                 if grant is None or not news:
                     return
             still = partial(self._still, grant)
-            if self._carry_out(still) or self._will_be(grant):
+            if self._frameworks.limit(still) or self._will_be(grant):
                 if still() is not None:
-                    self._answer(grant.lease, news, True)
+                    self.answer(grant.lease, news, True)
             else:
                 self._refuse(grant, news, still)
 
     def _will_be(self, grant: Grant) -> bool:
-        comes = self._comes()
+        comes = self._frameworks.live
         return grant.memory_most is not None if comes is None else comes
 
     def _refuse(
@@ -107,7 +125,7 @@ class Limits:
                 self._news = {**news, **self._news}
                 return
             before, self._limits = self._limits, {}
-        if self._carry_out(still):
+        if self._frameworks.limit(still):
             # Imported just now, perhaps with the higher limit: so it is told again, and answered.
             with self._lock:
                 if grant == self._grant:
@@ -116,10 +134,10 @@ class Limits:
             return
         if still() is None:
             return
-        self._answer(grant.lease, {}, False)
+        self.answer(grant.lease, {}, False)
         with self._lock:
             self._refused = grant == self._grant
-        if self._carry_out(still):
+        if self._frameworks.limit(still):
             self.can_change()
 
     def _still(self, grant: Grant) -> Grant | None:

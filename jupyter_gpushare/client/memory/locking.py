@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -26,9 +25,14 @@ from ...protocol.checkpoint import Cause, Outcome, Result
 from ...protocol.errors import ProtocolError
 from ...protocol.messages import ErrorAnswer, Method, Notification
 from ..errors import GpuShareError
+from ..session.activity import Activity
+from ..session.holding import Holding, Standing
+from ..session.line import Line
 from ..session.session import Greeting, Link, Session
+from ..session.visible import cuda_loaded
 from ..words.grant import Grant
-from .gate import told_seconds
+from ..words.recalls import told_seconds
+from .setaside import SetAside
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -51,33 +55,24 @@ _MOST_FAILURES: Final = 5
 class Locking:
     """Locks this process when it has no turn. Call ``offer`` when it has a lease and uses CUDA.
 
-    ``lock`` locks it until that is over, for so many seconds at most, and ``against`` tells why it
-    cannot be locked now (``None``: it can). ``has_gates`` tells whether the node manager knows
-    gates of this process. ``may_use_cuda`` tells cheaply whether CUDA may have started here, and
-    ``uses_cuda`` whether it has; that may ask the driver, through a helper that it starts.
+    ``has_gates()`` tells whether the node manager knows gates of this process.
     """
 
     def __init__(
         self,
-        session: Callable[[], Session | None],
-        grant: Callable[[], Grant | None],
-        *,
-        lock: Callable[[float, socket.socket, str], Outcome],
-        against: Callable[[], str | None],
+        line: Line,
+        holding: Holding,
+        parked: SetAside,
+        activity: Activity,
         has_gates: Callable[[], bool],
-        may_use_cuda: Callable[[], bool],
-        uses_cuda: Callable[[], bool],
-        is_busy: Callable[[], bool],
         say: Callable[[str], None],
     ) -> None:
-        self._session = session
-        self._grant = grant
-        self._carry_out = lock
-        self._against = against
+        self._line = line
+        self._holding = holding
+        self._parked = parked
+        self._activity = activity
         self._has_gates = has_gates
-        self._may_use_cuda, self._uses_cuda = may_use_cuda, uses_cuda
         self._asks_next, self._asks_pause = 0.0, LOOK_EVERY
-        self._is_busy = is_busy
         self._say = say
         self._told_in: object = None  # the greeting of the session in which it was offered
         self._must_ask = False  # it has no turn, or is asked for it
@@ -91,10 +86,17 @@ class Locking:
     @property
     def stands(self) -> bool:
         """Whether the node manager takes the lock for this process's gate."""
-        session = self._session()
+        session = self._line.session
         # It knows that from its ledger, also where it was restarted and is not told again yet.
         told = self._told_in is not None and session is not None and _longest(session) > 0
         return told and not self._is_gated
+
+    @property
+    def _grant(self) -> Grant | None:
+        return self._holding.grant if self._holding.standing is Standing.HELD else None
+
+    def _is_busy(self) -> bool:
+        return self._activity.busy is not False
 
     @property
     def _is_gated(self) -> bool:
@@ -104,8 +106,8 @@ class Locking:
 
     def offer(self) -> None:
         """Watch whether a lock is of use, in a thread of its own. Never waits."""
-        session = self._session()
-        if session is None or self._grant() is None or self._barred or not _longest(session):
+        session = self._line.session
+        if session is None or self._grant is None or self._barred or not _longest(session):
             return
         with self._lock:
             # A forked child does not have its parent's threads.
@@ -155,12 +157,12 @@ class Locking:
         now = time.monotonic()
         if self.stands and self._is_busy() and now >= self._kept_at + KEEP_EVERY:
             self._kept_at = now
-            self._uses_cuda()
+            self._parked.uses_cuda()
 
     def _goes_on(self) -> tuple[Session, Grant] | None:
         """What is held; ``None``: this thread ends, and `offer` starts another one if need be."""
         with self._lock:
-            session, grant = self._session(), self._grant()
+            session, grant = self._line.session, self._grant
             gone = session is None or grant is None or session.link is Link.CLOSED
             if gone or self._barred or self._is_gated:
                 self._thread = None
@@ -172,7 +174,7 @@ class Locking:
     def _tell(self, session: Session, grant: Grant, waited: float) -> None:
         if waited < PATIENCE or not self._is_busy() or not self._has_cuda():
             return
-        if session.link is Link.UP and self._against() is None:
+        if session.link is Link.UP and self._parked.against_lock() is None:
             self._told_in = session.hello  # before: its answer may be a recall
             session.tell(
                 Method.MEMORY,
@@ -186,9 +188,9 @@ class Locking:
     def _has_cuda(self) -> bool:
         """Whether CUDA runs here; where the driver says no it is asked more and more rarely."""
         now = time.monotonic()
-        if now < self._asks_next or not self._may_use_cuda():
+        if now < self._asks_next or not cuda_loaded():
             return False
-        if self._uses_cuda():
+        if self._parked.uses_cuda():
             return True
         self._asks_pause = min(MOST_PAUSE, 2 * self._asks_pause)
         self._asks_next = now + self._asks_pause
@@ -197,7 +199,7 @@ class Locking:
     def _pause(self, session: Session, grant: Grant) -> None:
         """Be locked until the turn comes, if there is need."""
         while self._must_ask and self._is_busy() and not self._barred:
-            why = self._against()
+            why = self._parked.against_lock()
             if why is not None:
                 self._bar(why)
                 return
@@ -235,7 +237,7 @@ class Locking:
             if not seconds:
                 return None
             _, line = greeting.protocol.call(Method.TURN_LOCKED, lease=grant.lease)
-            return self._carry_out(seconds, wire, line.decode())
+            return self._parked.lock(seconds, wire, line.decode())
 
 
 def _longest(session: Session) -> float:

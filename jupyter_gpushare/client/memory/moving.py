@@ -20,6 +20,7 @@ from ...protocol.sizes import format_size
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..session.holding import Holding, Standing
 from ..session.interrupts import deaf_to_interrupts
+from ..session.line import Line
 from ..session.session import Session
 from ..words.recalls import Recall
 from .giveback import GivingBack
@@ -41,22 +42,21 @@ _INTERRUPTED: Final = (
 
 
 class MovingAtGates:
-    """Gives memory at a gate and has it again. ``resume`` gets GPUs again and waits for them."""
+    """Gives memory at a gate and has it again. ``resume()`` gets GPUs again, and waits for them."""
 
     def __init__(
         self,
         holding: Holding,
         giving: GivingBack,
         aside: SetAside,
-        *,
-        session: Callable[[], Session | None],
+        line: Line,
         resume: Callable[[], object],
         say: Callable[[str], None],
     ) -> None:
         self._holding = holding
         self._giving = giving
         self._aside = aside
-        self._session = session
+        self._line = line
         self._resume = resume
         self._say = say
 
@@ -65,7 +65,7 @@ class MovingAtGates:
 
         Raises only :class:`KeyboardInterrupt`.
         """
-        session = self._session()
+        session = self._line.session
         # A thread that has the lock asks, waits or releases: this is no moment to give.
         if session is None or not self._holding.lock.acquire(blocking=False):
             return False

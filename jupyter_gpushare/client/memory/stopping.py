@@ -27,8 +27,12 @@ from types import FrameType
 from typing import Any, Final
 
 from ...protocol import names
+from ...protocol.messages import Method
 from ...protocol.times import format_duration
 from ..errors import PREEMPTED, Preempted
+from ..session.holding import Holding, Standing
+from ..session.line import Line
+from ..session.progress import Progress
 from ..words import display
 from .places import Place
 
@@ -52,21 +56,23 @@ class Asker(Enum):
 
 
 class Stopping:
-    """Stops one process. ``said`` is called when it becomes able to be stopped, or not any more.
-
-    ``kept(why)`` is called, on a thread of its own, when it was asked and goes on; ``ended`` so,
-    when it ends at once, for nothing is to be saved.
-    """
+    """Stops one process, and tells the node manager whether it can."""
 
     def __init__(
-        self, say: Callable[[str], None] = display.say, environ: Mapping[str, str] = os.environ
+        self,
+        line: Line,
+        holding: Holding,
+        progress: Progress,
+        environ: Mapping[str, str],
+        say: Callable[[str], None] = display.say,
     ) -> None:
-        self.said: Callable[[], object] = lambda: None
-        self.kept: Callable[[str], object] = lambda _why: None
-        self.ended: Callable[[], object] = lambda: None
-        self._say = say
+        self._line = line
+        self._holding = holding
+        self._progress = progress
         self._environ = environ
+        self._say = say
         self._save: Callable[[], object] | None = None
+        self._has_said = False
         self._askers: set[Asker] = set()
         self._saves = threading.Lock()  # while it is saved
         self._is_saved = self._passed = False
@@ -89,28 +95,37 @@ class Stopping:
         return self._save is not None and self.is_ours
 
     @property
-    def _is_run(self) -> bool:
-        """Whether `run` lives, which may have sent SIGTERM, also through what runs us for it."""
-        return is_under_run(self._environ)
+    def says(self) -> bool | None:
+        """Whether it can be stopped; ``None``: it said nothing of it."""
+        return self.can if self._has_said else None
 
     @property
-    def _is_wanted(self) -> bool:
-        return bool(self._askers) and self.can
-
     def is_asked(self) -> bool:
-        """Whether it is to stop at its next gate, for programs that end in their own way."""
-        return self._is_wanted
+        """Whether it is to stop at its next gate."""
+        return bool(self._askers) and self.can
 
     def by(self, save: Callable[[], object] | None) -> None:
         """From now on ``save()`` saves the state; ``None``: it cannot be stopped any more."""
-        self._save = save
+        if save is None and not self._has_said:
+            return
+        self._save, self._has_said = save, True
         self._listen()
-        self.said()
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell whether it can be stopped, for its own lease or for one of `run`, which passes on
+        what it is asked."""
+        grant, standing = self._holding.grant, self._holding.standing
+        session = self._line.session
+        ours = standing is Standing.HELD
+        ours = ours or (standing is Standing.JOINED and is_run(self._environ))
+        if grant is not None and session is not None and ours and self._has_said:
+            session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=self.can)
 
     def wanted(self, seconds: float) -> None:
         """The node manager wants it to stop within so many seconds; on the session's thread."""
         if not self.can:
-            self.kept("It did not say how its state is saved.")
+            self._tell_kept("It did not say how its state is saved.")
         elif self._save is nothing_to_save:
             self._end_at_once()
         elif Asker.NODE not in self._askers:
@@ -124,18 +139,18 @@ class Stopping:
     def gate(self) -> None:
         """A gate that the program names. Raises :class:`Preempted` where it stops."""
         self._names_gates = True
-        if self._is_wanted:
+        if self.is_asked:
             self._stop()
 
     def step_ended(self) -> None:
         """The end of a step, or the call of a function that is one. Raises as :meth:`gate`."""
         self._steps += 1
-        if self._is_wanted and not self._names_gates and self._steps >= _NAMES_NONE:
+        if self.is_asked and not self._names_gates and self._steps >= _NAMES_NONE:
             self._stop()
 
     def in_queue(self) -> None:
         """It waits for GPUs, with nothing of its own elsewhere. Raises as :meth:`gate`."""
-        if self._is_wanted:
+        if self.is_asked:
             self._stop()
 
     def while_waiting(self, place: Place, fits: Callable[[], bool]) -> bool:
@@ -144,7 +159,7 @@ class Stopping:
         On its way to a gate that it names it passes one gate so, where its step ``fits()`` beside
         who computes now.
         """
-        if not self._is_wanted:
+        if not self.is_asked:
             return False
         if place is Place.NAMED or (
             place is Place.STEP_END and not self._names_gates and self._steps >= _NAMES_NONE
@@ -194,7 +209,7 @@ class Stopping:
         raise Preempted
 
     def _goes_on(self, was_signal: bool) -> str:
-        if not was_signal or self._is_run or self._signal_at is None:
+        if not was_signal or is_under_run(self._environ) or self._signal_at is None:
             return "The program goes on."
         left = max(1.0, self._signal_at + GRACE - time.monotonic())
         return f"SIGTERM ends the program in {format_duration(left)}, or at once if sent again."
@@ -207,7 +222,14 @@ class Stopping:
     def _answer(self, why: str) -> None:
         self._forget_timer()
         # Not here: a signal may have come while this thread has a lock of the session's.
-        _thread.start_new_thread(self.kept, (why,))
+        _thread.start_new_thread(self._tell_kept, (why,))
+
+    def _tell_kept(self, why: str) -> None:
+        """It was asked and goes on."""
+        grant, session = self._holding.grant, self._line.session
+        is_joined = self._holding.standing is Standing.JOINED
+        if grant is not None and session is not None and not is_joined:
+            session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
 
     def _forget_timer(self) -> None:
         timer, self._timer = self._timer, None
@@ -248,12 +270,12 @@ class Stopping:
         now, before = time.monotonic(), self._signal_at
         if before is not None and now - before < ONE_SIGNAL:
             return
-        if before is not None and (not self._is_run or now - before < ANOTHER_ASK):
+        if before is not None and (not is_under_run(self._environ) or now - before < ANOTHER_ASK):
             self._ends(number)
             return
         self._signal_at = now
         self._asked_by(Asker.SIGNAL)
-        if not self._is_run:
+        if not is_under_run(self._environ):
             # No `threading.Timer`: the signal may have come while this thread starts another.
             _thread.start_new_thread(self._ends_later, ())
         if not self._names_gates and not self._steps:
@@ -276,7 +298,8 @@ class Stopping:
 
         def end() -> None:
             with contextlib.suppress(Exception):  # the node manager sees the end of it anyway
-                self.ended()
+                self._progress.over()
+                self._line.hang_up(self._holding.own)
             with contextlib.suppress(Exception):  # what was printed; the files may be anything
                 sys.stdout.flush()
             given.release()

@@ -21,9 +21,9 @@ has:
    queue, parks or resumes, which may be hours. The session's thread only tries it,
    and changes without it two things: that a lease is lost (`Holding.lose`), and that one which
    was joined is its own (`Holding.take_over`);
-4. `giveback.GivingBack`'s, for an instant: a cell that begins and GPUs that are
-   given back exclude each other;
-5. `Broker`'s for its session, never longer than a hello;
+4. `Activity.lock`, for an instant: a cell that begins and GPUs that are given back
+   exclude each other;
+5. `Line`'s, and `Session`'s for its opening, never longer than a hello;
 6. `Frameworks`'s, while a framework is told what it may use: as long as a GPU kernel, where
    caches are emptied for it;
 7. those inside `Session` and `Limits`, for an instant; nothing is called under them.
@@ -68,6 +68,10 @@ class Holding:
         self.put_by: Grant | None = None  # what a parked lease had
         self.lost: str | None = None  # why
         self.visible = Visible(environ, by_index)
+        #: How often this process was granted a lease of its own.
+        self.grants = 0
+        #: The number of blocks of code (`asking/blocks.py`) that share each lease. Under `lock`.
+        self.blocks: dict[str, int] = {}
         self.cuda_had: tuple[str, ...] | None = None  # UUIDs that CUDA started with, if known
         self._environ = environ
         self._lost_gpus: tuple[str, ...] | None = None
@@ -88,6 +92,11 @@ class Holding:
         return None if self.had is None else self.had.lease
 
     @property
+    def own(self) -> str | None:
+        """The lease that ends with this process; that which it has joined does not."""
+        return None if self.standing is Standing.JOINED else self.lease
+
+    @property
     def gpus(self) -> tuple[str, ...]:
         """UUIDs of the GPUs that are held."""
         return () if self.grant is None else tuple(gpu.uuid for gpu in self.grant.gpus)
@@ -95,6 +104,7 @@ class Holding:
     def take(self, grant: Grant, secret: str) -> str | None:
         """A lease of our own is held; the value that ``CUDA_VISIBLE_DEVICES`` had from the user."""
         self.grant, self.standing, self.lost, self.put_by = grant, Standing.HELD, None, None
+        self.grants += 1
         self._environ[names.LEASE] = grant.lease
         self._environ[names.SECRET] = secret
         return self.visible.show(grant)

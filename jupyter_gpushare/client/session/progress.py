@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
+
+from ...protocol.messages import Method
+from .holding import Holding
+from .line import Line
 
 #: Seconds between two reports.
 REPORT_EVERY: Final = 2.0
@@ -54,23 +58,26 @@ class NamedLoop:
 
 
 class Progress:
-    """Counts the steps of this process.
+    """Counts the steps of this process, and reports them where it has a lease.
 
-    ``tell(done, total, seconds)`` reports them; ``seconds`` are those of computing for one step.
-    ``waited()`` are the seconds, so far, in which the process stood at a gate. ``bars(since)`` are
-    the loops that others show since that time (Unix seconds), the outermost first.
+    ``bars(since)`` are the loops that others show since that time (Unix seconds), the outermost
+    first.
     """
 
     def __init__(
         self,
-        tell: Callable[[int, int | None, float], object],
-        waited: Callable[[], float] = lambda: 0.0,
+        line: Line,
+        holding: Holding,
+        environ: Mapping[str, str],
         *,
         clock: Callable[[], float] = time.monotonic,
         bars: Callable[[float], Sequence[Loop]] | None = None,
     ) -> None:
-        self._tell = tell
-        self._waited = waited
+        self._line = line
+        self._holding = holding
+        self._environ = environ
+        #: Seconds, so far, in which this process has stood at a gate.
+        self.waited = 0.0
         self._clock = clock
         self._bars = tqdm_bars if bars is None else bars
         self._loops: list[Loop] = []
@@ -124,7 +131,7 @@ class Progress:
         now = self._clock()
         if now < self._due:
             return
-        computed, total = now - self._waited(), self._total(loop)
+        computed, total = now - self.waited, self._total(loop)
         if self._count > 1:
             count, before = self._marks[-2:][0]
             seconds = max(0.0, computed - before) / (self._count - count)
@@ -140,6 +147,14 @@ class Progress:
     def _report(self, total: int | None, seconds: float) -> None:
         self._told = (self.done, total, seconds)
         self._tell(*self._told)
+
+    def _tell(self, done: int, total: int | None, seconds: float) -> None:
+        """``seconds`` are those of computing for one step."""
+        grant, session = self._holding.grant, self._line.session
+        # Of ranks that compute together one speaks for all.
+        if grant is not None and session is not None and self._environ.get("RANK", "0") == "0":
+            told = {"done": done, "total": total, "seconds": seconds}
+            session.tell(Method.PROGRESS, lease=grant.lease, **told)
 
     def _total(self, loop: Loop | None) -> int | None:
         try:

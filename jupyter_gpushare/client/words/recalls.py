@@ -103,3 +103,11 @@ def limits_of(needs: tuple[Need, ...]) -> dict[str, int]:
 
 def _size(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def told_seconds(answer: object) -> float:
+    """The seconds that an answer of the node manager names; 0: it names none."""
+    told = answer.get("seconds") if isinstance(answer, Mapping) else None
+    if isinstance(told, bool) or not isinstance(told, int | float) or not 0 < told < 1e9:
+        return 0.0
+    return float(told)

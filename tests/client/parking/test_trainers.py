@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.torch_cpu import CpuAllocator
 
+from jupyter_gpushare.client.adapters.parkers.forwards import ForwardGate
 from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
 
 BATCHES = 8
@@ -24,7 +25,9 @@ class Gates:
         self.steps = self.forwards = 0
         self.meter.gate = self._step
         main = threading.current_thread()
-        self.watch = self.meter.forward_gate(
+        self.watch = ForwardGate(
+            torch,
+            self.meter,
             gate=self._forward,
             is_closed=lambda: True,
             is_wanted=lambda: True,

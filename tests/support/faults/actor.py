@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
-from jupyter_gpushare.client.memory.gate import Gate, Turns
+from jupyter_gpushare.client.memory.gate import Gate
+from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.session import Link, Session
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.recalls import (
@@ -29,6 +30,7 @@ from jupyter_gpushare.client.words.recalls import (
 )
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
 
+from ..taking_turns import turns_of
 from . import hostile, locked, mover, saver, tenant
 from .observed import Log, Saw, boot
 
@@ -42,6 +44,19 @@ def gpus_of(result: dict[str, Any]) -> list[list[Any]]:
     return [[gpu["uuid"], gpu["memory"]] for gpu in result.get("gpus", ())]
 
 
+class _Held:
+    """What an actor holds; nothing once it has lost its lease."""
+
+    standing = Standing.HELD
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    @property
+    def grant(self) -> Grant | None:
+        return None if self._actor.lease is None else self._actor.grant
+
+
 class Actor:
     """One client. ``spec`` is its part in the storm: see ``storm.py``."""
 
@@ -53,16 +68,12 @@ class Actor:
         self.lease: str | None = None
         self.asked_back = False
         self.grant: Grant | None = None
-        self.turns = Turns(lambda: self.session, self._held, say=lambda text: None)
-        self.turns.drop = lambda: None
+        self.turns = turns_of(self, holding=_Held(self), say=lambda text: None)
         self._hangs = False
         # When turns begin, whoever computes then may end its step beside the first holder. So only
         # a turn that was waited for is certainly one's own.
         self._waited = False
         self._requests = 0
-
-    def _held(self) -> Grant | None:
-        return None if self.lease is None else self.grant
 
     def _new_session(self) -> Session:
         return Session(

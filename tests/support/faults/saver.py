@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.client.errors import Preempted
-from jupyter_gpushare.client.memory.stopping import Stopping
 
 from .observed import Saw, boot
 from .tenant import BEAT, Tenant
@@ -27,7 +26,6 @@ class Saver(Tenant):
         self._file = Path(spec["file"])
         # Between the two numbers lies a step: what is saved then is worth nothing.
         self._begun = self._done = self._load()
-        self._stopping = Stopping(say=lambda text: None)
 
     def run(self) -> None:
         """Count until its time is over, or it is stopped."""
@@ -53,23 +51,20 @@ class Saver(Tenant):
 
     def _say(self) -> None:
         """How it is stopped. What the product tells it, and answers for it, is written down."""
-        stopping, wanted = self._stopping, self._stopping.wanted
+        stopping = self.broker.stopping
+        wanted, kept = stopping.wanted, stopping._tell_kept
 
         def told(seconds: float) -> None:
             self.log.note(Saw.TOLD, lease=self.lease, seconds=seconds)
             wanted(seconds)
 
-        stopping.wanted = told  # type: ignore[method-assign]
-        self.broker.stops_by(stopping)
-        kept = stopping.kept
-
         def keeps(why: str) -> None:
             self.log.note(Saw.KEEPS, lease=self.lease, why=why)
             kept(why)
 
-        stopping.kept = keeps
+        stopping.wanted, stopping._tell_kept = told, keeps  # type: ignore[method-assign]
         self.log.note(Saw.SAYS)
-        stopping.by(self._save)
+        self.broker.stops_by(self._save)
 
     def _save(self) -> None:
         data = {"slot": self.spec["slot"], "count": self._done, "begun": self._begun}

@@ -241,6 +241,11 @@ class RankGate:
         self._together: Together | None = None
         self._next_look = 0.0
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the rank that takes turns for all of them."""
+        return self._turns.leads and not self._turns.alone
+
     def step_ends(self) -> None:
         """May wait. Raises what the turns raise, and `KeyboardInterrupt`."""
         self._look_at_group()

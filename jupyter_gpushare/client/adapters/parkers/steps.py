@@ -23,12 +23,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .allocator import CudaAllocator
-
-if TYPE_CHECKING:
-    from .forwards import ForwardGate
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -195,12 +192,6 @@ class StepMeter:
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
-
-    def forward_gate(self, **calls: Callable[[], Any]) -> ForwardGate:
-        """The gate of this torch's loops that have no step; see there for ``calls``."""
-        from .forwards import ForwardGate
-
-        return ForwardGate(self._torch, self, **calls)
 
     def _after_step(self, optimizer: Any, arguments: Any, named: Any) -> None:
         if self._is_compiling():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...protocol.notebook import Notebook
-from ..session.notebook import ask_server
-from ..session.task import SESSION_NAME
 from ..words.settings import Ask, Settings, read_settings
+from .notebook import ask_server
+from .task import SESSION_NAME
 
 
-class Wishes:
+class Preferences:
     """Those of one process. ``traits`` gives the weakest settings, anew each time."""
 
     def __init__(
@@ -37,7 +37,7 @@ class Wishes:
     def ask(self, own: Ask | None = None) -> Ask:
         """What a request asks that names ``own``; ``None``: the process asks by itself.
 
-        A notebook's wishes are those that are saved now: its Jupyter server is asked.
+        A notebook's are those that are saved now: its Jupyter server is asked.
         """
         self._notebook = ask_server(self._environ) or self._notebook
         return self.ask_as_known() if own is None else own.over(self.settings.ask)
@@ -75,7 +75,7 @@ class Wishes:
             self._said.add(text)
             self._say(text)
 
-    def inherit(self, parent: Wishes) -> None:
+    def inherit(self, parent: Preferences) -> None:
         """After a fork, in the child: what its parent asked, knew and was told."""
         self._asked, self._said = parent._asked, parent._said
         self._notebook = parent._notebook

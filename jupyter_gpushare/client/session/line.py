@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from ...protocol import names
 from ...protocol.address import SYSTEM_SOCKET, Found, find_socket
 from ...protocol.messages import Method, Notification
-from ..errors import NodeUnavailable
-from ..session.session import Link, OnLost, Session
-from ..words.settings import Settings, read_token
+from ..errors import GpuShareError, NodeUnavailable
+from ..words.settings import read_token
+from .preferences import Preferences
+from .session import Link, OnLost, Session
 
 
 class Line:
@@ -19,13 +20,13 @@ class Line:
     def __init__(
         self,
         environ: Mapping[str, str],
-        settings: Callable[[], Settings],
+        preferences: Preferences,
         *,
         on_lost: OnLost,
         on_notice: Callable[[Notification], None],
     ) -> None:
         self._environ = environ
-        self._settings = settings
+        self._preferences = preferences
         self._on_lost = on_lost
         self._on_notice = on_notice
         self._lock = threading.Lock()
@@ -54,7 +55,7 @@ class Line:
     def connect(self, patience: float | None = None) -> Session:
         """The session, connected. ``patience`` in seconds; ``None``: as the settings say."""
         session = self.any()
-        session.open(self._settings().answer_timeout if patience is None else patience)
+        session.open(self._preferences.settings.answer_timeout if patience is None else patience)
         return session
 
     def any(self) -> Session:
@@ -64,6 +65,14 @@ class Line:
                 self.session = self._new()
             return self.session
 
+    def is_simulated(self) -> bool:
+        """Whether the node's GPUs are. Where it does not answer, they are not."""
+        try:
+            node = self.connect(patience=0.0).hello.get("node")
+        except GpuShareError:
+            return False
+        return isinstance(node, Mapping) and node.get("simulated") is True
+
     def _new(self) -> Session:
         self._deserted = False
         if not self.configured or self._found is None:
@@ -72,7 +81,7 @@ class Line:
                 "the server; elsewhere start `jupyter gpushare node` or set "
                 f"{names.SOCKET}."
             )
-        settings, found = self._settings(), self._found
+        settings, found = self._preferences.settings, self._found
         return Session(
             found.path,
             lambda: read_token(self._environ, found),

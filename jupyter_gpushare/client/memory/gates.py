@@ -1,0 +1,204 @@
+"""The gates of this process: the places of its program at which its turn, or its memory, can go.
+
+A gate is a place where the program can wait without harm to itself or others: nothing is half
+computed there that another thread, a compiler or another rank relies on. Which places these are, a
+framework knows: the end of an optimizer's step (`parkers.steps`), the call of a module where no
+steps are seen (`parkers.forwards`), a batch of Keras (`batches`), and the end of the same step in
+all ranks that train together (`parkers.ranks`). `Gates` puts hooks there, which call `Turns`. While
+it is not asked to stop, `Turns` returns at once; that costs about a microsecond.
+
+`Turns` also asks back: whether the program may stop here, what it keeps on the GPUs, whether its
+next step fits. `Gates` answers for the framework that was connected last. In practice there is one
+that can tell, which is torch.
+
+Two things differ in a process that has joined the lease of its parent. It does not report what its
+steps need, for the lease is not its own. And it stops with the other ranks if there are any; else
+it stops alone, if it uses a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from ..adapters import registry
+from ..session.activity import Activity
+from ..session.holding import Holding, Standing
+from ..session.progress import Progress, Source
+from .frameworks import Frameworks
+from .gate import Turns
+from .places import Place
+from .stopping import Stopping
+
+if TYPE_CHECKING:
+    from ..adapters.batches import BatchGate
+    from ..adapters.parkers.forwards import ForwardGate
+    from ..adapters.parkers.ranks import RankGate
+    from ..adapters.parkers.steps import MemoryUse, StepMeter
+
+
+class Gates:
+    """Those of one process. For `Turns` it is the `Program`."""
+
+    def __init__(
+        self,
+        holding: Holding,
+        frameworks: Frameworks,
+        activity: Activity,
+        progress: Progress,
+        stopping: Stopping,
+        say: Callable[[str], None],
+    ) -> None:
+        self._holding = holding
+        self._frameworks = frameworks
+        self._activity = activity
+        self._progress = progress
+        self._stopping = stopping
+        self._say = say
+        self._batches: BatchGate | None = None
+        # Of the framework that was connected last.
+        self._framework: tuple[registry.Adapter, ModuleType] | None = None
+        self._meter: StepMeter | None = None
+        self._forwards: ForwardGate | None = None
+        self._ranks: RankGate | None = None
+        self._is_own = False  # whether its steps are reported
+
+    # -- what `Turns` asks ----------------------------------------------------------------
+
+    def drop_caches(self) -> None:
+        """At a gate: wait for the GPUs' queued work, and empty caches where that is possible."""
+        from ..adapters.parkers.base import parker_of
+
+        for module, adapter, loaded in self._frameworks.loaded():
+            try:
+                if (parker := parker_of(adapter, loaded)) is not None:
+                    parker.drop_cache()
+                elif adapter.cuda_started(loaded) and hasattr(adapter, "synchronize"):
+                    adapter.synchronize(loaded)
+            except Exception as error:  # noqa: BLE001 - not worth the user's program
+                self._say(f"The adapter for {module} could not wait for its GPUs: {error!r}")
+
+    def trim(self) -> None:
+        """Empty more, while no code runs."""
+        from ..adapters.parkers.base import parker_of
+
+        if self._framework is not None:
+            parker = parker_of(*self._framework)
+            if parker is not None:
+                parker.trim()
+
+    def look(self) -> MemoryUse | None:
+        """Measure what stays; ``None``: nobody can tell, or it is not for this process to tell."""
+        return self._meter.look() if self._meter is not None and self._is_own else None
+
+    def next_step_fits(self) -> bool:
+        """Whether the next step has room beside what is on its GPUs now, measured."""
+        return self._meter is None or self._meter.next_step_fits()
+
+    def hindrance(self) -> str | None:
+        """Why this process must never stop; ``None``: it can."""
+        if self._meter is None or (self._ranks is not None and self._ranks.leads):
+            return None
+        return self._meter.hindrance()
+
+    def may_stop(self) -> bool:
+        """Whether this thread may stop at this place."""
+        if self._meter is None or (self._ranks is not None and self._ranks.pauses):
+            return True
+        return self._meter.may_stop()
+
+    def watch(self) -> None:
+        """Look for places where it can stop, while that is wanted. From any thread."""
+        if self._forwards is not None:
+            self._forwards.watch()
+
+    def cell_begins(self) -> None:
+        """Look for them anew."""
+        if self._forwards is not None:
+            self._forwards.cell_begins()
+
+    # -- hooks ----------------------------------------------------------------------------
+
+    def connect(self, turns: Turns) -> None:
+        """From now on the frameworks that are here come to ``turns`` at their gates.
+
+        Call it again when another framework, or a lease, is here.
+        """
+        from ..adapters.batches import BatchGate
+        from ..adapters.parkers.base import meter_of
+        from ..adapters.trainers import are_followed
+
+        is_joined = self._holding.standing is Standing.JOINED
+        at_step = partial(self._gate, turns, Place.STEP_END)
+        if self._batches is None:
+            at_batch = partial(self._stops, at_step)
+            self._batches = BatchGate(at_batch, self._activity.runs_here, self._progress)
+            self._batches.watch()
+            are_followed(self._progress)
+        for _module, adapter, loaded in self._frameworks.loaded():
+            meter = meter_of(adapter)
+            if meter is None or meter.on_step is not None:
+                continue
+            if is_joined and meter.gate is not None:
+                continue  # with a lease of its own it is connected anew
+            self._framework, self._meter = (adapter, loaded), meter
+            self._forwards = self._forward_gate(turns, meter, loaded)
+            if is_joined:
+                self._ranks = self._rank_gate(turns, meter, loaded, at_step)
+                meter.gate = partial(self._step_ends, self._ranks.step_ends)
+            else:
+                self._ranks, self._is_own = None, True
+                meter.on_step, meter.gate = turns.report, partial(self._step_ends, turns.gate)
+        self.watch()
+
+    def _forward_gate(self, turns: Turns, meter: StepMeter, torch: ModuleType) -> ForwardGate:
+        from ..adapters.parkers.forwards import ForwardGate
+
+        return ForwardGate(
+            torch,
+            meter,
+            gate=partial(self._gate, turns, Place.OTHER),
+            is_closed=lambda: turns.is_closed,
+            is_wanted=lambda: turns.wants_gates,
+            runs_here=self._activity.runs_here,
+        )
+
+    def _rank_gate(
+        self, turns: Turns, meter: StepMeter, torch: ModuleType, alone: Callable[[], object]
+    ) -> RankGate:
+        from ..adapters.parkers.ranks import RankGate
+
+        return RankGate(
+            torch,
+            turns,
+            alone=alone,
+            lease=lambda: self._holding.lease,
+            drop=self.drop_caches,
+            capturing=meter.capturing,
+            say=self._say,
+        )
+
+    def _gate(self, turns: Turns, place: Place) -> None:
+        is_joined = self._holding.standing is Standing.JOINED
+        if not is_joined or turns.leads or (turns.may_come and self._uses_gpus()):
+            turns.checkpoint(place)
+
+    def _uses_gpus(self) -> bool:
+        """Whether a framework has something on a GPU here, or one of them does not say."""
+        from ..adapters.parkers.base import meter_of
+
+        for _module, adapter, loaded in self._frameworks.loaded():
+            meter = meter_of(adapter)
+            if adapter.cuda_started(loaded) is not False or (meter and meter.uses_gpu()):
+                return True
+        return False
+
+    def _step_ends(self, gate: Callable[[], None]) -> None:
+        self._progress.ended(Source.STEP)
+        self._stops(gate)
+
+    def _stops(self, gate: Callable[[], None]) -> None:
+        self._stopping.step_ended()
+        gate()
