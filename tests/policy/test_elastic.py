@@ -199,24 +199,6 @@ def test_a_second_task_of_the_environment_brings_the_first_back() -> None:
     assert not world.state.lifts
 
 
-def test_the_headroom_is_rounded_up() -> None:
-    """A tenth of most GPUs is no whole number of bytes: rather one more stays free."""
-    config = plain_config(burst_memory=0.9, burst_return=100.0, heartbeat_timeout=1e6)
-    world = World(config).start([gpu(0, 9)], Quota(1, GIB // 2))
-    world.request("alice", 1)
-    look(world)
-    answers(world, "L1")
-    world.request("bob", 2)
-    look(world)
-    answers(world, "L1")
-    uses(world, 1, 5)
-    look(world)
-    assert reserved(world) == 5.5, "she has not yet given back all of it"
-    look(world, 31.0)
-    assert limit(world, "L2") > 3
-    assert 0 <= world.state.gpus[ZERO].free - 0.1 * 9 * GIB < 1
-
-
 def test_who_parks_gives_back_what_was_lifted() -> None:
     """What a parked task leaves beyond its due is reserved for ``burst_return`` and no longer."""
     world = lifted(burst_return=30.0, idle_timeout=5.0)

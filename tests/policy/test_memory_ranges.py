@@ -31,7 +31,7 @@ from jupyter_gpushare.policy.books import room
 from jupyter_gpushare.policy.books.lifts import STEP, unlifted
 from jupyter_gpushare.policy.books.placement import Granted
 from jupyter_gpushare.policy.books.state import Lease, State
-from jupyter_gpushare.policy.recall import lifts, ranges
+from jupyter_gpushare.policy.recall import lifts
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -355,9 +355,9 @@ class Load(RuleBasedStateMachine):
             assert not isinstance(placed, Granted), f"{name} waits while others could fall"
         if state.queue.waiting:
             return
-        for job in ranges._jobs(state, self.world.config, frozenset()):
-            level = job.parts[0].has
-            tight = any(state.gpus[part.gpu].free < STEP for part in job.parts)
+        for job in lifts.residents(state, self.world.config):
+            level = max(job.has.values())
+            tight = any(state.gpus[uuid].free < STEP for uuid in job.has)
             assert level + STEP > job.most or tight, "there is room, and it did not rise"
 
     def _events(self, heard: int) -> None:
@@ -441,7 +441,7 @@ def test_ranges_among_all_that_people_do() -> None:
 
 JOBS = st.lists(
     st.tuples(
-        st.sets(st.sampled_from("abc"), min_size=1).map(sorted),
+        st.sets(st.sampled_from("abc"), min_size=1),
         st.integers(0, 60),
         st.integers(0, 60),
         st.booleans(),
@@ -450,37 +450,37 @@ JOBS = st.lists(
 )
 
 
-def _jobs(drawn: Iterable[tuple[list[str], int, int, bool]]) -> list[ranges.Job]:
-    return [
-        ranges.Job(
-            tuple(ranges.Part(f"L{number}", name, 8 * GIB, min(has, most) * STEP) for name in gpus),
-            most * STEP,
-            steady,
-        )
-        for number, (gpus, most, has, steady) in enumerate(drawn)
-    ]
+def _ranks(drawn: Iterable[tuple[set[str], int, int, bool]]) -> list[list[lifts.Resident]]:
+    """Jobs by their ranks; then on each GPU those that share what is left."""
+    jobs, others = [], dict[str, list[lifts.Resident]]()
+    for gpus, most, has, keeps in drawn:
+        sizes = {GpuUuid(name): has * STEP for name in gpus}
+        if keeps:
+            jobs.append([lifts.Resident(sizes, most * STEP, True)])
+        for name in () if keeps else gpus:
+            one = lifts.Resident({GpuUuid(name): has * STEP}, most * STEP)
+            others.setdefault(name, []).append(one)
+    return [*jobs, *(rank for _name, rank in sorted(others.items()))]
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(drawn=JOBS, room=st.integers(-20, 100), free=st.integers(0, 40))
-def test_the_arithmetic(
-    drawn: list[tuple[list[str], int, int, bool]], room: int, free: int
-) -> None:
-    """What is given fits; who has to fall falls and no other; nobody goes below the least."""
-    jobs, gpus = _jobs(drawn), list("abc")
+def test_the_arithmetic(drawn: list[tuple[set[str], int, int, bool]], room: int, free: int) -> None:
+    """What is given fits; a job falls only where it must; those of the last rank are equal."""
+    ranks, gpus = _ranks(drawn), list(map(GpuUuid, "abc"))
     rooms, frees = dict.fromkeys(gpus, room * STEP), dict.fromkeys(gpus, free * STEP)
-    told = ranges.shares(jobs, rooms, frees)
     had, has, rises = Counter[GpuUuid](), Counter[GpuUuid](), Counter[GpuUuid]()
-    for job, one in zip(jobs, told, strict=True):
-        assert 0 <= one.now <= one.wish <= job.most
-        for part in job.parts:
-            had[part.gpu] += part.has
-            has[part.gpu] += one.now
-            rises[part.gpu] += max(0, one.now - part.has)
-            assert not (job.steady and one.now > part.has)
-    for name in gpus:
-        assert has[name] <= max(0, rooms[name])
-        assert rises[name] <= frees[name]
-    for job, one in zip(jobs, told, strict=True):
-        if one.now < job.parts[0].has:
-            assert any(had[part.gpu] > rooms[part.gpu] for part in job.parts)
+    told = list(lifts.shared_out(ranks, rooms, frees))
+    assert len(told) == sum(map(len, ranks))
+    for one, level in told:
+        assert 0 <= level <= one.most
+        for uuid, size in one.has.items():
+            had[uuid] += size * one.keeps
+            has[uuid] += level
+            rises[uuid] += max(0, level - size)
+    for uuid in gpus:
+        assert has[uuid] <= max(0, rooms[uuid])
+        assert rises[uuid] <= frees[uuid]
+    for one, level in told:
+        if one.keeps and level < min(max(one.has.values()), one.most):
+            assert any(had[uuid] > rooms[uuid] for uuid in one.has)

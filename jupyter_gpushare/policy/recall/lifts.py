@@ -1,22 +1,31 @@
-"""Elastic limits: more memory for the tasks of a nearly empty GPU, taken back as it fills.
+"""Memory above what tasks were granted: one rule shares out what nobody needs.
 
-The idea is the source document S5's. A *lift* raises one lease's limit on one GPU above its
-allocation. The reservation grows first, so that promise 1 holds for every byte; then the task is
-told. To take it back the task is told first, and the reservation shrinks when a measurement that
-began after the task's answer shows that it is within the new limit. A task that does not come back
-in time loses the reservation all the same. Memory that it still uses then counts as used beyond a
-lease, and no other task gets it before it is gone.
+A task is *entitled* to its allocation until it ends. It is *lifted* above that, up to its *most*,
+for as long as nobody else needs the memory (source document S5). A :class:`Resident` has one level:
+a job whose leases asked for a range, ``8GiB..40GiB``, on all of its GPUs; the tasks that share a
+reservation which follows what they use; or any other lease, on one GPU.
 
-No limit is lifted while a request waits. Each GPU keeps a head-room, and the leases there share the
-rest equally. Who asked for a range of memory comes first (:mod:`.ranges`).
+On each GPU so much can be shared out as is free, or would be if nothing were lifted, less what the
+first requests in line and growing tasks need. It goes from rank to rank: each job has a rank of its
+own, in the order in which they came; then comes the head-room, and all others share the last rank
+equally. A job keeps what it has as far as that fits: so what is needed is taken from the job that
+came last, and no job rises in order that another falls. There is one reason to fall: what may be
+shared out is less than what is lifted. There is one reason to rise: the memory is free now, and the
+GPU does not rest.
+
+The reservation grows first, so that promise 1 holds for every byte; then the task is told. To take
+memory back the task is told first, and the reservation shrinks when a measurement that began after
+the task's answer shows that it is within the new limit. A task that does not come back in time
+loses the reservation all the same. Memory that it still uses then counts as used beyond a lease,
+and no other task gets it before it is gone.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -25,7 +34,6 @@ from ..books.copies import replace
 from ..books.lifts import (
     STEP,
     entitled,
-    followers_on,
     lifted_by,
     lifted_on,
     most_lifted,
@@ -33,13 +41,22 @@ from ..books.lifts import (
     unlifted,
 )
 from ..books.placement import GpuRoom, Granted, wanted
-from ..books.room import try_place
-from ..books.state import ClaimKey, Lease, ReservationKey, State
+from ..books.room import rooms_without, try_place
+from ..books.state import Lease, State
 from ..words import events as ev
 from ..words.config import PolicyConfig
-from ..words.model import Allocation, Bytes, EnvironmentName, Gpu, GpuUuid, LeaseId, LeasePhase
+from ..words.model import (
+    Allocation,
+    Bytes,
+    EnvironmentName,
+    Gpu,
+    GpuUuid,
+    LeaseId,
+    LeasePhase,
+    Request,
+)
 from ..words.recalls import Give, RecallPhase
-from . import growing, patience, plan, ranges
+from . import growing, patience, plan
 
 #: Seconds for which no limit on a GPU is lifted after one was taken back there.
 REST: Final = 30.0
@@ -69,6 +86,60 @@ def limit(state: State, lease: Lease, part: Allocation) -> Bytes:
     return part.memory if lift is None else lift.memory
 
 
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """Tasks that are lifted by the same on all of their GPUs: their level, in bytes.
+
+    On each GPU the level is ``has`` now, and at most ``most`` for all that others need. Who
+    ``keeps`` what it has has a rank of its own, by its ``order``.
+    """
+
+    has: Mapping[GpuUuid, int]
+    most: int
+    keeps: bool = False
+    order: int = 0
+    tasks: tuple[tuple[Lease, Allocation], ...] = ()
+
+
+def shared_out(
+    ranks: Iterable[Sequence[Resident]], room: Mapping[GpuUuid, int], free: Mapping[GpuUuid, int]
+) -> Iterator[tuple[Resident, int]]:
+    """The level of each resident now. Those of one rank are on the same GPUs.
+
+    The levels on a GPU may be ``room`` bytes together, and rise by what is ``free`` now.
+    """
+    left, unused = Counter(room), Counter(free)
+    kept: list[Sequence[Resident]] = []
+    for rank in ranks:
+        one = rank[0]
+        if one.keeps:
+            fits = max(0, min(left[gpu] for gpu in one.has))
+            has = {gpu: _within(fits, min(size, one.most)) for gpu, size in one.has.items()}
+            left.subtract(has)
+            rank = [replace(one, has=has)]
+        kept.append(rank)
+    for rank in kept:
+        for place, one in enumerate(sorted(rank, key=lambda one: one.most)):
+            if one.keeps:
+                left.update(one.has)
+            fits = max(0, min(left[gpu] for gpu in one.has)) // (len(rank) - place)
+            least = min(one.has.values())
+            wish = _within(fits, one.most, least)
+            now = min(size + unused[gpu] for gpu, size in one.has.items())
+            level = _within(now, wish, least)
+            for gpu, size in one.has.items():
+                left[gpu] -= wish
+                unused[gpu] -= max(0, level - size)
+            yield one, level
+
+
+def _within(fits: int, most: int, has: int = 0) -> int:
+    """A level in whole steps; nobody falls only because it has no whole number of them."""
+    if fits >= most:
+        return most
+    return max(fits // STEP * STEP, has if has <= fits else 0)
+
+
 def adjust(
     state: State,
     config: PolicyConfig,
@@ -78,101 +149,103 @@ def adjust(
     used: Used = NOTHING_MEASURED,
 ) -> Iterator[ev.LimitTold]:
     """Limits to lower now and, ``may_lift``, to lift: the reservations have to grow first."""
-    follows = frozenset(key[1] for key, held in state.reservations.items() if held.following)
-    ranged = any(state.leases[name].request.memory_most for name, _gpu in state.claims)
-    if state.problem is not None or not (
-        config.burst_memory or state.lifts or state.quotas.has_bursts or follows or ranged
-    ):
+    found = [] if state.problem is not None else list(residents(state, config))
+    if not found:
         return
     line = state.has_line
-    demand, freed = _demand(state, config, at) if line and state.lifts else ({}, {})
-    if state.is_short and state.lifts:
-        demand, freed = _with_growers(state, config, at, demand, freed)
-    resting = {
-        uuid
-        for uuid, books in state.gpus.items()
-        if not may_lift
-        or line
-        or at - state.lowered_at.get(uuid, at - REST) < REST
-        or books.problem is not None
-        or uuid in state.out
-    }
-    late = {uuid for uuid in demand if _is_late(state, config, uuid, at)}
-    told: dict[LeaseId, list[Allocation]] = {}
-    promised, risen = Counter[GpuUuid](), Counter[GpuUuid]()
-    if ranged:
-        rooms = {
-            uuid: _spare(state, uuid)
-            - max(0, demand.get(uuid, 0) - freed.get(uuid, 0))
-            - (_kept(state, uuid, used.get(uuid, {})) if uuid in late else 0)
-            for uuid in state.gpus
-        }
-        for part, share in ranges.given(state, config, rooms, resting, late):
-            promised[part.gpu] += share.wish
-            risen[part.gpu] += max(0, share.now - part.has)
-            if share.now != part.has:
-                limits = told.setdefault(part.lease, [])
-                limits.append(Allocation(part.gpu, Bytes(part.least + share.now)))
+    needs = _needs(state, config, at) if state.lifts and (line or state.is_short) else {}
+    jobs = sorted((one for one in found if one.keeps), key=lambda one: one.order)
+    ranks: list[Sequence[Resident]] = [[job] for job in jobs]
+    room, free = {}, {}
     for uuid, books in sorted(state.gpus.items()):
-        if books.problem is not None or uuid in state.out:
+        works = books.problem is None and uuid not in state.out
+        rests = at - state.lowered_at.get(uuid, -math.inf) < REST
+        need, gone = needs.get(uuid, 0), 0
+        room[uuid] = books.lifted + (books.free if works else 0) - need
+        if need and _is_late(state, config, uuid, at):
+            # Otherwise a waiting request would wait for one after the other.
+            rests, gone = True, _kept(state, uuid, used.get(uuid, {}))
+            room[uuid] -= gone
+            if sum(one.has.get(uuid, 0) for one in found) > room[uuid]:
+                room[uuid] = 0
+        free[uuid] = max(0, books.free) if works and may_lift and not (line or rests) else 0
+        others = [one for one in found if uuid in one.has and not one.keeps]
+        if not works or not others:
             continue
-        spare = _spare(state, uuid) - promised[uuid]
-        kept_free = math.ceil(_part_of(books.gpu, config.burst_headroom))
-        room = spare - kept_free
-        keeps = uuid in follows and not line
-        if keeps:  # nobody gives back what nobody else needs, for the head-room's sake alone
-            room = spare - min(books.free, kept_free)
-        if demand.get(uuid):
-            room = min(room, room + freed.get(uuid, 0) - demand[uuid])
-        if uuid in late:
-            room -= max(0, _kept(state, uuid, used.get(uuid, {})) - kept_free)
-        # Memory that others are to give back is not free yet.
-        now_free = max(0, books.free - risen[uuid] - kept_free)
-        wishes = {key[0]: size for key, size in _wishes(state, config, uuid)}
-        fair = _share(max(0, room), wishes)
-        for name in tuple(fair):  # those who share a reservation that follows share its lift
-            for other in _sharers(state, state.leases[name], uuid):
-                fair[other.id] = fair[name]
-        lifted = [
-            name
-            for name, gpu in state.lifts
-            if gpu == uuid and not state.leases[name].request.memory_most
-        ]
-        if uuid in late and any(
-            fair.get(name, 0) < lifted_by(state, name, uuid) for name in lifted
-        ):
-            fair = {}  # one step was not enough: the next is the last
-        for lease in sorted({*fair, *lifted}):
-            own = part_on(state, lease, uuid)
-            if own is None:
-                continue
-            now = lifted_by(state, lease, uuid)
-            most = fair.get(lease, 0)
-            if most > now:
-                most = min(most, now + now_free)
-                if uuid in resting or most < now + STEP:
-                    continue
-                now_free -= most - now
-            elif keeps and now - most < STEP:
-                continue
-            if most != now:
-                limits = told.setdefault(lease, [])
-                limits.append(Allocation(uuid, Bytes(own.memory + most)))
-    for lease, parts in sorted(told.items()):
-        yield ev.LimitTold(at, lease, state.leases[lease].environment, tuple(parts))
+        headroom = max(0, math.ceil(_part_of(books.gpu, config.burst_headroom)) - gone)
+        if not line and any(lease.request.follows for one in others for lease, _part in one.tasks):
+            # Nobody gives back what nobody else needs, for the head-room's sake alone.
+            headroom = min(headroom, max(0, books.free))
+        ranks += [[Resident({uuid: 0}, headroom, keeps=True)], others]
+    told: dict[LeaseId, list[Allocation]] = {}
+    for resident, level in shared_out(ranks, room, free):
+        for lease, part in resident.tasks:
+            rise = level - lifted_by(state, lease.id, part.gpu)
+            if rise < 0 or rise >= STEP:
+                limits = told.setdefault(lease.id, [])
+                limits.append(Allocation(part.gpu, Bytes(part.memory + level)))
+    for name, parts in sorted(told.items()):
+        yield ev.LimitTold(at, name, state.leases[name].environment, tuple(parts))
 
 
-def _spare(state: State, gpu: GpuUuid) -> int:
-    """Bytes of a GPU that are free, or would be if no limit were lifted."""
-    return state.gpus[gpu].free + state.gpus[gpu].lifted
+def residents(state: State, config: PolicyConfig) -> Iterator[Resident]:
+    """All who are lifted, or may be."""
+    lends = config.burst_memory or state.quotas.has_bursts
+    some = [
+        key
+        for key in state.claims
+        if lends or key in state.lifts or _asks_for_more(state.leases[key[0]].request)
+    ]
+    groups: dict[tuple[object, ...], list[tuple[Lease, Allocation]]] = {}
+    for name, gpu in sorted(some):
+        lease, part = state.leases[name], part_on(state, name, gpu)
+        asked = lease.request
+        key: tuple[object, ...] = (name, gpu)
+        if asked.memory_most:
+            job = ("job", lease.task.job) if lease.task.job else ("lease", name)
+            key = (lease.environment, job, asked.memory, asked.memory_most)
+        elif asked.follows:
+            key = (lease.environment, gpu, "shared")
+        if part is not None:
+            groups.setdefault(key, []).append((lease, part))
+    for tasks in groups.values():
+        first = tasks[0][0].request
+        has: Counter[GpuUuid] = Counter()
+        for lease, part in tasks:
+            has[part.gpu] = max(has[part.gpu], lifted_by(state, lease.id, part.gpu))
+        most = min(_ceiling(state, config, lease, part.gpu) - part.memory for lease, part in tasks)
+        if not all(_can_be_lifted(state, lease, part.gpu) for lease, part in tasks):
+            most = min(most, max(has.values())) if first.follows else 0
+        order = min(lease.order for lease, _part in tasks)
+        yield Resident(has, max(0, most), bool(first.memory_most), order, tuple(tasks))
+
+
+def _asks_for_more(request: Request) -> bool:
+    return request.follows or request.memory_most is not None
+
+
+def _ceiling(state: State, config: PolicyConfig, lease: Lease, gpu: GpuUuid) -> int:
+    """Bytes that a task's limit on a GPU may be at most: as it asked, by its quota, as is lent."""
+    asked, (quota, _source) = lease.request, state.quotas.resolve(lease.environment)
+    by_quota = wanted(quota, None, state.gpus[gpu].whole)
+    in_time = shares.in_time(state, config, gpu)
+    if state.gpus[gpu].shares:
+        return 0  # what is free there is for others' turns
+    if asked.memory_most:
+        return 0 if in_time else min(asked.memory_most, by_quota)
+    burst = 0.0 if in_time else burst_memory(state, config, lease.environment)
+    lent = int(_part_of(state.gpus[gpu].gpu, burst))
+    return max(lent, by_quota) if asked.follows else lent
+
+
+def _can_be_lifted(state: State, lease: Lease, gpu: GpuUuid) -> bool:
+    """Whether its limit may rise there: others that share its reservation have it in mind."""
+    held = state.reservations[(lease.environment, gpu)]
+    return lease.can_be_lifted and held.claims == (held.following if lease.request.follows else 1)
 
 
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
-    """Whether a task on a GPU takes long to come back.
-
-    If more is needed then, all tasks there come back all the way. Otherwise a waiting request would
-    wait for one after the other, ``burst_return`` seconds for each.
-    """
+    """Whether a task on a GPU takes long to come back: then all there come back all the way."""
     return any(
         at - recall.began >= patience.answer(Give.LIFT, config)
         for key, recall in state.recalls.items()
@@ -193,96 +266,51 @@ def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]
     return result
 
 
-def _wishes(state: State, config: PolicyConfig, gpu: GpuUuid) -> Iterator[tuple[ClaimKey, int]]:
-    """Bytes by which each lease on a GPU could be lifted at most."""
-    in_time = shares.in_time(state, config, gpu)
-    if state.gpus[gpu].shares:
-        return  # what is free there is for others' turns
-    for name, uuid in state.claims:
-        if uuid != gpu:
-            continue
-        lease, part = state.leases[name], part_on(state, name, gpu)
-        held = state.reservations[(lease.environment, gpu)]
-        if part is None:
-            continue
-        if (in_time and not lease.request.follows) or lease.request.memory_most:
-            continue
-        can = lease.can_be_lifted
-        burst = 0.0 if in_time else burst_memory(state, config, lease.environment)
-        ceiling = int(_part_of(state.gpus[gpu].gpu, burst))
-        if lease.request.follows:
-            if _sharers(state, lease, gpu)[0] is not lease:
-                continue  # it gets what the first one gets
-            quota, _source = state.quotas.resolve(lease.environment)
-            ceiling = max(ceiling, wanted(quota, None, state.gpus[gpu].whole))
-            if not can or held.claims > held.following:  # what it has may stay, and no more
-                ceiling = min(ceiling, limit(state, lease, part))
-        # Children have limits of their own in mind, and who shares a reservation has its task.
-        elif not can or held.claims > 1:
-            continue
-        if part.memory < ceiling:
-            yield (name, gpu), ceiling - part.memory
+def _needs(state: State, config: PolicyConfig, at: float) -> dict[GpuUuid, int]:
+    """Bytes that others need of each GPU, as if no limit were lifted, and that do not come anyway.
 
-
-def _sharers(state: State, lease: Lease, gpu: GpuUuid) -> list[Lease]:
-    """The tasks that share with this one a reservation that follows; alone where it does not."""
-    if not lease.request.follows:
-        return [lease]
-    return followers_on(state, (lease.environment, gpu))
-
-
-def _share(room: int, wishes: Mapping[LeaseId, int]) -> dict[LeaseId, int]:
-    """Share ``room`` bytes equally, in whole steps, with each lease at most up to its own bound."""
-    shares: dict[LeaseId, int] = {}
-    left = sorted(wishes.items(), key=lambda wish: (wish[1], wish[0]))
-    for place, (name, wish) in enumerate(left):
-        share = min(wish, room // (len(left) - place))
-        shares[name] = share // STEP * STEP if share < wish else share
-        room -= shares[name]
-    return shares
-
-
-def _demand(
-    state: State, config: PolicyConfig, at: float
-) -> tuple[dict[GpuUuid, int], dict[GpuUuid, int]]:
-    """Bytes that the first in line would get on each GPU if no limit were lifted.
-
-    They are placed as things are now. Requests that do not fit are placed as if all that was asked
-    back had come; the second map has the bytes that this frees on each GPU.
+    These are the first in line, which are placed as things are now, and tasks that grow. Requests
+    that do not fit are placed as if all that was asked back had come, and then that counts.
     """
-    taken: Counter[GpuUuid] = Counter()
-    tasks: Counter[GpuUuid] = Counter()
+    taken, tasks = Counter[GpuUuid](), Counter[GpuUuid]()
     going, back = frozenset(plan.coming(state, config, at)), unlifted(state)
-    came: dict[GpuUuid, int] = {}
-    urgent = state.queue.first_urgent()
+    comes, urgent = False, state.queue.first_urgent()
+
+    def behind(rooms: tuple[GpuRoom, ...]) -> tuple[GpuRoom, ...]:
+        """The rooms if the requests ahead in line had what they wait for."""
+        return tuple(
+            replace(room, free=room.free - taken[room.uuid], tasks=room.tasks + tasks[room.uuid])
+            for room in rooms
+        )
+
     for name in plan.line(state):
         lease = state.leases[name]
-        for without in ((), going) if going else ((),):
-            see = partial(_after_those_ahead, taken, tasks)
-            placed = try_place(back, lease, config, without, see)
-            if isinstance(placed, Granted):
-                for part in placed.allocations:
-                    grows = part.memory - entitled(state, (lease.environment, part.gpu))
-                    taken[part.gpu] += max(0, grows)
-                    tasks[part.gpu] += 1
-                if without:
-                    came = _freed(state, going)
-                break
-        else:
-            by_turns = _by_turns(state, lease, config)
+        placed = try_place(back, lease, config, see=behind)
+        if going and not isinstance(placed, Granted):
+            placed = try_place(back, lease, config, going, behind)
+            comes |= isinstance(placed, Granted)
+        if isinstance(placed, Granted):
+            for part in placed.allocations:
+                grows = part.memory - entitled(state, (lease.environment, part.gpu))
+                taken[part.gpu] += max(0, grows)
+                tasks[part.gpu] += 1
+        elif by_turns := _by_turns(state, back, lease, config):
             for gpu in by_turns:
                 taken[gpu] += state.gpus[gpu].gpu.memory  # all that is lifted there
-            if by_turns:
-                continue
-            if urgent is not None and urgent.lease == name:
-                break  # no request passes it, so those behind it are not helped
-    return dict(taken), came
+        elif urgent is not None and urgent.lease == name:
+            break  # no request passes it, so those behind it are not helped
+    for key in growing.growers(state):
+        comes = True
+        taken[key[1]] += state.reservations[key].short
+    for room in rooms_without(back, EnvironmentName(""), going) if comes else ():
+        taken[room.uuid] -= room.free - back.gpus[room.uuid].free
+    return {gpu: size for gpu, size in taken.items() if size > 0}
 
 
-def _by_turns(state: State, lease: Lease, config: PolicyConfig) -> list[GpuUuid]:
+def _by_turns(state: State, back: State, lease: Lease, config: PolicyConfig) -> list[GpuUuid]:
     """GPUs on which a request would fit by turns, if nothing were lifted and caches were empty.
 
-    Tasks share a common region only when what they are lifted by is back.
+    Tasks share a common region only when what they are lifted by is ``back``.
     """
     if not state.is_lifted or not (state.takers or state.regions):
         return []
@@ -292,53 +320,10 @@ def _by_turns(state: State, lease: Lease, config: PolicyConfig) -> list[GpuUuid]
         if claim.measured is not None
         and state.reservations[(state.leases[name].environment, gpu)].lifted
     )
-    placed = plan.place_emptied(unlifted(state), config, lease, caches)
+    placed = plan.place_emptied(back, config, lease, caches)
     if not isinstance(placed, Granted):
         return []
     return [part.gpu for part in placed.allocations if state.gpus[part.gpu].lifted]
-
-
-def _with_growers(
-    state: State,
-    config: PolicyConfig,
-    at: float,
-    demand: Mapping[GpuUuid, int],
-    freed: Mapping[GpuUuid, int],
-) -> tuple[dict[GpuUuid, int], dict[GpuUuid, int]]:
-    """The same with what tasks that compute need beyond what they have."""
-    wanted, came = Counter(demand), freed or _freed(state, set(plan.coming(state, config, at)))
-    for key in growing.growers(state):
-        wanted[key[1]] += state.reservations[key].short
-    return dict(wanted), dict(came)
-
-
-def _after_those_ahead(
-    taken: Mapping[GpuUuid, int],
-    tasks: Mapping[GpuUuid, int],
-    rooms: tuple[GpuRoom, ...],
-) -> tuple[GpuRoom, ...]:
-    """The rooms if the requests ahead in line had what they wait for."""
-    return tuple(
-        replace(
-            room,
-            free=room.free - taken.get(room.uuid, 0),
-            tasks=room.tasks + tasks.get(room.uuid, 0),
-        )
-        for room in rooms
-    )
-
-
-def _freed(state: State, going: Set[LeaseId]) -> dict[GpuUuid, int]:
-    """Bytes that come back on each GPU with those leases, without what is lifted there."""
-    claims: Counter[ReservationKey] = Counter()
-    for name, gpu in state.claims:
-        if name in going:
-            claims[(state.leases[name].environment, gpu)] += 1
-    freed: Counter[GpuUuid] = Counter()
-    for key, count in claims.items():
-        if state.reservations[key].claims == count:
-            freed[key[1]] += entitled(state, key)
-    return dict(freed)
 
 
 def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:

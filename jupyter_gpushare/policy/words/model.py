@@ -352,7 +352,7 @@ class Request:
     """What a task asks for. Sizes are bytes on each GPU.
 
     ``memory`` ``None``: what the quota gives. ``memory_most``: it asks for a range, of which
-    ``memory`` is the least (:mod:`..recall.ranges`). ``persistent`` and ``temporary`` are the parts
+    ``memory`` is the least (:mod:`..recall.lifts`). ``persistent`` and ``temporary`` are the parts
     that it names of its memory (:class:`.turns.Figures`); they are known before it is placed, if
     both are named. ``turn_offset`` is the head-room before its persistent part where it takes
     turns, if that is more than the administrator's.
