@@ -9,9 +9,34 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from math import inf
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Charges(Protocol):
+    """Who pays for what is done: `wire.turnstile.Turnstile`, which lets calls in, or nobody."""
+
+    def took(self, owner: Hashable, seconds: float) -> None:
+        """Something was done for ``owner``, for so long."""
+
+    def wrote(self, owner: Hashable, size: int) -> None:
+        """So many bytes were recorded because of ``owner``, about."""
+
+    def owes(self, owner: Hashable) -> bool:
+        """Whether ``owner`` has spent more than the allowance."""
+
+
+class Free:
+    """Nobody pays, as where there are no connections."""
+
+    def took(self, owner: Hashable, seconds: float) -> None: ...
+    def wrote(self, owner: Hashable, size: int) -> None: ...
+    def owes(self, owner: Hashable) -> bool:
+        return False
+
+
+FREE: Final = Free()
 
 
 class Purse:

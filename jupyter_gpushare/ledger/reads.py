@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from ..daemon.fairness import RoundRobin
+from ..daemon.fairness import FREE, Charges, RoundRobin
 from ..protocol.framing import Encoded
 from .ledger import Ledger, LedgerReader, Reads
 
@@ -40,15 +40,14 @@ class LedgerReads:
     owner's fault and costs no allowance.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, charges: Charges = FREE) -> None:
         self._ledger = ledger
+        self._charges = charges
         self._reader = LedgerReader(ledger)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-reads")
         self._waiting: RoundRobin[_Asked] = RoundRobin()
         self._answers: dict[Hashable, asyncio.Future[Any]] = {}
         self._sizes: dict[Hashable, int] = {}  # of the present answers, oldest first
-        #: Is told for whom was read, and for how many seconds.
-        self.took: Callable[[Hashable, float], None] = lambda owner, seconds: None
         self._is_reading = False
 
     @property
@@ -103,7 +102,7 @@ class LedgerReads:
         self, loop: asyncio.AbstractEventLoop, asked: _Asked, busy: float, done: asyncio.Future[Any]
     ) -> None:
         self._is_reading = False
-        self.took(asked.owner, busy)
+        self._charges.took(asked.owner, busy)
         if done.cancelled():
             self._answers.pop(asked.key, None)
             asked.answer.cancel()

@@ -96,7 +96,7 @@ from .settings.traits import read
 from .views.logs import FORMATTERS, EventLog, LogLines, LogStyle
 from .wire.service import Service
 from .wire.tls import TlsPort
-from .wire.transport import Limits, SocketInUse, Transport
+from .wire.transport import Limits, SocketInUse, Transport, turnstile_of
 
 #: Wall seconds after its last use until the ledger of a batch system's job is removed.
 _JOBS_KEPT: Final = 7 * 86400.0
@@ -433,9 +433,12 @@ class NodeManagerApp(JupyterApp):
         whole = open_inventory(self.simulate or None, now=clock.boot, programs=self.system_programs)
         given = given_gpus(self.gpus, os.environ, simulated=whole.simulated)
         inventory: Inventory = whole if given is None else VisibleInventory(whole, given)
+        limits = read(Connections(parent=self), Limits)
+        turnstile = turnstile_of(limits)
         manager = Manager(
             config=read(policy, PolicyConfig),
             clock=clock,
+            charges=turnstile,
             ledger=ledger,
             inventory=inventory,
             processes=NodeProcesses,
@@ -457,6 +460,16 @@ class NodeManagerApp(JupyterApp):
         if isinstance(whole, SimulatedInventory):
             manager.listeners.append(BusyGpus(whole.set_busy).heard)
         key = key_beside(ledger_path)
+        identity = self._identity(clock, key, ledger_path)
+        quotas = Quotas(parent=self)
+        in_force = QuotasInForce(
+            quotas.default,
+            quotas.groups,
+            quotas.users,
+            clock.boot,
+            partial(manager.ask, owner=NODE),
+        )
+        groups = self._hub_quotas(manager, in_force, ledger_path) if self.hub else None
         service = Service(
             manager,
             clock,
@@ -468,9 +481,10 @@ class NodeManagerApp(JupyterApp):
             learned=Learned(ledger_path.with_name(RECORDS_FILE)) if self.keep_runs else None,
             membership=membership,
             preset=self._preset,
+            knows=identity.knows,
+            groups=groups,
             log=self.log,
         )
-        service.statuses.ledger = str(ledger_path.absolute())
         boot_id = clock.boot_id()
         if self.shared and os.getuid() != 0 and not sees_others():
             self.log.warning(
@@ -478,11 +492,10 @@ class NodeManagerApp(JupyterApp):
                 "nobody else gets a GPU: give it the group of the mount's gid= option "
                 "(SupplementaryGroups= in its service)."
             )
-        identity = self._identity(clock, key, ledger_path)
-        service.quotas.knows = identity.knows
         transport = Transport(
             place,
-            limits=read(Connections(parent=self), Limits),
+            limits=limits,
+            turnstile=turnstile,
             identity=identity,
             handler=service,
             identify_process=lambda peer: identify_peer(peer, boot_id),
@@ -492,7 +505,6 @@ class NodeManagerApp(JupyterApp):
             log=self.log,
             lines=lines,
         )
-        quotas = Quotas(parent=self)
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -510,19 +522,7 @@ class NodeManagerApp(JupyterApp):
         exporter: Any = None
         background: list[asyncio.Task[None]] = []
         try:
-            in_force = QuotasInForce(
-                quotas.default,
-                quotas.groups,
-                quotas.users,
-                clock.boot,
-                partial(manager.ask, owner=NODE),
-            )
             manager.listeners.append(in_force.heard)
-            groups: HubQuotas | None = None
-            if self.hub:
-                groups = self._hub_quotas(manager, in_force, ledger_path)
-                service.statuses.quotas_as_of = groups.when_away
-                service.quotas.members = groups.members
 
             async def first_quotas(gpus: Sequence[Gpu]) -> ConfigureQuotas:
                 known = {} if groups is None else await groups.first(NodeSize.of(gpus))
@@ -547,9 +547,6 @@ class NodeManagerApp(JupyterApp):
 
                 loop.add_signal_handler(signal.SIGHUP, reload)
             await transport.start()
-            manager.wrote = transport.turnstile.wrote
-            manager.took = manager.reads.took = service.statuses.took = transport.turnstile.took
-            service.statuses.owes = transport.turnstile.owes
             service.start()
             if membership is not None:
                 port = TlsPort(

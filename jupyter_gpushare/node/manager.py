@@ -39,7 +39,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ..daemon.clock import Clock, bounds
-from ..daemon.fairness import RoundRobin
+from ..daemon.fairness import FREE, Charges, RoundRobin
 from ..ledger.budget import LedgerBudget, excess
 from ..ledger.care import LedgerCare
 from ..ledger.codec import from_record, size_of, to_record
@@ -153,6 +153,7 @@ class Manager:
         *,
         config: PolicyConfig,
         clock: Clock,
+        charges: Charges = FREE,
         ledger: Ledger,
         inventory: Inventory,
         processes: Callable[[asyncio.AbstractEventLoop, Callable[[ProcessId], None]], Processes],
@@ -180,11 +181,7 @@ class Manager:
         #: Called after each measurement with its result. As with ``listeners``, an error of one is
         #: logged and stops nothing.
         self.measured: list[Callable[[Readings], None]] = []
-        #: Called with an owner and the bytes that its command left in the ledger, about.
-        self.wrote: Callable[[str, int], None] = lambda owner, size: None
-        #: Called with an owner and the seconds that it took to decide a command, where these are
-        #: more than what every call costs.
-        self.took: Callable[[str, float], None] = lambda owner, seconds: None
+        self.charges = charges
         self.started_wall = clock.wall()
         self.listeners: list[Listener] = []
         self._make_processes = processes
@@ -241,7 +238,7 @@ class Manager:
         # hangs must not hold up the disk.
         self._ledger_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-ledger")
         #: Readings for people, beside the writer.
-        self.reads = LedgerReads(ledger)
+        self.reads = LedgerReads(ledger, charges)
         #: Copies and checks of the ledger, for administrators.
         self.care = LedgerCare(ledger)
         self._inventory_thread = ThreadPoolExecutor(1, thread_name_prefix="gpushare-inventory")
@@ -490,9 +487,9 @@ class Manager:
         if pending.owner != NODE:
             size = sum(size_of(event) for event in outcome.events if event.DURABLE)
             if size:
-                self.wrote(pending.owner, size)
+                self.charges.wrote(pending.owner, size)
             if outcome.took > DEAR:
-                self.took(pending.owner, outcome.took)
+                self.charges.took(pending.owner, outcome.took)
         seconds = max(0.0, self.clock.boot() - pending.since)
         outcome = replace(outcome, call=pending.call, seconds=seconds)
         for listener in self.listeners:

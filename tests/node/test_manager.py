@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from support.examples import examples
 from support.policy_world import plain_config
 
 from jupyter_gpushare.daemon.clock import SystemClock
+from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.codec import from_record
 from jupyter_gpushare.ledger.ledger import (
     Ledger,
@@ -568,7 +570,9 @@ def test_who_holds_a_lease_pays_for_the_end_of_its_process(tmp_path: Path) -> No
 
     async def story() -> None:
         async with managing(tmp_path / "ledger.sqlite") as manager:
-            manager.wrote = lambda owner, size: paid.append(owner)
+            manager.charges = SimpleNamespace(
+                wrote=lambda owner, size: paid.append(owner), took=FREE.took, owes=FREE.owes
+            )
             granted = ask(1, "mallory")
             await manager.submit(granted, owner="mallory")
             paid.clear()

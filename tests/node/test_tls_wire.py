@@ -22,7 +22,7 @@ from jupyter_gpushare.daemon.hubapi import HubApi
 from jupyter_gpushare.node.people.hubidentity import HubIdentity, HubTrust
 from jupyter_gpushare.node.people.identity import Identity, PeerIdentity, Principal
 from jupyter_gpushare.node.wire.tls import TlsPort
-from jupyter_gpushare.node.wire.transport import Connection, Limits, Transport
+from jupyter_gpushare.node.wire.transport import Connection, Limits, Transport, turnstile_of
 from jupyter_gpushare.pool.pki import DAY, Authority
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.connection import ClientConnection
@@ -125,6 +125,7 @@ async def house(
     transport = Transport(
         folder / "s",
         limits=Limits(**limits),
+        turnstile=turnstile_of(Limits(**limits)),
         identity=identity or PeerIdentity(),
         handler=handler,
         identify_process=lambda peer: None,

@@ -24,7 +24,13 @@ from jupyter_gpushare.link.dial import open_streams
 from jupyter_gpushare.node.people.identity import IdentityRefused, Peer, PeerIdentity, Principal
 from jupyter_gpushare.node.people.peers import identify_peer
 from jupyter_gpushare.node.wire import transport
-from jupyter_gpushare.node.wire.transport import Connection, Limits, SocketInUse, Transport
+from jupyter_gpushare.node.wire.transport import (
+    Connection,
+    Limits,
+    SocketInUse,
+    Transport,
+    turnstile_of,
+)
 from jupyter_gpushare.protocol import sockets
 from jupyter_gpushare.protocol.calls import Call
 from jupyter_gpushare.protocol.connection import ClientConnection
@@ -191,6 +197,7 @@ def make(path: Path, limits: Limits = ROOMY, identity: Any = None, shared: bool 
     transport = Transport(
         path,
         limits=limits,
+        turnstile=turnstile_of(limits),
         identity=identity or PeerIdentity(),
         handler=host,
         identify_process=lambda peer: identify_peer(peer, boot_id),

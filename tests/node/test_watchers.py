@@ -7,12 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from support.policy_world import plain_config
 
 from jupyter_gpushare.daemon.clock import SystemClock
+from jupyter_gpushare.daemon.fairness import FREE
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import Manager
@@ -221,7 +223,7 @@ def test_who_has_taken_too_much_is_told_later_and_all_others_at_once(tmp_path: P
                 told = any(one.changes for one in many)
                 return environment == "mallory" and told and not is_let_off
 
-            here.service.statuses.owes = owes
+            here.manager.charges = SimpleNamespace(owes=owes, took=FREE.took, wrote=FREE.wrote)
             await here.change()
             await until(lambda: other.changes)
             assert [len(one.changes) for one in many] == [1, 0, 0]
@@ -249,8 +251,9 @@ def test_a_status_that_costs_more_than_the_whole_allowance_is_told_all_the_same(
                 nonlocal charged
                 charged = charged or (environment == "root" and seconds > 0)
 
-            here.service.statuses.took = took
-            here.service.statuses.owes = lambda environment: charged
+            here.manager.charges = SimpleNamespace(
+                owes=lambda environment: charged, took=took, wrote=FREE.wrote
+            )
             await here.change()
             await until(lambda: root.changes)
 

@@ -28,7 +28,9 @@ _MEMBER: Final = "A member of the group {}"
 
 class QuotaCalls:
     """Answers them. ``spawn`` runs what takes its time, ``ask`` has a command decided, and
-    ``refused`` answers with what was decided instead.
+    ``refused`` answers with what was decided instead. ``knows`` tells whether identity knows
+    somebody of that name, or ``None`` if it cannot tell; ``members``, the members of JupyterHub's
+    groups that have a quota, and which groups those are.
     """
 
     def __init__(
@@ -38,16 +40,16 @@ class QuotaCalls:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         ask: Callable[[Guest, Call, cmd.Command, Callable[[core.Decision], None]], None],
         refused: Callable[[Guest, Call, core.Decision], None],
+        knows: Callable[[str], Awaitable[bool | None]],
+        members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]],
     ) -> None:
         self._manager = manager
         self._clock = clock
         self._spawn = spawn
         self._ask = ask
         self._refused = refused
-        #: Whether identity knows somebody of that name, or ``None`` if it cannot tell.
-        self.knows: Callable[[str], Awaitable[bool | None]] = _unknown
-        #: The members of JupyterHub's groups that have a quota, and which groups those are.
-        self.members: Callable[[], Mapping[EnvironmentName, tuple[str, ...]]] = dict
+        self._knows = knows
+        self._members = members
         self.calls = {Method.QUOTA_LIST: self.everything, Method.QUOTA_SET: self.edit}
 
     def edit(self, guest: Guest, call: Call) -> None:
@@ -60,8 +62,8 @@ class QuotaCalls:
         if whose.environment is not None:
             name = EnvironmentName(whose.environment)
             # Asked before it is set: who has a quota is known afterwards.
-            is_known = name in self._known_names() or await self.knows(name) is not False
-            groups = self.members().get(name, ())
+            is_known = name in self._known_names() or await self._knows(name) is not False
+            groups = self._members().get(name, ())
         command = edit(self._clock.boot(), guest.who.environment, call.params, groups)
         self._ask(guest, call, command, partial(self._is_set, guest, call, is_known))
 
@@ -132,7 +134,7 @@ class QuotaCalls:
         """The state, with the groups of those whom only JupyterHub has told of yet."""
         state = self._manager.state
         book = state.quotas
-        told = {n: g for n, g in self.members().items() if n not in book.groups_of}
+        told = {n: g for n, g in self._members().items() if n not in book.groups_of}
         return replace(state, quotas=replace(book, groups_of=book.groups_of.update(told)))
 
     def answer(self, whose: QuotaName) -> doc.ListedQuota | doc.GroupQuota:
@@ -146,7 +148,3 @@ class QuotaCalls:
 
 def _capacities(state: State) -> list[int]:
     return [books.gpu.memory for books in state.gpus.values()]
-
-
-async def _unknown(_name: str) -> bool | None:
-    return None

@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,7 @@ from ...protocol.background import Background
 from ...protocol.calls import Call
 from ...protocol.errors import Reason
 from ...protocol.messages import FEATURES, PAGES, PROTOCOL, CallId, Method, Notice
+from ...quotas.hub import HubQuotas
 from ..host.outcome import Outcome
 from ..host.processes import ProcessError, is_alive, lineage, started_with
 from ..manager import Manager
@@ -99,6 +100,11 @@ UNSEEN = (
 _RECALLED = 20_000
 
 
+async def _unknown(_name: str) -> bool | None:
+    """Nobody can tell whether there is a user of that name."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class _Waiter:
     """Somebody to tell when a lease is granted: by the answer to a call, or by a notification."""
@@ -123,8 +129,11 @@ class Service:
         learned: Learned | None = None,
         membership: Membership | None = None,
         preset: doc.Preset | None = None,
+        knows: Callable[[str], Awaitable[bool | None]] = _unknown,
+        groups: HubQuotas | None = None,
         log: logging.Logger | None = None,
     ) -> None:
+        """``knows`` as of `Identity`; ``groups`` are JupyterHub's, where it tells quotas."""
         self._manager = manager
         self._clock = clock
         self._key = key
@@ -151,8 +160,19 @@ class Service:
             outlooks=self._outlooks,
             pauses=self._pauses,
             preset=preset,
+            quotas_as_of=lambda: None if groups is None else groups.when_away(),
+            hints=lambda: self._pool.hints,
+            predictions=lambda is_theirs: self._predictions.documents(is_theirs),
         )
-        self.quotas = QuotaCalls(manager, clock, self._background.start, self._ask, self._answer)
+        self.quotas = QuotaCalls(
+            manager,
+            clock,
+            self._background.start,
+            self._ask,
+            self._answer,
+            knows,
+            dict if groups is None else groups.members,
+        )
         self._pool = PoolCalls(
             manager,
             clock,
@@ -165,7 +185,6 @@ class Service:
             refused=self._answer,
             news=self._hints_changed,
         )
-        self.statuses.hints = lambda: self._pool.hints
         self._predictions = Predictions(
             manager,
             clock,
@@ -176,7 +195,6 @@ class Service:
             news=self.statuses.news,
             log=self._log,
         )
-        self.statuses.predictions = self._predictions.documents
         self._runs = Runs(
             manager,
             self._background.start,

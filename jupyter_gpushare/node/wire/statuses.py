@@ -17,7 +17,7 @@ from ...protocol.framing import Encoded, encoded
 from ...protocol.messages import Method, Notice
 from ..inventory.readings import Readings, figures
 from ..manager import Manager
-from ..views.board import Slices, Took, Wanted, hand_out
+from ..views.board import Slices, Wanted, hand_out
 from ..views.hints import Hints
 from ..views.lately import Lately
 from ..views.pauses import Pauses
@@ -32,7 +32,12 @@ WATCH_REST = 4.0
 
 
 class Statuses:
-    """Hands statuses out. All methods run on the manager's loop."""
+    """Hands statuses out. All methods run on the manager's loop.
+
+    ``quotas_as_of`` tells when JupyterHub told its groups' quotas, while it is away (Unix seconds);
+    ``hints``, where else people who wait would get a GPU, as the pool says; and ``predictions``,
+    the newest ones of somebody's tasks.
+    """
 
     def __init__(
         self,
@@ -46,6 +51,9 @@ class Statuses:
         outlooks: Callable[[], dict[LeaseId, Outlook]],
         pauses: Pauses,
         preset: doc.Preset | None,
+        quotas_as_of: Callable[[], float | None],
+        hints: Callable[[], Hints],
+        predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]],
     ) -> None:
         self._manager = manager
         self._clock = clock
@@ -56,22 +64,14 @@ class Statuses:
         self._outlooks = outlooks
         self._pauses = pauses
         self._preset = preset
+        self._quotas_as_of = quotas_as_of
+        self._hints = hints
+        self._predictions = predictions
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
         self._changes = 0
         self._lookers: RoundRobin[tuple[Guest, Call]] = RoundRobin()
         self._figures: object = None
-        #: Called with an owner and the seconds that its statuses took.
-        self.took: Took = lambda environment, seconds: None
-        #: Whether an owner has taken more of such seconds than its allowance.
-        self.owes: Callable[[str], bool] = lambda environment: False
-        #: When JupyterHub told its groups' quotas, while it is away (Unix seconds).
-        self.quotas_as_of: Callable[[], float | None] = lambda: None
-        self.ledger: str | None = None  # its path, for administrators
-        #: Where else people who wait would get a GPU, as the pool says.
-        self.hints: Callable[[], Hints] = dict
-        #: The newest predictions of somebody's tasks.
-        self.predictions: Callable[[Callable[[str], bool]], list[doc.Predicted]] = lambda _: []
         manager.measured.append(self.measured)
 
     def ask(self, guest: Guest, call: Call) -> None:
@@ -115,7 +115,7 @@ class Statuses:
             for guest in sorted(self._guests.values(), key=lambda guest: not guest.behind):
                 if guest.watching and (changed or guest.behind):
                     guest.behind = True  # until it is told
-                    if not self.owes(guest.who.environment):
+                    if not self._manager.charges.owes(guest.who.environment):
                         watchers.put(guest.who.environment, guest)
             heard = set[EnvironmentName]()
             wanted = [
@@ -133,7 +133,7 @@ class Statuses:
         # An environment that used more than its share of the processor is told later than others.
         # But one of it hears what was made: a status that costs more than the whole allowance would
         # be made again and again, and told to nobody.
-        if environment in heard and self.owes(environment):
+        if environment in heard and self._manager.charges.owes(environment):
             return
         heard.add(environment)
         guest.behind = not guest.conn.notify(Notice.CHANGED.value, change)
@@ -188,9 +188,9 @@ class Statuses:
             boot=self._clock.boot(),
             problem=manager.readings.problem,
             left_out=tuple(one.text for one in manager.readings.left_out),
-            quotas_as_of=self.quotas_as_of(),
-            ledger=self.ledger,
-            hints=self.hints(),
+            quotas_as_of=self._quotas_as_of(),
+            ledger=str(self._manager.ledger.path.absolute()),
+            hints=self._hints(),
             preset=self._preset,
         )
         sheet = Sheet(
@@ -204,9 +204,9 @@ class Statuses:
             self._pauses.document,
             self._pauses.cells,
             self._pauses.away,
-            self.predictions,
+            self._predictions,
         )
-        await hand_out(sheet, wanted, slices, self.took, form)
+        await hand_out(sheet, wanted, slices, self._manager.charges.took, form)
 
 
 def _as_change(status: Encoded) -> Encoded:

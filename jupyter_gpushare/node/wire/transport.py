@@ -660,6 +660,16 @@ def peer_of(sock: socket.socket) -> Peer:
     return Peer(pid, uid, gid, pidfd)
 
 
+def turnstile_of(limits: Limits) -> Turnstile:
+    """A turnstile on this loop, for what each owner may do."""
+    return Turnstile(
+        asyncio.get_running_loop(),
+        # An owner owes a second's calls at most, so one slow call does not stop its heart-beats.
+        Purses(limits.calls_per_second, float(limits.burst), owes=limits.calls_per_second),
+        Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
+    )
+
+
 class Transport:
     """Listens on ``path`` and serves :class:`Connection` objects to ``handler``.
 
@@ -675,6 +685,7 @@ class Transport:
         path: str | os.PathLike[str],
         *,
         limits: Limits,
+        turnstile: Turnstile,
         identity: Identity,
         handler: Handler,
         identify_process: Callable[[Peer], ProcessId | None],
@@ -688,6 +699,7 @@ class Transport:
         self.path = Path(path)
         self.subordinates = subordinates or SubordinateIds()
         self.limits = limits
+        self.turnstile = turnstile
         self.identity = identity
         self.handler = handler
         self.identify_process = identify_process
@@ -714,7 +726,6 @@ class Transport:
         )
         self.background = Background()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turnstile: Turnstile | None = None
         self._is_closing = False
 
     @property
@@ -728,12 +739,6 @@ class Transport:
         assert self._loop is not None
         return self._loop
 
-    @property
-    def turnstile(self) -> Turnstile:
-        """The turnstile at which lines wait for their turn."""
-        assert self._turnstile is not None
-        return self._turnstile
-
     def owner_of(self, peer: Peer) -> Hashable:
         """The owner whose allowance a stranger spends: its OS user in its container."""
         # The OS user alone would not do: everybody's containers may run as the same one.
@@ -742,14 +747,6 @@ class Transport:
     async def start(self) -> None:
         """Listen. Raises :class:`SocketInUse` when somebody answers there, :class:`OSError`."""
         self._loop = asyncio.get_running_loop()
-        limits = self.limits
-        self._turnstile = Turnstile(
-            self._loop,
-            # An owner owes a second's calls at most, so one slow call does not stop its
-            # heart-beats.
-            Purses(limits.calls_per_second, float(limits.burst), owes=limits.calls_per_second),
-            Purses(limits.recorded_per_second, float(limits.recorded_at_once)),
-        )
         await self._listen(self._bind() if self._inherited is None else self._inherited)
         if self._inherited is None:
             self.background.start(self._keep_name())
