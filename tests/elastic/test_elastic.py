@@ -126,10 +126,10 @@ def check_hashes(name: str) -> list[int]:
         elif event["event"] == "trains":
             starts[-1].append(event)
     whole = []
-    for told in starts:
+    for said in starts:
         # A worker of the group before may say so when the next change has begun already.
-        world = next((event["world"] for event in reversed(told) if event["rank"] == 0), 0)
-        start = [event for event in told if event["world"] == world]
+        world = next((event["world"] for event in reversed(said) if event["rank"] == 0), 0)
+        start = [event for event in said if event["world"] == world]
         if start and len(start) == world:
             whole.append(start)
     for start in whole:
