@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 from ..console.node import Node, connect
-from ..console.verb import Option, UsageError, Verb, flag, option, options
+from ..console.verb import Option, Refused, UsageError, Verb, flag, option, options
 from ..protocol.quota import about, fields_of, read_text, source_text, value_text
 from ..protocol.sizes import parse_share
 from ..protocol.tables import table
@@ -124,11 +124,18 @@ class QuotaSetApp(Whose):
             raise UsageError("say what to set: --gpus N, --memory SIZE, --gpu-hours N, …")
         with self.connect() as node:
             if isinstance(share := named.get("memory"), float):
-                gpus = node.call(Method.STATUS)["gpus"]
-                smallest = min((gpu["memory"] for gpu in gpus), default=0)
-                named["memory"] = max(1, int(share * smallest))
+                named["memory"] = int(share * self.smallest(node))
             quota = node.call(Method.QUOTA_SET, **whose, **named)
         return self.show(said, quota)
+
+    def smallest(self, node: Node) -> int:
+        """Bytes of the GPU of which a part is meant. Raises `Refused` where there is none."""
+        from ..protocol.messages import Method
+
+        sizes = [int(gpu["memory"]) for gpu in node.call(Method.STATUS)["gpus"]]
+        if not sizes:
+            raise Refused("this node has no GPU to take a part of: say a size, such as 8GiB")
+        return min(sizes)
 
 
 def _part(text: str) -> str:

@@ -28,6 +28,7 @@ from ..protocol.errors import Reason, RemoteProtocolError
 from ..protocol.framing import MAX_LINE, decode, encode
 from ..protocol.listening import listening
 from ..protocol.messages import PEM, ErrorAnswer, answer, error_answer, is_id, parse_incoming
+from ..protocol.poolcalls import HostName
 from ..protocol.privateplace import replace_private
 from ..protocol.reading import BadParameter, reader
 from ..protocol.shapes import Range, Text
@@ -166,7 +167,7 @@ class JoinParams:
     """What a host says when it joins."""
 
     secret: Name
-    name: Annotated[str, Text(63, secured.HOST_NAME)]
+    name: HostName
     port: Annotated[int, Range(1, 65535)]
     csr: Annotated[str, Text(PEM)]
     version: Name

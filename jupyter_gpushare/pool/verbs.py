@@ -309,6 +309,9 @@ class QuotaSetApp(AtPool, quotas.QuotaSetApp):
     jupyter gpushare pool quota set --group students --gpus 1 --gpu-hours 100 --per month
     """
 
+    def smallest(self, node: Node) -> int:
+        raise Refused("hosts may have GPUs of several sizes: say a size for --memory, such as 8GiB")
+
 
 class QuotaUnsetApp(AtPool, quotas.QuotaUnsetApp):
     """Forget a quota that was set."""

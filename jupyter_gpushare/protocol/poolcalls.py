@@ -19,7 +19,14 @@ from .sizes import MOST_GPUS
 
 #: Where a pool that root runs listens.
 POOL_SOCKET: Final = "/run/jupyter-gpushare/pool.sock"
-HostName = Annotated[str, Text(64, HOST_NAME)]
+HostName = Annotated[
+    str,
+    Text(
+        63,
+        HOST_NAME,
+        "a host's name: up to {} letters, digits, '.', '_' and '-', a letter or digit at each end",
+    ),
+]
 Seconds = Annotated[float, Range(1.0, 366 * 86400.0)]
 
 

@@ -144,8 +144,7 @@ def _text(form: Text) -> Callable[[Any], str]:
         if not known or not (value.isascii() or _SURROGATE.search(value) is None):
             raise _Wrong(f" must be a text of 1 to {most} characters.")
         if pattern is not None and not pattern.fullmatch(value):
-            what = f"one line of 1 to {most} characters, none of them control ones"
-            raise _Wrong(f" must be {what}.")
+            raise _Wrong(f" must be {form.what.format(most)}.")
         return value  # type: ignore[no-any-return]  # isinstance has seen it
 
     return read

@@ -40,10 +40,14 @@ class Words(tuple[str, ...]):
 
 
 class Text(NamedTuple):
-    """A text of 1 to ``most`` characters; all of it must match ``pattern``."""
+    """A text of 1 to ``most`` characters; all of it must match ``pattern``, which allows ``what``.
+
+    By default that is any line.
+    """
 
     most: int
     pattern: str = ""
+    what: str = "one line of 1 to {} characters, none of them control ones"
 
 
 class Period(NamedTuple):

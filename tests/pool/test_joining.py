@@ -161,8 +161,14 @@ async def test_another_in_the_pool_s_place_hears_no_secret(pool: Pool) -> None:
 @with_pool
 async def test_what_is_wrong_costs_no_token(pool: Pool) -> None:
     token = pool.token()
-    for more in ({"csr": "nonsense"}, {"port": 0}, {"name": "../b"}, {"name": "a b"}):
-        with pytest.raises(joining.NotJoined):
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"csr": "nonsense"}, "."),
+        ({"port": 0}, "port"),
+        ({"name": "../b"}, "a host's name: up to 63 letters"),
+        ({"name": "a b"}, "a host's name"),
+    ]
+    for more, said in wrong:
+        with pytest.raises(joining.NotJoined, match=said):
             await come(token, **{"name": "b", **more})
     await come(token)
 
