@@ -280,7 +280,7 @@ class PoolManager:
 
     async def add(self, host: Host, address: str, by: str) -> None:
         """A host joined, or joined anew at another address."""
-        await self._keep_addresses({**self._addresses, host: address})
+        await self._keep_address(host, address)
         if host not in self.state.hosts:
             await self.submit(lambda at: cmd.AddHost(at, host, by))
         elif (link := self.links.get(host)) is not None:
@@ -290,11 +290,16 @@ class PoolManager:
     async def forget(self, host: Host, by: str) -> None:
         """An administrator says that the host is gone."""
         await self.submit(lambda at: cmd.ForgetHost(at, host, by))
-        await self._keep_addresses({h: at for h, at in self._addresses.items() if h != host})
+        await self._keep_address(host, None)
 
-    async def _keep_addresses(self, addresses: dict[Host, str]) -> None:
-        await self._on_disk(partial(self._ledger.remember, "addresses", addresses))
-        self._addresses = addresses
+    async def _keep_address(self, host: Host, address: str | None) -> None:
+        """Note where a host is. One after the other: of two that join at once both are known."""
+        async with self._turn:
+            addresses = {one: at for one, at in self._addresses.items() if one != host}
+            if address is not None:
+                addresses[host] = address
+            await self._on_disk(partial(self._ledger.remember, "addresses", addresses))
+            self._addresses = addresses
 
     def _follow_hosts(self) -> None:
         """Have a link to each host of the pool, and to no other."""

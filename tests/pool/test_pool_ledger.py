@@ -207,6 +207,21 @@ def test_what_cannot_be_written_is_not_believed(
     asyncio.run(scenario())
 
 
+def test_of_hosts_that_join_at_once_each_is_known_and_after_a_restart(tmp_path: Path) -> None:
+    places = {name: f"127.0.0.1:{port}" for port, name in enumerate("abc", 1)}
+
+    async def scenario() -> None:
+        for does_join in (True, False):
+            pool = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+            await pool.start()
+            if does_join:
+                await asyncio.gather(*(pool.add(*one, "root") for one in places.items()))
+            assert {name: pool.address(name) for name in places} == places
+            await pool.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_running_pool_makes_its_ledger_shorter(
     tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
