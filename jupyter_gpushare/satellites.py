@@ -7,13 +7,11 @@ installed has registered nothing. Nobody else names a satellite.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from enum import StrEnum
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Final
-
-_OURS: Final = __package__ or ""
 
 #: Verbs: module and class, below ``jupyter_gpushare``, and what it does.
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
@@ -44,11 +42,12 @@ class Part(StrEnum):
     ELSEWHERE = "starts.elsewhere"
 
 
-def there(place: str) -> bool:
-    """Whether the room of a module below ``jupyter_gpushare`` is installed; it is not loaded."""
-    return find_spec(f"{_OURS}.{place.partition('.')[0]}") is not None
+def there(module: str) -> bool:
+    """Whether a module, named from ``jupyter_gpushare`` on, is installed; it is not loaded."""
+    path = os.path.join(os.path.dirname(__file__), *module.split("."))
+    return os.path.isfile(f"{path}.py")
 
 
 def take(part: Part) -> Any:
     """The module. Raises `ModuleNotFoundError` where its room is not installed."""
-    return import_module(f"{_OURS}.{part}")
+    return import_module(f".{part}", __package__)

@@ -6,7 +6,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -68,20 +68,23 @@ def load(kind: type[Verb], verb: str) -> Any:
         ) from error
 
 
-def tree(kind: type[Verb] = GpuShareApp, parser: Any = None) -> argparse.ArgumentParser:
-    """One parser with all verbs that are installed here, for completion in the shell."""
+def tree(
+    words: Collection[str], kind: type[Verb] = GpuShareApp, parser: Any = None
+) -> argparse.ArgumentParser:
+    """One parser with all verbs that are installed here, for completion in the shell.
+
+    Only those among ``words`` are loaded, for their options.
+    """
     parser = kind.parser() if parser is None else parser
     if kind.subcommands:
-        below = parser.add_subparsers()
-        for verb in kind.subcommands:
-            try:
-                inner = load(kind, verb)
-            except Refused:
-                continue
-            if issubclass(inner, Verb):
-                tree(inner, below.add_parser(verb, parents=[inner.parser()], add_help=False))
+        subparsers = parser.add_subparsers()
+        for verb in kind.below():
+            inner = load(kind, verb) if verb in words else None
+            if inner is not None and issubclass(inner, Verb):
+                found = subparsers.add_parser(verb, parents=[inner.parser()], add_help=False)
+                tree(words, inner, found)
             else:
-                below.add_parser(verb)
+                subparsers.add_parser(verb)
     made: argparse.ArgumentParser = parser
     return made
 
@@ -94,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(tree())
+        argcomplete.autocomplete(tree(os.environ["COMP_LINE"].split()))
     try:
         kind, rest = find(sys.argv[1:] if argv is None else argv)
         if issubclass(kind, Verb):

@@ -157,6 +157,12 @@ class Verb:
         return found
 
     @classmethod
+    def below(cls) -> dict[str, str]:
+        """The verbs below this one that are installed, and what each does."""
+        verbs = cls.subcommands.items()
+        return {verb: said for verb, (place, said) in verbs if there(place.rpartition(".")[0])}
+
+    @classmethod
     def command(cls) -> str:
         """What a person types: ``jupyter gpushare quota set``."""
         return f"{COMMAND} {cls.name}".rstrip()
@@ -164,8 +170,7 @@ class Verb:
     @classmethod
     def parser(cls) -> argparse.ArgumentParser:
         """The parser of this verb's options, and its help."""
-        below = cls.subcommands.items()
-        more = [f"  {verb:10} {said}" for verb, (place, said) in below if there(place)]
+        more = [f"  {verb:10} {said}" for verb, said in cls.below().items()]
         if more:
             more = ["verbs:", *more, "", f"`{cls.command()} VERB --help` explains a verb.", ""]
         if cls.examples:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..console.verb import COMMAND, Refused, UsageError, WithCommand, number, option
 from ..jobs.jobverb import JobVerb
-
-if TYPE_CHECKING:
-    from . import Job
-    from .records import Records
+from .core import Phase
+from .records import Records
+from .running import Job, begun, load
 
 #: What may stand before the script: a worker runs the script in a Python of its own anyway.
 _PYTHONS = ("python", "python3")
@@ -42,6 +41,7 @@ class ElasticApp(WithCommand, JobVerb):
     file that is named at the beginning.
     """
 
+    records = Records
     listed_as = "jobs"
     stopping = " after the step under way."
 
@@ -50,11 +50,6 @@ class ElasticApp(WithCommand, JobVerb):
     )
     max_gpus = option(8, "It takes so many at most. Default: 8.", number(1, 1024))
 
-    def records(self) -> type[Records]:
-        from .records import Records
-
-        return Records
-
     def row(self, records: Records) -> dict[str, Any]:
         status = records.follow().read()
         # Whoever led it may have died without a word.
@@ -62,11 +57,8 @@ class ElasticApp(WithCommand, JobVerb):
         return {"name": status.name, "state": state, "step": status.step, "epoch": status.epoch}
 
     def begun(self, arguments: list[str]) -> Job:
-        from .. import elastic
-        from .running import begun
-
         if self.resume:
-            return elastic.load(self.resume)
+            return load(self.resume)
         program = arguments[1:] if _is_python(arguments[:1]) else arguments
         if not program:
             raise UsageError(f"which program? {COMMAND} elastic -- python train.py")
@@ -111,8 +103,6 @@ class ElasticApp(WithCommand, JobVerb):
             phase = now
 
     def told(self, running: Job) -> int:
-        from . import Phase
-
         status = running.status()
         self.say(
             {

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from ..client.errors import GpuShareError
 from ..console.verb import COMMAND, Refused, UsageError, Verb, flag, option
 from ..protocol.sizes import Memory, parse_memory
 from ..protocol.tables import listing
-
-if TYPE_CHECKING:
-    from .store import Stored
+from .store import Stored
 
 
 class JobVerb(Verb, ABC):
     """A verb that begins a job and follows it to its end, or looks at those that there are."""
 
+    #: The class of such jobs' records.
+    records: ClassVar[type[Stored]]
     #: The key of the list of all with --json, and what is said after Ctrl-C.
     listed_as: ClassVar[str]
     stopping: ClassVar[str]
@@ -34,8 +35,6 @@ class JobVerb(Verb, ABC):
     delete = option("", "Remove the one of this name, with its results, and do nothing else.")
 
     def run(self, arguments: list[str]) -> int:
-        from ..client.errors import GpuShareError
-
         wishes = [name for name in self.alone if getattr(self, name)]
         if len(wishes) > 1:
             raise UsageError("say one thing at a time: go on with one, show or delete it, or list")
@@ -66,20 +65,15 @@ class JobVerb(Verb, ABC):
         return self._listed() if self.listed else None
 
     def _deleted(self) -> int:
-        records = self.records()(self.delete)
+        records = self.records(self.delete)
         records.delete()
         kind = records.kind.capitalize()
         return self.say({"deleted": self.delete}, f"{kind} {self.delete} is deleted.")
 
     def _listed(self) -> int:
-        records = self.records()
-        said = [self.row(records(name)) for name in records.names()]
-        text = listing(said) if said else f"There is no {records.kind}."
+        said = [self.row(self.records(name)) for name in self.records.names()]
+        text = listing(said) if said else f"There is no {self.records.kind}."
         return self.say({self.listed_as: said}, text)
-
-    @abstractmethod
-    def records(self) -> type[Stored]:
-        """The class of such jobs' records."""
 
     @abstractmethod
     def row(self, records: Any) -> dict[str, Any]:

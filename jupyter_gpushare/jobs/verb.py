@@ -7,17 +7,16 @@ import itertools
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..console.verb import COMMAND, Refused, UsageError, flag, number, option, options
 from ..protocol.tables import table
 from ..protocol.words import did_you_mean
+from .best import Best
 from .jobverb import JobVerb
-
-if TYPE_CHECKING:
-    from .best import Best
-    from .records import Records
-    from .sweeps import Look, Status, Sweep
+from .records import Records
+from .sweeps import Look, Status, Sweep, sweep
+from .worker import Code
 
 
 def read_over(text: str) -> tuple[str, list[Any]]:
@@ -57,6 +56,7 @@ class SweepApp(JobVerb):
     number that is none (NaN, infinite) is null.
     """
 
+    records = Records
     listed_as = "sweeps"
     stopping = "; models that can save do so."
     alone = (*JobVerb.alone, "show")
@@ -86,22 +86,13 @@ class SweepApp(JobVerb):
             raise UsageError("say --least or --most, not both")
         return super().run(arguments)
 
-    def records(self) -> type[Records]:
-        from .records import Records
-
-        return Records
-
     def row(self, records: Records) -> dict[str, Any]:
-        from .sweeps import Look
-
         status = Look(records).status()
         counts = {phase.value: count for phase, count in status.counts.items()}
         state = "ended" if not counts["queued"] else "stopped"
         return {"name": records.name, "state": state if status.is_over else "runs", **counts}
 
     def looked(self) -> int | None:
-        from .sweeps import sweep
-
         if not self.show:
             return super().looked()
         look = sweep.look(self.show)
@@ -119,9 +110,6 @@ class SweepApp(JobVerb):
         return replace(look.status(), best=self._best(look))
 
     def begun(self, arguments: list[str]) -> Sweep:
-        from .sweeps import sweep
-        from .worker import Code
-
         engine = self.engine or None
         if self.resume:
             return sweep.load(self.resume, engine=engine, retry=self.retry)

@@ -14,6 +14,7 @@ from typing import Any
 from .._version import __version__
 from ..cli.ledger import acting_as
 from ..console.verb import Refused, UsageError, Verb, number, option
+from ..daemon.membership import MISSING, POOL_DIRECTORY, BadMembership, Membership, ask
 from ..protocol import secured
 from ..protocol.tables import clean
 
@@ -62,10 +63,6 @@ class JoinApp(Verb):
         if len(arguments) != 1:
             raise UsageError("say the token that `jupyter gpushare pool token` printed at the pool")
         try:
-            from ..daemon.membership import MISSING, BadMembership, Membership, ask
-        except ModuleNotFoundError as error:
-            raise Refused("Only a host with a node manager can join a pool.") from error
-        try:
             from . import joining
         except ModuleNotFoundError as error:
             raise Refused(MISSING) from error
@@ -103,8 +100,6 @@ class JoinApp(Verb):
         )
 
     def _folder(self) -> Path:
-        from ..daemon.membership import POOL_DIRECTORY
-
         if self.directory:
             return Path(self.directory).absolute()
         if os.geteuid() == 0 or _SYSTEM.is_dir():

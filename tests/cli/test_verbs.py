@@ -90,7 +90,7 @@ def test_help_lists_the_verbs_below(verb: str, capsys: pytest.CaptureFixture[str
     [("rel", ["release "]), ("quota un", ["quota unset "]), ("run --no", ["run --no-wait "])],
 )
 def test_the_shell_is_offered_verbs_and_options(typed: str, offered: list[str]) -> None:
-    completer = argcomplete.CompletionFinder(tree())
+    completer = argcomplete.CompletionFinder(tree(typed.split()))
     assert [completer.rl_complete(typed, at) for at in range(len(offered) + 1)] == [*offered, None]
 
 
