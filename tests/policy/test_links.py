@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import until_it_fails
 from support.policy_moves import given as gives
 from support.policy_moves import idle, phase, plan, restored, resume
 from support.policy_moving import Slow, asked_to_move, busy_day
@@ -177,6 +179,13 @@ def moves_alone(ops: list[tuple[str, int]], gpus: int, each: int) -> None:
         for one in coming:
             restored(world, one.id)
     assert not world.state.queue.waiting
+
+
+def test_that_two_move_at_a_time_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "shut", lambda *_rest: frozenset())
+    search = given(OPS, st.integers(1, 2), st.integers(1, 2))(until_it_fails(150)(moves_alone))
+    with pytest.raises(AssertionError):
+        search()
 
 
 def test_a_busy_day_whose_ways_back_are_long_has_some_who_wait() -> None:

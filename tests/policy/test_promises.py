@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -17,6 +18,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books import compute, meters
 from jupyter_gpushare.policy.books.demand import attained
 from jupyter_gpushare.policy.books.state import State
+from jupyter_gpushare.policy.turns import terms
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -26,6 +28,7 @@ from jupyter_gpushare.policy.words.model import (
     RefusalReason,
     Request,
 )
+from jupyter_gpushare.policy.words.moves import InvariantBroken
 from jupyter_gpushare.policy.words.promises import (
     PROMISE_MOVES,
     Cause,
@@ -539,6 +542,10 @@ steps = st.sampled_from([0.5, 1.0])
 def test_floors_hold_and_nobody_starves(
     named: list[int], step: float, others: list[tuple[float, bool]]
 ) -> None:
+    floors_hold(named, step, others)
+
+
+def floors_hold(named: list[int], step: float, others: list[tuple[float, bool]]) -> None:
     """Over any minute in which it wants to compute a task has its floor, but for a piece of it.
 
     All others have a part of the rest: batch tasks after 19 quanta of it, which are seconds here.
@@ -568,3 +575,33 @@ def test_floors_hold_and_nobody_starves(
             assert had >= 0.6 * share - slack, f"{had} s of {0.6 * share}"
     for loop, before in zip(crowd, begun, strict=True):
         assert loop.had > before, "somebody starved"
+
+
+def _floor_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "ripe_at", lambda *_: math.inf)
+
+
+def _floor_unbounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "most_of", lambda state, config, lease: (100, Cause.FULL))
+
+
+def _never_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that has its turn by its floor keeps it."""
+    original = meters.spent_at
+
+    def spent_at(state: State, lease: Any) -> float:
+        return math.inf if original(state, lease) > -math.inf else -math.inf
+
+    monkeypatch.setattr(meters, "spent_at", spent_at)
+
+
+@pytest.mark.parametrize("plant", [_floor_ignored, _floor_unbounded, _never_spent])
+def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, InvariantBroken)):
+        hold_floors_of_all_sizes()
+
+
+def hold_floors_of_all_sizes() -> None:
+    for named in ([40], [70, 60]):
+        floors_hold(named, 1.0, [(1.0, False)] * 3 + [(1.0, True)])

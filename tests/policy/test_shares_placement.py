@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from jupyter_gpushare.policy.books.placement import (
     choose_node,
     place,
 )
+from jupyter_gpushare.policy.decide import given as given_shares
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
@@ -464,7 +466,27 @@ def test_only_its_own_task_can_be_foreseen() -> None:
     assert given_to(world, 1) is None
 
 
+def _share_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ByShare, "fits", lambda self, room: True)
+
+
+def _batch_keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is placed as if batch tasks had shrunk, and they have not."""
+    monkeypatch.setattr(given_shares, "make_way", lambda draft, name, share: None)
+
+
+@pytest.mark.parametrize("plant", [_share_ignored, _batch_keeps_all])
+def test_a_planted_bug_is_caught(plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        grants_of_many()
+
+
 def test_no_share_is_given_twice() -> None:
+    assert grants_of_many() > 20
+
+
+def grants_of_many() -> int:
     """Many come and go; the world looks at each grant."""
     chance, granted = Random(7), 0
     world = node(2, max_tasks_per_gpu=9)
@@ -478,4 +500,4 @@ def test_no_share_is_given_twice() -> None:
             world.run(cmd.Release(world.at, gone.id, gone.environment))
         world.observe()
         world.at += 0.1
-    assert granted > 20
+    return granted

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, settings
 
 
 def is_searching() -> bool:
@@ -16,3 +18,16 @@ def examples(most: int) -> int:
     Without it the examples are the same in each run: many more of them find nothing new.
     """
     return most if is_searching() else max(1, most * 2 // 5)
+
+
+def until_it_fails(most: int, **more: Any) -> settings:
+    """For a test that must fail, as a bug is planted: the first failure is enough, however long."""
+    return settings(
+        max_examples=most,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        **more,
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from inspect import signature
+from types import ModuleType
 from typing import Any
 
 from jupyter_gpushare.policy import core
@@ -153,3 +156,12 @@ def drain(world: World, index: int = 0, reason: str = "fan replaced") -> core.De
 
 def put_back(world: World, index: int = 0) -> core.Decision:
     return world.run(cmd.PutGpuBack(world.at, gpu(index).uuid, ADMIN))
+
+
+def stories_of(*modules: ModuleType) -> Iterator[Callable[[], None]]:
+    """The stories of test modules: tests without arguments. A planted bug must break one."""
+    for module in modules:
+        for name, test in vars(module).items():
+            is_test = name.startswith("test_") and callable(test)
+            if is_test and not hasattr(test, "hypothesis") and not signature(test).parameters:
+                yield test
