@@ -185,11 +185,12 @@ def test_what_an_administrator_chose_is_done_at_once_or_never(action: HolderActi
 
 def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
     world = silent()
+    lease = replace(world.state.leases[ALICE], stall=Stall(world.at, STILL.cpu, world.at))
     state = replace(
         world.state,
         takers=world.state.takers.set(ALICE, Taker()),
         turns=world.state.turns.set(ALICE, Turn(TurnPhase.REST, world.at)),
-        stalled=world.state.stalled.set(ALICE, Stall(world.at, STILL.cpu, world.at)),
+        leases=world.state.leases.set(ALICE, lease),
     )
     quiet = {ZERO: frozenset({ALICE})}
     (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)

@@ -602,7 +602,7 @@ class Sheet:
 
     def _stall(self, lease: Lease) -> doc.Stall | None:
         """The next step against a stalled task; ``at`` is set while the time for it runs."""
-        stall = self._state.stalled.get(lease.id)
+        stall = lease.stall
         step = None if stall is None else stalled.following(lease, stall, self._config)
         if step is None:
             return None

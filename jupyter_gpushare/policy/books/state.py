@@ -134,7 +134,8 @@ class Lease:
     workers: frozenset[ProcessId] = frozenset()
     granted_at: float | None = None
     changed_at: float = 0.0
-    stalled: bool = False
+    #: Not ``None`` while it gives no sign of life.
+    stall: Stall | None = None
     end_reason: EndReason | None = None
     pinned_until: float | None = None
     turn_pinned_until: float | None = None
@@ -182,6 +183,11 @@ class Lease:
         """Whether it is parked and its process left something on its GPUs."""
         parked = self.parked if self.phase is LeasePhase.PARKED else None
         return parked is not None and (parked.rung.stays or parked.stayed)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether it gives no sign of life."""
+        return self.stall is not None
 
     @property
     def is_task(self) -> bool:
@@ -359,7 +365,6 @@ class State:
     by_handle: Map[Handle, tuple[LeaseId, ...]] = Map()
     #: Apart from the leases, as signs of life come by the thousand.
     last_seen: Map[LeaseId, float] = Map()
-    stalled: Map[LeaseId, Stall] = Map()
     idle: Map[LeaseId, None] = Map()
     lifts: Map[ClaimKey, Lift] = Map()
     #: When limits were last taken back on a GPU.
@@ -414,6 +419,11 @@ class State:
     def draining(self) -> list[ClaimKey]:
         """The claims that drain. O(GPUs) and those."""
         return [(name, uuid) for uuid, books in self.gpus.items() for name in books.draining]
+
+    @property
+    def stalled(self) -> dict[LeaseId, Stall]:
+        """What was seen of the tasks that give no sign of life. O(leases)."""
+        return {name: one.stall for name, one in self.leases.items() if one.stall is not None}
 
     @property
     def regions(self) -> frozenset[GpuUuid]:

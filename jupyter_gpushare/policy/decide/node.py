@@ -187,7 +187,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
         silent = [
             name
             for name, seen in draft.state.last_seen.items()
-            if seen + timeout <= draft.at and name not in draft.state.stalled
+            if seen + timeout <= draft.at and not draft.state.leases[name].stalled
         ]
         _silence(draft, sorted(silent))
     # A batch request that fits may wait for what was expected, and is not any more; a parked task

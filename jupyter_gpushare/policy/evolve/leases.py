@@ -273,13 +273,12 @@ def _lease_inherited(state: State, event: ev.LeaseInherited) -> State:
         tells=False,
         changed_at=event.at,
         worked_at=None,
-        stalled=False,
+        stall=None,
         rests=None,
         ability=None,
         inherited_at=event.at,
     )
-    last_seen, stalled = seen_at(state, lease.id, event.at), drop(state.stalled, lease.id)
-    return put_lease(replace(state, last_seen=last_seen, stalled=stalled), lease)
+    return put_lease(replace(state, last_seen=seen_at(state, lease.id, event.at)), lease)
 
 
 @evolves(ev.TaskRenamed)
@@ -291,24 +290,20 @@ def _task_renamed(state: State, event: ev.TaskRenamed) -> State:
 @evolves(ev.HeartbeatSeen)
 def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
     state = replace(state, last_seen=seen_at(state, event.lease, event.at))
-    if event.lease not in state.stalled:
-        return state
-    state = replace(state, stalled=state.stalled.delete(event.lease))
-    return changed(state, event.lease, stalled=False)
+    return changed(state, event.lease, stall=None) if state.leases[event.lease].stall else state
 
 
 @evolves(ev.HeartbeatLost)
 def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
-    state = replace(state, stalled=state.stalled.set(event.lease, Stall()))
-    return changed(state, event.lease, stalled=True)
+    return changed(state, event.lease, stall=Stall())
 
 
 @evolves(ev.StallLooked)
 def _stall_looked(state: State, event: ev.StallLooked) -> State:
-    before = state.stalled[event.lease]
-    acted = before.acted if event.since is not None and event.since == before.since else 0
-    seen = Stall(event.since, event.cpu, event.at, acted)
-    return replace(state, stalled=state.stalled.set(event.lease, seen))
+    before = lease_of(state, event.lease).stall
+    goes_on = before is not None and event.since is not None and event.since == before.since
+    acted = before.acted if before is not None and goes_on else 0
+    return changed(state, event.lease, stall=Stall(event.since, event.cpu, event.at, acted))
 
 
 @evolves(ev.RestLooked)
@@ -325,18 +320,18 @@ def _rested(state: State, event: ev.Rested) -> State:
 
 @evolves(ev.StallActed)
 def _stall_acted(state: State, event: ev.StallActed) -> State:
-    before = state.stalled.get(event.lease)
+    before = lease_of(state, event.lease).stall
     if before is None:
         return state  # read from the ledger: what it was seen to do then is not known any more
-    acted = replace(before, acted=before.acted + 1)
-    return replace(state, stalled=state.stalled.set(event.lease, acted))
+    return changed(state, event.lease, stall=replace(before, acted=before.acted + 1))
 
 
 @evolves(ev.DeadlinesExtended)
 def _deadlines_extended(state: State, event: ev.DeadlinesExtended) -> State:
     later = {lease: max(seen, event.until) for lease, seen in state.last_seen.items()}
-    stalled = Map(dict.fromkeys(state.stalled, Stall()))  # it was not looked at meanwhile
-    return replace(state, last_seen=Map(later), stalled=stalled)
+    for name in state.stalled:
+        state = changed(state, name, stall=Stall())  # it was not looked at meanwhile
+    return replace(state, last_seen=Map(later))
 
 
 @evolves(ev.ActivityChanged)
@@ -367,7 +362,7 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         phase=move(LEASE_MOVES, before.phase, LeasePhase.ENDED, f"lease {before.id}"),
         activity=Activity.IDLE,
         changed_at=event.at,
-        stalled=False,
+        stall=None,
         parked=None,
         end_reason=event.reason,
         attained=None,
@@ -382,7 +377,6 @@ def _lease_ended(state: State, event: ev.LeaseEnded) -> State:
         state,
         takers=drop(state.takers, lease.id),
         last_seen=drop(state.last_seen, lease.id),
-        stalled=drop(state.stalled, lease.id),
     )
     state = promises.ended(state, lease.id)
     if not lease.allocations:  # it waited, or was parked and all is given back

@@ -9,7 +9,7 @@ because a time has passed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -73,17 +73,19 @@ def look(
 
     ``quiet`` has for each GPU that could be measured the tasks whose processes did nothing on it.
     """
-    if config.stalled_action is not HolderAction.ESCALATE or not state.stalled:
+    stalled = state.stalled
+    if config.stalled_action is not HolderAction.ESCALATE or not stalled:
         return
     still = [
         name
-        for name, stall in state.stalled.items()
+        for name, stall in stalled.items()
         if stands_still(stall, vitals.get(name), at)
         and not _is_held(state, state.leases[name])
         and all(name in quiet.get(part.gpu, ()) for part in state.leases[name].allocations)
     ]
+    still.sort(key=lambda name: (stalled[name].since or math.inf, name))
     wanted = _wanted(state, config, still) if state.rebuild is None else frozenset()
-    for name, stall in sorted(state.stalled.items()):
+    for name, stall in sorted(stalled.items()):
         seen, lease = vitals.get(name), state.leases[name]
         since = None
         if name in wanted:
@@ -115,9 +117,8 @@ def _is_held(state: State, lease: Lease) -> bool:
     return lease.phase is not LeasePhase.HELD or moves or waits
 
 
-def _wanted(state: State, config: PolicyConfig, still: Iterable[LeaseId]) -> frozenset[LeaseId]:
-    """The tasks among ``still`` whose memory the first request in line needs."""
-    longest = sorted(still, key=lambda name: (state.stalled[name].since or math.inf, name))
+def _wanted(state: State, config: PolicyConfig, longest: list[LeaseId]) -> frozenset[LeaseId]:
+    """The tasks among these, the longest still first, whose memory the first in line needs."""
     found: set[LeaseId] = set()
     back = unlifted(state) if longest else state
     for waiting in plan.line(state) if longest else ():
