@@ -119,7 +119,7 @@ class Leader:
         elif told.end is End.NO_ROOM:
             self._refused = min(self._refused + 1, _MOST_DOUBLED)
             self._ask_at = time.monotonic() + EVERY * 2**self._refused
-        elif told.end is not End.PREEMPTED:
+        elif told.end is not End.PREEMPTED and self._end is None:  # what ends later, we have ended
             self._records.add("said", text=told.error or "A worker's process has ended.")
             if was_inside:
                 self._team = replace(self._team, broken=True)

@@ -27,7 +27,8 @@ from jupyter_gpushare.elastic.leader import Leader
 from jupyter_gpushare.elastic.records import Plan, Records
 from jupyter_gpushare.elastic.running import MOST_LEADERS
 from jupyter_gpushare.elastic.verb import ElasticApp
-from jupyter_gpushare.jobs.core import Card, Row
+from jupyter_gpushare.jobs import hostside
+from jupyter_gpushare.jobs.core import Card, End, Row
 from jupyter_gpushare.jobs.engine import Idle
 from jupyter_gpushare.jobs.hostside import Job
 from jupyter_gpushare.protocol.messages import Method
@@ -363,7 +364,7 @@ def test_a_training_that_raises_says_so_in_the_job_s_records(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_a_leader_whose_job_ends_starts_nobody_more(
+def test_a_leader_whose_job_ends_starts_nobody_more_and_blames_nobody_whom_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path))
@@ -374,8 +375,10 @@ def test_a_leader_whose_job_ends_starts_nobody_more(
     leader._told(Idle("", card))
     leader._end = (elastic.Phase.STOPPED, "It was stopped.")
     leader._told(Idle("", card))
+    leader._told(hostside.Ended(1, 1, End.HOST_FAULT, error="The worker was killed by SIGKILL."))
     leader._meeting.remove()
     assert len(started) == 1
+    assert not [event for event in Records("ends").follow().news() if event["event"] == "said"]
 
 
 def test_a_terminal_lists_the_jobs_and_which_of_them_has_no_leader(
