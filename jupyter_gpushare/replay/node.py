@@ -638,7 +638,7 @@ class VirtualNode:
         limits = dict(shares.limits(self.state, lease.id))
         may, whole = self.memory, self.memory
         for part in lease.allocations:
-            lift = self.state.lifts.get((lease.id, part.gpu))
+            lift = self.state.lift(lease.id, part.gpu)
             limit = limits[part.gpu] if lift is None else lift.memory
             others = 0
             if not lease.request.named:  # its environment's tasks there share what is reserved

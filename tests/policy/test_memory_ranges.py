@@ -84,7 +84,7 @@ def obey(world: World, *, but: Sequence[str] = ()) -> None:
             Allocation(part.gpu, lifts.limit(world.state, lease, part))
             for part in lease.allocations
         )
-        if any(key[0] == lease.id for key in world.state.lifts):
+        if any(world.state.lift(lease.id, part.gpu) for part in lease.allocations):
             world.run(cmd.ConfirmLimit(world.at, *who(lease), limits, True))
     for lease in tuple(world.state.leases.values()):
         if lease.phase is LeasePhase.HELD and lease.id not in but:

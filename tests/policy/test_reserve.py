@@ -35,7 +35,7 @@ from jupyter_gpushare.policy.words.model import (
     Reserve,
     Rung,
 )
-from jupyter_gpushare.policy.words.recalls import Give, RecallPhase, Why
+from jupyter_gpushare.policy.words.recalls import RecallPhase, Why
 from jupyter_gpushare.policy.words.turns import Figures
 from jupyter_gpushare.quota import best
 
@@ -478,7 +478,7 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     uses(one, 2, limit(one, "L2"))
     for _ in range(10):
         uses(one, 2, limit(one, "L2"))
-        if one.state.recall("L1", Give.LIFT, ZERO) is not None:
+        if one.state.claims[("L1", ZERO)].limit.began is not None:
             answers(one, "L1")
     assert limit(one, "L1") < had
     assert books(one, "alice")[1] + limit(one, "L1") == 24, "what one gave the other has"
@@ -486,7 +486,7 @@ def test_what_is_lifted_comes_back_before_anybody_is_parked() -> None:
     for _ in range(60):
         uses(one, 2, limit(one, "L2"))
         one.tick(0.0)
-        if one.state.recall("L1", Give.LIFT, ZERO) is not None:
+        if one.state.claims[("L1", ZERO)].limit.began is not None:
             answers(one, "L1")
     assert limit(one, "L1") == 4, "all that was lifted"
     assert books(one, "alice")[0] == 20

@@ -28,7 +28,6 @@ from jupyter_gpushare.policy.words.model import (
     Reserve,
     Rung,
 )
-from jupyter_gpushare.policy.words.recalls import Give, RecallPhase
 from support.policy_world import BOOT, GIB, World, gpu, is_asked, lasting, plain_config, process
 
 PEOPLE = ("alice", "bob", "carol")
@@ -147,9 +146,7 @@ class Histories(RuleBasedStateMachine):
         world = self.world
         for (name, uuid), lift in sorted(world.state.lifts.items()):
             lease = world.state.leases[name]
-            recall = world.state.recall(name, Give.LIFT, uuid)
-            answered = recall is not None and recall.phase is RecallPhase.ANSWERED
-            if answered or lease.phase is not LeasePhase.HELD:
+            if lift.agreed is not None or lease.phase is not LeasePhase.HELD:
                 continue
             pid = lease.task.process.pid
             if how == "obeys" and (pid, uuid) in world.memory:
@@ -160,16 +157,19 @@ class Histories(RuleBasedStateMachine):
             if not every:
                 break
 
-    @precondition(lambda self: any(c.told and not c.agreed for c in self._claims()))
+    @precondition(lambda self: any(c.limit and not c.limit.agreed for c in self._claims()))
     @rule(how=st.sampled_from(["obeys", "lies", "cannot"]))
     def told_what_it_was_granted(self, how: str) -> None:
         """Others have ended, and clients answer that they keep to what they named."""
         world = self.world
         for (name, uuid), claim in sorted(world.state.claims.items()):
             lease = world.state.leases[name]
-            if claim.told is None or claim.agreed or lease.phase is not LeasePhase.HELD:
+            part = next((part for part in lease.allocations if part.gpu == uuid), None)
+            limit = claim.limit
+            if limit is None or limit.agreed or lease.phase is not LeasePhase.HELD:
                 continue
-            part = next(part for part in lease.allocations if part.gpu == uuid)
+            if limit.memory != part.memory:
+                continue
             pid = lease.task.process.pid
             if how == "obeys" and (pid, uuid) in world.memory:
                 world.memory[(pid, uuid)] = min(world.memory[(pid, uuid)], part.memory)
@@ -448,9 +448,8 @@ class Histories(RuleBasedStateMachine):
     def _limits(state: State) -> dict[ClaimKey, tuple[int, float | None]]:
         """What tasks were told, and since when they are to come back."""
         return {
-            key: (lift.memory, recall and recall.began)
+            key: (lift.memory, lift.began)
             for key, lift in state.lifts.items()
-            for recall in [state.recall(key[0], Give.LIFT, key[1])]
             if state.leases[key[0]].phase is LeasePhase.HELD
         }
 

@@ -204,7 +204,7 @@ class TurnWorld(World):
         actor.limited = False
         gpus = []
         for uuid in self.uuids(actor):
-            lift = self.state.lifts.get((actor.lease, uuid))
+            lift = self.state.lift(actor.lease, uuid)
             if lift is not None:
                 gpus.append(Allocation(uuid, lift.memory))
             have, shares_it = self.memory.get((actor.pid, uuid), 0), self.state.gpus[uuid].shares

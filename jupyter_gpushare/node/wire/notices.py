@@ -129,7 +129,7 @@ def again(lease: Lease, guest: Guest, scene: Scene) -> Iterator[Told]:
     for key, recall in state.recalls.items():
         gated = key.give is Give.CACHE and lease.id in state.takers
         gated = gated and not state.taker(lease.id).by_lock
-        if key.lease == lease.id and recall.is_asked and key.gpu is None and not gated:
+        if key.lease == lease.id and recall.is_asked and not gated:
             yield from _recall(TellRecall(lease.id, key.give), scene)
 
 
@@ -232,8 +232,8 @@ def _limits(name: LeaseId, gpus: Sequence[Allocation], scene: Scene) -> Iterator
     ranged = lease is not None and lease.request.memory_most is not None
     guests = scene.held_by(name) if ranged else scene.own(name)
     for part in gpus:
-        recall = scene.state.recall(name, Give.LIFT, part.gpu)
-        if recall is not None and recall.is_asked:
+        lift = scene.state.lift(name, part.gpu)
+        if lift is not None and lift.is_asked:
             lower.append(_may_have(part.gpu, part.memory))
         else:
             higher.append({"uuid": part.gpu, "memory": part.memory})

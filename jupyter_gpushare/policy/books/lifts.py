@@ -7,7 +7,6 @@ from typing import Final
 
 from ..words.config import MIB
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
-from ..words.recalls import Give, RecallPhase
 from .copies import replace
 from .state import Lease, ReservationKey, State
 
@@ -51,8 +50,8 @@ def part_on(state: State, name: LeaseId, gpu: GpuUuid) -> Allocation | None:
 
 
 def lifted_on(state: State, key: ReservationKey) -> list[Lease]:
-    leases = (state.leases[name] for name, gpu in sorted(state.lifts) if gpu == key[1])
-    return [lease for lease in leases if lease.environment == key[0]]
+    """The leases of an environment that are lifted on a GPU."""
+    return [lease for lease in tasks_on(state, key) if state.lift(lease.id, key[1])]
 
 
 def tasks_on(state: State, key: ReservationKey) -> list[Lease]:
@@ -75,19 +74,12 @@ def most_lifted(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
 
 def lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:
     """Bytes that a task may use on a GPU above its allocation, as it was told last."""
-    lift, part = state.lifts.get((name, gpu)), part_on(state, name, gpu)
-    return lift.memory - part.memory if lift and part else 0
-
-
-def agrees(state: State, name: LeaseId, part: Allocation) -> bool:
-    """Whether a task that has this limit now keeps to what it was granted, as it was told."""
-    claim = state.claims.get((name, part.gpu))
-    told = claim is not None and claim.told is not None and claim.agreed is None
-    return told and part == part_on(state, name, part.gpu)
+    limit, part = state.claims[(name, gpu)].limit, part_on(state, name, gpu)
+    return limit.memory - part.memory if limit and part else 0
 
 
 def answers(state: State, name: LeaseId, part: Allocation) -> bool:
-    """Whether a task that has this limit does what it was last told to give back."""
-    recall = state.recall(name, Give.LIFT, part.gpu)
-    told = recall is not None and recall.phase is RecallPhase.TOLD
-    return told and state.lifts[(name, part.gpu)].memory == part.memory
+    """Whether a task that has this limit now does what it was last told, and did not say so yet."""
+    claim = state.claims.get((name, part.gpu))
+    limit = None if claim is None else claim.limit
+    return limit is not None and limit.agreed is None and limit.memory == part.memory

@@ -76,6 +76,8 @@ class GpuState:
     system: int = 0
     lifted: int = 0
     short: int = 0
+    #: When a limit was last lowered here.
+    lowered_at: float | None = None
 
     @property
     def whole(self) -> Bytes:
@@ -234,19 +236,36 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """The limit in bytes that a task was told for one GPU, and when it was told last.
+
+    While more is reserved than it may use, it is to come back since ``began``. ``agreed`` is when
+    it said that it keeps to the limit. Times in boot seconds.
+    """
+
+    memory: Bytes
+    told_at: float
+    began: float | None = None
+    agreed: float | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is to come back and has not answered."""
+        return self.began is not None and self.agreed is None
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One lease on one GPU, the physical fact. ``since`` is when this phase began.
 
-    ``told`` is when the task was last told that what it was granted there is its limit, and
-    ``agreed`` when it said that it keeps to that. ``None``: not since it might use more.
+    ``limit`` is what the task was told last that it may use there; ``None``: what it was granted.
     ``figures`` is what the task reports of its memory there. ``left`` is the boot time since which
     it may have kept temporary memory beyond its turn.
     """
 
     phase: ClaimPhase
     since: float
-    told: float | None = None
-    agreed: float | None = None
+    limit: Limit | None = None
     figures: Figures | None = None
     #: ``None``: not measured since it joined the turns.
     measured: Measured | None = None
@@ -282,17 +301,6 @@ class Reservation:
             tasks=self.tasks + count,
             following=self.following + count * request.follows,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Lift:
-    """The limit (bytes) that a task was told on one GPU above its allocation, and when.
-
-    While more is reserved than it may use now, a recall says since when, and what it answered.
-    """
-
-    memory: Bytes
-    told_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,9 +374,6 @@ class State:
     #: Apart from the leases, as signs of life come by the thousand.
     last_seen: Map[LeaseId, float] = Map()
     idle: Map[LeaseId, None] = Map()
-    lifts: Map[ClaimKey, Lift] = Map()
-    #: When limits were last taken back on a GPU.
-    lowered_at: Map[GpuUuid, float] = Map()
     flags: Map[FlagKey, Flag] = Map()
     #: GPUs out of service, also those that are missing from the node for now.
     out: Map[GpuUuid, OutOfService] = Map()
@@ -404,6 +409,21 @@ class State:
     def bursts(self) -> dict[ReservationKey, int]:
         """What is lifted of each reservation, where anything is. O(reservations)."""
         return {key: held.lifted for key, held in self.reservations.items() if held.lifted}
+
+    @property
+    def lifts(self) -> dict[ClaimKey, Limit]:
+        """The limits of all that are lifted. O(claims)."""
+        found = {key: self.lift(*key) for key, claim in self.claims.items() if claim.limit}
+        return {key: limit for key, limit in found.items() if limit}
+
+    def lift(self, name: LeaseId, gpu: GpuUuid) -> Limit | None:
+        """The limit of a task that is lifted on a GPU, or is on its way back from that."""
+        claim = self.claims.get((name, gpu))
+        limit = None if claim is None else claim.limit
+        if limit is None or limit.began is not None:
+            return limit
+        own = self.leases[name].allocations
+        return limit if Allocation(gpu, limit.memory) not in own else None
 
     @property
     def is_lifted(self) -> bool:
@@ -484,9 +504,9 @@ class State:
             if recall.moving and environment in (None, self.leases[key.lease].environment)
         )
 
-    def recall(self, lease: LeaseId, give: Give, gpu: GpuUuid | None = None) -> Recall | None:
+    def recall(self, lease: LeaseId, give: Give) -> Recall | None:
         """The recall of this lease for ``give``, if there is one."""
-        return self.recalls.get(RecallKey(lease, give, gpu))
+        return self.recalls.get(RecallKey(lease, give))
 
     def memory_key(self, lease: LeaseId) -> RecallKey:
         """The key of the recall by which a lease is, or would be, asked for its own memory."""

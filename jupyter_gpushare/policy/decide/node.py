@@ -199,7 +199,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     draft.emit(*plan.gave(draft.state, draft.config, draft.at))
     if plan.deadline(draft.state, draft.config) <= draft.at:
         ask_back(draft)
-    if draft.state.lifts:
+    if draft.state.is_lifted:
         set_limits(draft)
     if draft.at - draft.state.settled_at >= draft.config.settle_interval:
         draft.emit(ev.UsageSettled(draft.at))

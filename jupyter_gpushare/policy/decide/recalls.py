@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..books import links
 from ..books.demand import computes
-from ..books.lifts import agrees, answers
+from ..books.lifts import answers
 from ..books.state import Lease, State
 from ..measure import following
 from ..recall import lifts, plan, sources
@@ -226,10 +226,7 @@ def _confirm_limit(draft: Draft, command: cmd.ConfirmLimit, lease: Lease) -> Dec
             return unknown_lease()
     elif not command.live and len(lease.members) > 1:
         return Done(lease.id)  # another process of it has the framework
-    is_answer = any(
-        answers(draft.state, lease.id, part) or agrees(draft.state, lease.id, part)
-        for part in command.gpus
-    )
+    is_answer = any(answers(draft.state, lease.id, part) for part in command.gpus)
     if is_answer or lease.live_limits is not command.live:
         draft.emit(
             ev.LimitConfirmed(draft.at, lease.id, lease.environment, command.gpus, command.live)

@@ -286,7 +286,7 @@ def _try_newcomer(draft: Draft, name: LeaseId, ahead: int) -> Decision:
     # In a storm of requests one look a second is enough; the timer sees to it.
     if draft.at >= draft.state.line_looked_at + patience.LOOK_EVERY:
         ask_back(draft)
-    if draft.state.lifts:
+    if draft.state.is_lifted:
         set_limits(draft)
     return Wait(name, no_room_text(draft.state, lease, draft.config, room, ahead))
 

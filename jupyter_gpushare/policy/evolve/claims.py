@@ -54,7 +54,6 @@ def _claim_moved(state: State, event: ev.ClaimMoved) -> State:
     if event.phase is not ClaimPhase.GONE:
         return state
     lease = lease_of(state, event.lease)
-    state = lifts.forget(state, event.lease, event.gpu)
     state = replace(state, claims=state.claims.delete((event.lease, event.gpu)))
     key = (lease.environment, event.gpu)
     held = state.reservations[key].with_task(lease.request, -lease.is_task)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.index import drop, lease_of
-from ..books.lifts import agrees, answers, followers_on, lifted_by, lifted_on
-from ..books.state import Lease, Lift, Reservation, ReservationKey, State
+from ..books.index import lease_of
+from ..books.lifts import answers, followers_on, lifted_by, lifted_on, part_on
+from ..books.state import Lease, Limit, Reservation, ReservationKey, State
 from ..words import events as ev
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
-from ..words.recalls import Give, RecallKey, RecallPhase
-from . import recalls
 from .registry import evolves
-from .steps import changed, reserve
+from .steps import books_of, changed, changed_claim, put_books, reserve
 
 
 @evolves(ev.LimitTold)
@@ -19,23 +17,19 @@ def told(state: State, event: ev.LimitTold) -> State:
     """The state after a task was told its limits on some GPUs."""
     lease = state.leases[event.lease]
     for part in event.gpus:
-        key = (event.lease, part.gpu)
-        before = state.lifts.get(key)
-        state = replace(state, lifts=state.lifts.set(key, Lift(part.memory, event.at)))
-        burst = state.reservations[(lease.environment, part.gpu)].lifted
-        extra = lifted_by(state, *key)
-        plain = replace(state.claims[key], told=None if extra else event.at, agreed=None)
-        state = replace(state, claims=state.claims.set(key, plain))
-        recall = RecallKey(event.lease, Give.LIFT, part.gpu)
-        if extra < burst:
+        before, began = state.claims[(event.lease, part.gpu)].limit, None
+        own, burst = (
+            part_on(state, lease.id, part.gpu),
+            state.reservations[(lease.environment, part.gpu)].lifted,
+        )
+        if (part.memory - own.memory if own else 0) < burst:
             # Told again on its way back: the bound does not start anew.
-            state = recalls.move(state, recall, RecallPhase.TOLD, event.at, (part,))
-        else:
-            state = replace(state, recalls=drop(state.recalls, recall))
-        if extra <= 0 and not burst:
-            state = forget(state, *key)
+            began = event.at if before is None or before.began is None else before.began
+        limit = Limit(part.memory, event.at, began)
+        state = changed_claim(state, lease.id, part.gpu, limit=limit)
         if before is not None and part.memory < before.memory:
-            state = replace(state, lowered_at=state.lowered_at.set(part.gpu, event.at))
+            books = replace(books_of(state, part.gpu), lowered_at=event.at)
+            state = put_books(state, books)
     return state
 
 
@@ -57,7 +51,7 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     if held.full is not None:  # it takes turns: that is what it has without them
         state = reserve(state, key, replace(held, full=event.reserved))
         for lease in followers_on(state, key):
-            state = changed(state, lease.id, allocations=_with(lease, event.gpu, event.memory))
+            state = _entitled(state, lease, event.gpu, event.memory, None)
         return state
     lifted = event.reserved - event.memory
     state = reserve(state, key, replace(held, memory=event.reserved, lifted=lifted))
@@ -69,7 +63,11 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
         known_by = max(1, lease.known_by)
         state = changed(state, name, peaks=tuple(peaks.values()), known_by=known_by)
     for lease in followers_on(state, key):
-        state = _entitled(state, lease, event.gpu, event.memory, event.at)
+        own = part_on(state, lease.id, event.gpu)
+        limit = state.claims[(lease.id, event.gpu)].limit
+        if limit is None and own is not None:
+            limit = Limit(own.memory, event.at)
+        state = _entitled(state, lease, event.gpu, event.memory, limit)
     return state
 
 
@@ -80,20 +78,13 @@ def short_of_memory(state: State, event: ev.ShortOfMemory) -> State:
     return reserve(state, key, replace(state.reservations[key], short=event.memory))
 
 
-def _entitled(state: State, lease: Lease, gpu: GpuUuid, memory: Bytes, at: float) -> State:
-    """The task's part of a GPU is ``memory`` now, and its limit stays where it was."""
-    lift = state.lifts.get((lease.id, gpu))
-    before = next(part.memory for part in lease.allocations if part.gpu == gpu)
-    limit = before if lift is None else lift.memory
-    state = changed(state, lease.id, allocations=_with(lease, gpu, memory))
-    if limit == memory:
-        return forget(state, lease.id, gpu)
-    told = replace(lift, memory=limit) if lift else Lift(limit, at)
-    return replace(state, lifts=state.lifts.set((lease.id, gpu), told))
-
-
-def _with(lease: Lease, gpu: GpuUuid, memory: Bytes) -> tuple[Allocation, ...]:
-    return tuple(Allocation(gpu, memory) if p.gpu == gpu else p for p in lease.allocations)
+def _entitled(
+    state: State, lease: Lease, gpu: GpuUuid, memory: Bytes, limit: Limit | None
+) -> State:
+    """The task's part of a GPU is ``memory`` now, and its limit is this one."""
+    parts = tuple(Allocation(gpu, memory) if p.gpu == gpu else p for p in lease.allocations)
+    state = changed(state, lease.id, allocations=parts)
+    return changed_claim(state, lease.id, gpu, limit=limit)
 
 
 @evolves(ev.LimitConfirmed)
@@ -101,12 +92,10 @@ def confirmed(state: State, event: ev.LimitConfirmed) -> State:
     """The state after a task said which limits it has now, and whether they can change at all."""
     state = changed(state, event.lease, live_limits=event.live)
     for part in event.gpus:
-        if answers(state, event.lease, part):
-            key = RecallKey(event.lease, Give.LIFT, part.gpu)
-            state = recalls.move(state, key, RecallPhase.ANSWERED, event.at, (part,))
-        if agrees(state, event.lease, part):
-            claim = replace(state.claims[(event.lease, part.gpu)], agreed=event.at)
-            state = replace(state, claims=state.claims.set((event.lease, part.gpu), claim))
+        limit = state.claims[(event.lease, part.gpu)].limit
+        if limit is not None and answers(state, event.lease, part):
+            limit = replace(limit, agreed=event.at)
+            state = changed_claim(state, event.lease, part.gpu, limit=limit)
     return state
 
 
@@ -114,11 +103,13 @@ def lifted(state: State, key: ReservationKey, held: Reservation) -> State:
     """The state with a reservation of which another part is lifted now."""
     state = reserve(state, key, held)
     for lease in lifted_on(state, key):
-        recall = RecallKey(lease.id, Give.LIFT, key[1])
-        if not held.lifted and (recall in state.recalls or lease.phase is not LeasePhase.HELD):
-            state = forget(state, lease.id, key[1])
-        elif lifted_by(state, lease.id, key[1]) >= held.lifted:  # this step is done
-            state = replace(state, recalls=drop(state.recalls, recall))
+        limit = state.claims[(lease.id, key[1])].limit
+        if lease.phase is not LeasePhase.HELD:
+            if not held.lifted:
+                state = forget(state, lease.id, key[1])
+        elif limit is not None and lifted_by(state, lease.id, key[1]) >= held.lifted:
+            # This step is done.
+            state = changed_claim(state, lease.id, key[1], limit=replace(limit, began=None))
     return state
 
 
@@ -134,8 +125,8 @@ def parked(state: State, lease: Lease) -> State:
 
 
 def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
-    """A task is on a GPU no more, or begins anew with its allocation there."""
-    if (lease, gpu) not in state.lifts:
+    """A task begins anew with its allocation on a GPU."""
+    claim = state.claims.get((lease, gpu))
+    if claim is None or claim.limit is None:
         return state
-    recalls = drop(state.recalls, RecallKey(lease, Give.LIFT, gpu))
-    return replace(state, lifts=state.lifts.delete((lease, gpu)), recalls=recalls)
+    return changed_claim(state, lease, gpu, limit=None)

@@ -29,7 +29,6 @@ from ..recall import lifts
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase, TaskKind
-from ..words.recalls import Give
 
 
 def follows_any(state: State) -> bool:
@@ -175,7 +174,8 @@ def told(state: State, gpus: Container[GpuUuid], at: float) -> Iterator[ev.Limit
         for lease in followers_on(state, key):
             part = next(part for part in lease.allocations if part.gpu == key[1])
             limit = lifts.limit(state, lease, part)
-            recall = state.recall(lease.id, Give.LIFT, part.gpu)
-            if limit < part.memory or (limit < held.memory and recall is None):
+            known = state.claims[(lease.id, part.gpu)].limit
+            falls = known is not None and known.began is not None
+            if limit < part.memory or (limit < held.memory and not falls):
                 most = Allocation(part.gpu, Bytes(max(limit, part.memory)))
                 yield ev.LimitTold(at, lease.id, lease.environment, (most,))

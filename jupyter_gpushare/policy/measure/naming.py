@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..books.lifts import STEP, part_on, tasks_on
-from ..books.state import Lease, ReservationKey, State
+from ..books.state import Lease, Limit, ReservationKey, State
 from ..recall import patience
 from ..words import events as ev
 from ..words.config import PolicyConfig
@@ -77,16 +77,24 @@ def _need(
 
 def _is_to_be_told(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
     """Whether it was not told yet, or gave no answer for so long that it may not have heard."""
-    claim = state.claims[(lease.id, gpu)]
-    if claim.told is None:
+    limit = _told(state, lease, gpu)
+    if limit is None:
         return True
-    silent = claim.agreed is None and lease.live_limits is True
-    return silent and at - claim.told >= patience.AGAIN
+    silent = limit.agreed is None and lease.live_limits is True
+    return silent and at - limit.told_at >= patience.AGAIN
 
 
 def _keeps_to_it(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
     """Whether it had said so when the measurement began, or nothing there takes up a limit."""
-    claim, live = state.claims[(lease.id, gpu)], lease.live_limits
-    if claim.told is None or claim.agreed is not None or live is True:
-        return claim.agreed is not None and claim.agreed < at
-    return claim.told < at and (live is False or at - claim.told >= patience.ANSWER)
+    limit, live = _told(state, lease, gpu), lease.live_limits
+    if limit is None:
+        return False
+    if limit.agreed is not None or live is True:
+        return limit.agreed is not None and limit.agreed < at
+    return limit.told_at < at and (live is False or at - limit.told_at >= patience.ANSWER)
+
+
+def _told(state: State, lease: Lease, gpu: GpuUuid) -> Limit | None:
+    """The limit that it was told, if that is what it was granted."""
+    limit, part = state.claims[(lease.id, gpu)].limit, part_on(state, lease.id, gpu)
+    return limit if limit and part and limit.memory == part.memory else None

@@ -55,7 +55,7 @@ from ..words.model import (
     LeasePhase,
     Request,
 )
-from ..words.recalls import Give, RecallPhase
+from ..words.recalls import Give
 from . import growing, patience, plan
 
 #: Seconds for which no limit on a GPU is lifted after one was taken back there.
@@ -82,8 +82,8 @@ def _part_of(gpu: Gpu, size: float) -> float:
 
 def limit(state: State, lease: Lease, part: Allocation) -> Bytes:
     """The limit that a task was last told for one of its GPUs."""
-    lift = state.lifts.get((lease.id, part.gpu))
-    return part.memory if lift is None else lift.memory
+    claim = state.claims.get((lease.id, part.gpu))
+    return part.memory if claim is None or claim.limit is None else claim.limit.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +153,13 @@ def adjust(
     if not found:
         return
     line = state.has_line
-    needs = _needs(state, config, at) if state.lifts and (line or state.is_short) else {}
+    needs = _needs(state, config, at) if state.is_lifted and (line or state.is_short) else {}
     jobs = sorted((one for one in found if one.keeps), key=lambda one: one.order)
     ranks: list[Sequence[Resident]] = [[job] for job in jobs]
     room, free = {}, {}
     for uuid, books in sorted(state.gpus.items()):
         works = books.problem is None and uuid not in state.out
-        rests = at - state.lowered_at.get(uuid, -math.inf) < REST
+        rests = books.lowered_at is not None and at - books.lowered_at < REST
         need, gone = needs.get(uuid, 0), 0
         room[uuid] = books.lifted + (books.free if works else 0) - need
         if need and _is_late(state, config, uuid, at):
@@ -193,8 +193,8 @@ def residents(state: State, config: PolicyConfig) -> Iterator[Resident]:
     lends = config.burst_memory or state.quotas.has_bursts
     some = [
         key
-        for key in state.claims
-        if lends or key in state.lifts or _asks_for_more(state.leases[key[0]].request)
+        for key, claim in state.claims.items()
+        if lends or claim.limit or _asks_for_more(state.leases[key[0]].request)
     ]
     groups: dict[tuple[object, ...], list[tuple[Lease, Allocation]]] = {}
     for name, gpu in sorted(some):
@@ -247,9 +247,9 @@ def _can_be_lifted(state: State, lease: Lease, gpu: GpuUuid) -> bool:
 def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> bool:
     """Whether a task on a GPU takes long to come back: then all there come back all the way."""
     return any(
-        at - recall.began >= patience.answer(Give.LIFT, config)
-        for key, recall in state.recalls.items()
-        if key.give is Give.LIFT and key.gpu == gpu
+        limit.began is not None and at - limit.began >= patience.answer(Give.LIFT, config)
+        for (_lease, uuid), limit in state.lifts.items()
+        if uuid == gpu
     )
 
 
@@ -328,14 +328,10 @@ def _by_turns(state: State, back: State, lease: Lease, config: PolicyConfig) -> 
 
 def unanswered(state: State, at: float) -> Iterator[ev.LimitConfirmed]:
     """Leases whose client did not say that it has its new, higher limit: it has fixed ones."""
-    for name in sorted({lease for lease, _gpu in state.lifts}):
+    silent = {name for (name, _), one in state.lifts.items() if at - one.told_at >= patience.ANSWER}
+    for name in sorted(silent):
         lease = state.leases[name]
-        if lease.live_limits is not None or lease.phase is not LeasePhase.HELD:
-            continue
-        if any(
-            key[0] == name and at - lift.told_at >= patience.ANSWER
-            for key, lift in state.lifts.items()
-        ):
+        if lease.live_limits is None and lease.phase is LeasePhase.HELD:
             yield ev.LimitConfirmed(at, name, lease.environment, (), live=False)
 
 
@@ -376,10 +372,13 @@ def _is_overdue(state: State, lease: Lease, gpu: GpuUuid, at: float, config: Pol
     """Whether its time to come back is over."""
     if lease.phase is not LeasePhase.HELD:
         return at - lease.changed_at >= config.burst_return
+    limit = state.claims[(lease.id, gpu)].limit
+    if limit is None:
+        return True
     # A task that was just told a lower limit still has time to answer.
-    told_at, recall = state.lifts[(lease.id, gpu)].told_at, state.recall(lease.id, Give.LIFT, gpu)
-    could_answer = at - told_at >= patience.answer(Give.LIFT, config)
-    return could_answer and at - (recall.began if recall else told_at) >= config.burst_return
+    could_answer = at - limit.told_at >= patience.answer(Give.LIFT, config)
+    since = limit.told_at if limit.began is None else limit.began
+    return could_answer and at - since >= config.burst_return
 
 
 def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
@@ -388,13 +387,13 @@ def _knows(state: State, lease: Lease, gpu: GpuUuid, at: float) -> bool:
     An ended lease's process was told no limit, so we wait until its claim is gone. A parked task
     that left something has said with that what it keeps.
     """
-    if lease.phase is not LeasePhase.HELD:
+    limit = state.claims[(lease.id, gpu)].limit
+    if limit is None or lease.phase is not LeasePhase.HELD:
         return lease.has_residue and lease.changed_at < at
     if lease.live_limits is False:
         # One with fixed limits was never above its allocation.
-        return state.lifts[(lease.id, gpu)].told_at < at
-    recall = state.recall(lease.id, Give.LIFT, gpu)
-    return bool(recall and recall.phase is RecallPhase.ANSWERED and recall.since < at)
+        return limit.told_at < at
+    return limit.agreed is not None and limit.agreed < at
 
 
 def growth(state: State, event: ev.LimitTold) -> Iterator[ev.ReservationResized]:

@@ -25,7 +25,6 @@ from ..words.model import (
     Rung,
 )
 from ..words.promises import PromiseState, ShareWhy
-from ..words.recalls import Give, RecallPhase
 from ..words.turns import TurnPhase
 from . import texts
 
@@ -125,21 +124,18 @@ def _lifts(state: State) -> Iterator[ev.Event]:
     for (name, gpu), lift in sorted(state.lifts.items()):
         told = (Allocation(gpu, lift.memory),)
         # Twice where it was told again on its way back: the bound counts from the first time.
-        recall = state.recall(name, Give.LIFT, gpu)
-        for at in sorted({lift.told_at, recall.began if recall else lift.told_at}):
+        for at in sorted({lift.told_at, lift.told_at if lift.began is None else lift.began}):
             yield ev.LimitTold(at, name, state.leases[name].environment, told)
     for name, lease in sorted(state.leases.items()):
         if lease.live_limits is None or lease.phase is LeasePhase.ENDED:
             continue
-        answered = [
-            (recall.since, recall.keep)
-            for part in sorted(lease.allocations, key=lambda part: part.gpu)
-            if (recall := state.recall(name, Give.LIFT, part.gpu))
-            and recall.phase is RecallPhase.ANSWERED
-        ]
-        at = max((since for since, _keep in answered), default=lease.changed_at)
-        gpus = tuple(part for _since, keep in answered for part in keep)
-        yield ev.LimitConfirmed(at, name, lease.environment, gpus, lease.live_limits)
+        at, parts = lease.changed_at, []
+        for part in sorted(lease.allocations, key=lambda part: part.gpu):
+            limit = state.lift(name, part.gpu)
+            if limit is not None and limit.agreed is not None:
+                at = max(at, limit.agreed)
+                parts.append(Allocation(part.gpu, limit.memory))
+        yield ev.LimitConfirmed(at, name, lease.environment, tuple(parts), lease.live_limits)
 
 
 def _sharing(state: State) -> Iterator[ev.Event]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
-from .model import Allocation, GpuUuid, LeaseId
+from .model import Allocation, LeaseId
 from .moves import InvariantBroken, move
 
 
@@ -176,11 +176,10 @@ RECALL_MOVES: Final[dict[RecallPhase, frozenset[RecallPhase]]] = {
 
 
 class RecallKey(NamedTuple):
-    """One thing asked of one lease; ``gpu`` where it is asked GPU by GPU, as a lift is."""
+    """One thing asked of one lease. A lift is asked GPU by GPU, and its limits say so."""
 
     lease: LeaseId
     give: Give
-    gpu: GpuUuid | None = None
 
 
 @dataclass(frozen=True, slots=True)
