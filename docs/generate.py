@@ -95,12 +95,19 @@ def errors() -> str:
 
 def events() -> str:
     """What the ledger keeps and what the Jupyter server tells."""
+    from jupyter_gpushare.policy.words.described import OneOf
     from jupyter_gpushare.policy.words.events import EVENTS
+
+    def each(title: str | OneOf[str]) -> list[str]:
+        if isinstance(title, OneOf):
+            several = (title.otherwise, *title.values.values())
+            return [one for part in several for one in each(part)]
+        return [title] if title else []
 
     rows = [
         (
             f"`{name}`",
-            kind.ABOUT.title or kind.ABOUT.unlisted,
+            ", ".join(each(kind.ABOUT.title)) or kind.ABOUT.unlisted,
             "yes" if kind.DURABLE else "no",
             first_sentence(kind.__doc__),
         )

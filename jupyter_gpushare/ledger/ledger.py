@@ -48,6 +48,7 @@ from ..daemon.privatefile import settle
 from ..policy.words.events import EVENTS, ActivityChanged
 from ..policy.words.versions import FIRST, RELEASES
 from . import runs, usage
+from .earlier import today, with_earlier
 from .usage import UsageDay, UsageRow, Use
 
 __all__ = [
@@ -342,10 +343,11 @@ class Reads(ABC):
 
     def records(self, kinds: Sequence[str]) -> Iterator[Record]:
         """All records of these kinds, the oldest first. Raises as :meth:`history` does."""
-        marks = ", ".join("?" * len(kinds))
+        names = with_earlier(kinds)
+        marks = ", ".join("?" * len(names))
         with self._reading() as connection:
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM records WHERE kind IN ({marks}) ORDER BY seq", tuple(kinds)
+                f"SELECT {_COLUMNS} FROM records WHERE kind IN ({marks}) ORDER BY seq", names
             )
             try:
                 yield from map(_decode, rows)
@@ -957,8 +959,9 @@ def _encode(record: Record) -> _Row:
 
 
 def _decode(row: _Row) -> Record:
-    kind, at, wall, environment, lease, data = row
-    return Record(kind, at, wall, environment, lease, json.loads(data))
+    written, at, wall, environment, lease, text = row
+    kind, data = today(written, json.loads(text))
+    return Record(kind, at, wall, environment, lease, data)
 
 
 def _sizes(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from typing import Final
 
 from ..daemon.fairness import Purses
 from ..policy.books.state import FlagKey
-from ..policy.words.events import Event, FlagCleared, ProcessFlagged, RequestRefused
+from ..policy.words.events import Event, FlagMoved, RequestRefused
+from ..policy.words.model import FlagPhase
 
 #: Refusals of one environment, or flags of one kind on one GPU, that are kept at once, and one more
 #: after so many seconds.
@@ -28,16 +29,18 @@ class RefusalSieve:
 
     def keeps(self, event: Event, now: float) -> bool:
         """Whether ``event`` goes into the ledger; ``now`` in seconds."""
-        if isinstance(event, FlagCleared):
-            # Replayed, a flag that was recorded must be cleared: how old it is, is acted upon.
+        if isinstance(event, FlagMoved):
             key = (event.gpu, event.process, event.kind)
-            is_dropped = key in self._dropped
-            self._dropped.discard(key)
-            return not is_dropped
-        if isinstance(event, ProcessFlagged):
+            if event.phase is FlagPhase.CLEARED:
+                # Replayed, a flag that was recorded must be cleared: how old it is, is acted upon.
+                is_dropped = key in self._dropped
+                self._dropped.discard(key)
+                return not is_dropped
+            if event.phase is FlagPhase.ACTED:
+                return True
             if self._purses.of((event.gpu, event.kind), now).pays(1.0, now):
                 return True
-            self._dropped.add((event.gpu, event.process, event.kind))
+            self._dropped.add(key)
             return False
         if isinstance(event, RequestRefused):
             return self._purses.of(event.environment, now).pays(1.0, now)

@@ -164,13 +164,11 @@ class AdminHandler(AdminPage):
             )
         every = told.document["events"] if told.document is not None else []
         gpus = {gpu["uuid"]: f"GPU {gpu_number(gpu)}" for gpu in status["gpus"]} if status else {}
-        kinds = {event["kind"]: event["what"] for event in every}
-        if wanted["kind"]:
-            kinds.setdefault(wanted["kind"], wanted["kind"])
+        kinds = {event["what"] for event in every} | ({wanted["kind"]} - {""})
         return {
             "events": views.events_shown(every, wanted, gpus),
             "events_of": len(every),
-            "kinds": sorted(kinds.items(), key=lambda kind: kind[1].casefold()),
+            "kinds": sorted(kinds, key=str.casefold),
             "sought": wanted,
             "events_problem": told.problem,
             "deeds": await self._deeds(),

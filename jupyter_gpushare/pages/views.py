@@ -299,7 +299,7 @@ def events_shown(
     named = [
         {**event, "text": _UUID.sub(lambda found: gpus.get(found[0], found[0]), event["text"])}
         for event in events
-        if who in ("", event["environment"]) and kind in ("", event["kind"])
+        if who in ("", event["environment"]) and kind in ("", event["what"])
     ]
     fitting = [
         one for one in named if sought in f"{one['text']} {one['environment'] or ''}".casefold()

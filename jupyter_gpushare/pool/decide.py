@@ -207,7 +207,7 @@ def _see_drain(draft: Draft, host: Host, report: HostReport) -> None:
         draft.emit(ev.DrainSeen(draft.at, host.name))
     elif not host.due and host.drain is not None and not drains:
         # Its own administrator has ended it: the host owns its GPUs.
-        draft.emit(ev.HostResumed(draft.at, host.name, host.name))
+        draft.emit(ev.HostServiceChanged(draft.at, host.name, None, host.name))
         draft.emit(ev.DrainSeen(draft.at, host.name))
 
 
@@ -215,7 +215,7 @@ def _see_drain(draft: Draft, host: Host, report: HostReport) -> None:
 def _lost(draft: Draft, command: cmd.HostLost) -> Decision:
     host = draft.state.hosts[command.host]
     if host.connected:
-        draft.emit(ev.HostVanished(command.at, command.host))
+        draft.emit(ev.HostSilent(command.at, command.host, expired=False))
         draft.plan |= host.everybody
     return _DONE
 
@@ -245,7 +245,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
             if command.at >= host.renewed + draft.config.validity / 2:
                 draft.emit(ev.ReportAsked(command.at, host.name))
         elif not host.expired and command.at >= host.until:
-            draft.emit(ev.HostExpired(command.at, host.name))
+            draft.emit(ev.HostSilent(command.at, host.name, expired=True))
             draft.plan |= host.everybody
     for key, loan in draft.state.loans.items():
         if command.at >= loan.until:
@@ -257,13 +257,13 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
 
 @_decides(cmd.Drain)
 def _drain(draft: Draft, command: cmd.Drain) -> Decision:
-    draft.emit(ev.HostDrained(command.at, command.host, command.reason, command.by))
+    draft.emit(ev.HostServiceChanged(command.at, command.host, command.reason, command.by))
     return _DONE
 
 
 @_decides(cmd.Resume)
 def _resume(draft: Draft, command: cmd.Resume) -> Decision:
-    draft.emit(ev.HostResumed(command.at, command.host, command.by))
+    draft.emit(ev.HostServiceChanged(command.at, command.host, None, command.by))
     draft.plan |= draft.state.hosts[command.host].everybody
     return _DONE
 

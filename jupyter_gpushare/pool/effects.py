@@ -32,7 +32,7 @@ def effects(
                 found.append(eff.Follow(host))
             case ev.HintsGiven():
                 found.append(eff.Hint(host, event.hints))
-            case ev.HostDrained() | ev.HostResumed():
+            case ev.HostServiceChanged():
                 found.append(drain(state.hosts[host]))
     for name in sorted({*lent, *whole}):
         to = state.hosts[name]

@@ -173,16 +173,11 @@ def changed(host: Host, here: dict[Environment, Here]) -> set[Environment]:
     return news | {one for one in old if one not in here}
 
 
-@_evolves(ev.HostVanished)
-def _vanished(state: State, event: ev.HostVanished) -> State:
+@_evolves(ev.HostSilent)
+def _silent(state: State, event: ev.HostSilent) -> State:
     host = state.hosts[event.host]
-    return _with(state, replace(host, connected=False), host.everybody)
-
-
-@_evolves(ev.HostExpired)
-def _expired(state: State, event: ev.HostExpired) -> State:
-    host = state.hosts[event.host]
-    return _with(state, replace(host, expired=True), host.everybody)
+    now = replace(host, connected=False, expired=event.expired)
+    return _with(state, now, host.everybody)
 
 
 @_evolves(ev.AuthorityRotated, ev.ReportAsked)
@@ -190,15 +185,10 @@ def _unchanged(state: State, _event: Happening) -> State:
     return state
 
 
-@_evolves(ev.HostDrained)
-def _drained(state: State, event: ev.HostDrained) -> State:
-    drain = Drained(event.reason, event.by)
+@_evolves(ev.HostServiceChanged)
+def _service_changed(state: State, event: ev.HostServiceChanged) -> State:
+    drain = None if event.reason is None else Drained(event.reason, event.by)
     return _with(state, replace(state.hosts[event.host], drain=drain, due=True), ())
-
-
-@_evolves(ev.HostResumed)
-def _resumed(state: State, event: ev.HostResumed) -> State:
-    return _with(state, replace(state.hosts[event.host], drain=None, due=True), ())
 
 
 @_evolves(ev.DrainSeen)

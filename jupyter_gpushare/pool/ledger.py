@@ -23,13 +23,6 @@ from .words import events as ev
 
 #: Marks a file of the release before, which had tables of its own ("pool" in ASCII).
 _OWN_TABLES: Final = 0x706F6F6C
-_RENAMED: Final = {
-    "QuotaSet": "QuotaOverridden",
-    "QuotaUnset": "QuotaOverrideRemoved",
-    "GroupQuotaSet": "GroupQuotaOverridden",
-    "GroupQuotaUnset": "GroupQuotaOverrideRemoved",
-    "Introduced": "GroupsChanged",
-}
 #: Seconds for another pool to end.
 _OTHER_ENDS: Final = 5.0
 #: What people did.
@@ -92,9 +85,9 @@ def _summary(state: State, at: float) -> Iterator[Happening]:
             if environment in host.told:
                 yield ev.GroupsTold(at, name, environment, host.told[environment])
         if host.drain is not None:
-            yield ev.HostDrained(at, name, host.drain.reason, host.drain.by)
+            yield ev.HostServiceChanged(at, name, host.drain.reason, host.drain.by)
         elif host.due:
-            yield ev.HostResumed(at, name, "")
+            yield ev.HostServiceChanged(at, name, None, "")
         if not host.due:
             yield ev.DrainSeen(at, name)
     yield from state.quotas.told(at)
@@ -124,5 +117,3 @@ def _adopt(connection: sqlite3.Connection) -> None:
             "DROP TABLE hosts",
         ):
             connection.execute(statement)
-        renamed = ((new, old) for old, new in _RENAMED.items())
-        connection.executemany("UPDATE records SET kind = ? WHERE kind = ?", renamed)

@@ -313,15 +313,17 @@ def test_an_administrators_history_has_others_without_names_and_texts() -> None:
         event("bobby", "LeaseGranted", "got 1 GPU"),
         event("alice", "LeaseQueued", "love.ipynb asked for 1 GPU"),
         event("alice", "LeaseGranted", "got 1 GPU"),
-        event(None, "GpuRestored", "GPU-1 works again"),
-        event(None, "NodeTakenOut", "The whole node is taken out of service by carolina: new GPUs"),
+        event(None, "GpuRemoved", "GPU-1 is gone"),
+        event(
+            None, "ServiceChanged", "The whole node is taken out of service by carolina: new GPUs"
+        ),
         event("alice", "GroupsChanged", "groups: people-like-us"),
         event("alice", "OfALaterRelease", "carolina did it"),
     ]
     told = own_history({"events": events}, "alice")["events"]
     assert [row["text"] for row in told] == [
-        *("LeaseGranted", "LeaseQueued", "got 1 GPU", "GPU-1 works again"),
-        *("NodeTakenOut", "GroupsChanged", "OfALaterRelease"),
+        *("LeaseGranted", "LeaseQueued", "got 1 GPU", "GPU-1 is gone"),
+        *("ServiceChanged", "GroupsChanged", "OfALaterRelease"),
     ]
     assert [row["environment"] for row in told] == [
         *(mark("bobby"), "alice", "alice", None, None, "alice", "alice")

@@ -87,7 +87,7 @@ def test_a_backup_is_made_while_grants_go_on(node: RunningNode, tmp_path: Path) 
     looked = told(node, "check", str(backup))
     assert (looked["records"], looked["problems"]) == (answer["records"], [])
     with sqlite3.connect(backup) as copy:
-        found = copy.execute("SELECT environment FROM records WHERE kind = 'QuotaOverridden'")
+        found = copy.execute("SELECT environment FROM records WHERE kind = 'QuotaChanged'")
         assert ("ada",) in found.fetchall()
     copy.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,14 +18,13 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.books.state import State
 from jupyter_gpushare.policy.words.events import (
     BootSeen,
-    FlagActed,
-    FlagCleared,
-    ProcessFlagged,
+    FlagMoved,
     RequestRefused,
 )
 from jupyter_gpushare.policy.words.model import (
     EnvironmentName,
     FlagKind,
+    FlagPhase,
     GpuUuid,
     ProcessId,
     RefusalReason,
@@ -169,10 +169,11 @@ def test_of_endless_refusals_history_has_some_and_of_the_others_all() -> None:
     assert sieve.keeps(refused("mallory"), 5.0 + SECONDS)
 
 
-def flag(pid: int, gpu: str = "GPU-0") -> tuple[ProcessFlagged, FlagCleared]:
+def flag(pid: int, gpu: str = "GPU-0") -> tuple[FlagMoved, FlagMoved]:
     """Of one process, raised and cleared."""
     key = (GpuUuid(gpu), ProcessId("b", pid, 1), FlagKind.SQUATTER)
-    return ProcessFlagged(float(pid), *key, None), FlagCleared(float(pid), *key)
+    raised = FlagMoved(float(pid), *key, FlagPhase.RAISED)
+    return raised, replace(raised, phase=FlagPhase.CLEARED)
 
 
 def test_of_processes_that_come_and_go_history_has_some_and_no_flag_stays_raised() -> None:
@@ -199,6 +200,7 @@ def test_of_processes_that_come_and_go_history_has_some_and_no_flag_stays_raised
 def test_a_flag_that_was_acted_upon_is_replayed_without_its_beginning() -> None:
     """No snapshot has flags, which are measured anew: the ledger could not be read any more."""
     raised, cleared = flag(1)
-    acted = FlagActed(1.0, raised.gpu, raised.process, raised.kind)
+    acted = replace(raised, phase=FlagPhase.ACTED)
+    assert RefusalSieve().keeps(acted, 0.0)
     state = core.evolve(State(), acted)
     assert core.evolve(state, cleared) == state == State()

@@ -64,8 +64,12 @@ TELLING = telling({GPU: "0"})
             "the ledger was shortened to what is true now",
         ),
         (
-            ev.QuotaOverridden(
-                1.0, ALICE, Quota(2, idle_timeout=600.0, burst_memory=0.9), EnvironmentName("root")
+            ev.QuotaChanged(
+                1.0,
+                ALICE,
+                None,
+                Quota(2, idle_timeout=600.0, burst_memory=0.9),
+                EnvironmentName("root"),
             ),
             "quota set to GPUs: 2, memory on each GPU: the whole GPU, weight: 1, idle time-out: "
             "10 min, limits lifted up to: 0.9 of a GPU, by root",

@@ -211,7 +211,7 @@ def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -
             told = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
             assert told == honest
             his = await room.manager.in_ledger(lambda: ledger.history("mallory", 100_000))
-            assert his[-1].kind == "QuotaOverridden"
+            assert his[-1].kind == "QuotaChanged"
             until = room.clock.wall()
             rows = await room.manager.in_ledger(lambda: ledger.usage(0.0, until, None))
             assert {row.environment: row.leases for row in rows}["mallory"] == 700
@@ -231,7 +231,8 @@ def test_what_is_nobodys_costs_nobody_their_history(path: Path) -> None:
             by = Record("Noted", 0.0, BOOT, None, None, {"by": "root"})
             process = {"boot_id": "b", "pid": 1, "start": 1}
             data: dict[str, JSON] = {"gpu": "GPU-0", "process": process, "kind": "squatter"}
-            flags = [Record("FlagCleared", float(n), BOOT, None, None, data) for n in range(10_000)]
+            data["phase"] = "cleared"
+            flags = [Record("FlagMoved", float(n), BOOT, None, None, data) for n in range(10_000)]
             await room.manager.in_ledger(lambda: ledger.append([by, *flags]))
             records = [to_record(event, BOOT) for event in core.summarise(room.manager.state)]
             await room.manager.in_ledger(lambda: ledger.write_snapshot(records))

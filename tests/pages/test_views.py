@@ -346,18 +346,18 @@ ANY = dict.fromkeys(EVENT_FILTERS, "")
 
 
 def test_events_are_filtered() -> None:
-    def event(at: float, kind: str, who: str | None, text: str) -> dict[str, Any]:
-        return {"at": at, "kind": kind, "environment": who, "text": text}
+    def event(at: float, what: str, who: str | None, text: str) -> dict[str, Any]:
+        return {"at": at, "what": what, "environment": who, "text": text}
 
     events = [
-        event(1, "LeaseEnded", "alice", "ended: Released"),
-        event(3, "LeaseGranted", "bob", "got 1 GPU"),
-        event(2, "BootSeen", None, "the node manager started"),
+        event(1, "lease ended", "alice", "ended: Released"),
+        event(3, "got a GPU", "bob", "got 1 GPU"),
+        event(2, "node manager started", None, "the node manager started"),
     ]
     for wanted, at in (
         ({}, [3, 2, 1]),
         ({"environment": "bob"}, [3]),
-        ({"kind": "BootSeen"}, [2]),
+        ({"kind": "node manager started"}, [2]),
         ({"text": "RELEASED"}, [1]),
     ):
         found = views.events_shown(events, {**ANY, **wanted}, {})
@@ -367,7 +367,7 @@ def test_events_are_filtered() -> None:
 def test_gpus_in_events_are_called_by_their_number() -> None:
     uuid, other = (f"GPU-6e1dde2d-16ba-5aed-bf4e-5700532b275{last}" for last in "bc")
     text = f"got 2 GPUs, 8 GiB: {uuid}, {other}"
-    event = {"at": 1.0, "kind": "LeaseGranted", "environment": "a", "text": text}
+    event = {"at": 1.0, "what": "got a GPU", "environment": "a", "text": text}
     (shown,) = views.events_shown([event], ANY, {uuid: "GPU 0"})
     assert shown["text"] == f"got 2 GPUs, 8 GiB: GPU 0, {other}"
 

@@ -14,7 +14,7 @@ PACKAGE = Path(jupyter_gpushare.__file__).parent
 KINDS = EVENTS.keys() | OF_POOL.keys()
 #: A front end's words for what the wire names; an exception that has the name of an event; what
 #: events of a ledger of the release before are called now.
-NAMED = {"server/leaseevents.py", "elastic/raypolicy.py", "pool/ledger.py"}
+NAMED = {"server/leaseevents.py", "elastic/raypolicy.py", "ledger/earlier.py"}
 COLLECTIONS = (ast.Tuple, ast.List, ast.Set, ast.Dict)
 
 

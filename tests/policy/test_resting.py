@@ -139,7 +139,7 @@ def test_who_waits_for_its_turn_does_not_rest() -> None:
     wait(world, RESTS / 2)
     state = replace(world.state, takers=world.state.takers.set(ALICE, Taker(overran=True)))
     (seen,) = look(state, {ALICE: world.vitals[1]}, {ZERO: frozenset()}, world.at + EVERY)
-    assert isinstance(seen, ev.RestLooked)
+    assert isinstance(seen, ev.StillnessMeasured)
     assert seen.since is None
 
 

@@ -194,12 +194,12 @@ def test_one_that_waits_for_its_turn_is_held_by_us() -> None:
     )
     quiet = {ZERO: frozenset({ALICE})}
     (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
-    assert isinstance(seen, ev.StallLooked)
+    assert isinstance(seen, ev.StillnessMeasured)
     assert seen.since is None
     holds = state.turns.set(ALICE, Turn(TurnPhase.HOLDS, world.at))
     state = replace(state, turns=holds)
     (seen,) = look(state, {ALICE: STILL}, quiet, world.at, world.config)
-    assert isinstance(seen, ev.StallLooked)
+    assert isinstance(seen, ev.StillnessMeasured)
     assert seen.since == world.at
 
 

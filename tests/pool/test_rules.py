@@ -9,7 +9,7 @@ import pytest
 from support.pool_world import CONFIG, World, gpu, report
 
 from jupyter_gpushare.policy.say.telling import Telling
-from jupyter_gpushare.policy.words.events import GroupQuotaOverrideRemoved
+from jupyter_gpushare.policy.words.events import QuotaChanged
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
 from jupyter_gpushare.pool import decide
 from jupyter_gpushare.pool.core import State, step
@@ -38,7 +38,7 @@ def test_whatever_somebody_does_has_a_sentence() -> None:
         assert bool(kind.ABOUT.deed) == by_people, kind
     lent = ev.GpusLent(1.0, Loan("1", ADA, "a", 2, 9.0), "carol")
     assert Telling().of(lent, lent.ABOUT.deed) == "lent ada GPUs of the host a: 2"
-    unset = GroupQuotaOverrideRemoved(1.0, None, "carol")
+    unset = QuotaChanged(1.0, None, None, None, "carol")
     said = Telling().of(unset, unset.ABOUT.deed)
     assert said == "made the configured default quota hold again"
 

@@ -245,7 +245,7 @@ def test_rest_answers_are_described(crowd: Crowd) -> None:
         ask(crowd.root, "POST", f"gpus/{gpu}/resume")
         ask(crowd.root, "POST", f"leases/{leases['bobs']}/revoke", {"reason": "A demo."})
         kinds = {row["kind"] for row in ask(crowd.root, "GET", "history?limit=1000")["events"]}
-        assert {"LeaseQueued", "LeaseGranted", "LeaseEnded", "QuotaOverridden"} <= kinds
+        assert {"LeaseQueued", "LeaseGranted", "LeaseEnded", "QuotaChanged"} <= kinds
         # The lease that ended drains while its process keeps memory.
         for server in (crowd.alice, crowd.root):
             ask(server, "GET", "status")

@@ -206,7 +206,7 @@ class World:
         done = step(self.state, command, CONFIG)
         state = self.state
         for event in done.events:
-            if isinstance(event, ev.HostExpired):
+            if isinstance(event, ev.HostSilent) and event.expired:
                 for one, out in state.hosts[event.host].out.items():
                     self.given_up[event.host, one] = out.gpus
                     self.given_up_of_groups[event.host, one] = out.gpus

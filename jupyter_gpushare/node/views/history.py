@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ...ledger.codec import understood
 from ...ledger.ledger import Record
 from ...policy.say.telling import Telling
+from ...policy.words.described import OneOf, chosen
 from ...policy.words.events import EVENTS, LeaseEnded
 from ...policy.words.model import GpuUuid
 from ...policy.words.promises import Promise
@@ -30,10 +31,12 @@ def entry(record: Record, telling: Telling) -> doc.Event:
     """One line of history; ``at`` in Unix seconds."""
     event, kind = understood(record), EVENTS.get(record.kind)
     ended = event if isinstance(event, LeaseEnded) else None
+    title = record.kind if kind is None else kind.ABOUT.title
+    what = record.kind if isinstance(title, OneOf) else title
     return {
         "at": record.wall,
         "kind": record.kind,
-        "what": record.kind if kind is None else kind.ABOUT.title,
+        "what": what if event is None else chosen(event, event.ABOUT.title),
         "environment": record.environment,
         "lease": record.lease,
         "text": record.kind if event is None else telling.of(event),

@@ -200,7 +200,9 @@ class EventLog:
             say(self._log, _WARNING, "log.left_out", **whose, lines=count)
         for event in outcome.events:
             self._event(event, outcome, state)
-            if isinstance(event, (ev.GpuTakenOut, ev.ClaimMoved)) and _is_empty(event.gpu, state):
+            if isinstance(event, (ev.ServiceChanged, ev.ClaimMoved)) and _is_empty(
+                event.gpu, state
+            ):
                 say(self._log, _INFO, "gpu.empty", call=call, gpu=event.gpu)
         for effect in outcome.effects:
             if isinstance(effect, Signal):
@@ -241,7 +243,7 @@ class EventLog:
         return owner is None or bool(getattr(event, "by", None)) or self._lines.tells(owner)
 
 
-def _is_empty(gpu: GpuUuid, state: State) -> bool:
+def _is_empty(gpu: GpuUuid | None, state: State) -> bool:
     """Whether a GPU is out of service and no claim is left on it."""
     return gpu in state.out and all(uuid != gpu for _lease, uuid in state.claims)
 

@@ -181,25 +181,23 @@ class QuotaBook:
         now = self.overrides.get(environment, Own(self.resolve(environment, told)[0], frozenset()))
         return now.then(edit)
 
-    def event(self, edit: cmd.EditsBook) -> ev.ChangesBook | None:
+    def event(self, edit: cmd.EditsBook) -> ev.QuotaChanged | None:
         """What follows from an edit; ``None``: nothing was set that could be taken back."""
-        at, by = edit.at, edit.by
+        own: Own | None = None
         if isinstance(edit, cmd.SetQuota):
-            change = Own(edit.quota, edit.named)
-            own = self.edited(edit.environment, change, edit.groups).without(edit.follow)
-            if own.named:
-                return ev.QuotaOverridden(at, edit.environment, own.quota, by, own.record)
-        if isinstance(edit, cmd.SetGroupQuota):
+            own = self.edited(edit.environment, Own(edit.quota, edit.named), edit.groups)
+            own = own.without(edit.follow)
+        elif isinstance(edit, cmd.SetGroupQuota):
             now = Own(self.of_group(edit.group) or self.of_default, frozenset())
             own = self.group_overrides.get(edit.group, now).then(Own(edit.quota, edit.named))
             own = own.without(edit.follow)
-            if own.named:
-                return ev.GroupQuotaOverridden(at, edit.group, own.quota, by, own.record)
         if isinstance(edit, cmd.SetQuota | cmd.UnsetQuota):
-            is_set = edit.environment in self.overrides
-            return ev.QuotaOverrideRemoved(at, edit.environment, by) if is_set else None
-        is_set = edit.group in self.group_overrides
-        return ev.GroupQuotaOverrideRemoved(at, edit.group, by) if is_set else None
+            environment, group, is_set = edit.environment, None, edit.environment in self.overrides
+        else:
+            environment, group, is_set = None, edit.group, edit.group in self.group_overrides
+        if own is not None and own.named:
+            return ev.QuotaChanged(edit.at, environment, group, own.quota, edit.by, own.record)
+        return ev.QuotaChanged(edit.at, environment, group, None, edit.by) if is_set else None
 
     def after(self, event: ev.ChangesBook) -> QuotaBook:
         """The book after an event."""
@@ -210,7 +208,7 @@ class QuotaBook:
             )
         if isinstance(event, ev.GroupsChanged):
             return replace(self, groups_of=self.groups_of.set(event.environment, event.groups))
-        if isinstance(event, ev.OfGroup):
+        if event.environment is None:
             of_groups = _with(self.group_overrides, event.group, event.own)
             return replace(self, group_overrides=of_groups)
         return replace(self, overrides=_with(self.overrides, event.environment, event.own))
@@ -218,10 +216,10 @@ class QuotaBook:
     def told(self, at: float) -> Iterator[ev.ChangesBook]:
         """Events that lead to the book as it is, except the configuration."""
         for name, own in sorted(self.overrides.items()):
-            yield ev.QuotaOverridden(at, name, own.quota, name, own.record)
+            yield ev.QuotaChanged(at, name, None, own.quota, name, own.record)
         for group, own in sorted(self.group_overrides.items(), key=lambda one: one[0] or ""):
             by = EnvironmentName(group or "default")
-            yield ev.GroupQuotaOverridden(at, group, own.quota, by, own.record)
+            yield ev.QuotaChanged(at, None, group, own.quota, by, own.record)
         for name, groups in sorted(self.groups_of.items()):
             yield ev.GroupsChanged(at, name, groups)
 

@@ -25,8 +25,7 @@ def belong_to(draft: Draft, command: cmd.BelongTo) -> Decision:
     """Note that the host has joined a pool, or has left it."""
     if command.pool == draft.state.quotas.pool:
         return Done()
-    left = command.pool is None
-    draft.emit(ev.PoolLeft(draft.at) if left else ev.PoolJoined(draft.at, command.pool or ""))
+    draft.emit(ev.PoolChanged(draft.at, command.pool))
     quotas.weigh_all(draft)
     serve(draft)
     return Done(count=1)

@@ -71,13 +71,13 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
         if known is None or known.gpu != gpu:
             draft.emit(ev.GpuFound(draft.at, gpu))
         if known is not None and known.problem == texts.NOT_IN_NODE:
-            draft.emit(ev.GpuRestored(draft.at, uuid))
+            draft.emit(ev.GpuProblemChanged(draft.at, uuid, None))
     for uuid, books in tuple(draft.state.gpus.items()):
         if uuid in present:
             continue
         if books.reserved:  # also what a parked or ended task left there
             if books.problem != texts.NOT_IN_NODE:
-                draft.emit(ev.GpuLost(draft.at, uuid, texts.NOT_IN_NODE))
+                draft.emit(ev.GpuProblemChanged(draft.at, uuid, texts.NOT_IN_NODE))
         else:
             draft.emit(ev.GpuRemoved(draft.at, uuid))
     out_of_service.keep_out(draft)

@@ -26,14 +26,14 @@ def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
     known = draft.state.out.get(command.gpu)
     if known is not None and known.reason == command.reason:
         return Done()
-    draft.emit(ev.GpuTakenOut(draft.at, command.gpu, command.reason, command.by))
+    draft.emit(ev.ServiceChanged(draft.at, command.gpu, command.reason, command.by))
     return Done(count=1)
 
 
 def take_node_out(draft: Draft, command: cmd.TakeNodeOut) -> Decision:
     """Take all GPUs out of service but those that are out for a reason of their own."""
     before = draft.state.drained
-    draft.emit(ev.NodeTakenOut(draft.at, command.reason, command.by))
+    draft.emit(ev.ServiceChanged(draft.at, None, command.reason, command.by, with_node=True))
     return Done(count=keep_out(draft, before))
 
 
@@ -45,7 +45,7 @@ def keep_out(draft: Draft, before: OutOfService | None = None) -> int:
     known = draft.state.out
     serve = [uuid for uuid in draft.state.gpus if known.get(uuid) in (None, before)]
     for uuid in sorted(serve, key=lambda uuid: draft.state.gpus[uuid].gpu.order):
-        draft.emit(ev.GpuTakenOut(draft.at, uuid, drained.reason, drained.by, True))
+        draft.emit(ev.ServiceChanged(draft.at, uuid, drained.reason, drained.by, with_node=True))
     return len(serve)
 
 
@@ -55,10 +55,10 @@ def put_node_back(draft: Draft, command: cmd.PutNodeBack) -> Decision:
     drained = draft.state.drained
     if drained is None:
         return Done()
-    draft.emit(ev.NodePutBack(draft.at, command.by))
+    draft.emit(ev.ServiceChanged(draft.at, None, None, command.by))
     back = sorted(uuid for uuid, out in draft.state.out.items() if out == drained)
     for uuid in back:
-        draft.emit(ev.GpuPutBack(draft.at, uuid, command.by))
+        draft.emit(ev.ServiceChanged(draft.at, uuid, None, command.by))
     serve(draft)
     return Done(count=len(back))
 
@@ -69,7 +69,7 @@ def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
     if command.gpu not in draft.state.out:
         known = command.gpu in draft.state.gpus
         return Done() if known else Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
-    draft.emit(ev.GpuPutBack(draft.at, command.gpu, command.by))
+    draft.emit(ev.ServiceChanged(draft.at, command.gpu, None, command.by))
     serve(draft)
     return Done(count=1)
 

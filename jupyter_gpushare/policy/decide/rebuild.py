@@ -82,18 +82,18 @@ def _figures(state: State, lease: Lease) -> Iterator[tuple[GpuUuid, Bytes, Bytes
 def start(draft: Draft, *, forgot: bool, rebooted: bool) -> None:
     """Let leases be presented after a start or a pause; after a boot no task is left."""
     if draft.state.rebuild is not None and rebooted:
-        draft.emit(ev.RebuildEnded(draft.at, len(draft.state.rebuild.done)))
+        draft.emit(ev.RebuildChanged(draft.at, None, len(draft.state.rebuild.done)))
     elif forgot or draft.state.rebuild is not None:
         # After another restart, or a sleep of the host, the time begins anew.
         grace = max(draft.config.restart_grace, draft.config.heartbeat_timeout)
-        draft.emit(ev.RebuildBegun(draft.at, draft.at + grace))
+        draft.emit(ev.RebuildChanged(draft.at, draft.at + grace))
 
 
 def end_when_due(draft: Draft) -> bool:
     """Whether the time for presenting leases has just ended."""
     if draft.state.rebuild is None or draft.at < draft.state.rebuild.until:
         return False
-    draft.emit(ev.RebuildEnded(draft.at, len(draft.state.rebuild.done)))
+    draft.emit(ev.RebuildChanged(draft.at, None, len(draft.state.rebuild.done)))
     return True
 
 
@@ -108,7 +108,7 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
         return None
     if known is not None and _shape(voucher_of(state, known)) == _shape(command.voucher):
         # The ledger agrees with the voucher; from now on it records what the lease becomes.
-        draft.emit(ev.LeaseRebuilt(at, name, known.environment))
+        draft.emit(ev.LeasePresented(at, name, known.environment))
         return None
     trial = Draft(state, draft.config, at)
     if known is not None:
@@ -119,7 +119,7 @@ def present(draft: Draft, command: cmd.Present) -> Decision | None:
         is_told = state.spared.get(voucher.task.process) == name
         if why != texts.UNKNOWN_LEASE and not is_told:  # the audit spares it
             whose = tuple(sorted({voucher.task.process, *voucher.members}))
-            draft.emit(ev.RebuildRefused(at, name, voucher.environment, whose, why))
+            draft.emit(ev.LeasePresented(at, name, voucher.environment, why, whose))
         return Refuse(RefusalReason.UNKNOWN_LEASE, why)
     draft.emit(*trial.events)
     return Grant(name)
@@ -249,7 +249,7 @@ def _again(
     name, who, parked = voucher.lease, voucher.environment, voucher.parked
     is_parked, task = voucher.phase is LeasePhase.PARKED, voucher.task
     known = state.leases.get(name)
-    yield ev.LeaseRebuilt(at, name, who)
+    yield ev.LeasePresented(at, name, who)
     if known is None:
         yield ev.LeaseQueued(
             at, name, who, task, voucher.request, state.queue.arrivals, state.queue.grants

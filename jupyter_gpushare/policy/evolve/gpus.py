@@ -46,35 +46,19 @@ def _gpu_removed(state: State, event: ev.GpuRemoved) -> State:
     return replace(state, gpus=state.gpus.delete(event.gpu))
 
 
-@evolves(ev.GpuLost)
-def _gpu_lost(state: State, event: ev.GpuLost) -> State:
+@evolves(ev.GpuProblemChanged)
+def _gpu_problem_changed(state: State, event: ev.GpuProblemChanged) -> State:
     return put_books(state, replace(books_of(state, event.gpu), problem=event.problem))
 
 
-@evolves(ev.GpuRestored)
-def _gpu_restored(state: State, event: ev.GpuRestored) -> State:
-    return put_books(state, replace(books_of(state, event.gpu), problem=None))
-
-
-@evolves(ev.GpuTakenOut)
-def _gpu_taken_out(state: State, event: ev.GpuTakenOut) -> State:
-    out = OutOfService(event.reason, event.by, event.with_node)
+@evolves(ev.ServiceChanged)
+def _service_changed(state: State, event: ev.ServiceChanged) -> State:
+    out = None if event.reason is None else OutOfService(event.reason, event.by, event.with_node)
+    if event.gpu is None:
+        return replace(state, drained=out)
+    if out is None:
+        return replace(state, out=drop(state.out, event.gpu))
     return replace(state, out=state.out.set(event.gpu, out))
-
-
-@evolves(ev.GpuPutBack)
-def _gpu_put_back(state: State, event: ev.GpuPutBack) -> State:
-    return replace(state, out=drop(state.out, event.gpu))
-
-
-@evolves(ev.NodeTakenOut)
-def _node_taken_out(state: State, event: ev.NodeTakenOut) -> State:
-    return replace(state, drained=OutOfService(event.reason, event.by, with_node=True))
-
-
-@evolves(ev.NodePutBack)
-def _node_put_back(state: State, event: ev.NodePutBack) -> State:
-    return replace(state, drained=None)
 
 
 @evolves(ev.UnleasedChanged)

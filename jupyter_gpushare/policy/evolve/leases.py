@@ -298,17 +298,15 @@ def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
     return changed(state, event.lease, stall=Stall())
 
 
-@evolves(ev.StallLooked)
-def _stall_looked(state: State, event: ev.StallLooked) -> State:
+@evolves(ev.StillnessMeasured)
+def _stillness_measured(state: State, event: ev.StillnessMeasured) -> State:
+    seen = Stall(event.since, event.cpu, event.at)
+    if not event.stalled:
+        return changed(state, event.lease, rests=seen)
     before = lease_of(state, event.lease).stall
-    goes_on = before is not None and event.since is not None and event.since == before.since
-    acted = before.acted if before is not None and goes_on else 0
-    return changed(state, event.lease, stall=Stall(event.since, event.cpu, event.at, acted))
-
-
-@evolves(ev.RestLooked)
-def _rest_looked(state: State, event: ev.RestLooked) -> State:
-    return changed(state, event.lease, rests=Stall(event.since, event.cpu, event.at))
+    if before is not None and event.since is not None and event.since == before.since:
+        seen = replace(seen, acted=before.acted)
+    return changed(state, event.lease, stall=seen)
 
 
 @evolves(ev.Rested)

@@ -38,20 +38,11 @@ def _book_changed(state: State, event: ev.ChangesBook) -> State:
     return _requoted(state, event.at, state.quotas.after(event))
 
 
-@evolves(ev.PoolJoined)
-def _pool_joined(state: State, event: ev.PoolJoined) -> State:
-    return _in_pool(state, event.at, event.pool)
-
-
-@evolves(ev.PoolLeft)
-def _pool_left(state: State, event: ev.PoolLeft) -> State:
-    return _in_pool(state, event.at, None)
-
-
-def _in_pool(state: State, at: float, pool: str | None) -> State:
-    """The state in this pool, of which nothing is heard yet."""
-    book = replace(state.quotas, pool=pool, heard_at=at, as_of=0.0, lent=Map())
-    return all_in_line(_requoted(state, at, book))
+@evolves(ev.PoolChanged)
+def _pool_changed(state: State, event: ev.PoolChanged) -> State:
+    # Nothing is heard of it yet.
+    book = replace(state.quotas, pool=event.pool, heard_at=event.at, as_of=0.0, lent=Map())
+    return all_in_line(_requoted(state, event.at, book))
 
 
 @evolves(ev.QuotasLent)

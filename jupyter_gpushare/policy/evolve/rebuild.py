@@ -17,28 +17,22 @@ from .registry import evolves
 from .steps import reserve
 
 
-@evolves(ev.RebuildBegun)
-def _rebuild_begun(state: State, event: ev.RebuildBegun) -> State:
+@evolves(ev.RebuildChanged)
+def _rebuild_changed(state: State, event: ev.RebuildChanged) -> State:
+    if event.until is None:
+        return replace(state, rebuild=None)
     known = state.rebuild or Rebuild(event.until)
     return replace(state, rebuild=replace(known, until=event.until))
 
 
-@evolves(ev.LeaseRebuilt)
-def _lease_rebuilt(state: State, event: ev.LeaseRebuilt) -> State:
+@evolves(ev.LeasePresented)
+def _lease_presented(state: State, event: ev.LeasePresented) -> State:
+    if event.why is not None:
+        spared = state.spared.update(dict.fromkeys(event.processes, event.lease))
+        return replace(state, spared=spared)
     if state.rebuild is None:
         raise InvariantBroken(f"lease {event.lease} is presented, and no lease is unknown")
     return replace(state, rebuild=replace(state.rebuild, done=state.rebuild.done | {event.lease}))
-
-
-@evolves(ev.RebuildRefused)
-def _rebuild_refused(state: State, event: ev.RebuildRefused) -> State:
-    spared = state.spared.update(dict.fromkeys(event.processes, event.lease))
-    return replace(state, spared=spared)
-
-
-@evolves(ev.RebuildEnded)
-def _rebuild_ended(state: State, event: ev.RebuildEnded) -> State:
-    return replace(state, rebuild=None)
 
 
 @evolves(ev.BooksRestored)

@@ -25,6 +25,7 @@ from ..words.model import (
     ClaimPhase,
     EnvironmentName,
     FlagKind,
+    FlagPhase,
     GpuReading,
     GpuUuid,
     HolderAction,
@@ -91,11 +92,11 @@ def observe(
             continue
         if reading.problem is not None:
             if books.problem != reading.problem:
-                yield ev.GpuLost(at, reading.uuid, reading.problem)
+                yield ev.GpuProblemChanged(at, reading.uuid, reading.problem)
             yield from _gone_with_their_process(state, reading.uuid, at)
             continue
         if books.problem is not None:
-            yield ev.GpuRestored(at, reading.uuid)
+            yield ev.GpuProblemChanged(at, reading.uuid, None)
         parts = _sort(state, reading, config)
         seen[reading.uuid] = parts
         yield from _unleased(state, reading, books, parts, at, config)
@@ -526,7 +527,7 @@ def _flags(
         gpu, process, kind = key
         flag = state.flags.get(key)
         if flag is None:
-            yield ev.ProcessFlagged(at, gpu, process, kind, size)
+            yield ev.FlagMoved(at, gpu, process, kind, FlagPhase.RAISED, size)
         elif (
             not flag.acted
             and state.rebuild is None  # it may hold a lease that is not known yet
@@ -534,8 +535,8 @@ def _flags(
             and watchdog.may_act(flag, key, at, config)
             and not _is_spared(state, seen[gpu], process)
         ):
-            yield ev.FlagActed(at, gpu, process, kind)
+            yield ev.FlagMoved(at, gpu, process, kind, FlagPhase.ACTED)
     for key in sorted(state.flags, key=repr):
         gpu, process, kind = key
         if gpu in seen and key not in current:
-            yield ev.FlagCleared(at, gpu, process, kind)
+            yield ev.FlagMoved(at, gpu, process, kind, FlagPhase.CLEARED)

@@ -43,7 +43,7 @@ def look(
         is_idle = lease.activity is Activity.IDLE
         if lease.id not in vitals:
             if is_idle and any(lease.id in tasks for tasks in worked.values()):
-                yield ev.RestLooked(at, lease.id, None, None)
+                yield ev.StillnessMeasured(at, lease.id, None, None, stalled=False)
                 yield ev.Rested(at, lease.id, Activity.BUSY)
             continue
         before, now = lease.rests, vitals[lease.id]
@@ -52,7 +52,8 @@ def look(
         gpus = (part.gpu for part in lease.allocations)
         still = all(gpu in worked and lease.id not in worked[gpu] for gpu in gpus)
         since = _since(before, now, at) if still and not _is_ours(state, lease) else None
-        yield ev.RestLooked(at, lease.id, since, None if now is None else now.cpu)
+        cpu = None if now is None else now.cpu
+        yield ev.StillnessMeasured(at, lease.id, since, cpu, stalled=False)
         if is_idle and since is None:
             yield ev.Rested(at, lease.id, Activity.BUSY)
         elif not is_idle and since is not None and at - since >= RESTS:

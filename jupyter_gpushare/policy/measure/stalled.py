@@ -91,7 +91,7 @@ def look(
         if name in wanted:
             since = at if stall.since is None else stall.since
         cpu = None if seen is None else seen.cpu
-        yield ev.StallLooked(at, name, since, cpu)
+        yield ev.StillnessMeasured(at, name, since, cpu, stalled=True)
         acted = 0 if stall.since is None else stall.acted
         due = following(lease, Stall(since, cpu, at, acted), config)
         if due is not None and due.at is not None and due.at <= at:

@@ -15,6 +15,7 @@ from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import (
     EndReason,
+    FlagPhase,
     HolderAction,
     LeaseId,
     ProcessId,
@@ -139,7 +140,7 @@ def effects(event: ev.Event, state: State, config: PolicyConfig) -> Iterator[Eff
         case ev.ChangesQuotas():
             if state.quotas.has_budgets:
                 yield LookAtBudgets()
-        case ev.FlagActed():
+        case ev.FlagMoved(phase=FlagPhase.ACTED):
             yield Signal(event.process, config.audit_action)
         case _:
             pass

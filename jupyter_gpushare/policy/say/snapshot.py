@@ -69,11 +69,11 @@ def _summary(state: State) -> Iterator[ev.Event]:
     # After the number of grants is known: what is held up counts from it.
     for gpu in sorted(state.gpus.values(), key=lambda books: books.gpu.order):
         if gpu.problem is not None:
-            yield ev.GpuLost(at, gpu.gpu.uuid, gpu.problem)
+            yield ev.GpuProblemChanged(at, gpu.gpu.uuid, gpu.problem)
     for uuid, out in sorted(state.out.items()):
-        yield ev.GpuTakenOut(at, uuid, out.reason, out.by, out.with_node)
+        yield ev.ServiceChanged(at, uuid, out.reason, out.by, out.with_node)
     if state.drained is not None:
-        yield ev.NodeTakenOut(at, state.drained.reason, state.drained.by)
+        yield ev.ServiceChanged(at, None, state.drained.reason, state.drained.by, with_node=True)
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         lease = state.leases[item.lease]
         if lease.phase is LeasePhase.PARKED:
@@ -86,14 +86,14 @@ def _summary(state: State) -> Iterator[ev.Event]:
                 item.priority_class,
             )
     if state.rebuild is not None:
-        yield ev.RebuildBegun(at, state.rebuild.until)
+        yield ev.RebuildChanged(at, state.rebuild.until)
         for name in sorted(state.rebuild.done):
             known = state.leases.get(name)
             whose = EnvironmentName("") if known is None else known.environment
-            yield ev.LeaseRebuilt(at, name, whose)
+            yield ev.LeasePresented(at, name, whose)
     for process, name in sorted(state.spared.items()):
         if process.boot_id == state.boot.boot_id:
-            yield ev.RebuildRefused(at, name, EnvironmentName(""), (process,), "")
+            yield ev.LeasePresented(at, name, EnvironmentName(""), "", (process,))
     for environment, budget in sorted(state.budgets.items()):
         if budget.level is not BudgetLevel.OK:
             hours = state.quotas.resolve(environment)[0].gpu_hours
@@ -105,7 +105,7 @@ def _pool(state: State) -> Iterator[ev.Event]:
     book = state.quotas
     if book.pool is None:
         return
-    yield ev.PoolJoined(book.heard_at, book.pool)
+    yield ev.PoolChanged(book.heard_at, book.pool)
     for until in sorted({one.until for one in book.lent.values()}):
         loans = tuple(one.loan for _who, one in sorted(book.lent.items()) if one.until == until)
         yield ev.QuotasLent(book.heard_at, book.as_of, until, loans)

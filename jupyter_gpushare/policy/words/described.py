@@ -77,7 +77,6 @@ def line(
 debug: Final = partial(line, Level.DEBUG)
 info: Final = partial(line, Level.INFO)
 warning: Final = partial(line, Level.WARNING)
-error: Final = partial(line, Level.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ class About:
     wait in another place, for another reason, or may no longer have to.
     """
 
-    title: str = ""
+    title: str | OneOf[str] = ""
     text: str | OneOf[str] = ""
     deed: str | OneOf[str] = ""
     unlisted: str = ""
@@ -127,7 +126,7 @@ def _declare(kind: type[H], about: About, durable: bool, since: int) -> type[H]:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def recorded(
-    title: str = "",
+    title: str | OneOf[str] = "",
     text: str | OneOf[str] = "",
     *,
     deed: str | OneOf[str] = "",

@@ -17,7 +17,6 @@ from .described import (
     Level,
     OneOf,
     debug,
-    error,
     info,
     line,
     measured,
@@ -33,6 +32,7 @@ from .model import (
     EndReason,
     EnvironmentName,
     FlagKind,
+    FlagPhase,
     Gpu,
     GpuUuid,
     HolderAction,
@@ -82,14 +82,6 @@ class OfReservation(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class OfFlag(OfGpu):
-    """Base of the events about a process that the audit flags."""
-
-    process: ProcessId
-    kind: FlagKind
-
-
-@dataclass(frozen=True, slots=True)
 class AboutLease(Event):
     """Base of the events about one lease."""
 
@@ -113,21 +105,8 @@ class ChangesQuotas(Event):
     """Base of the events after which somebody's quota may be another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfGroup(ChangesQuotas):
-    """Base of those about the quota of a group, or (``group`` is ``None``) the default one."""
-
-    group: str | None
-
-    @property
-    def whose(self) -> str:
-        """The group, for the log."""
-        return self.group or "(default)"
-
-
 #: Fields that many lines of the log tell.
 WHO: Final = ("lease", "environment")
-FLAG: Final = ("gpu", "kind")
 ASKED: Final = {
     "gpus": "request.gpus",
     "memory": "request.memory",
@@ -177,93 +156,90 @@ class GpuRemoved(OfGpu):
 
 
 @recorded(
-    "GPU lost",
-    "{gpu:gpu} takes no new leases: {problem}",
-    log=error("gpu.lost", "gpu", "problem"),
+    OneOf("problem", {None: "GPU works again"}, "GPU lost"),
+    OneOf(
+        "problem",
+        {None: "{gpu:gpu} works again"},
+        "{gpu:gpu} takes no new leases: {problem}",
+    ),
+    log=line(
+        OneOf("problem", {None: Level.INFO}, Level.ERROR),
+        OneOf("problem", {None: "gpu.restored"}, "gpu.lost"),
+        "gpu",
+        "problem",
+    ),
     moves_queue=True,
 )
-class GpuLost(OfGpu):
-    """A GPU takes no new leases; ``problem`` says why."""
+class GpuProblemChanged(OfGpu):
+    """A GPU takes no new leases while ``problem`` says why; ``None``: it works again."""
 
-    problem: str
+    problem: str | None
 
 
 @recorded(
-    "GPU works again", "{gpu:gpu} works again", log=info("gpu.restored", "gpu"), moves_queue=True
-)
-class GpuRestored(OfGpu):
-    """A lost GPU works again."""
-
-
-@recorded(
-    "GPU taken out of service",
-    "{by} took {gpu:gpu} out of service: {reason}",
-    log=info("gpu.out_of_service", "gpu", "by", why="reason"),
+    OneOf(
+        "reason",
+        {None: OneOf("gpu", {None: "node serves again"}, "GPU back in service")},
+        OneOf("gpu", {None: "node taken out of service"}, "GPU taken out of service"),
+    ),
+    OneOf(
+        "reason",
+        {
+            None: OneOf(
+                "gpu",
+                {None: "{by} put the node back into service"},
+                "{by} put {gpu:gpu} back into service",
+            )
+        },
+        OneOf(
+            "gpu",
+            {None: "{by} took the whole node out of service: {reason}"},
+            "{by} took {gpu:gpu} out of service: {reason}",
+        ),
+    ),
+    log=line(
+        Level.INFO,
+        OneOf(
+            "reason",
+            {None: OneOf("gpu", {None: "node.in_service"}, "gpu.back_in_service")},
+            OneOf("gpu", {None: "node.out_of_service"}, "gpu.out_of_service"),
+        ),
+        "gpu",
+        "by",
+        why="reason",
+    ),
     moves_queue=True,
 )
-class GpuTakenOut(OfGpu):
-    """An admin took a GPU out of service, or said another reason for it."""
+class ServiceChanged(Event):
+    """An admin took a GPU out of service for a ``reason``; ``None``: put it back.
 
-    reason: str
+    ``gpu`` is ``None`` for the whole node, with all GPUs that come later. ``with_node``: it is out
+    because the node is.
+    """
+
+    gpu: GpuUuid | None
+    reason: str | None
     by: EnvironmentName
     with_node: bool = since(3, False)
 
 
 @recorded(
-    "GPU back in service",
-    "{by} put {gpu:gpu} back into service",
-    log=info("gpu.back_in_service", "gpu", "by"),
+    OneOf("pool", {None: "host left its pool"}, "host joined a pool"),
+    OneOf(
+        "pool",
+        {None: "this host belongs to no pool any more"},
+        "this host belongs to the pool {pool} now",
+    ),
+    log=line(Level.INFO, OneOf("pool", {None: "pool.left"}, "pool.joined"), "pool"),
     moves_queue=True,
 )
-class GpuPutBack(OfGpu):
-    """An admin put a GPU back into service."""
+class PoolChanged(ChangesQuotas):
+    """The host belongs to a ``pool``: nobody has anything here but what the pool lends.
 
-    by: EnvironmentName
+    ``None``: it belongs to none any more, and its own quotas hold again.
+    """
 
-
-@recorded(
-    "node taken out of service",
-    "{by} took the whole node out of service: {reason}",
-    log=info("node.out_of_service", "by", why="reason"),
-)
-class NodeTakenOut(Event):
-    """All GPUs of the node are out of service, and those that come later."""
-
-    reason: str
-    by: EnvironmentName
-
-
-@recorded(
-    "node serves again",
-    "{by} put the node back into service",
-    log=info("node.in_service", "by"),
-)
-class NodePutBack(Event):
-    """The node serves again."""
-
-    by: EnvironmentName
-
-
-@recorded(
-    "host joined a pool",
-    "this host belongs to the pool {pool} now",
-    log=info("pool.joined", "pool"),
-    moves_queue=True,
-)
-class PoolJoined(ChangesQuotas):
-    """The host belongs to a pool: nobody has anything here but what the pool lends."""
-
-    pool: str
-
-
-@recorded(
-    "host left its pool",
-    "this host belongs to no pool any more",
-    log=info("pool.left"),
-    moves_queue=True,
-)
-class PoolLeft(ChangesQuotas):
-    """The host belongs to no pool any more: its own quotas hold again."""
+    pool: str | None
 
 
 @recorded(
@@ -314,88 +290,92 @@ class QuotasConfigured(ChangesQuotas):
 
 
 @recorded(
-    "quota set",
-    "quota set to {own:quota}, by {by}",
-    deed="set the quota of {environment}",
-    log=info("quota.set", "environment", "quota", "by"),
-    moves_queue=True,
-)
-class QuotaOverridden(ChangesQuotas):
-    """An admin set the parts ``named`` of a quota; ``None``: all that there were then.
-
-    ``quota`` is the one in force then.
-    """
-
-    environment: EnvironmentName
-    quota: Quota
-    by: EnvironmentName
-    named: tuple[str, ...] | None = since(3, None)
-
-    @property
-    def own(self) -> Own:
-        """What is set now."""
-        return Own.recorded(self.quota, self.named)
-
-
-@recorded(
-    "configured quota again",
-    "has the configured quota again, by {by}",
-    deed="gave {environment} the configured quota again",
-    log=info("quota.unset", "environment", "by"),
-    moves_queue=True,
-)
-class QuotaOverrideRemoved(ChangesQuotas):
-    """An admin took an override back."""
-
-    own: ClassVar = None
-    environment: EnvironmentName
-    by: EnvironmentName
-
-
-@recorded(
-    "quota of a group set",
     OneOf(
-        "group",
-        {None: "default quota set to {own:quota}, by {by}"},
-        "quota of group {group} set to {own:quota}, by {by}",
+        "quota",
+        {
+            None: OneOf(
+                "environment",
+                {None: "configured quota of a group again"},
+                "configured quota again",
+            )
+        },
+        OneOf("environment", {None: "quota of a group set"}, "quota set"),
     ),
-    deed=OneOf("group", {None: "set the default quota"}, "set the quota of the group {group}"),
-    log=info("quota.set", "quota", "by", group="whose"),
-    moves_queue=True,
-)
-class GroupQuotaOverridden(OfGroup):
-    """The same for the quota of a group, or (``group`` is ``None``) for the default one."""
-
-    quota: Quota
-    by: EnvironmentName
-    named: tuple[str, ...] | None = since(3, None)
-
-    @property
-    def own(self) -> Own:
-        """What is set now."""
-        return Own.recorded(self.quota, self.named)
-
-
-@recorded(
-    "configured quota of a group again",
     OneOf(
-        "group",
-        {None: "the default quota is the configured one again, by {by}"},
-        "the quota of group {group} is the configured one again, by {by}",
+        "quota",
+        {
+            None: OneOf(
+                "environment",
+                {None: "the {subject} is the configured one again, by {by}"},
+                "has the configured quota again, by {by}",
+            )
+        },
+        "{subject} set to {own:quota}, by {by}",
     ),
     deed=OneOf(
-        "group",
-        {None: "made the configured default quota hold again"},
-        "gave the group {group} the configured quota again",
+        "environment",
+        {
+            None: OneOf(
+                "group",
+                {
+                    None: OneOf(
+                        "quota",
+                        {None: "made the configured default quota hold again"},
+                        "set the default quota",
+                    )
+                },
+                OneOf(
+                    "quota",
+                    {None: "gave the group {group} the configured quota again"},
+                    "set the quota of the group {group}",
+                ),
+            )
+        },
+        OneOf(
+            "quota",
+            {None: "gave {environment} the configured quota again"},
+            "set the quota of {environment}",
+        ),
     ),
-    log=info("quota.unset", "by", group="whose"),
+    log=line(
+        Level.INFO,
+        OneOf("quota", {None: "quota.unset"}, "quota.set"),
+        "environment",
+        "quota",
+        "by",
+        group="whose",
+    ),
     moves_queue=True,
 )
-class GroupQuotaOverrideRemoved(OfGroup):
-    """An admin took the override of a group, or of the default, back."""
+class QuotaChanged(ChangesQuotas):
+    """An admin set the parts ``named`` of a quota; ``None``: all that there were then.
 
-    own: ClassVar = None
+    It is that of an environment or of a group, or (both are ``None``) the default one. ``quota`` is
+    the one in force then; ``None``: what was set before was taken back.
+    """
+
+    environment: EnvironmentName | None
+    group: str | None
+    quota: Quota | None
     by: EnvironmentName
+    named: tuple[str, ...] | None = since(3, None)
+
+    @property
+    def own(self) -> Own | None:
+        """What is set now."""
+        return None if self.quota is None else Own.recorded(self.quota, self.named)
+
+    @property
+    def whose(self) -> str | None:
+        """The group, for the log."""
+        return self.group or "(default)" if self.environment is None else None
+
+    @property
+    def subject(self) -> str:
+        """The quota, for people."""
+        if self.environment is not None:
+            return "quota"
+        return "default quota" if self.group is None else f"quota of group {self.group}"
 
 
 @recorded(
@@ -412,14 +392,7 @@ class GroupsChanged(ChangesQuotas):
 
 
 #: What changes the quota book of a node, and that of a pool.
-ChangesBook = (
-    QuotasConfigured
-    | QuotaOverridden
-    | QuotaOverrideRemoved
-    | GroupQuotaOverridden
-    | GroupQuotaOverrideRemoved
-    | GroupsChanged
-)
+ChangesBook = QuotasConfigured | QuotaChanged | GroupsChanged
 
 
 @recorded(
@@ -530,48 +503,47 @@ class TaskRenamed(OfLease):
 
 
 @recorded(
-    "ledger lost",
-    "the ledger is new, or an older copy: programs may present the leases that it lacks",
-    log=error("ledger.lost_leases"),
+    OneOf("until", {None: "leases were presented again"}, "ledger lost"),
+    OneOf(
+        "until",
+        {None: "programs presented so many leases again: {leases}"},
+        "the ledger is new, or an older copy: programs may present the leases that it lacks",
+    ),
+    log=line(
+        OneOf("until", {None: Level.WARNING}, Level.ERROR),
+        OneOf("until", {None: "ledger.leases_presented"}, "ledger.lost_leases"),
+        "leases",
+    ),
 )
-class RebuildBegun(Event):
+class RebuildChanged(Event):
     """The ledger may lack leases that are held; their processes may present them ``until`` then.
 
-    Until then nothing is granted, and the audit acts against no process.
+    Until then nothing is granted, and the audit acts against no process. ``None``: the time for it
+    has ended, and ``leases`` were presented.
     """
 
-    until: float
+    until: float | None
+    leases: int | None = None
 
 
 @recorded(
-    "lease presented again",
-    "presented a lease that the ledger lacked, and has it again",
-    log=info("lease.presented", *WHO),
+    OneOf("why", {None: "lease presented again"}, "lease presented in vain"),
+    OneOf("why", {None: "presented a lease that the ledger lacked, and has it again"}, "{why}"),
+    log=line(
+        OneOf("why", {None: Level.INFO}, Level.WARNING),
+        OneOf("why", {None: "lease.presented"}, "lease.presented_in_vain"),
+        *WHO,
+    ),
 )
-class LeaseRebuilt(OfLease):
-    """A process presented a lease that the ledger did not know; the lease's history begins anew."""
+class LeasePresented(OfLease):
+    """A process presented a lease that the ledger did not know; the lease's history begins anew.
 
-
-@recorded("lease presented in vain", "{why}", log=warning("lease.presented_in_vain", *WHO))
-class RebuildRefused(OfLease):
-    """A lease that was really its presenter's cannot be had back; it is told ``why``.
-
-    The audit never acts against these processes.
+    Or it was really its presenter's and cannot be had back: the presenter is told ``why``, and the
+    audit never acts against the ``processes``.
     """
 
-    processes: tuple[ProcessId, ...]
-    why: str
-
-
-@recorded(
-    "leases were presented again",
-    "programs presented so many leases again: {leases}",
-    log=warning("ledger.leases_presented", "leases"),
-)
-class RebuildEnded(Event):
-    """The time for presenting leases has ended; ``leases`` were presented."""
-
-    leases: int
+    why: str | None = None
+    processes: tuple[ProcessId, ...] = ()
 
 
 @measured(is_quiet=True)
@@ -584,26 +556,17 @@ class HeartbeatLost(AboutLease):
     """No sign of life for the time-out: the lease is stalled."""
 
 
-@measured()
-class StallLooked(AboutLease):
-    """A stalled task has not moved ``since`` (boot time); ``cpu`` seconds that it had computed.
+@measured(is_quiet=OneOf("stalled", {False: True}, False))
+class StillnessMeasured(AboutLease):
+    """A task has computed nothing ``since`` (boot time); ``cpu`` seconds that it had computed.
 
-    ``since`` is ``None`` where it is unknown, and where no request waits for the task's memory.
+    A ``stalled`` task, or else a program. ``since`` is ``None`` where it computed, where that is
+    unknown, and where no request waits for a stalled task's memory.
     """
 
     since: float | None
     cpu: float | None
-
-
-@measured(is_quiet=True)
-class RestLooked(AboutLease):
-    """A program has computed nothing ``since`` (boot time); ``cpu`` seconds that it had computed.
-
-    ``since`` is ``None`` where it computed, or where that is unknown.
-    """
-
-    since: float | None
-    cpu: float | None
+    stalled: bool
 
 
 @measured()
@@ -1150,14 +1113,45 @@ class LeftGone(AboutLease):
 
 
 @recorded(
-    "unallowed memory use",
-    "process {process.pid} on {gpu:gpu}: {kind}",
-    log=warning("process.flagged", *FLAG, "memory", pid="process.pid"),
+    OneOf(
+        "phase",
+        {
+            FlagPhase.ACTED: "acted against a process",
+            FlagPhase.CLEARED: "within bounds again",
+        },
+        "unallowed memory use",
+    ),
+    OneOf(
+        "phase",
+        {
+            FlagPhase.ACTED: "acted against process {process.pid} on {gpu:gpu}",
+            FlagPhase.CLEARED: "process {process.pid} on {gpu:gpu} is within bounds again",
+        },
+        "process {process.pid} on {gpu:gpu}: {kind}",
+    ),
+    log=line(
+        OneOf("phase", {FlagPhase.CLEARED: Level.INFO}, Level.WARNING),
+        OneOf(
+            "phase",
+            {FlagPhase.ACTED: "process.acted_against", FlagPhase.CLEARED: "process.cleared"},
+            "process.flagged",
+        ),
+        "gpu",
+        "kind",
+        "memory",
+        pid="process.pid",
+    ),
 )
-class ProcessFlagged(OfFlag):
-    """The audit found a process out of bounds. ``memory`` in bytes, ``None`` unknown."""
+class FlagMoved(OfGpu):
+    """The audit found a process out of bounds, acted against it, or found it within bounds again.
 
-    memory: Bytes | None
+    ``memory`` are the bytes that it was found with, ``None`` where they are unknown.
+    """
+
+    process: ProcessId
+    kind: FlagKind
+    phase: FlagPhase
+    memory: Bytes | None = None
 
 
 @recorded(
@@ -1173,24 +1167,6 @@ class OverLimitStaged(OfLease):
     stage: OverLimitStage
     used: Bytes
     limit: Bytes
-
-
-@recorded(
-    "acted against a process",
-    "acted against process {process.pid} on {gpu:gpu}",
-    log=warning("process.acted_against", *FLAG, pid="process.pid"),
-)
-class FlagActed(OfFlag):
-    """The configured action was taken against a flagged process."""
-
-
-@recorded(
-    "within bounds again",
-    "process {process.pid} on {gpu:gpu} is within bounds again",
-    log=info("process.cleared", *FLAG, pid="process.pid"),
-)
-class FlagCleared(OfFlag):
-    """A flagged process is within bounds again, or gone."""
 
 
 @measured(moves_queue=True)

@@ -159,6 +159,14 @@ class FlagKind(Enum):
     OVER_LIMIT = "over_limit"
 
 
+class FlagPhase(Enum):
+    """What the audit last found or did about a process."""
+
+    RAISED = "raised"
+    ACTED = "acted"
+    CLEARED = "cleared"
+
+
 class OverLimitStage(Enum):
     """The last step taken about a process over its limit; the steps come in this order.
 

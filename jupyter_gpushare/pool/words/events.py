@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, get_args
 
-from ...policy.words.described import Happening, measured, recorded
+from ...policy.words.described import Happening, OneOf, measured, recorded
 from ...policy.words.events import ChangesBook
 from ...protocol.calls import HintParams
 from .hosts import Environment, Group, GroupName, Host, HostReport, Loan
@@ -69,17 +69,14 @@ class HostSpoke(Event):
 
 
 @measured()
-class HostVanished(Event):
-    """The connection ended; what was lent there counts until it ends."""
+class HostSilent(Event):
+    """The connection ended; what was lent there counts until it ends.
+
+    ``expired``: the host may start nothing new by now, and it does not count any more.
+    """
 
     host: Host
-
-
-@measured()
-class HostExpired(Event):
-    """A lost host may start nothing new by now: what was lent there does not count any more."""
-
-    host: Host
+    expired: bool
 
 
 @recorded()
@@ -163,16 +160,18 @@ class GroupRemoved(Event):
     by: str
 
 
-@recorded(deed="took the host {host} out of service: {reason}")
-class HostDrained(Event):
-    host: Host
-    reason: str
-    by: str
+@recorded(
+    deed=OneOf(
+        "reason",
+        {None: "put the host {host} back into service"},
+        "took the host {host} out of service: {reason}",
+    )
+)
+class HostServiceChanged(Event):
+    """A host was taken out of service for a ``reason``; ``None``: it was put back."""
 
-
-@recorded(deed="put the host {host} back into service")
-class HostResumed(Event):
     host: Host
+    reason: str | None
     by: str
 
 
