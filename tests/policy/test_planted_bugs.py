@@ -169,7 +169,7 @@ def _forget_a_gpu_out_of_service(monkeypatch):
     original = core.summarise
 
     def summarise(state):
-        return tuple(e for e in original(state) if not isinstance(e, ev.GpuTakenOut))
+        return tuple(e for e in original(state) if not isinstance(e, ev.ServiceChanged))
 
     monkeypatch.setattr(core, "summarise", summarise)
 

@@ -226,7 +226,6 @@ class Service:
             ev.LeaseGranted: self._granted,
             ev.LeaseEnded: self._ended,
             ev.ResumeCancelled: self._stopped,
-            ev.FlagMoved: self._may_be_member,
         }
         manager.listeners.append(self._heard)
 
@@ -574,6 +573,10 @@ class Service:
             tell = self._tells.get(type(happened))
             if tell is not None and not observers.call(tell, happened, state):
                 self._hang_up(getattr(happened, "lease", None))
+        for event in outcome.events:
+            match event:
+                case ev.FlagMoved(kind=FlagKind.SQUATTER, phase=FlagPhase.RAISED):
+                    observers.call(self._may_be_member, event.process, state)
         for name in tuple(self._locked):
             observers.call(self._unlock, name, state)
         if any(not chosen(event, event.ABOUT.is_quiet) for event in outcome.events):
@@ -581,20 +584,18 @@ class Service:
         if outcome.effects or any(event.ABOUT.moves_queue for event in outcome.events):
             self._queue_changed.set()
 
-    def _may_be_member(self, event: ev.FlagMoved, state: State) -> None:
+    def _may_be_member(self, process: ProcessId, state: State) -> None:
         """A process on a GPU that has no lease may have been started by a task that has one.
 
         Its parents may have ended, so only its environment tells: the secret of that lease.
         """
-        if event.kind is not FlagKind.SQUATTER or event.phase is not FlagPhase.RAISED:
-            return
-        lease, secret = started_with(event.process, names.LEASE, names.SECRET) or ("", "")
+        lease, secret = started_with(process, names.LEASE, names.SECRET) or ("", "")
         known = state.leases.get(LeaseId(lease))
         if known is None or not translate.knows_secret(self._key, lease, secret):
             return
         if known.phase is LeasePhase.HELD:
             at, who = self._clock.boot(), known.environment
-            self._manager.ask(cmd.Attach(at, known.id, who, event.process), owner=who)
+            self._manager.ask(cmd.Attach(at, known.id, who, process), owner=who)
 
     def _tell(self, happened: ev.Event | Effect, state: State) -> None:
         self._send(notices.about(happened, self._scene(state)))
