@@ -33,7 +33,7 @@ def lone(path: str, steps: int) -> dict[str, float]:
     from step_meter import Still
 
     from jupyter_gpushare.client.adapters.parkers.steps import StepMeter
-    from jupyter_gpushare.client.asking.broker import Broker
+    from jupyter_gpushare.client.requests.broker import Broker
     from jupyter_gpushare.client.words.settings import Ask
 
     torch.set_num_threads(1)

@@ -37,7 +37,7 @@ class Rate:
 
 def work(told: dict[str, Any]) -> None:
     """One task: steps until the time is up, then how many there were."""
-    from jupyter_gpushare.client.asking.broker import Broker
+    from jupyter_gpushare.client.requests.broker import Broker
     from jupyter_gpushare.client.words.settings import Ask
 
     broker = Broker({"JUPYTER_GPUSHARE_SOCKET": told["socket"]})

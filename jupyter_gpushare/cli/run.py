@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from ..client.asking.promises import Promises
 from ..client.errors import PREEMPTED, GpuShareError
+from ..client.requests.promises import Promises
 from ..client.session.origin import origin
 from ..client.session.session import Link, Session
 from ..client.words.classes import class_of

@@ -18,7 +18,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .asking.broker import Broker
+    from .requests.broker import Broker
     from .words.settings import Settings
 
 
@@ -44,7 +44,7 @@ class _Process:
     def get(self) -> Broker:
         with self._lock:
             if self._broker is None:
-                from .asking.broker import Broker
+                from .requests.broker import Broker
 
                 self._broker = Broker(os.environ, self._weakest)
                 os.register_at_fork(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..protocol.messages import Method
 from ..protocol.sizes import Memory
 from .acquire import broker
-from .asking import blocks
-from .asking.blocks import Needs
+from .requests import blocks
+from .requests.blocks import Needs
 from .words.grant import Grant
 from .words.promises import read_wish
 from .words.settings import ONE_PART, PARTS, Ask
@@ -161,7 +161,7 @@ def estimate(
 
     Raises ``GpuShareError`` where the model cannot be looked at, and says what to do.
     """
-    from .asking.predicting import dry_run_of, predicted
+    from .requests.predicting import dry_run_of, predicted
 
     features = dry_run_of(
         model,

@@ -13,8 +13,8 @@ from typing import Any, TypeVar, overload
 
 from .acquire import broker
 from .api import hold, make_ask
-from .asking import blocks
-from .asking.blocks import Needs
+from .requests import blocks
+from .requests.blocks import Needs
 from .words.grant import Grant
 from .words.promises import read_wish
 

@@ -20,7 +20,7 @@ from .words.settings import AfterError
 from .words.tracebacks import chain_of
 
 if TYPE_CHECKING:
-    from .asking.broker import Broker
+    from .requests.broker import Broker
     from .words.grant import GrantedGpu
 
 _START: Final = "jupyter_gpushare: "

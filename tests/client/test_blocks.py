@@ -19,9 +19,9 @@ from support.node import NodeClient, Puppet, RunningNode, token_file, until
 import jupyter_gpushare.client
 from jupyter_gpushare.client import acquire
 from jupyter_gpushare.client.api import lease
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.decorator import gpu
 from jupyter_gpushare.client.errors import GpuShareError, QuotaExceeded
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method
 

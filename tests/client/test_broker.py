@@ -19,10 +19,10 @@ from support.scripted_node import LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.api import make_ask
-from jupyter_gpushare.client.asking import automatic, getting
-from jupyter_gpushare.client.asking import broker as broker_module
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
+from jupyter_gpushare.client.requests import automatic, getting
+from jupyter_gpushare.client.requests import broker as broker_module
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session import holding as holding_module
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.session import Link

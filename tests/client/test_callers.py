@@ -23,7 +23,7 @@ from support.scripted_node import ScriptedNode, Visitor
 
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.adapters.importtime import ImportTimeAdapter
-from jupyter_gpushare.client.asking.broker import Broker
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.words.callers import (
     BOUND,

@@ -285,7 +285,7 @@ GATED = (
 import functools, operator, pickle, threading, weakref
 import jax, jax.numpy as jnp
 from jupyter_gpushare import gated
-from jupyter_gpushare.client.asking.broker import Broker
+from jupyter_gpushare.client.requests.broker import Broker
 
 broker = Broker({})
 broker.turns = types.SimpleNamespace(

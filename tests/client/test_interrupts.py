@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from support.node import RunningNode, until
 
-from jupyter_gpushare.client.asking.broker import Broker
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.interrupts import deaf_to_interrupts
 from jupyter_gpushare.client.words.display import TerminalDisplay

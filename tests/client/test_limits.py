@@ -21,10 +21,10 @@ from support.nvml import NvmlWorld
 from support.nvml_fixtures import nvml_stub, nvml_world
 from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.frameworks import Frameworks
 from jupyter_gpushare.client.memory.limits import Limits, with_limits
 from jupyter_gpushare.client.memory.worker import Worker
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.recalls import Give, limits_of, read_needs
 from jupyter_gpushare.client.words.settings import Ask

@@ -21,9 +21,9 @@ import pytest
 from support.node import until
 from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import Ladder
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask

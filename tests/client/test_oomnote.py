@@ -15,9 +15,9 @@ from support.kernel import Kernel
 from support.node import RunningNode
 
 from jupyter_gpushare.client import oomnote
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import NodeUnavailable
 from jupyter_gpushare.client.oomnote import Facts, GpuFacts, annotate, find, gather, words
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.client.words.settings import Settings
 

@@ -19,8 +19,8 @@ from support.kernel import Kernel, shows
 from support.node import NodeClient, RunningNode, token_file, until
 from support.scripted_node import GPU, LEASE, ScriptedNode, Visitor
 
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.words.grant import Grant
 from jupyter_gpushare.client.words.settings import Ask

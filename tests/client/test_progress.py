@@ -20,7 +20,7 @@ from tqdm.std import tqdm
 from jupyter_gpushare import steps
 from jupyter_gpushare.client import acquire
 from jupyter_gpushare.client.adapters.trainers import are_followed
-from jupyter_gpushare.client.asking.broker import Broker
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.progress import (
     REPORT_EVERY,
     NamedLoop,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.client.asking.promises import Promises
 from jupyter_gpushare.client.errors import GpuShareError, NotGranted, error_for
+from jupyter_gpushare.client.requests.promises import Promises
 from jupyter_gpushare.client.words.promises import News, Wish, clock, read_wish, share_words
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method

@@ -15,9 +15,9 @@ import pytest
 from support.node import until
 from support.scripted_node import LEASE, SECRET, ScriptedNode, Visitor
 
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import Preempted
 from jupyter_gpushare.client.memory.places import Place
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method, Notice

@@ -16,8 +16,8 @@ import pytest
 from support.node import until
 from support.taking_turns import program, turns_of
 
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.memory.gate import GRAIN, Turns
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu

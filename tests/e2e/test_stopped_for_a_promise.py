@@ -63,7 +63,7 @@ import time
 from jupyter_gpushare import steps
 import torch  # it joins the lease
 from jupyter_gpushare.client.acquire import broker
-from jupyter_gpushare.client.asking.predicting import predicted
+from jupyter_gpushare.client.requests.predicting import predicted
 from jupyter_gpushare.predict.features import Features
 told = {"nodes": {"MatMul": [64, 1, 1e9, 10]}, "batch": 1, "iterations": 100, "inputs": 64}
 predicted(broker(), Features.read({"framework": "torch", "peak": 64, "training": True, **told}))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..acquire import broker
-from ..asking.predicting import dry_run_of, predicted
 from ..errors import GpuShareError
+from ..requests.predicting import dry_run_of, predicted
 from ..words.prediction import Prediction, left_out
 from .reading import Work
 

@@ -392,7 +392,7 @@ class GpuShareMagics(Magics):
         if options.dry_run:
             return self._dry_run(cell)
         run = self._compiled(cell)
-        from ..asking.blocks import covers
+        from ..requests.blocks import covers
         from ..words import render
 
         held = broker().grant

@@ -70,7 +70,7 @@ class Holding:
         self.visible = Visible(environ, by_index)
         #: How often this process was granted a lease of its own.
         self.grants = 0
-        #: The number of blocks of code (`asking/blocks.py`) that share each lease. Under `lock`.
+        #: The number of blocks of code (`requests/blocks.py`) that share each lease. Under `lock`.
         self.blocks: dict[str, int] = {}
         self.cuda_had: tuple[str, ...] | None = None  # UUIDs that CUDA started with, if known
         self._environ = environ

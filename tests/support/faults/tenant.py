@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import Any
 
 from jupyter_gpushare.client.adapters import registry
-from jupyter_gpushare.client.asking import getting
-from jupyter_gpushare.client.asking.broker import Broker
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
 from jupyter_gpushare.client.memory import ladder
+from jupyter_gpushare.client.requests import getting
+from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method
