@@ -16,7 +16,7 @@ import pytest
 from support.node import until
 from support.taking_turns import program, turns_of
 
-from jupyter_gpushare.client.memory.gate import GRAIN, Turns
+from jupyter_gpushare.client.memory.turns import GRAIN, Turns
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.session import Link
@@ -566,7 +566,7 @@ def test_who_may_lead_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
         broker = Broker(dict(environ))
         broker.holding.standing = standing
         assert broker.turns._may_lead() is may
-    monkeypatch.setattr("jupyter_gpushare.client.memory.gate.running_kernel", lambda: object())
+    monkeypatch.setattr("jupyter_gpushare.client.memory.turns.running_kernel", lambda: object())
     broker = Broker(dict(here))
     broker.holding.standing = Standing.JOINED
     assert not broker.turns._may_lead(), "a kernel has gates between cells, too"

@@ -34,7 +34,7 @@ PATIENT = dataclasses.replace(CONFIG, turn_bound=1e9, heartbeat_timeout=1e9, max
 
 @dataclass
 class Task:
-    """A task as `client.memory.gate` has it, and what is on its way between it and the policy."""
+    """A task as `client.memory.turns` has it, and what is on its way between it and the policy."""
 
     actor: Actor
     is_open: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from jupyter_gpushare.client.memory.gate import Turns
+from jupyter_gpushare.client.memory.turns import Turns
 from jupyter_gpushare.client.session.holding import Standing
 
 

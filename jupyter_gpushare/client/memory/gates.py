@@ -28,9 +28,9 @@ from ..session.activity import Activity
 from ..session.holding import Holding, Standing
 from ..session.progress import Progress, Source
 from .frameworks import Frameworks
-from .gate import Turns
 from .places import Place
 from .stopping import Stopping
+from .turns import Turns
 
 if TYPE_CHECKING:
     from ..adapters.batches import BatchGate

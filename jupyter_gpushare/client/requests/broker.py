@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from ...protocol.messages import Method, Notice, Notification
 from ..errors import NodeUnavailable
 from ..memory.frameworks import Frameworks
-from ..memory.gate import Turns
 from ..memory.gates import Gates
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
@@ -30,6 +29,7 @@ from ..memory.places import Place
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping
+from ..memory.turns import Turns
 from ..memory.worker import Worker
 from ..session.activity import Activity
 from ..session.caller import this_caller

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from ..errors import GpuShareError
-from ..memory.gate import Turns
 from ..memory.giveback import GivingBack
 from ..memory.setaside import SetAside
+from ..memory.turns import Turns
 from ..session.activity import Activity
 from ..session.holding import Holding, Standing
 from ..session.progress import Progress

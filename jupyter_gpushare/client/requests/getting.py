@@ -25,12 +25,12 @@ from ...protocol.sizes import least_of, most_of
 from ..adapters import registry
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..memory.frameworks import Frameworks, is_live
-from ..memory.gate import Turns
 from ..memory.gates import Gates
 from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping
+from ..memory.turns import Turns
 from ..session.activity import Activity
 from ..session.code import code_of
 from ..session.holding import Holding, Standing

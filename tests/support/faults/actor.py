@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
-from jupyter_gpushare.client.memory.gate import Gate
+from jupyter_gpushare.client.memory.turns import Gate
 from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.session import Link, Session
 from jupyter_gpushare.client.words.grant import Grant, read_grant

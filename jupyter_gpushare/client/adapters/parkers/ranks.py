@@ -49,7 +49,7 @@ class Store(Protocol):
 
 
 class Turns(Protocol):
-    """As much of `client.memory.gate.Turns`. ``leads``: whether this process takes turns for all.
+    """As much of `client.memory.turns.Turns`. ``leads``: whether this process takes turns for all.
 
     ``alone``: it does so as no rank of several.
     """
