@@ -292,7 +292,7 @@ def test_who_looks_brings_back_nothing_that_was_parked(
             caller=lambda: caller,
         )
         broker.request(Ask())
-        broker._giving.step_aside()
+        broker._parking.step_aside()
         assert broker.standing is Standing.PARKED
         caller = Caller.COMPLETION
         broker.automatic.before_framework("frame")

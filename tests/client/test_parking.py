@@ -336,7 +336,7 @@ def test_a_training_thread_keeps_the_gpu() -> None:
 
 def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each lease, when CUDA runs and idle kernels are asked for their GPUs at all."""
-    monkeypatch.setattr("jupyter_gpushare.client.memory.giveback.cuda_started", lambda: True)
+    monkeypatch.setattr("jupyter_gpushare.client.memory.parking.cuda_started", lambda: True)
     too_old = Ability(False, "The driver is too old.")
     monkeypatch.setattr(DriverCheckpoint, "probe", lambda self, deadline_s=30.0: too_old)
 
@@ -363,7 +363,7 @@ def test_it_tells_which_rung_it_could_take(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_a_thread_to_park_with_it_keeps_what_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("jupyter_gpushare.client.memory.giveback.cuda_started", lambda: True)
+    monkeypatch.setattr("jupyter_gpushare.client.memory.parking.cuda_started", lambda: True)
 
     def none_left(_recalls: Any) -> None:
         raise RuntimeError("can't start new thread")

@@ -96,12 +96,12 @@ def test_a_widgets_code_has_its_memory_back_first(stage: Stage) -> None:
 #: Until this process was asked for its GPU, and does nothing about it (any more).
 UNTIL_ASKED = """
 import threading, time
-from jupyter_gpushare.client.memory.giveback import GivingBack
-asked, asked_back = threading.Event(), GivingBack.asked_back
+from jupyter_gpushare.client.memory.parking import Parking
+asked, asked_back = threading.Event(), Parking.asked_back
 def hears(self, recall):
     asked_back(self, recall)
     asked.set()
-GivingBack.asked_back = hears
+Parking.asked_back = hears
 def until_asked():
     assert asked.wait(60)
     while any(thread.name == "gpushare-recalls" for thread in threading.enumerate()):

@@ -23,7 +23,7 @@ from ..session.interrupts import deaf_to_interrupts
 from ..session.line import Line
 from ..session.session import Session
 from ..words.recalls import Recall
-from .giveback import GivingBack
+from .parking import Parking
 from .rungs import Bounds, ProcessLost
 from .setaside import SetAside
 
@@ -47,14 +47,14 @@ class MovingAtGates:
     def __init__(
         self,
         holding: Holding,
-        giving: GivingBack,
+        parking: Parking,
         aside: SetAside,
         line: Line,
         resume: Callable[[], object],
         say: Callable[[str], None],
     ) -> None:
         self._holding = holding
-        self._giving = giving
+        self._parking = parking
         self._aside = aside
         self._line = line
         self._resume = resume
@@ -121,7 +121,7 @@ class MovingAtGates:
                     with deaf_to_interrupts():
                         began = True
                         bounds = Bounds(tensors=is_step_end, elsewhere=recall.why == _ELSEWHERE)
-                        self._giving.at_gate(session, recall, bounds)
+                        self._parking.at_gate(session, recall, bounds)
                         if self._is_away:
                             self._say(self._paused(recall))
                 if not self._is_away:

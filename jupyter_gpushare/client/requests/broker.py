@@ -4,7 +4,7 @@
 made, so the order below is the order in which they depend on each other. From the bottom: how the
 process behaves (`Preferences`), its connection (`Line`), what it holds (`Holding`), what its
 frameworks are and what they were told (`Frameworks`, `Limits`), its memory while the GPUs are given
-back (`SetAside`, `GivingBack`), its turns (`Gates`, `Turns`), how it gets GPUs (`Getting`), and
+back (`SetAside`, `Parking`), its turns (`Gates`, `Turns`), how it gets GPUs (`Getting`), and
 when it does so by itself (`Automatic`, `Cells`).
 
 Two sides meet here. People, programs and the kernel call down, on their own threads. The node
@@ -22,9 +22,9 @@ from ...protocol.messages import Method, Notice, Notification
 from ..errors import NodeUnavailable
 from ..memory.frameworks import Frameworks
 from ..memory.gates import Gates
-from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
 from ..memory.moving import MovingAtGates
+from ..memory.parking import Parking
 from ..memory.places import Place
 from ..memory.rungs import Given
 from ..memory.setaside import SetAside
@@ -91,7 +91,7 @@ class Broker:
         self._worker = Worker()
         self._limits = Limits(self._worker, self._frameworks, self.line, holding)
         self._aside = SetAside(holding, self._frameworks, environ, say)
-        self._giving = GivingBack(
+        self._parking = Parking(
             holding, self._frameworks, self._aside, self._worker, self.line, self.activity, say
         )
         self.stopping = Stopping(self.line, holding, self.progress, environ)
@@ -114,7 +114,7 @@ class Broker:
             self._frameworks,
             self._limits,
             self._aside,
-            self._giving,
+            self._parking,
             self.activity,
             self.stopping,
             gates,
@@ -125,7 +125,7 @@ class Broker:
         )
         self._moving = MovingAtGates(
             holding,
-            self._giving,
+            self._parking,
             self._aside,
             self.line,
             partial(self._getting.resume, wait_timeout=0.0),
@@ -144,7 +144,7 @@ class Broker:
         self.cells = Cells(
             holding,
             self._aside,
-            self._giving,
+            self._parking,
             self.activity,
             self.progress,
             self.turns,
@@ -253,7 +253,7 @@ class Broker:
 
         Raises :class:`GpuShareError`.
         """
-        state = self._giving.release()
+        state = self._parking.release()
         self.automatic.given_back()
         return state
 
@@ -270,7 +270,7 @@ class Broker:
 
         Raises :class:`GpuShareError` when this process cannot.
         """
-        return self._giving.park()
+        return self._parking.park()
 
     def call(self, method: Method, **params: Any) -> Any:
         """Any call; its result. Raises :class:`GpuShareError`."""
@@ -288,7 +288,7 @@ class Broker:
         self.activity.set_busy(busy)
         if not busy:
             self.turns.rest()
-        self._giving.tell_activity()
+        self._parking.tell_activity()
 
     def stops_by(self, save: Callable[[], object] | None) -> None:
         """From now on ``save()`` saves this program's state; ``None``: it cannot be stopped."""
@@ -383,7 +383,7 @@ class Broker:
         """Called on the session's thread."""
         recall, params, grant = read_recall(message), message.params, self.grant
         if recall is not None and recall.give in MEMORY and not recall.gate:
-            self._giving.asked_back(recall)
+            self._parking.asked_back(recall)
         elif params.get("lease") not in (None, self.lease):
             return
         elif message.notice is Notice.GRANTED:

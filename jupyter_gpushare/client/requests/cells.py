@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from ..errors import GpuShareError
-from ..memory.giveback import GivingBack
+from ..memory.parking import Parking
 from ..memory.setaside import SetAside
 from ..memory.turns import Turns
 from ..session.activity import Activity
@@ -27,7 +27,7 @@ class Cells:
         self,
         holding: Holding,
         aside: SetAside,
-        giving: GivingBack,
+        parking: Parking,
         activity: Activity,
         progress: Progress,
         turns: Turns,
@@ -37,7 +37,7 @@ class Cells:
     ) -> None:
         self._holding = holding
         self._aside = aside
-        self._giving = giving
+        self._parking = parking
         self._activity = activity
         self._progress = progress
         self._turns = turns
@@ -63,7 +63,7 @@ class Cells:
             and not self._aside.holds
         ):
             return
-        interrupted = self._giving.until_parked()
+        interrupted = self._parking.until_parked()
         try:
             with self._holding.lock:
                 if interrupted:

@@ -26,8 +26,8 @@ from ..adapters import registry
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gates import Gates
-from ..memory.giveback import GivingBack
 from ..memory.limits import Limits
+from ..memory.parking import Parking
 from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping
 from ..memory.turns import Turns
@@ -71,7 +71,7 @@ class Getting:
         frameworks: Frameworks,
         limits: Limits,
         aside: SetAside,
-        giving: GivingBack,
+        parking: Parking,
         activity: Activity,
         stopping: Stopping,
         gates: Gates,
@@ -88,7 +88,7 @@ class Getting:
         self._frameworks = frameworks
         self._limits = limits
         self._aside = aside
-        self._giving = giving
+        self._parking = parking
         self._activity = activity
         self._stopping = stopping
         self._gates = gates
@@ -386,7 +386,7 @@ class Getting:
             self.tell_frameworks()
             if self._activity.busy is False:
                 self._turns.rest()
-            self._giving.tell_activity()
+            self._parking.tell_activity()
 
     def _exchange(self, wanted: Ask, wait: bool, wait_timeout: float | None) -> Grant:
         """Exchange the held or parked lease for another.
@@ -408,7 +408,7 @@ class Getting:
         except QuotaExceeded as error:
             if error.reason is not Reason.NO_RESOURCES:
                 raise
-        self._giving.step_aside()
+        self._parking.step_aside()
         try:
             return self._ask_node(wanted, wait, wait_timeout)
         except BaseException:

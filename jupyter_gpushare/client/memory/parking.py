@@ -40,7 +40,7 @@ _QUICK: Final = 1.0
 _LOOK: Final = 0.02
 
 
-class GivingBack:
+class Parking:
     """Releases or parks this process's GPUs."""
 
     def __init__(
