@@ -68,7 +68,7 @@ class Task:
         self.broker = Broker(
             self.environ, make_display=partial(TerminalDisplay, None), say=self.said.append
         )
-        self.broker._aside._ladder = Ladder(
+        self.broker._memory._ladder = Ladder(
             list,
             driver,  # type: ignore[arg-type]
             self.said.append,
@@ -433,7 +433,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_half_moved() -> None:
             was_heard = line.during(alice.broker.turns.checkpoint)
             assert was_heard is bool(line.where), f"{line.where}: an interrupt is not lost"
             assert alice.broker.standing is Standing.HELD, line.where
-            assert not alice.broker._aside.holds, line.where
+            assert not alice.broker._memory.holds, line.where
             moved = bool(driver.log)
             node.wait_for(Method.RESTORED if moved else Method.KEPT)
             assert alice.environ["CUDA_VISIBLE_DEVICES"] == (THERE if moved else HERE), line.where

@@ -32,7 +32,7 @@ from ..session.session import Greeting, Link, Session
 from ..session.visible import cuda_loaded
 from ..words.grant import Grant
 from ..words.recalls import told_seconds
-from .setaside import SetAside
+from .parkedmemory import ParkedMemory
 
 _log = logging.getLogger("jupyter_gpushare")
 
@@ -62,14 +62,14 @@ class Locking:
         self,
         line: Line,
         holding: Holding,
-        parked: SetAside,
+        memory: ParkedMemory,
         activity: Activity,
         has_gates: Callable[[], bool],
         say: Callable[[str], None],
     ) -> None:
         self._line = line
         self._holding = holding
-        self._parked = parked
+        self._memory = memory
         self._activity = activity
         self._has_gates = has_gates
         self._asks_next, self._asks_pause = 0.0, LOOK_EVERY
@@ -157,7 +157,7 @@ class Locking:
         now = time.monotonic()
         if self.stands and self._is_busy() and now >= self._kept_at + KEEP_EVERY:
             self._kept_at = now
-            self._parked.uses_cuda()
+            self._memory.uses_cuda()
 
     def _goes_on(self) -> tuple[Session, Grant] | None:
         """What is held; ``None``: this thread ends, and `offer` starts another one if need be."""
@@ -174,7 +174,7 @@ class Locking:
     def _tell(self, session: Session, grant: Grant, waited: float) -> None:
         if waited < PATIENCE or not self._is_busy() or not self._has_cuda():
             return
-        if session.link is Link.UP and self._parked.against_lock() is None:
+        if session.link is Link.UP and self._memory.against_lock() is None:
             self._told_in = session.hello  # before: its answer may be a recall
             session.tell(
                 Method.MEMORY,
@@ -190,7 +190,7 @@ class Locking:
         now = time.monotonic()
         if now < self._asks_next or not cuda_loaded():
             return False
-        if self._parked.uses_cuda():
+        if self._memory.uses_cuda():
             return True
         self._asks_pause = min(MOST_PAUSE, 2 * self._asks_pause)
         self._asks_next = now + self._asks_pause
@@ -199,7 +199,7 @@ class Locking:
     def _pause(self, session: Session, grant: Grant) -> None:
         """Be locked until the turn comes, if there is need."""
         while self._must_ask and self._is_busy() and not self._barred:
-            why = self._parked.against_lock()
+            why = self._memory.against_lock()
             if why is not None:
                 self._bar(why)
                 return
@@ -237,7 +237,7 @@ class Locking:
             if not seconds:
                 return None
             _, line = greeting.protocol.call(Method.TURN_LOCKED, lease=grant.lease)
-            return self._parked.lock(seconds, wire, line.decode())
+            return self._memory.lock(seconds, wire, line.decode())
 
 
 def _longest(session: Session) -> float:

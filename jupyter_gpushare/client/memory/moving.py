@@ -23,9 +23,9 @@ from ..session.interrupts import deaf_to_interrupts
 from ..session.line import Line
 from ..session.session import Session
 from ..words.recalls import Recall
+from .parkedmemory import ParkedMemory
 from .parking import Parking
 from .rungs import Bounds, ProcessLost
-from .setaside import SetAside
 
 #: The word of a node manager that asks a task to go on with another GPU.
 _ELSEWHERE: Final = "moved"
@@ -48,14 +48,14 @@ class MovingAtGates:
         self,
         holding: Holding,
         parking: Parking,
-        aside: SetAside,
+        memory: ParkedMemory,
         line: Line,
         resume: Callable[[], object],
         say: Callable[[str], None],
     ) -> None:
         self._holding = holding
         self._parking = parking
-        self._aside = aside
+        self._memory = memory
         self._line = line
         self._resume = resume
         self._say = say
@@ -147,13 +147,13 @@ class MovingAtGates:
             raise KeyboardInterrupt
 
     def _paused(self, recall: Recall) -> str:
-        memory = self._aside.given.memory
+        memory = self._memory.given.memory
         what = f"its memory ({format_size(memory)}) waits in host memory" if memory else "it waits"
         return f"{recall.message} Paused: {what} until a GPU is free; then it goes on."
 
     @property
     def _is_away(self) -> bool:
-        return self._holding.standing is Standing.PARKED or self._aside.holds
+        return self._holding.standing is Standing.PARKED or self._memory.holds
 
 
 def _pause(seconds: float) -> None:

@@ -23,8 +23,8 @@ from ..session.visible import cuda_started
 from ..words.display import Voice
 from ..words.recalls import Give, Need, Recall
 from .frameworks import Frameworks
+from .parkedmemory import LEAVE_SOMETHING, ParkedMemory
 from .rungs import ANY, Bounds, Given, Movable, Rung
-from .setaside import LEAVE_SOMETHING, SetAside
 from .worker import Worker
 
 _log = logging.getLogger("jupyter_gpushare")
@@ -47,7 +47,7 @@ class Parking:
         self,
         holding: Holding,
         frameworks: Frameworks,
-        aside: SetAside,
+        memory: ParkedMemory,
         worker: Worker,
         line: Line,
         activity: Activity,
@@ -55,7 +55,7 @@ class Parking:
     ) -> None:
         self._holding = holding
         self._frameworks = frameworks
-        self._aside = aside
+        self._memory = memory
         self._worker = worker
         self._line = line
         self._activity = activity
@@ -73,7 +73,7 @@ class Parking:
         holding = self._holding
         with holding.lock:
             holding.settle()
-            self._aside.must_be_whole()
+            self._memory.must_be_whole()
             if holding.standing is Standing.PARKED and holding.parked is not None:
                 lease = holding.parked
                 holding.drop_parked()
@@ -113,7 +113,7 @@ class Parking:
             needs = [Need(gpu.uuid, _MAY_STAY, used.get(gpu.uuid)) for gpu in grant.gpus]
             if not self._uses_cuda(needs):
                 self._parked(session, RELEASED)
-                return self._aside.given
+                return self._memory.given
             # Only what is idle may move to host memory, and this cell is ours.
             session.call(Method.ACTIVITY, again=True, lease=grant.lease, state="idle")
             holding.standing = Standing.PARKING
@@ -122,7 +122,7 @@ class Parking:
             finally:
                 if holding.standing is Standing.PARKING:
                     holding.standing = Standing.HELD
-            return self._aside.given
+            return self._memory.given
 
     def step_aside(self) -> None:
         """Park a lease without memory on its GPUs while another lease is asked for."""
@@ -153,8 +153,8 @@ class Parking:
             with self._activity.lock:
                 is_new = holding.parked != lease
                 # There may be memory although the process said that there is none.
-                found = not self._aside.holds and any(need.used for need in needs)
-                given = self._aside.given.rung
+                found = not self._memory.holds and any(need.used for need in needs)
+                given = self._memory.given.rung
                 deeper = not is_new and (given in LEAVE_SOMETHING or found)
                 if is_new or deeper:
                     if not self._may_be_taken(lease, is_new=is_new):
@@ -211,7 +211,7 @@ class Parking:
                     holding.standing = before
                 session.tell_surely(Method.KEPT, lease=lease, reason="Parking failed by a bug.")
                 raise
-        memory = self._aside.given.memory
+        memory = self._memory.given.memory
         where = f"; {format_size(memory)} are in host memory" if memory else ""
         said = recall.message
         self._say(f"{said} Your variables are kept{where}; the next cell asks for a GPU again.")
@@ -276,7 +276,7 @@ class Parking:
             self._told_ability = lease
 
             def tell() -> None:
-                rung, why = self._aside.ability()
+                rung, why = self._memory.ability()
                 session.tell(Method.ABILITY, lease=lease, rung=rung.value, why=why[:1000] or None)
 
             threading.Thread(target=tell, name="gpushare-ability", daemon=True).start()
@@ -291,11 +291,11 @@ class Parking:
         def plan(memory: int) -> None:
             session.call(Method.PARKING, again=True, lease=lease, memory=memory)
 
-        lacked = self._aside.lacks_memory
+        lacked = self._memory.lacks_memory
         try:
-            given = self._aside.give(needs, plan, bounds)
+            given = self._memory.give(needs, plan, bounds)
         finally:
-            if lacked or self._aside.lacks_memory:
+            if lacked or self._memory.lacks_memory:
                 self.tell_ability(session, lease, anew=True)
         if self._holding.standing is not Standing.LOST:
             self._parked(session, given)
@@ -305,11 +305,11 @@ class Parking:
         if grant is None:
             return  # it was lost meanwhile
         self._holding.park(grant)
-        self._aside.given = given
+        self._memory.given = given
         self._tell_parked(session, grant.lease)
 
     def _tell_parked(self, session: Session, lease: str) -> None:
-        given = self._aside.given
+        given = self._memory.given
         session.gave(
             Give.TENSORS,
             lease,

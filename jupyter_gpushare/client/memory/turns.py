@@ -31,8 +31,8 @@ from ..words import display
 from ..words.grant import Grant
 from ..words.recalls import told_seconds
 from .limits import Limits
+from .parkedmemory import ParkedMemory
 from .places import Place
-from .setaside import SetAside
 from .stopping import Stopping, is_under_run
 
 if TYPE_CHECKING:
@@ -458,7 +458,7 @@ class Turns:
         self._cleared = True
         self._program.trim()
 
-    def offer_lock(self, parked: SetAside, activity: Activity) -> None:
+    def offer_lock(self, memory: ParkedMemory, activity: Activity) -> None:
         """Where the node manager allows it, the driver's lock is the gate of a task without one."""
         session = self._line.session
         if session is None or not session.hello.get("turn_lock"):
@@ -467,7 +467,7 @@ class Turns:
             from .locking import Locking
 
             self._lock = Locking(
-                self._line, self._holding, parked, activity, lambda: self.has_gates, self._say
+                self._line, self._holding, memory, activity, lambda: self.has_gates, self._say
             )
         self._lock.offer()
 

@@ -4,7 +4,7 @@
 made, so the order below is the order in which they depend on each other. From the bottom: how the
 process behaves (`Preferences`), its connection (`Line`), what it holds (`Holding`), what its
 frameworks are and what they were told (`Frameworks`, `Limits`), its memory while the GPUs are given
-back (`SetAside`, `Parking`), its turns (`Gates`, `Turns`), how it gets GPUs (`Getting`), and
+back (`ParkedMemory`, `Parking`), its turns (`Gates`, `Turns`), how it gets GPUs (`Getting`), and
 when it does so by itself (`Automatic`, `Cells`).
 
 Two sides meet here. People, programs and the kernel call down, on their own threads. The node
@@ -24,10 +24,10 @@ from ..memory.frameworks import Frameworks
 from ..memory.gates import Gates
 from ..memory.limits import Limits
 from ..memory.moving import MovingAtGates
+from ..memory.parkedmemory import ParkedMemory
 from ..memory.parking import Parking
 from ..memory.places import Place
 from ..memory.rungs import Given
-from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping
 from ..memory.turns import Turns
 from ..memory.worker import Worker
@@ -90,9 +90,9 @@ class Broker:
         self._frameworks = Frameworks(say)
         self._worker = Worker()
         self._limits = Limits(self._worker, self._frameworks, self.line, holding)
-        self._aside = SetAside(holding, self._frameworks, environ, say)
+        self._memory = ParkedMemory(holding, self._frameworks, environ, say)
         self._parking = Parking(
-            holding, self._frameworks, self._aside, self._worker, self.line, self.activity, say
+            holding, self._frameworks, self._memory, self._worker, self.line, self.activity, say
         )
         self.stopping = Stopping(self.line, holding, self.progress, environ)
         gates = Gates(holding, self._frameworks, self.activity, self.progress, self.stopping, say)
@@ -113,7 +113,7 @@ class Broker:
             holding,
             self._frameworks,
             self._limits,
-            self._aside,
+            self._memory,
             self._parking,
             self.activity,
             self.stopping,
@@ -126,7 +126,7 @@ class Broker:
         self._moving = MovingAtGates(
             holding,
             self._parking,
-            self._aside,
+            self._memory,
             self.line,
             partial(self._getting.resume, wait_timeout=0.0),
             say,
@@ -143,7 +143,7 @@ class Broker:
         )
         self.cells = Cells(
             holding,
-            self._aside,
+            self._memory,
             self._parking,
             self.activity,
             self.progress,
@@ -332,7 +332,7 @@ class Broker:
         """
         with self.holding.lock:
             self.holding.settle()
-            if self.standing is Standing.PARKED or self._aside.holds:
+            if self.standing is Standing.PARKED or self._memory.holds:
                 return self._getting.resume()
             return None
 
@@ -362,7 +362,7 @@ class Broker:
         # A person who released it between two cells knows; the next cell shows what it asks for.
         say = self._say.now if released and not cuda_started() else self._say
         if was_parked:
-            if self._aside.holds:
+            if self._memory.holds:
                 message += " Its GPU memory stays in host memory until this kernel has a new lease."
             say(f"The parked GPU lease of this process has ended: {message}")
             return

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from ..errors import GpuShareError
+from ..memory.parkedmemory import ParkedMemory
 from ..memory.parking import Parking
-from ..memory.setaside import SetAside
 from ..memory.turns import Turns
 from ..session.activity import Activity
 from ..session.holding import Holding, Standing
@@ -26,7 +26,7 @@ class Cells:
     def __init__(
         self,
         holding: Holding,
-        aside: SetAside,
+        memory: ParkedMemory,
         parking: Parking,
         activity: Activity,
         progress: Progress,
@@ -36,7 +36,7 @@ class Cells:
         say: Voice,
     ) -> None:
         self._holding = holding
-        self._aside = aside
+        self._memory = memory
         self._parking = parking
         self._activity = activity
         self._progress = progress
@@ -60,7 +60,7 @@ class Cells:
         self._turns.before_cell()
         if (
             self._holding.standing not in (Standing.PARKED, Standing.PARKING)
-            and not self._aside.holds
+            and not self._memory.holds
         ):
             return
         interrupted = self._parking.until_parked()
@@ -68,7 +68,7 @@ class Cells:
             with self._holding.lock:
                 if interrupted:
                     raise KeyboardInterrupt
-                if self._holding.standing is Standing.PARKED or self._aside.holds:
+                if self._holding.standing is Standing.PARKED or self._memory.holds:
                     self._getting.resume()
         except KeyboardInterrupt:
             if self._is_elsewhere:
@@ -116,8 +116,8 @@ class Cells:
     @property
     def _is_elsewhere(self) -> bool:
         """Whether code would miss memory on the GPU, or use a GPU that it may not."""
-        parked = self._holding.standing is Standing.PARKED and self._aside.is_incomplete
-        return parked or self._holding.standing is Standing.PARKING or self._aside.holds
+        parked = self._holding.standing is Standing.PARKED and self._memory.is_incomplete
+        return parked or self._holding.standing is Standing.PARKING or self._memory.holds
 
     def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
         """A cell is about to run: see `Automatic.before_cell`. Ctrl-C bars the cell."""

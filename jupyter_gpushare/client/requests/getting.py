@@ -27,8 +27,8 @@ from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.gates import Gates
 from ..memory.limits import Limits
+from ..memory.parkedmemory import ParkedMemory
 from ..memory.parking import Parking
-from ..memory.setaside import SetAside
 from ..memory.stopping import Stopping
 from ..memory.turns import Turns
 from ..session.activity import Activity
@@ -70,7 +70,7 @@ class Getting:
         holding: Holding,
         frameworks: Frameworks,
         limits: Limits,
-        aside: SetAside,
+        memory: ParkedMemory,
         parking: Parking,
         activity: Activity,
         stopping: Stopping,
@@ -87,7 +87,7 @@ class Getting:
         self._holding = holding
         self._frameworks = frameworks
         self._limits = limits
-        self._aside = aside
+        self._memory = memory
         self._parking = parking
         self._activity = activity
         self._stopping = stopping
@@ -128,16 +128,16 @@ class Getting:
         holding = self._holding
         holding.settle()
         has_answer = holding.standing in (Standing.FELL_BACK, Standing.JOINED)
-        if (has_answer or holding.grant is not None) and not self._aside.holds:
+        if (has_answer or holding.grant is not None) and not self._memory.holds:
             return holding.grant
         settings = self._preferences.settings
         wait = patience is None or patience > 0
         bound = None if patience is None else settings.wait_timeout or patience
-        if holding.standing is Standing.PARKED or self._aside.holds:
+        if holding.standing is Standing.PARKED or self._memory.holds:
             try:
                 return self.resume(wait, bound)
             except GpuShareError as error:
-                if settings.fallback is Fallback.ERROR or self._aside.holds:
+                if settings.fallback is Fallback.ERROR or self._memory.holds:
                     raise
                 self._say(f"`{why}` goes on without a GPU (fallback = cpu): {error}")
                 return None
@@ -185,9 +185,9 @@ class Getting:
         had = self._holding.had
         same_parts = wanted.parts in ({}, self._parts)
         if had is not None and same_parts and _is_what_is_asked(had, wanted):
-            away = self._holding.grant is None or self._aside.holds
+            away = self._holding.grant is None or self._memory.holds
             return self.resume(wait, wait_timeout) if away else had
-        self._aside.must_be_whole()
+        self._memory.must_be_whole()
         if had is not None:
             return self._exchange(wanted, wait, wait_timeout)
         return self._ask_node(wanted, wait, wait_timeout)
@@ -311,7 +311,7 @@ class Getting:
 
     def _may_stop_here(self) -> None:
         """Stop in the queue, if that is wanted and nothing that the program saves is elsewhere."""
-        if not self._aside.holds:
+        if not self._memory.holds:
             self._stopping.in_queue()
 
     def _has(self, lease: object) -> bool:
@@ -363,7 +363,7 @@ class Getting:
         limits = limits_now(result)
         if limits:  # the node manager lifts a task at once that got less than its quota gives
             self._limits.changed(grant, limits)
-        self._aside.granted(session)
+        self._memory.granted(session)
         if replaced is not None:
             more = display.advice("use `%gpushare request --gpus N`", "set JUPYTER_GPUSHARE_GPUS")
             self._preferences.say_once(
@@ -374,9 +374,9 @@ class Getting:
 
     def _settle_in(self, grant: Grant) -> None:
         with deaf_to_interrupts():  # else limits or gates could be those of the GPUs before
-            if self._aside.holds:
+            if self._memory.holds:
                 # Before anything else here calls CUDA, which blocks until then.
-                self._aside.bring_back(grant, self._line.session)
+                self._memory.bring_back(grant, self._line.session)
             self._frameworks.look_around()
             if self._holding.cuda_had != self._holding.gpus and cuda_started():
                 self._say(
@@ -429,7 +429,7 @@ class Getting:
         if standing in (Standing.JOINED, Standing.HELD) or self._stopping.says is not None:
             self._gates.connect(self._turns)
             if standing is not Standing.JOINED:
-                self._turns.offer_lock(self._aside, self._activity)
+                self._turns.offer_lock(self._memory, self._activity)
 
     def tell_live(self) -> None:
         """Whether limits can change here, where the node manager lets a reservation follow."""

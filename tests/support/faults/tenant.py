@@ -151,7 +151,7 @@ class Tenant:
                 return False
             if not self._is_parked and self.broker.standing is Standing.PARKED:
                 self._is_parked = True
-                given = self.broker._aside.given
+                given = self.broker._memory.given
                 self.log.note(
                     Saw.PARKED, lease=self.lease, rung=given.rung.value, memory=given.memory
                 )

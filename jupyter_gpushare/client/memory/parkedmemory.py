@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
 
 
-class SetAside:
+class ParkedMemory:
     """Keeps the memory while the GPUs are given back, and brings it back.
 
     Call its methods with `Holding.lock` held, except `ability` and those that only read.
