@@ -70,10 +70,10 @@ def _decorate(needs: Needs, function: Any) -> Any:
         return type(function)(_decorate(needs, function.__func__))
     if not callable(function) or isinstance(function, type):
         raise TypeError(f"@gpu holds a GPU for calls of a function, and {function!r} is none.")
-    return functools.wraps(function)(_holding(needs, function))
+    return functools.wraps(function)(_own(needs, function))
 
 
-def _holding(needs: Needs, function: Any) -> Callable[..., Any]:
+def _own(needs: Needs, function: Any) -> Callable[..., Any]:
     """A function of the same kind that holds a lease while ``function`` runs."""
 
     def call(*arguments: Any, **named: Any) -> Any:

@@ -22,7 +22,7 @@ from support.node import until
 from jupyter_gpushare.client.errors import PREEMPTED, Preempted
 from jupyter_gpushare.client.memory.places import Place
 from jupyter_gpushare.client.memory.stopping import Stopping
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.origin import RUNNERS, runner_of
 from jupyter_gpushare.client.words.classes import Origin, class_of
 from jupyter_gpushare.protocol.messages import Method
@@ -191,11 +191,11 @@ class Told:
     def another(self) -> Stopping:
         """One more program."""
         line: Any = SimpleNamespace(session=self, hang_up=lambda _lease: None)
-        holding: Any = SimpleNamespace(
-            grant=SimpleNamespace(lease="L"), standing=Standing.HELD, own="L"
+        own: Any = SimpleNamespace(
+            grant=SimpleNamespace(lease="L"), state=OwnState.HELD, ends_with_us="L"
         )
         progress: Any = SimpleNamespace(over=lambda: None)
-        return Stopping(line, holding, progress, os.environ, lambda _text: None)
+        return Stopping(line, own, progress, os.environ, lambda _text: None)
 
     def tell_surely(self, method: Method, *, reason: str = "", **_told: Any) -> None:
         """As a session's."""

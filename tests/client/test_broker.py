@@ -23,8 +23,8 @@ from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavail
 from jupyter_gpushare.client.requests import automatic, getting
 from jupyter_gpushare.client.requests import broker as broker_module
 from jupyter_gpushare.client.requests.broker import Broker
-from jupyter_gpushare.client.session import holding as holding_module
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session import lease as lease_module
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.settings import Ask, Settings
@@ -211,7 +211,7 @@ def test_gpus_cannot_be_exchanged_once_cuda_runs(
 ) -> None:
     broker = world.broker()
     first = broker.request(Ask(1))
-    for module in (broker_module, getting, holding_module):
+    for module in (broker_module, getting, lease_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     with pytest.raises(GpuShareError, match="Restart the kernel"):
         broker.request(Ask(2))
@@ -234,7 +234,7 @@ def test_a_refusal_changes_nothing(world: World, node: RunningNode) -> None:
     assert caught.value.details["asked_gpus"] == 5
     assert caught.value._render_traceback_() == [f"QuotaExceeded: {caught.value}"]
     assert VISIBLE not in world.environ
-    assert broker.standing is Standing.FREE
+    assert broker.state is OwnState.FREE
 
 
 def test_what_a_newer_node_manager_tells_people_is_said() -> None:
@@ -313,13 +313,13 @@ def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
     until(lambda: world.said, "the user is told")
     assert "the card burns. Starting it again asks for a new one" in world.said[0]
     assert broker.grant is None
-    assert broker.standing is Standing.LOST
+    assert broker.state is OwnState.LOST
     assert "the card burns" in str(broker.lost)
     assert broker.release() is None, "nothing is left to give back"
     assert "JUPYTER_GPUSHARE_LEASE" not in world.environ
     assert world.environ[VISIBLE] == ""
     broker.automatic.before_framework("frame")
-    assert broker.standing is Standing.HELD
+    assert broker.state is OwnState.HELD
     assert broker.lost is None
 
 
@@ -461,7 +461,7 @@ def test_use_after_a_release_where_cuda_runs_on(
     broker = world.broker()
     broker.automatic.before_framework("frame")
     broker.automatic.after_framework("frame", FRAME)
-    for module in (automatic, broker_module, getting, holding_module):
+    for module in (automatic, broker_module, getting, lease_module):
         monkeypatch.setattr(module, "cuda_started", lambda: True)
     broker.release()
     broker.cells.before_use(lambda frameworks: None)

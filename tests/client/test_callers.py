@@ -24,7 +24,7 @@ from support.scripted_node import ScriptedNode, Visitor
 from jupyter_gpushare.client.adapters import registry
 from jupyter_gpushare.client.adapters.importtime import ImportTimeAdapter
 from jupyter_gpushare.client.requests.broker import Broker
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.callers import (
     BOUND,
     Caller,
@@ -254,7 +254,7 @@ def test_it_goes_on_as_a_refused_one(caller: Caller) -> None:
         assert broker.automatic.at_first_use("frame") is None
         assert "`first use of frame` goes on without a GPU" in said[0]
         # Who could not wait may have more luck at the next use.
-        tries_again = broker.standing is Standing.FREE
+        tries_again = broker.state is OwnState.FREE
         assert tries_again is (caller is Caller.EVENT_LOOP)
         broker.close()
 
@@ -293,11 +293,11 @@ def test_who_looks_brings_back_nothing_that_was_parked(
         )
         broker.request(Ask())
         broker._parking.step_aside()
-        assert broker.standing is Standing.PARKED
+        assert broker.state is OwnState.PARKED
         caller = Caller.COMPLETION
         broker.automatic.before_framework("frame")
         broker.automatic.after_framework("frame", ModuleType("frame"))
-        assert broker.standing is Standing.PARKED
+        assert broker.state is OwnState.PARKED
         assert busy.asked == [Method.REQUEST]
         broker.close()
 

@@ -22,8 +22,8 @@ import pytest
 from support.node import RunningNode, until
 
 from jupyter_gpushare.client.requests.broker import Broker
-from jupyter_gpushare.client.session.holding import Standing
 from jupyter_gpushare.client.session.interrupts import deaf_to_interrupts
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol import names
@@ -108,7 +108,7 @@ def agree(node: RunningNode, broker: Broker, environ: Mapping[str, str], where: 
     known = [] if broker.lease is None else [broker.lease]
     until(lambda: leases(node) == known, f"the same is known after {where}")
     assert environ.get(names.LEASE) == (None if broker.grant is None else broker.grant.lease)
-    assert (broker.standing is Standing.HELD) == (broker.grant is not None), where
+    assert (broker.state is OwnState.HELD) == (broker.grant is not None), where
 
 
 def at_each_line(run: Callable[[Interrupt], None]) -> None:

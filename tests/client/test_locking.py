@@ -15,7 +15,7 @@ from support.taking_turns import turns_of
 
 from jupyter_gpushare.client.memory import locking
 from jupyter_gpushare.client.memory.locking import Locking
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.node.checkpoint.supervisor import IDLE_SECONDS
 from jupyter_gpushare.protocol.checkpoint import Cause, Outcome, Result
@@ -76,7 +76,7 @@ class Scene:
         self.has_cuda = True
         self.asked: list[float] = []
         self.grant: Any = SimpleNamespace(lease="L1", gpus=())
-        self.standing = Standing.HELD
+        self.state = OwnState.HELD
         self.line: Any = SimpleNamespace(session=self.node)
         self.parked: Any = SimpleNamespace(
             lock=self.lock, against_lock=lambda: self.against, uses_cuda=self.uses_cuda

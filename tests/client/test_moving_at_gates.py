@@ -24,7 +24,7 @@ from support.scripted_node import GPU, LEASE, SECRET, ScriptedNode, Visitor
 from jupyter_gpushare.client.memory.bystanders import Bystanders
 from jupyter_gpushare.client.memory.ladder import Ladder
 from jupyter_gpushare.client.requests.broker import Broker
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.checkpoint import Ability, Outcome, Result
@@ -158,7 +158,7 @@ def test_it_gives_its_memory_at_its_gate_and_goes_on_elsewhere() -> None:
         alice.broker.turns.checkpoint()
         assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
         assert alice.environ["CUDA_VISIBLE_DEVICES"] == THERE
-        assert alice.broker.standing is Standing.HELD
+        assert alice.broker.state is OwnState.HELD
         assert any("Paused: its memory (4 GiB) waits in host memory" in one for one in alice.said)
         assert node.calls(Method.GAVE)[0].params.movable == "kind"
         alice.broker.turns.checkpoint()
@@ -203,7 +203,7 @@ def test_what_nobody_wants_any_more_stays() -> None:
         alice.broker.turns.checkpoint()
         assert not driver.log
         assert not alice.broker.turns.is_closed
-        assert alice.broker.standing is Standing.HELD
+        assert alice.broker.state is OwnState.HELD
         assert not node.calls(Method.KEPT)
         assert not node.calls(Method.TURN_ASK), "it was alone, and goes on at once"
 
@@ -238,7 +238,7 @@ def test_who_could_only_come_back_to_the_same_gpu_keeps_its_memory_and_says_why(
     with task(script, driver) as (_node, alice):
         alice.broker.turns.checkpoint()
         assert not driver.log
-        assert alice.broker.standing is Standing.HELD
+        assert alice.broker.state is OwnState.HELD
         assert alice.environ["CUDA_VISIBLE_DEVICES"] == HERE
 
 
@@ -293,7 +293,7 @@ def test_an_interrupt_has_the_memory_back_first() -> None:
         with pytest.raises(KeyboardInterrupt):
             alice.broker.turns.checkpoint()
         assert driver.log == ["park", f"resume {{{HERE!r}: {THERE!r}}}"]
-        assert alice.broker.standing is Standing.HELD
+        assert alice.broker.state is OwnState.HELD
         assert any("comes back first" in one for one in alice.said)
 
 
@@ -313,7 +313,7 @@ def test_a_second_interrupt_leaves_it_as_a_parked_kernel() -> None:
         with pytest.raises(KeyboardInterrupt):
             alice.broker.turns.checkpoint()
         assert driver.log == ["park"]
-        assert alice.broker.standing is Standing.PARKED
+        assert alice.broker.state is OwnState.PARKED
         alice.broker.set_activity(False)
         assert alice.broker.cells.barred is not None, "no cell runs without it"
         alice.broker.set_activity(True)
@@ -360,7 +360,7 @@ def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
         has, done = threading.Event(), threading.Event()
 
         def holds() -> None:
-            with alice.broker.holding.lock:
+            with alice.broker.own.lock:
                 has.set()
                 done.wait(20)
 
@@ -432,7 +432,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_half_moved() -> None:
             line = _AtLine(at)
             was_heard = line.during(alice.broker.turns.checkpoint)
             assert was_heard is bool(line.where), f"{line.where}: an interrupt is not lost"
-            assert alice.broker.standing is Standing.HELD, line.where
+            assert alice.broker.state is OwnState.HELD, line.where
             assert not alice.broker._memory.holds, line.where
             moved = bool(driver.log)
             node.wait_for(Method.RESTORED if moved else Method.KEPT)

@@ -21,7 +21,7 @@ from support.scripted_node import GPU, LEASE, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.memory.driver import Ability, DriverCheckpoint
 from jupyter_gpushare.client.requests.broker import Broker
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.grant import Grant
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.errors import Reason
@@ -223,18 +223,18 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         broker.set_activity(True)
         busy.set()
         until(lambda: said.lines == ["Nearly spent."], "the budget's warning, and nothing else")
-        assert broker.standing is Standing.HELD
+        assert broker.state is OwnState.HELD
         broker.set_activity(False)
         node.wait_for(Method.GAVE, 2)
         assert len(node.calls(Method.KEPT)) == 0
-        assert broker.standing is Standing.PARKED
+        assert broker.state is OwnState.PARKED
         assert broker.lease == LEASE
         assert environ["CUDA_VISIBLE_DEVICES"] == ""
         assert "JUPYTER_GPUSHARE_LEASE" not in environ
         assert sum("Your variables are kept" in line for line in said.lines) == 1
         broker.set_activity(True)
         broker.cells.before_cell()
-        assert broker.standing is Standing.HELD
+        assert broker.state is OwnState.HELD
         assert environ["CUDA_VISIBLE_DEVICES"] == shown
         broker.cells.before_cell()  # nothing to do
         broker.close()
@@ -247,7 +247,7 @@ def test_a_parked_lease_that_has_ended_is_asked_for_anew() -> None:
         visitor.grant(visitor.expect(Method.REQUEST), "another")
 
     with idle_broker(script) as (_node, broker, _said):
-        until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
+        until(lambda: broker.state is OwnState.PARKED, "it is idle and asked")
         broker.cells.before_cell()
         assert broker.lease == "another"
 
@@ -276,7 +276,7 @@ def test_a_lease_that_is_resumed_begins_with_what_it_was_granted() -> None:
         visitor.grant(visitor.expect(Method.RESUME))
 
     with idle_broker(script, Limited()) as (_node, broker, _said):
-        until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
+        until(lambda: broker.state is OwnState.PARKED, "it is idle and asked")
         assert told[-1] == lifted["memory"]
         broker.cells.before_cell()
         assert told[-1] == GPU["memory"]
@@ -290,15 +290,15 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         visitor.notify(Notice.REVOKED, {"lease": LEASE, "reason": "revoked", "message": "Enough."})
 
     with idle_broker(script) as (_node, broker, said):
-        until(lambda: broker.standing is Standing.PARKED, "it is idle and asked")
+        until(lambda: broker.state is OwnState.PARKED, "it is idle and asked")
         broker.cells.before_cell()
         assert "This cell runs without a GPU: The disk is full." in said.lines[-1]
-        assert broker.standing is Standing.PARKED
+        assert broker.state is OwnState.PARKED
         assert broker.ensure("import frame") is None
         assert any("`import frame` goes on without a GPU" in line for line in said.lines)
         ended = "The parked GPU lease of this process has ended: Enough."
         until(lambda: ended in said.lines, "an administrator took it")
-        assert broker.standing is Standing.LOST
+        assert broker.state is OwnState.LOST
 
 
 def test_a_training_thread_keeps_the_gpu() -> None:
@@ -377,7 +377,7 @@ def test_without_a_thread_to_park_with_it_keeps_what_it_has(
         node.wait_for(Method.KEPT, 1)
         (kept,) = node.calls(Method.KEPT)
         assert "could not be started" in kept.params.reason
-        assert broker.standing is Standing.HELD
+        assert broker.state is OwnState.HELD
         broker.cells.before_cell()  # and no cell waits for a parking that never ends
 
 
@@ -401,7 +401,7 @@ def test_what_is_measured_after_a_release_is_given_by_the_next_rung(
         node.wait_for(Method.KEPT, 1)
         (kept,) = node.calls(Method.KEPT)
         assert "The driver is too old." in kept.params.reason
-        until(lambda: broker.standing is Standing.PARKED, "it stays parked")
+        until(lambda: broker.state is OwnState.PARKED, "it stays parked")
 
 
 # -- another request beside what is held or parked -----------------------------------------------

@@ -310,7 +310,7 @@ class Numbers(Dataset):
 def child(queue):
     import caffe  # a framework that the parent has not imported
     from jupyter_gpushare.client.acquire import broker
-    queue.put([lease(), visible(), broker().standing.value])
+    queue.put([lease(), visible(), broker().state.value])
 
 if __name__ == "__main__":
     context = multiprocessing.get_context({method!r})
@@ -405,7 +405,7 @@ from jupyter_gpushare.client import acquire
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # not in the midst of a line
 tell(pid=os.getpid(), lease=first)
 while signal.sigwait([signal.SIGTERM]):
-    tell(standing=acquire.broker().standing.value)
+    tell(standing=acquire.broker().state.value)
 """
     with Running(code, node.socket) as task:
         told = task.hear()

@@ -37,8 +37,8 @@ class Scene:
         self.now = 100.0
         self.told: list[tuple[int, int | None, float]] = []
         line: Any = SimpleNamespace(session=self)
-        holding: Any = SimpleNamespace(grant=SimpleNamespace(lease="L"))
-        self.progress = Progress(line, holding, {}, clock=lambda: self.now)
+        own: Any = SimpleNamespace(grant=SimpleNamespace(lease="L"))
+        self.progress = Progress(line, own, {}, clock=lambda: self.now)
 
     def tell(self, _method: Method, *, lease: str, **told: Any) -> None:
         """As a session's."""

@@ -18,7 +18,7 @@ from support.taking_turns import program, turns_of
 
 from jupyter_gpushare.client.memory.turns import GRAIN, Turns
 from jupyter_gpushare.client.requests.broker import Broker
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.session import Link
 from jupyter_gpushare.client.words.grant import Grant, GrantedGpu
 from jupyter_gpushare.protocol.messages import Method, Notice, Notification
@@ -238,7 +238,7 @@ def test_asked_while_no_cell_runs_only_the_cache_is_emptied_and_once(scene: Scen
 
 def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
     broker, done = Broker({}), threading.Event()
-    broker.holding.grant, broker.holding.standing = GRANT, Standing.HELD
+    broker.own.grant, broker.own.state = GRANT, OwnState.HELD
     broker.turns._program.trim = done.set  # type: ignore[method-assign]
     asked = {"lease": "L", "give": "cache", "why": "contended", "gate": True, "gpus": []}
     told = Notification(Notice.RECALL, "recall", asked)
@@ -316,7 +316,7 @@ def test_a_wait_that_is_left_gives_up_no_turn_that_was_just_given(
 def test_others_turns_are_not_its_own() -> None:
     notice = Notice.RECALL
     broker = Broker({})
-    broker.holding.grant, broker.holding.standing = GRANT, Standing.HELD
+    broker.own.grant, broker.own.state = GRANT, OwnState.HELD
     asked = {"lease": "another", "give": "turn", "gate": True, "gpus": []}
     broker._noticed(Notification(notice, notice.value, asked))
     assert not broker.turns.is_gated
@@ -481,7 +481,7 @@ def test_who_can_never_stop_takes_no_turns_and_says_why_once(scene: Scene) -> No
 
 def test_the_frameworks_limit_follows_the_turn() -> None:
     broker = Broker({})
-    broker.holding.grant = GRANT
+    broker.own.grant = GRANT
     seen: list[int] = []
     adapter = SimpleNamespace(
         live_limits=True, after=lambda _module, grant: seen.append(grant.gpus[0].memory)
@@ -497,7 +497,7 @@ def member(scene: Scene) -> Turns:
     """The turns of a process that has joined a lease of `run`: it has a grant while it leads."""
     return turns_of(
         SimpleNamespace(session=scene.wire),
-        holding=SimpleNamespace(grant=GRANT, standing=Standing.JOINED),
+        own=SimpleNamespace(grant=GRANT, state=OwnState.JOINED),
         environ={"JUPYTER_GPUSHARE_RUN": str(os.getpid())},
         say=scene.said.append,
     )
@@ -556,17 +556,17 @@ def test_who_may_lead_for_run(monkeypatch: pytest.MonkeyPatch) -> None:
     here = {"JUPYTER_GPUSHARE_RUN": str(os.getpid())}
     gone = {"JUPYTER_GPUSHARE_RUN": "x"}
     ranks = {**here, "WORLD_SIZE": "2"}
-    for environ, standing, may in (
-        (here, Standing.JOINED, True),
-        ({**here, "WORLD_SIZE": "1"}, Standing.JOINED, True),
-        (here, Standing.HELD, False),
-        (gone, Standing.JOINED, False),
-        (ranks, Standing.JOINED, False),
+    for environ, state, may in (
+        (here, OwnState.JOINED, True),
+        ({**here, "WORLD_SIZE": "1"}, OwnState.JOINED, True),
+        (here, OwnState.HELD, False),
+        (gone, OwnState.JOINED, False),
+        (ranks, OwnState.JOINED, False),
     ):
         broker = Broker(dict(environ))
-        broker.holding.standing = standing
+        broker.own.state = state
         assert broker.turns._may_lead() is may
     monkeypatch.setattr("jupyter_gpushare.client.memory.turns.running_kernel", lambda: object())
     broker = Broker(dict(here))
-    broker.holding.standing = Standing.JOINED
+    broker.own.state = OwnState.JOINED
     assert not broker.turns._may_lead(), "a kernel has gates between cells, too"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from jupyter_gpushare.client.memory.turns import Turns
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 
 
 def program(**own: Any) -> Any:
@@ -26,14 +26,14 @@ def turns_of(
     *,
     program: Any = program(),  # noqa: B008 - it is not changed
     limited: Any = lambda _limits: None,
-    holding: Any = None,
+    own: Any = None,
     environ: Mapping[str, str] = {},
     **options: Any,
 ) -> Turns:
     """The turns of a process that has ``grant``; ``line`` has its ``session``."""
     return Turns(
         line,
-        holding or SimpleNamespace(grant=grant, standing=Standing.HELD),
+        own or SimpleNamespace(grant=grant, state=OwnState.HELD),
         program,
         SimpleNamespace(in_turn=limited),  # type: ignore[arg-type]
         SimpleNamespace(while_waiting=lambda _place, _fits: False),  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from ..adapters import registry
 from ..session.activity import Activity
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.progress import Progress, Source
 from .frameworks import Frameworks
 from .places import Place
@@ -44,14 +44,14 @@ class Gates:
 
     def __init__(
         self,
-        holding: Holding,
+        own: OwnLease,
         frameworks: Frameworks,
         activity: Activity,
         progress: Progress,
         stopping: Stopping,
         say: Callable[[str], None],
     ) -> None:
-        self._holding = holding
+        self._own = own
         self._frameworks = frameworks
         self._activity = activity
         self._progress = progress
@@ -130,7 +130,7 @@ class Gates:
         from ..adapters.parkers.base import meter_of
         from ..adapters.trainers import are_followed
 
-        is_joined = self._holding.standing is Standing.JOINED
+        is_joined = self._own.state is OwnState.JOINED
         at_step = partial(self._gate, turns, Place.STEP_END)
         if self._batches is None:
             at_batch = partial(self._stops, at_step)
@@ -174,14 +174,14 @@ class Gates:
             torch,
             turns,
             alone=alone,
-            lease=lambda: self._holding.lease,
+            lease=lambda: self._own.lease,
             drop=self.drop_caches,
             capturing=meter.capturing,
             say=self._say,
         )
 
     def _gate(self, turns: Turns, place: Place) -> None:
-        is_joined = self._holding.standing is Standing.JOINED
+        is_joined = self._own.state is OwnState.JOINED
         if not is_joined or turns.leads or (turns.may_come and self._uses_gpus()):
             turns.checkpoint(place)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ..session.holding import Holding
+from ..session.lease import OwnLease
 from ..session.line import Line
 from ..words.grant import Grant
 from ..words.recalls import Give
@@ -32,13 +32,11 @@ class Limits:
     the first one will keep to a range, and so do processes that joined.
     """
 
-    def __init__(
-        self, worker: Worker, frameworks: Frameworks, line: Line, holding: Holding
-    ) -> None:
+    def __init__(self, worker: Worker, frameworks: Frameworks, line: Line, own: OwnLease) -> None:
         self._worker = worker
         self._frameworks = frameworks
         self._line = line
-        self._holding = holding
+        self._own = own
         self._lock = threading.Lock()
         self._grant: Grant | None = None
         self._limits: dict[str, int] = {}
@@ -77,7 +75,7 @@ class Limits:
         """In its turn a task may use what it keeps and the common region, by UUID in bytes."""
 
         def now() -> Grant | None:
-            grant = self._holding.grant
+            grant = self._own.grant
             if grant is None:
                 return None
             base = self.of(grant) or grant

@@ -26,7 +26,7 @@ from ...protocol.errors import ProtocolError
 from ...protocol.messages import ErrorAnswer, Method, Notification
 from ..errors import GpuShareError
 from ..session.activity import Activity
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.session import Greeting, Link, Session
 from ..session.visible import cuda_loaded
@@ -61,14 +61,14 @@ class Locking:
     def __init__(
         self,
         line: Line,
-        holding: Holding,
+        own: OwnLease,
         memory: ParkedMemory,
         activity: Activity,
         has_gates: Callable[[], bool],
         say: Callable[[str], None],
     ) -> None:
         self._line = line
-        self._holding = holding
+        self._own = own
         self._memory = memory
         self._activity = activity
         self._has_gates = has_gates
@@ -93,7 +93,7 @@ class Locking:
 
     @property
     def _grant(self) -> Grant | None:
-        return self._holding.grant if self._holding.standing is Standing.HELD else None
+        return self._own.grant if self._own.state is OwnState.HELD else None
 
     def _is_busy(self) -> bool:
         return self._activity.busy is not False

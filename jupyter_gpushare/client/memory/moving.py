@@ -18,8 +18,8 @@ from ...protocol.errors import Reason
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
 from ..errors import GpuShareError, LeaseLost, NodeUnavailable, QuotaExceeded
-from ..session.holding import Holding, Standing
 from ..session.interrupts import deaf_to_interrupts
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.session import Session
 from ..words.recalls import Recall
@@ -46,14 +46,14 @@ class MovingAtGates:
 
     def __init__(
         self,
-        holding: Holding,
+        own: OwnLease,
         parking: Parking,
         memory: ParkedMemory,
         line: Line,
         resume: Callable[[], object],
         say: Callable[[str], None],
     ) -> None:
-        self._holding = holding
+        self._own = own
         self._parking = parking
         self._memory = memory
         self._line = line
@@ -67,12 +67,12 @@ class MovingAtGates:
         """
         session = self._line.session
         # A thread that has the lock asks, waits or releases: this is no moment to give.
-        if session is None or not self._holding.lock.acquire(blocking=False):
+        if session is None or not self._own.lock.acquire(blocking=False):
             return False
         try:
-            grant = self._holding.grant
+            grant = self._own.grant
             ours = grant is not None and grant.lease == recall.lease
-            if not ours or self._holding.standing is not Standing.HELD:
+            if not ours or self._own.state is not OwnState.HELD:
                 return False
             if not self._is_wanted(session, recall):
                 return False
@@ -87,7 +87,7 @@ class MovingAtGates:
                 self._keep(session, recall, "It was interrupted.")
             raise
         finally:
-            self._holding.lock.release()
+            self._own.lock.release()
 
     def _is_wanted(self, session: Session, recall: Recall) -> bool:
         """Whether it is wanted still, and nothing else moves over the link of its GPUs.
@@ -153,7 +153,7 @@ class MovingAtGates:
 
     @property
     def _is_away(self) -> bool:
-        return self._holding.standing is Standing.PARKED or self._memory.holds
+        return self._own.state is OwnState.PARKED or self._memory.holds
 
 
 def _pause(seconds: float) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from ...protocol.messages import Method
 from ...protocol.sizes import format_size
 from ..errors import GpuShareError
-from ..session.holding import Holding
 from ..session.interrupts import deaf_to_interrupts
+from ..session.lease import OwnLease
 from ..session.session import Session
 from ..words.grant import Grant
 from ..words.recalls import Need
@@ -34,18 +34,18 @@ LEAVE_SOMETHING: Final = (Rung.TRIM, Rung.STORAGE)
 class ParkedMemory:
     """Keeps the memory while the GPUs are given back, and brings it back.
 
-    Call its methods with `Holding.lock` held, except `ability` and those that only read.
+    Call its methods with `OwnLease.lock` held, except `ability` and those that only read.
     """
 
     def __init__(
         self,
-        holding: Holding,
+        own: OwnLease,
         frameworks: Frameworks,
         environ: MutableMapping[str, str],
         say: Callable[[str], None],
     ) -> None:
         self.given = Given(Rung.RELEASE)  # what was done last, until the GPUs are back
-        self._holding = holding
+        self._own = own
         self._frameworks = frameworks
         self._environ = environ
         self._say = say
@@ -80,7 +80,7 @@ class ParkedMemory:
 
     def ability(self) -> tuple[Rung, str]:
         """The highest rung this process could take now, and why no higher one. Takes seconds."""
-        return self._get_ladder().ability(self._holding.gpus)
+        return self._get_ladder().ability(self._own.gpus)
 
     def against_lock(self) -> str | None:
         """Why the driver cannot lock this process now; ``None``: it can. Some seconds, at first."""
@@ -88,7 +88,7 @@ class ParkedMemory:
             self._lockable = self._get_driver().probe()
         if not self._lockable.usable:
             return self._lockable.why
-        why = self._objection(self._holding.gpus, self._lockable.gpus)
+        why = self._objection(self._own.gpus, self._lockable.gpus)
         if why is None and self._frameworks.records_graphs():
             why = "It has CUDA graphs, and must not be locked while one is recorded."
         return why
@@ -108,14 +108,14 @@ class ParkedMemory:
     ) -> Given:
         """Free what is needed; arguments and errors as of `Ladder.give`."""
         if not self.holds:
-            self._had = self._holding.gpus or self._had
+            self._had = self._own.gpus or self._had
         return self._get_ladder().give(needs, plan, self.given.rung, bounds)
 
     def granted(self, session: Session | None) -> None:
         """The GPUs are held again. If only caches were emptied, nothing has to come back."""
         if self.given.rung in LEAVE_SOMETHING and not self.holds and session is not None:
-            self._holding.cuda_had = self._holding.gpus
-            session.tell_surely(Method.RESTORED, lease=self._holding.lease)
+            self._own.cuda_had = self._own.gpus
+            session.tell_surely(Method.RESTORED, lease=self._own.lease)
         self.given = Given(Rung.RELEASE)
 
     def bring_back(self, grant: Grant, session: Session | None) -> None:
@@ -132,7 +132,7 @@ class ParkedMemory:
         with deaf_to_interrupts():  # from the word on: who reads it may press the button
             self._say(f"Restoring {format_size(memory)} of GPU memory …")
             seconds = ladder.bring_back(moved)
-            self._holding.cuda_had = now
+            self._own.cuda_had = now
             if session is not None:
                 session.tell_surely(Method.RESTORED, lease=grant.lease, seconds=seconds)
         self._say(f"Restored {format_size(memory)} of GPU memory in {seconds:.1f} s.")

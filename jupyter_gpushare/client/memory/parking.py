@@ -1,7 +1,7 @@
 """Gives GPUs back, when a person wishes it or the node manager asks an idle process for them.
 
 Released: the lease ends. Parked: the lease goes on without its GPUs, and the variables
-are kept. Which threads come here, and which locks they take, is in `holding`.
+are kept. Which threads come here, and which locks they take, is in `session.lease`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...protocol.messages import Method
 from ...protocol.sizes import format_size
 from ..errors import GpuShareError, LeaseLost
 from ..session.activity import Activity
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.session import Session
 from ..session.visible import cuda_started
@@ -45,7 +45,7 @@ class Parking:
 
     def __init__(
         self,
-        holding: Holding,
+        own: OwnLease,
         frameworks: Frameworks,
         memory: ParkedMemory,
         worker: Worker,
@@ -53,7 +53,7 @@ class Parking:
         activity: Activity,
         say: Voice,
     ) -> None:
-        self._holding = holding
+        self._own = own
         self._frameworks = frameworks
         self._memory = memory
         self._worker = worker
@@ -70,20 +70,20 @@ class Parking:
         A lease that this process has joined stays its parent's. Raises
         :class:`GpuShareError`.
         """
-        holding = self._holding
-        with holding.lock:
-            holding.settle()
+        own = self._own
+        with own.lock:
+            own.settle()
             self._memory.must_be_whole()
-            if holding.standing is Standing.PARKED and holding.parked is not None:
-                lease = holding.parked
-                holding.drop_parked()
+            if own.state is OwnState.PARKED and own.parked is not None:
+                lease = own.parked
+                own.drop_parked()
                 return self._end(self._line.connect(), lease)
-            if holding.grant is None:
+            if own.grant is None:
                 return None
-            lease, session = holding.grant.lease, self._line.session
-            joined = holding.standing is Standing.JOINED
-            holding.remember_cuda()
-            holding.forget()
+            lease, session = own.grant.lease, self._line.session
+            joined = own.state is OwnState.JOINED
+            own.remember_cuda()
+            own.forget()
             if session is not None and not joined:
                 return self._end(session, lease)
             if session is not None:
@@ -103,11 +103,11 @@ class Parking:
 
         Raises :class:`GpuShareError` when this process cannot.
         """
-        holding = self._holding
-        with holding.lock:
-            holding.settle()
-            grant, session = holding.grant, self._line.session
-            if grant is None or session is None or holding.standing is not Standing.HELD:
+        own = self._own
+        with own.lock:
+            own.settle()
+            grant, session = own.grant, self._line.session
+            if grant is None or session is None or own.state is not OwnState.HELD:
                 return None
             used = self._measured(session, grant.lease)
             needs = [Need(gpu.uuid, _MAY_STAY, used.get(gpu.uuid)) for gpu in grant.gpus]
@@ -116,12 +116,12 @@ class Parking:
                 return self._memory.given
             # Only what is idle may move to host memory, and this cell is ours.
             session.call(Method.ACTIVITY, again=True, lease=grant.lease, state="idle")
-            holding.standing = Standing.PARKING
+            own.state = OwnState.PARKING
             try:
                 self._give(session, grant.lease, needs)
             finally:
-                if holding.standing is Standing.PARKING:
-                    holding.standing = Standing.HELD
+                if own.state is OwnState.PARKING:
+                    own.state = OwnState.HELD
             return self._memory.given
 
     def step_aside(self) -> None:
@@ -145,13 +145,13 @@ class Parking:
     def asked_back(self, recall: Recall) -> None:
         """The node manager wants the memory of an idle task; on the session's thread."""
         lease, needs = recall.lease, recall.needs
-        holding, session = self._holding, self._line.session
+        own, session = self._own, self._line.session
         # The thread with the lock asks, waits or releases, so we cannot give GPUs back now.
-        if session is None or not holding.lock.acquire(blocking=False):
+        if session is None or not own.lock.acquire(blocking=False):
             return
         try:
             with self._activity.lock:
-                is_new = holding.parked != lease
+                is_new = own.parked != lease
                 # There may be memory although the process said that there is none.
                 found = not self._memory.holds and any(need.used for need in needs)
                 given = self._memory.given.rung
@@ -166,11 +166,11 @@ class Parking:
                         return
                     if deeper or self._uses_cuda(needs):
                         # It may take long, and this thread gives our signs of life.
-                        before, holding.standing = holding.standing, Standing.PARKING
+                        before, own.state = own.state, OwnState.PARKING
                         try:
                             self._worker.told(recall.give, lambda: self._climb(session, recall))
                         except RuntimeError as error:
-                            holding.standing = before
+                            own.state = before
                             why = f"The thread that parks could not be started ({error})."
                             session.tell_surely(Method.KEPT, lease=lease, reason=why)
                         return
@@ -178,7 +178,7 @@ class Parking:
                 else:
                     self._tell_parked(session, lease)
         finally:
-            holding.lock.release()
+            own.lock.release()
         if is_new:
             said = recall.message
             self._say(f"{said} Your variables are kept; the next cell asks for a GPU again.")
@@ -186,29 +186,29 @@ class Parking:
     def _may_be_taken(self, lease: str, *, is_new: bool) -> bool:
         if not self._activity.no_code_runs():
             return False
-        holding = self._holding
+        own = self._own
         if not is_new:
             return True
-        ours = holding.grant is not None and holding.grant.lease == lease
-        return ours and holding.standing is Standing.HELD
+        ours = own.grant is not None and own.grant.lease == lease
+        return ours and own.state is OwnState.HELD
 
     def _climb(self, session: Session, recall: Recall) -> None:
         """Give GPU memory back in the background; a cell that begins meanwhile waits for it."""
-        holding, lease = self._holding, recall.lease
-        with holding.lock:
-            if holding.standing is not Standing.PARKING:
+        own, lease = self._own, recall.lease
+        with own.lock:
+            if own.state is not OwnState.PARKING:
                 return  # it was lost meanwhile
-            before = Standing.PARKED if holding.parked == lease else Standing.HELD
+            before = OwnState.PARKED if own.parked == lease else OwnState.HELD
             try:
                 self._give(session, lease, recall.needs)
             except GpuShareError as error:
-                if holding.standing is Standing.PARKING:
-                    holding.standing = before
+                if own.state is OwnState.PARKING:
+                    own.state = before
                 session.tell_surely(Method.KEPT, lease=lease, reason=str(error)[:1000])
                 return
             except BaseException:
-                if holding.standing is Standing.PARKING:
-                    holding.standing = before
+                if own.state is OwnState.PARKING:
+                    own.state = before
                 session.tell_surely(Method.KEPT, lease=lease, reason="Parking failed by a bug.")
                 raise
         memory = self._memory.given.memory
@@ -219,10 +219,10 @@ class Parking:
     def at_gate(self, session: Session, recall: Recall, bounds: Bounds) -> None:
         """Give memory in the midst of a cell, on its thread; the lease is then parked, or kept.
 
-        Call it with `Holding.lock`, when the node manager has agreed. Raises nothing.
+        Call it with `OwnLease.lock`, when the node manager has agreed. Raises nothing.
         """
-        holding, lease = self._holding, recall.lease
-        holding.standing = Standing.PARKING
+        own, lease = self._own, recall.lease
+        own.state = OwnState.PARKING
         try:
             if self._uses_cuda(recall.needs):
                 self._give(session, lease, recall.needs, bounds)
@@ -235,8 +235,8 @@ class Parking:
             _log.exception("Memory could not be moved at a gate")
             session.tell_surely(Method.KEPT, lease=lease, reason="Moving failed by a bug.")
         finally:
-            if holding.standing is Standing.PARKING:
-                holding.standing = Standing.HELD
+            if own.state is OwnState.PARKING:
+                own.state = OwnState.HELD
 
     def until_parked(self) -> bool:
         """Wait for a parking that is under way, which is no moment to stop; was it interrupted?
@@ -245,10 +245,10 @@ class Parking:
         """
         interrupted = False
         quick_until: float | None = time.monotonic() + _QUICK
-        while self._holding.standing is Standing.PARKING:
+        while self._own.state is OwnState.PARKING:
             try:
                 if quick_until is None:
-                    with self._holding.lock:
+                    with self._own.lock:
                         pass
                 elif time.monotonic() < quick_until:
                     # Not by the lock with a timeout: Ctrl-C could come when it was just taken.
@@ -262,8 +262,8 @@ class Parking:
 
     def tell_activity(self) -> None:
         """Tell what this task does, where that is known. Never waits, never raises."""
-        busy, grant, session = self._activity.busy, self._holding.grant, self._line.session
-        is_held = self._holding.standing is Standing.HELD
+        busy, grant, session = self._activity.busy, self._own.grant, self._line.session
+        is_held = self._own.state is OwnState.HELD
         if busy is not None and grant is not None and session is not None and is_held:
             session.set_activity(grant.lease, busy)
             if not busy:
@@ -297,14 +297,14 @@ class Parking:
         finally:
             if lacked or self._memory.lacks_memory:
                 self.tell_ability(session, lease, anew=True)
-        if self._holding.standing is not Standing.LOST:
+        if self._own.state is not OwnState.LOST:
             self._parked(session, given)
 
     def _parked(self, session: Session, given: Given) -> None:
-        grant = self._holding.had
+        grant = self._own.had
         if grant is None:
             return  # it was lost meanwhile
-        self._holding.park(grant)
+        self._own.park(grant)
         self._memory.given = given
         self._tell_parked(session, grant.lease)
 

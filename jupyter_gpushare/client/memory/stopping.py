@@ -30,7 +30,7 @@ from ...protocol import names
 from ...protocol.messages import Method
 from ...protocol.times import format_duration
 from ..errors import PREEMPTED, Preempted
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.progress import Progress
 from ..words import display
@@ -61,13 +61,13 @@ class Stopping:
     def __init__(
         self,
         line: Line,
-        holding: Holding,
+        own: OwnLease,
         progress: Progress,
         environ: Mapping[str, str],
         say: Callable[[str], None] = display.say,
     ) -> None:
         self._line = line
-        self._holding = holding
+        self._own = own
         self._progress = progress
         self._environ = environ
         self._say = say
@@ -115,10 +115,10 @@ class Stopping:
     def tell(self) -> None:
         """Tell whether it can be stopped, for its own lease or for one of `run`, which passes on
         what it is asked."""
-        grant, standing = self._holding.grant, self._holding.standing
+        grant, state = self._own.grant, self._own.state
         session = self._line.session
-        ours = standing is Standing.HELD
-        ours = ours or (standing is Standing.JOINED and is_run(self._environ))
+        ours = state is OwnState.HELD
+        ours = ours or (state is OwnState.JOINED and is_run(self._environ))
         if grant is not None and session is not None and ours and self._has_said:
             session.tell_surely(Method.STOPPABLE, lease=grant.lease, can=self.can)
 
@@ -226,8 +226,8 @@ class Stopping:
 
     def _tell_kept(self, why: str) -> None:
         """It was asked and goes on."""
-        grant, session = self._holding.grant, self._line.session
-        is_joined = self._holding.standing is Standing.JOINED
+        grant, session = self._own.grant, self._line.session
+        is_joined = self._own.state is OwnState.JOINED
         if grant is not None and session is not None and not is_joined:
             session.tell_surely(Method.KEPT, lease=grant.lease, reason=why[:1000])
 
@@ -299,7 +299,7 @@ class Stopping:
         def end() -> None:
             with contextlib.suppress(Exception):  # the node manager sees the end of it anyway
                 self._progress.over()
-                self._line.hang_up(self._holding.own)
+                self._line.hang_up(self._own.ends_with_us)
             with contextlib.suppress(Exception):  # what was printed; the files may be anything
                 sys.stdout.flush()
             given.release()

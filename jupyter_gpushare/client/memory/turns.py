@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ...protocol.messages import Method
 from ...protocol.times import format_about, format_duration
 from ..session.activity import Activity
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.progress import Progress
 from ..session.session import Link, Session
@@ -115,7 +115,7 @@ class Turns:
     def __init__(
         self,
         line: Line,
-        holding: Holding,
+        own: OwnLease,
         program: Program,
         limits: Limits,
         stopping: Stopping,
@@ -126,7 +126,7 @@ class Turns:
         unreachable: float = UNREACHABLE,
     ) -> None:
         self._line = line
-        self._holding = holding
+        self._own = own
         self._program = program
         self._limits = limits
         self._stopping = stopping
@@ -202,7 +202,7 @@ class Turns:
 
         A kernel computes between its cells only by chance, and a rank stops with the others.
         """
-        is_joined = self._holding.standing is Standing.JOINED
+        is_joined = self._own.state is OwnState.JOINED
         if not is_joined or not is_under_run(self._environ):
             return False
         return self._environ.get("WORLD_SIZE", "1") == "1" and running_kernel() is None
@@ -215,9 +215,9 @@ class Turns:
     @property
     def _grant(self) -> Grant | None:
         """What this process has, if it takes turns: for itself, or for all that have joined."""
-        standing = self._holding.standing
-        takes_turns = standing is Standing.HELD or (standing is Standing.JOINED and self.leads)
-        return self._holding.grant if takes_turns else None
+        state = self._own.state
+        takes_turns = state is OwnState.HELD or (state is OwnState.JOINED and self.leads)
+        return self._own.grant if takes_turns else None
 
     @property
     def _has_lease(self) -> bool:
@@ -467,7 +467,7 @@ class Turns:
             from .locking import Locking
 
             self._lock = Locking(
-                self._line, self._holding, memory, activity, lambda: self.has_gates, self._say
+                self._line, self._own, memory, activity, lambda: self.has_gates, self._say
             )
         self._lock.offer()
 

@@ -22,7 +22,7 @@ from ..adapters import registry
 from ..errors import GpuShareError
 from ..memory.frameworks import Frameworks, is_live
 from ..memory.limits import Limits
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.preferences import Preferences
 from ..session.task import running_kernel
@@ -44,7 +44,7 @@ class Automatic:
         self,
         preferences: Preferences,
         line: Line,
-        holding: Holding,
+        own: OwnLease,
         frameworks: Frameworks,
         limits: Limits,
         getting: Getting,
@@ -53,7 +53,7 @@ class Automatic:
     ) -> None:
         self._preferences = preferences
         self._line = line
-        self._holding = holding
+        self._own = own
         self._frameworks = frameworks
         self._limits = limits
         self._getting = getting
@@ -65,7 +65,7 @@ class Automatic:
     @property
     def _may_ask(self) -> bool:
         """Whether there is a node manager to ask, and the user has not hidden the GPUs."""
-        return self._line.configured and not self._holding.visible.hidden_by_user
+        return self._line.configured and not self._own.visible.hidden_by_user
 
     # -- a framework is imported ------------------------------------------------------
 
@@ -82,7 +82,7 @@ class Automatic:
             return
         if self._asks(adapter) is not When.IMPORT and not self._getting.may_join:
             # Whatever reaches CUDA by a way we do not see finds no GPU, not somebody else's.
-            self._holding.visible.hide(children_may_ask=not self._preferences.go_without)
+            self._own.visible.hide(children_may_ask=not self._preferences.go_without)
             adapter.before(None)
         else:
             self._frameworks.comes(module, adapter)
@@ -118,12 +118,12 @@ class Automatic:
 
         ``IMPORT`` also where it has its answer already, and where it has parked what it had.
         """
-        standing = self._holding.standing
-        has_answer = standing in (Standing.FELL_BACK, Standing.JOINED)
-        if has_answer or self._holding.grant is not None:
+        state = self._own.state
+        has_answer = state in (OwnState.FELL_BACK, OwnState.JOINED)
+        if has_answer or self._own.grant is not None:
             return When.IMPORT
         caller = self._caller()
-        if standing not in (Standing.FREE, Standing.LOST) and is_wish(caller):
+        if state not in (OwnState.FREE, OwnState.LOST) and is_wish(caller):
             return When.IMPORT
         acquire = self._preferences.settings.acquire
         return when(caller, acquire, shows_use=adapter.catches_first_use)
@@ -142,11 +142,11 @@ class Automatic:
 
     def expected(self) -> int:
         """GPUs that a request would get as the quota stands. Answers at once, or asks once."""
-        grant = self._holding.grant
+        grant = self._own.grant
         if grant is not None:
             return len(grant.gpus)
         is_silent = time.monotonic() < self._silent_until
-        if self._holding.standing is Standing.FELL_BACK or is_silent:
+        if self._own.state is OwnState.FELL_BACK or is_silent:
             return 0
         try:
             quota = self._line.connect(patience=0.0).hello.get("quota")
@@ -188,7 +188,7 @@ class Automatic:
         ``None``: this process does not ask again by itself.
         """
         loaded = self._frameworks.names()
-        if not loaded or self._holding.standing not in (Standing.FREE, Standing.LOST):
+        if not loaded or self._own.state not in (OwnState.FREE, OwnState.LOST):
             return None
         if not self._may_ask or self._preferences.ask_as_known().gpus == 0:
             return None
@@ -233,8 +233,8 @@ class Automatic:
         if framework is None:
             return None
         if cuda_started():
-            if self._told_after != self._holding.grants:
-                self._told_after = self._holding.grants
+            if self._told_after != self._own.grants:
+                self._told_after = self._own.grants
                 self._say(
                     f"This cell uses {framework} without a lease: this kernel gave its GPUs back, "
                     "but CUDA is still running in it. `%gpushare request` asks for GPUs again; if "

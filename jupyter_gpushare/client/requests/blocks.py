@@ -37,8 +37,8 @@ def covers(grant: Grant, ask: Ask) -> bool:
 
 def enter(broker: Broker, needs: Needs, cancelled: Callable[[], bool] = lambda: False) -> Grant:
     """A lease that is enough, the one held or another. Errors as of `Broker.request`."""
-    inside = broker.holding.blocks
-    with broker.holding.lock:
+    inside = broker.own.blocks
+    with broker.own.lock:
         held = broker.grant
         if held is not None and covers(held, needs.ask):
             if held.lease in inside:
@@ -60,8 +60,8 @@ def enter(broker: Broker, needs: Needs, cancelled: Callable[[], bool] = lambda: 
 
 def leave(broker: Broker, grant: Grant) -> None:
     """The block that got ``grant`` has ended. Raises :class:`GpuShareError`."""
-    inside = broker.holding.blocks
-    with broker.holding.lock:
+    inside = broker.own.blocks
+    with broker.own.lock:
         left = inside.pop(grant.lease, 0) - 1
         if left > 0:
             inside[grant.lease] = left

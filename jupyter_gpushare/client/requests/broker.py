@@ -2,7 +2,7 @@
 
 `Broker` makes the parts and has no thought of its own: each part gets what it needs when it is
 made, so the order below is the order in which they depend on each other. From the bottom: how the
-process behaves (`Preferences`), its connection (`Line`), what it holds (`Holding`), what its
+process behaves (`Preferences`), its connection (`Line`), what it holds (`OwnLease`), what its
 frameworks are and what they were told (`Frameworks`, `Limits`), its memory while the GPUs are given
 back (`ParkedMemory`, `Parking`), its turns (`Gates`, `Turns`), how it gets GPUs (`Getting`), and
 when it does so by itself (`Automatic`, `Cells`).
@@ -33,7 +33,7 @@ from ..memory.turns import Turns
 from ..memory.worker import Worker
 from ..session.activity import Activity
 from ..session.caller import this_caller
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.preferences import Preferences
 from ..session.progress import Progress, Source
@@ -83,22 +83,22 @@ class Broker:
         self._say = say = display.Voice(say, self.activity.no_code_runs)
         self.preferences = Preferences(environ, traits, say)
         self.line = Line(environ, self.preferences, on_lost=self._lost, on_notice=self._noticed)
-        self.holding = holding = Holding(
+        self.own = own = OwnLease(
             environ, lambda: self.preferences.settings.visible_devices is Naming.INDICES
         )
-        self.progress = Progress(self.line, holding, environ)
+        self.progress = Progress(self.line, own, environ)
         self._frameworks = Frameworks(say)
         self._worker = Worker()
-        self._limits = Limits(self._worker, self._frameworks, self.line, holding)
-        self._memory = ParkedMemory(holding, self._frameworks, environ, say)
+        self._limits = Limits(self._worker, self._frameworks, self.line, own)
+        self._memory = ParkedMemory(own, self._frameworks, environ, say)
         self._parking = Parking(
-            holding, self._frameworks, self._memory, self._worker, self.line, self.activity, say
+            own, self._frameworks, self._memory, self._worker, self.line, self.activity, say
         )
-        self.stopping = Stopping(self.line, holding, self.progress, environ)
-        gates = Gates(holding, self._frameworks, self.activity, self.progress, self.stopping, say)
+        self.stopping = Stopping(self.line, own, self.progress, environ)
+        gates = Gates(own, self._frameworks, self.activity, self.progress, self.stopping, say)
         self.turns = Turns(
             self.line,
-            holding,
+            own,
             gates,
             self._limits,
             self.stopping,
@@ -110,7 +110,7 @@ class Broker:
             environ,
             self.preferences,
             self.line,
-            holding,
+            own,
             self._frameworks,
             self._limits,
             self._memory,
@@ -124,7 +124,7 @@ class Broker:
             say=say,
         )
         self._moving = MovingAtGates(
-            holding,
+            own,
             self._parking,
             self._memory,
             self.line,
@@ -134,7 +134,7 @@ class Broker:
         self.automatic = Automatic(
             self.preferences,
             self.line,
-            holding,
+            own,
             self._frameworks,
             self._limits,
             self._getting,
@@ -142,7 +142,7 @@ class Broker:
             say,
         )
         self.cells = Cells(
-            holding,
+            own,
             self._memory,
             self._parking,
             self.activity,
@@ -154,7 +154,7 @@ class Broker:
         )
         self.promises = Promises(
             self.line.any,
-            lambda: self.lease if self.standing is Standing.HELD else None,
+            lambda: self.lease if self.state is OwnState.HELD else None,
             begins=self.progress.begins,
             ends=self.progress.over,
             what=lambda: "This program" if running_kernel() is None else "This cell",
@@ -162,24 +162,24 @@ class Broker:
         )
 
     @property
-    def standing(self) -> Standing:
+    def state(self) -> OwnState:
         """The state of this process's lease."""
-        return self.holding.standing
+        return self.own.state
 
     @property
     def grant(self) -> Grant | None:
         """The grant that this process has now."""
-        return self.holding.grant
+        return self.own.grant
 
     @property
     def lease(self) -> str | None:
         """The lease of this process, held or parked."""
-        return self.holding.lease
+        return self.own.lease
 
     @property
     def lost(self) -> str | None:
         """Why the last lease has ended, where it ended without us."""
-        return self.holding.lost
+        return self.own.lost
 
     @property
     def settings(self) -> Settings:
@@ -240,8 +240,8 @@ class Broker:
         :class:`GpuShareError`, :class:`KeyboardInterrupt`.
         """
         wanted = self.preferences.ask(ask)
-        with self.holding.lock:
-            self.holding.settle()
+        with self.own.lock:
+            self.own.settle()
             self._getting.cancelled = cancelled
             try:
                 return self._getting.request(wanted, wait, wait_timeout)
@@ -261,8 +261,8 @@ class Broker:
         """Give the lease back, and ask for none until a request does; as `release`."""
         state = self.release()
         self.preferences.set_ask(Ask(gpus=0))
-        with self.holding.lock:
-            self.holding.visible.hide(children_may_ask=False)
+        with self.own.lock:
+            self.own.visible.hide(children_may_ask=False)
         return state
 
     def park(self) -> Given | None:
@@ -299,7 +299,7 @@ class Broker:
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
         self.progress.over()
-        self.line.hang_up(self.holding.own)
+        self.line.hang_up(self.own.ends_with_us)
 
     def abandon_in_child(self, *, is_member: bool) -> Broker:
         """After a fork: a broker for the child, whose parent's lease is its own, too.
@@ -316,7 +316,7 @@ class Broker:
         child.preferences.inherit(self.preferences)
         child._getting.announces = False
         child._frameworks.inherit(self._frameworks)
-        child.holding.inherit(self.holding)
+        child.own.inherit(self.own)
         if is_member:
             child._getting.become_member()
         # What was copied from the parent still asks us: a gate that is closed there is none here.
@@ -330,9 +330,9 @@ class Broker:
 
         ``None``: no lease was parked. Raises :class:`GpuShareError`.
         """
-        with self.holding.lock:
-            self.holding.settle()
-            if self.standing is Standing.PARKED or self._memory.holds:
+        with self.own.lock:
+            self.own.settle()
+            if self.state is OwnState.PARKED or self._memory.holds:
                 return self._getting.resume()
             return None
 
@@ -356,8 +356,8 @@ class Broker:
 
     def _lost(self, lease: str, message: str, released: bool) -> None:
         """Called on the session's thread. What is said may be read in a later cell only."""
-        was_parked = self.holding.parked == lease
-        if not self.holding.lose(lease, message):
+        was_parked = self.own.parked == lease
+        if not self.own.lose(lease, message):
             return
         # A person who released it between two cells knows; the next cell shows what it asks for.
         say = self._say.now if released and not cuda_started() else self._say
@@ -387,7 +387,7 @@ class Broker:
         elif params.get("lease") not in (None, self.lease):
             return
         elif message.notice is Notice.GRANTED:
-            if self.holding.take_over(str(params["lease"])):
+            if self.own.take_over(str(params["lease"])):
                 self.stopping.tell()
         elif recall is not None and grant is not None:
             self._recalled(recall, grant)

@@ -11,7 +11,7 @@ from ..memory.parkedmemory import ParkedMemory
 from ..memory.parking import Parking
 from ..memory.turns import Turns
 from ..session.activity import Activity
-from ..session.holding import Holding, Standing
+from ..session.lease import OwnLease, OwnState
 from ..session.progress import Progress
 from ..words.display import Voice, on_cpu
 from .automatic import Automatic
@@ -25,7 +25,7 @@ class Cells:
 
     def __init__(
         self,
-        holding: Holding,
+        own: OwnLease,
         memory: ParkedMemory,
         parking: Parking,
         activity: Activity,
@@ -35,7 +35,7 @@ class Cells:
         automatic: Automatic,
         say: Voice,
     ) -> None:
-        self._holding = holding
+        self._own = own
         self._memory = memory
         self._parking = parking
         self._activity = activity
@@ -58,23 +58,20 @@ class Cells:
             self._say.deliver()
         self._progress.begins()
         self._turns.before_cell()
-        if (
-            self._holding.standing not in (Standing.PARKED, Standing.PARKING)
-            and not self._memory.holds
-        ):
+        if self._own.state not in (OwnState.PARKED, OwnState.PARKING) and not self._memory.holds:
             return
         interrupted = self._parking.until_parked()
         try:
-            with self._holding.lock:
+            with self._own.lock:
                 if interrupted:
                     raise KeyboardInterrupt
-                if self._holding.standing is Standing.PARKED or self._memory.holds:
+                if self._own.state is OwnState.PARKED or self._memory.holds:
                     self._getting.resume()
         except KeyboardInterrupt:
             if self._is_elsewhere:
                 self._stopped[me] = "You left the queue."
                 self._say(_not_run("You left the queue."))
-            elif self._holding.grant is not None:
+            elif self._own.grant is not None:
                 self._stopped[me] = _STOPPED
             else:
                 self._say(
@@ -116,8 +113,8 @@ class Cells:
     @property
     def _is_elsewhere(self) -> bool:
         """Whether code would miss memory on the GPU, or use a GPU that it may not."""
-        parked = self._holding.standing is Standing.PARKED and self._memory.is_incomplete
-        return parked or self._holding.standing is Standing.PARKING or self._memory.holds
+        parked = self._own.state is OwnState.PARKED and self._memory.is_incomplete
+        return parked or self._own.state is OwnState.PARKING or self._memory.holds
 
     def before_use(self, used: Callable[[Collection[str]], str | None]) -> None:
         """A cell is about to run: see `Automatic.before_cell`. Ctrl-C bars the cell."""

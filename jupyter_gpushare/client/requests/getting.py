@@ -33,8 +33,8 @@ from ..memory.stopping import Stopping
 from ..memory.turns import Turns
 from ..session.activity import Activity
 from ..session.code import code_of
-from ..session.holding import Holding, Standing
 from ..session.interrupts import deaf_to_interrupts
+from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.origin import origin
 from ..session.preferences import Preferences
@@ -60,14 +60,14 @@ _FORK_WAITS: Final = 1.0
 
 
 class Getting:
-    """All of it happens under `Holding.lock`."""
+    """All of it happens under `OwnLease.lock`."""
 
     def __init__(
         self,
         environ: Mapping[str, str],
         preferences: Preferences,
         line: Line,
-        holding: Holding,
+        own: OwnLease,
         frameworks: Frameworks,
         limits: Limits,
         memory: ParkedMemory,
@@ -84,7 +84,7 @@ class Getting:
         self._environ = environ
         self._preferences = preferences
         self._line = line
-        self._holding = holding
+        self._own = own
         self._frameworks = frameworks
         self._limits = limits
         self._memory = memory
@@ -117,23 +117,23 @@ class Getting:
         It waits ``patience`` seconds in the queue, or as long as the settings say; ``None``: only
         the settings bound it. Raises :class:`GpuShareError` with ``fallback = "error"``.
         """
-        if not self._holding.lock.acquire(timeout=-1 if patience is None else patience):
-            return self._holding.grant  # another thread waits for it
+        if not self._own.lock.acquire(timeout=-1 if patience is None else patience):
+            return self._own.grant  # another thread waits for it
         try:
             return self._ensure(why, patience)
         finally:
-            self._holding.lock.release()
+            self._own.lock.release()
 
     def _ensure(self, why: str, patience: float | None) -> Grant | None:
-        holding = self._holding
-        holding.settle()
-        has_answer = holding.standing in (Standing.FELL_BACK, Standing.JOINED)
-        if (has_answer or holding.grant is not None) and not self._memory.holds:
-            return holding.grant
+        own = self._own
+        own.settle()
+        has_answer = own.state in (OwnState.FELL_BACK, OwnState.JOINED)
+        if (has_answer or own.grant is not None) and not self._memory.holds:
+            return own.grant
         settings = self._preferences.settings
         wait = patience is None or patience > 0
         bound = None if patience is None else settings.wait_timeout or patience
-        if holding.standing is Standing.PARKED or self._memory.holds:
+        if own.state is OwnState.PARKED or self._memory.holds:
             try:
                 return self.resume(wait, bound)
             except GpuShareError as error:
@@ -143,7 +143,7 @@ class Getting:
                 return None
         asked = self._preferences.ask()
         if asked.gpus == 0:
-            holding.visible.hide(children_may_ask=False)
+            own.visible.hide(children_may_ask=False)
             return None
         try:
             grant = self.join(wait, bound) if self.may_join else self.request(asked, wait, bound)
@@ -151,7 +151,7 @@ class Getting:
             return self._fall_back(why, error, patience)
         except Exception as error:  # noqa: BLE001 - a bug of ours: the import goes on, safely
             return self._fall_back(why, _internal(error), patience)
-        if grant is not None and holding.standing is Standing.HELD:
+        if grant is not None and own.state is OwnState.HELD:
             self._announce(grant)
         return grant
 
@@ -168,8 +168,8 @@ class Getting:
         if self._preferences.settings.fallback is Fallback.ERROR:
             raise error
         if patience != 0:  # else nothing was waited for, and the next use may ask again
-            self._holding.standing = Standing.FELL_BACK
-            self._holding.visible.hide(children_may_ask=False)
+            self._own.state = OwnState.FELL_BACK
+            self._own.visible.hide(children_may_ask=False)
         self._say(
             f"`{why}` goes on without a GPU (fallback = cpu): {error} "
             + display.advice(
@@ -182,10 +182,10 @@ class Getting:
 
     def request(self, wanted: Ask, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """What is held already, if it is what is asked; else another lease for it."""
-        had = self._holding.had
+        had = self._own.had
         same_parts = wanted.parts in ({}, self._parts)
         if had is not None and same_parts and _is_what_is_asked(had, wanted):
-            away = self._holding.grant is None or self._memory.holds
+            away = self._own.grant is None or self._memory.holds
             return self.resume(wait, wait_timeout) if away else had
         self._memory.must_be_whole()
         if had is not None:
@@ -200,17 +200,17 @@ class Getting:
             shown = {"lease": lease, "secret": secret, "worker": is_worker()}
             result = session.call(Method.ATTACH, again=True, **shown)
         except NodeUnavailable:
-            if not self._holding.visible.names_gpus:
+            if not self._own.visible.names_gpus:
                 raise
             # Our parent holds them, whether or not the node manager can be asked just now.
-            self._holding.standing = Standing.JOINED
+            self._own.state = OwnState.JOINED
             return None
         except LeaseLost:
             result = None
         self._parent_lease = self._parent_secret = None
         if not isinstance(result, dict) or result.get("state") in ("queued", "parked"):
             return self.request(self._preferences.ask_as_known(), wait, wait_timeout)
-        grant = self._holding.join(read_grant(result))
+        grant = self._own.join(read_grant(result))
         session.hold(lease, secret)
         if self._stopping.can:
             self._stopping.tell()
@@ -315,15 +315,15 @@ class Getting:
             self._stopping.in_queue()
 
     def _has(self, lease: object) -> bool:
-        grant = self._holding.grant
+        grant = self._own.grant
         return grant is not None and grant.lease == lease
 
     def resume(self, wait: bool = True, wait_timeout: float | None = None) -> Grant:
         """Resume the parked lease. Without ``wait`` only if that is possible at once."""
-        lease, had = self._holding.parked, self._holding.had
-        if lease is None and self._holding.grant is not None:
-            self._settle_in(self._holding.grant)  # it has its GPUs, and failed the first time
-            return self._holding.grant
+        lease, had = self._own.parked, self._own.had
+        if lease is None and self._own.grant is not None:
+            self._settle_in(self._own.grant)  # it has its GPUs, and failed the first time
+            return self._own.grant
         if lease is None:
             return self._ask_node(self._preferences.ask(), wait, wait_timeout)
         session = self._line.any()
@@ -339,26 +339,26 @@ class Getting:
             )
         except LeaseLost:
             # It ended while it was parked; nothing was lost but the place.
-            self._holding.drop_parked()
+            self._own.drop_parked()
             return self._ask_node(self._preferences.ask(), wait, wait_timeout)
 
     def _take(self, session: Session, result: Mapping[str, Any]) -> Grant:
         grant = read_grant(result)
         self._limits.forget()
-        before, was = self._holding.had, self._holding.standing
-        replaced = self._holding.take(grant, str(result.get("secret", "")))
+        before, was = self._own.had, self._own.state
+        replaced = self._own.take(grant, str(result.get("secret", "")))
         if not session.holds(grant.lease):
             # Its end was told between the grant and now, when it was not known to be ours.
             message = "The GPU lease ended as soon as it was granted."
-            self._holding.lose(grant.lease, message)
-            self._holding.settle()
-            if before is not None and was is not Standing.JOINED and before.lease != grant.lease:
-                self._holding.park(before)
+            self._own.lose(grant.lease, message)
+            self._own.settle()
+            if before is not None and was is not OwnState.JOINED and before.lease != grant.lease:
+                self._own.park(before)
                 session.tell_surely(Method.PARKED, lease=before.lease)
             raise LeaseLost(message, Reason.UNKNOWN_LEASE)
         if before is not None and before.lease != grant.lease:
             session.let_go(before.lease)
-            if was is not Standing.JOINED:
+            if was is not OwnState.JOINED:
                 session.tell_surely(Method.RELEASE, lease=before.lease)
         limits = limits_now(result)
         if limits:  # the node manager lifts a task at once that got less than its quota gives
@@ -378,7 +378,7 @@ class Getting:
                 # Before anything else here calls CUDA, which blocks until then.
                 self._memory.bring_back(grant, self._line.session)
             self._frameworks.look_around()
-            if self._holding.cuda_had != self._holding.gpus and cuda_started():
+            if self._own.cuda_had != self._own.gpus and cuda_started():
                 self._say(
                     "CUDA was started in this process before this lease was granted, and keeps the "
                     "GPUs it had. Restart the kernel (or the program) to use the lease's GPUs."
@@ -401,7 +401,7 @@ class Getting:
                 "This process has started CUDA on the GPUs of its lease, and CUDA cannot change "
                 "them any more. Restart the kernel (or the program) and ask before CUDA is used."
             )
-        if self._holding.standing is not Standing.HELD:
+        if self._own.state is not OwnState.HELD:
             return self._ask_node(wanted, wait, wait_timeout)
         try:
             return self._ask_node(wanted, False, None)
@@ -413,7 +413,7 @@ class Getting:
             return self._ask_node(wanted, wait, wait_timeout)
         except BaseException:
             with suppress(GpuShareError):
-                if self._holding.parked is not None:
+                if self._own.parked is not None:
                     self.resume(wait=False)
             raise
 
@@ -425,26 +425,26 @@ class Getting:
 
     def connect_gates(self) -> None:
         """From now on this process stops at its gates, or at those that all ranks have together."""
-        standing = self._holding.standing
-        if standing in (Standing.JOINED, Standing.HELD) or self._stopping.says is not None:
+        state = self._own.state
+        if state in (OwnState.JOINED, OwnState.HELD) or self._stopping.says is not None:
             self._gates.connect(self._turns)
-            if standing is not Standing.JOINED:
+            if state is not OwnState.JOINED:
                 self._turns.offer_lock(self._memory, self._activity)
 
     def tell_live(self) -> None:
         """Whether limits can change here, where the node manager lets a reservation follow."""
-        grant, live = self._holding.grant, self._frameworks.live
+        grant, live = self._own.grant, self._frameworks.live
         if grant is None or live is None or not (grant.follows or grant.memory_most):
             return
         # To a range all processes of a lease keep, and each that can change its limit says so.
-        speaks = self._holding.standing is Standing.HELD or (grant.memory_most and live)
+        speaks = self._own.state is OwnState.HELD or (grant.memory_most and live)
         if self._told_live != (grant.lease, live) and speaks:
             self._told_live = (grant.lease, live)
             self._limits.answer(grant.lease, {}, live)
 
     def grant_for(self, adapter: registry.Adapter) -> Grant | None:
         """The grant for one framework: its lifted limit counts only if it can be lowered again."""
-        return self._limits.of(self._holding.grant) if is_live(adapter) else self._holding.grant
+        return self._limits.of(self._own.grant) if is_live(adapter) else self._own.grant
 
 
 def _internal(error: Exception) -> NodeUnavailable:

@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from ...protocol.messages import Method
-from .holding import Holding
+from .lease import OwnLease
 from .line import Line
 
 #: Seconds between two reports.
@@ -67,14 +67,14 @@ class Progress:
     def __init__(
         self,
         line: Line,
-        holding: Holding,
+        own: OwnLease,
         environ: Mapping[str, str],
         *,
         clock: Callable[[], float] = time.monotonic,
         bars: Callable[[float], Sequence[Loop]] | None = None,
     ) -> None:
         self._line = line
-        self._holding = holding
+        self._own = own
         self._environ = environ
         #: Seconds, so far, in which this process has stood at a gate.
         self.waited = 0.0
@@ -150,7 +150,7 @@ class Progress:
 
     def _tell(self, done: int, total: int | None, seconds: float) -> None:
         """``seconds`` are those of computing for one step."""
-        grant, session = self._holding.grant, self._line.session
+        grant, session = self._own.grant, self._line.session
         # Of ranks that compute together one speaks for all.
         if grant is not None and session is not None and self._environ.get("RANK", "0") == "0":
             told = {"done": done, "total": total, "seconds": seconds}

@@ -18,7 +18,7 @@ from typing import Any
 
 from jupyter_gpushare.client.errors import GpuShareError, LeaseLost, NodeUnavailable
 from jupyter_gpushare.client.memory.turns import Gate
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.session import Link, Session
 from jupyter_gpushare.client.words.grant import Grant, read_grant
 from jupyter_gpushare.client.words.recalls import (
@@ -47,7 +47,7 @@ def gpus_of(result: dict[str, Any]) -> list[list[Any]]:
 class _Held:
     """What an actor holds; nothing once it has lost its lease."""
 
-    standing = Standing.HELD
+    state = OwnState.HELD
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -68,7 +68,7 @@ class Actor:
         self.lease: str | None = None
         self.asked_back = False
         self.grant: Grant | None = None
-        self.turns = turns_of(self, holding=_Held(self), say=lambda text: None)
+        self.turns = turns_of(self, own=_Held(self), say=lambda text: None)
         self._hangs = False
         # When turns begin, whoever computes then may end its step beside the first holder. So only
         # a turn that was waited for is certainly one's own.

@@ -22,7 +22,7 @@ from jupyter_gpushare.client.errors import GpuShareError, LeaseLost
 from jupyter_gpushare.client.memory import ladder
 from jupyter_gpushare.client.requests import getting
 from jupyter_gpushare.client.requests.broker import Broker
-from jupyter_gpushare.client.session.holding import Standing
+from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.words.settings import Ask
 from jupyter_gpushare.protocol.messages import Method
 
@@ -149,7 +149,7 @@ class Tenant:
             time.sleep(self.rng.uniform(0.3, 1.0) * BEAT)
             if self._heartbeat() is None:
                 return False
-            if not self._is_parked and self.broker.standing is Standing.PARKED:
+            if not self._is_parked and self.broker.state is OwnState.PARKED:
                 self._is_parked = True
                 given = self.broker._memory.given
                 self.log.note(
@@ -181,9 +181,9 @@ class Tenant:
             is_lost = ladder._DEAD in own.cells.barred
             self.log.note(Saw.GIVEN_UP if is_lost else Saw.BARRED, t0, why=own.cells.barred)
             return not is_lost
-        if own.standing is not Standing.HELD or own.lease != self.lease:
+        if own.state is not OwnState.HELD or own.lease != self.lease:
             # Whether that may be is the checker's question.
-            self.log.note(Saw.LOST, t0, lease=self.lease, message=f"it is {own.standing.value}")
+            self.log.note(Saw.LOST, t0, lease=self.lease, message=f"it is {own.state.value}")
             return False
         return self._look(self.rng.uniform(0.1, 1.0))
 

@@ -17,10 +17,10 @@ has:
 
 1. ``acquire._Process``'s, while the broker is made;
 2. `kernel.CellWatch`'s, for an instant when a cell begins or ends;
-3. `Holding.lock`: whoever changes what is held has it, also while he waits in the
+3. `OwnLease.lock`: whoever changes what is held has it, also while he waits in the
    queue, parks or resumes, which may be hours. The session's thread only tries it,
-   and changes without it two things: that a lease is lost (`Holding.lose`), and that one which
-   was joined is its own (`Holding.take_over`);
+   and changes without it two things: that a lease is lost (`OwnLease.lose`), and that one which
+   was joined is its own (`OwnLease.take_over`);
 4. `Activity.lock`, for an instant: a cell that begins and GPUs that are given back
    exclude each other;
 5. `Line`'s, and `Session`'s for its opening, never longer than a hello;
@@ -40,7 +40,7 @@ from ..words.grant import Grant
 from .visible import Visible, cuda_started
 
 
-class Standing(Enum):
+class OwnState(Enum):
     """The state of this process's lease."""
 
     FREE = "free"
@@ -52,7 +52,7 @@ class Standing(Enum):
     LOST = "lost"
 
 
-class Holding:
+class OwnLease:
     """The lease that this process holds, under one lock.
 
     ``environ`` is changed: ``CUDA_VISIBLE_DEVICES`` becomes the granted GPUs, and the
@@ -63,9 +63,9 @@ class Holding:
         self, environ: MutableMapping[str, str], by_index: Callable[[], bool] = lambda: False
     ) -> None:
         self.lock = threading.RLock()
-        self.standing = Standing.FREE
+        self.state = OwnState.FREE
         self.grant: Grant | None = None
-        self.put_by: Grant | None = None  # what a parked lease had
+        self.parked_grant: Grant | None = None  # what a parked lease had
         self.lost: str | None = None  # why
         self.visible = Visible(environ, by_index)
         #: How often this process was granted a lease of its own.
@@ -79,12 +79,12 @@ class Holding:
     @property
     def parked(self) -> str | None:
         """The lease, while its GPUs are given back."""
-        return None if self.put_by is None else self.put_by.lease
+        return None if self.parked_grant is None else self.parked_grant.lease
 
     @property
     def had(self) -> Grant | None:
         """The lease that is held, or was held until it was parked."""
-        return self.put_by if self.grant is None else self.grant
+        return self.parked_grant if self.grant is None else self.grant
 
     @property
     def lease(self) -> str | None:
@@ -92,9 +92,9 @@ class Holding:
         return None if self.had is None else self.had.lease
 
     @property
-    def own(self) -> str | None:
+    def ends_with_us(self) -> str | None:
         """The lease that ends with this process; that which it has joined does not."""
-        return None if self.standing is Standing.JOINED else self.lease
+        return None if self.state is OwnState.JOINED else self.lease
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ class Holding:
 
     def take(self, grant: Grant, secret: str) -> str | None:
         """A lease of our own is held; the value that ``CUDA_VISIBLE_DEVICES`` had from the user."""
-        self.grant, self.standing, self.lost, self.put_by = grant, Standing.HELD, None, None
+        self.grant, self.state, self.lost, self.parked_grant = grant, OwnState.HELD, None, None
         self.grants += 1
         self._environ[names.LEASE] = grant.lease
         self._environ[names.SECRET] = secret
@@ -112,21 +112,21 @@ class Holding:
     def join(self, grant: Grant) -> Grant:
         """Our parent's lease is shared; what this process sees of it."""
         self.grant = self.visible.show_part(grant)
-        self.standing, self.lost = Standing.JOINED, None
+        self.state, self.lost = OwnState.JOINED, None
         return self.grant
 
     def park(self, grant: Grant) -> None:
         """The GPUs are given back, the lease goes on."""
         self.forget()
-        self.put_by, self.standing = grant, Standing.PARKED
+        self.parked_grant, self.state = grant, OwnState.PARKED
 
     def drop_parked(self) -> None:
         """The parked lease is given up, or has ended."""
-        self.put_by, self.standing = None, Standing.FREE
+        self.parked_grant, self.state = None, OwnState.FREE
 
     def forget(self) -> None:
         """Nothing is held any more."""
-        self.grant, self.standing = None, Standing.FREE
+        self.grant, self.state = None, OwnState.FREE
         for name in (names.LEASE, names.SECRET):
             self._environ.pop(name, None)
         self.visible.hide(children_may_ask=True)
@@ -137,22 +137,22 @@ class Holding:
         Runs on the session's thread, without the lock; `settle` changes the environment later.
         """
         if self.parked == lease:
-            self.put_by = None
+            self.parked_grant = None
         elif self.grant is not None and self.grant.lease == lease:
             self._lost_gpus, self.grant = self.gpus, None
         else:
             return False
-        self.standing, self.lost = Standing.LOST, message
+        self.state, self.lost = OwnState.LOST, message
         return True
 
     def settle(self) -> None:
         """Change the environment after the loss of a lease, on the user's thread."""
-        if self.standing is Standing.LOST and names.LEASE in self._environ:
+        if self.state is OwnState.LOST and names.LEASE in self._environ:
             if cuda_started():
                 self.cuda_had = self._lost_gpus
             lost = self.lost
             self.forget()
-            self.standing, self.lost = Standing.LOST, lost
+            self.state, self.lost = OwnState.LOST, lost
 
     def remember_cuda(self) -> None:
         """The GPUs are about to go: CUDA, where it runs, keeps what it had of them."""
@@ -164,16 +164,16 @@ class Holding:
 
         Returns whether it has joined it. Runs on the session's thread, without the lock.
         """
-        if self.standing is not Standing.JOINED or self.grant is None or self.grant.lease != lease:
+        if self.state is not OwnState.JOINED or self.grant is None or self.grant.lease != lease:
             return False
-        self.standing = Standing.HELD
+        self.state = OwnState.HELD
         return True
 
-    def inherit(self, parent: Holding) -> None:
+    def inherit(self, parent: OwnLease) -> None:
         """After a fork: what the parent held, this process has joined."""
         self.visible = parent.visible
         self.grant = parent.grant
         if parent.grant is not None:
-            self.standing = Standing.JOINED
-        elif parent.standing is Standing.FELL_BACK:
-            self.standing = Standing.FELL_BACK
+            self.state = OwnState.JOINED
+        elif parent.state is OwnState.FELL_BACK:
+            self.state = OwnState.FELL_BACK
