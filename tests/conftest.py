@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from support import ownhost, warm
+from support.bare import MISSING, is_of_a_verb, names_one_of
 from support.changed import changed, is_told
 from support.costs import SLOW, Costs
 
@@ -51,11 +52,19 @@ def mixed(items: list[pytest.Item]) -> Iterator[pytest.Item]:
     yield from chain(*computing)
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """What tests satellites is left out of a tree that has no folders of theirs."""
+    if not MISSING or collection_path.suffix != ".py":
+        return None
+    return room_of(collection_path) in MISSING or names_one_of(collection_path, MISSING) or None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files in an order that keeps all processors busy to the end, and mark the stories.
 
     A `story` is a `long` test, unless its room has changed or somebody names its folder.
     """
+    items[:] = [item for item in items if not is_of_a_verb(item.name, MISSING)]
     items.sort(key=lambda item: ORDER.get(room_of(item.path), ORDER[""]))  # files stay together
     items[:] = mixed(items)
     slow = {*SLOW.read_text("utf-8").splitlines()}

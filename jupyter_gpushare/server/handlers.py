@@ -20,6 +20,7 @@ from jupyter_server.utils import ensure_async
 from tornado import web
 
 from jupyter_gpushare.link import openapi, rest, wishes
+from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.link.nodelink import NodeLink
 from jupyter_gpushare.pages.asking import error_document, refusals
 from jupyter_gpushare.protocol.secured import HOST_NAME
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 AUTH_RESOURCE = "gpushare"
 
+NO_STARTS = "No kernel can start on another host: this jupyter_gpushare was installed without it."
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
@@ -121,7 +123,7 @@ class KernelHostHandler(GpuShareHandler):
 
     _track_activity = True
 
-    def initialize(self, elsewhere: Elsewhere) -> None:
+    def initialize(self, elsewhere: Elsewhere | None) -> None:
         self.elsewhere = elsewhere
 
     @web.authenticated
@@ -131,6 +133,8 @@ class KernelHostHandler(GpuShareHandler):
             host = wishes.json_object(self.request.body, "host").get("host")
             if not isinstance(host, str) or not re.fullmatch(HOST_NAME, host):
                 raise wishes.bad_request("'host' must be the name of a host of the pool.")
+            if self.elsewhere is None:
+                raise NodeProblem("unavailable", NO_STARTS)
             self.answer(await self.elsewhere.move(kernel_id, host))
 
 
@@ -157,10 +161,7 @@ def rest_routes(link: NodeLink) -> list[Route]:
 
 def kernel_routes(pythons: OtherPythons, elsewhere: Elsewhere | None) -> list[Route]:
     """Return the routes that this server answers by itself."""
-    routes: list[Route] = [
-        ("gpushare/api/kernels", KernelsHandler, {"pythons": pythons, "elsewhere": elsewhere})
+    return [
+        ("gpushare/api/kernels", KernelsHandler, {"pythons": pythons, "elsewhere": elsewhere}),
+        (r"gpushare/api/kernels/([^/]+)/host", KernelHostHandler, {"elsewhere": elsewhere}),
     ]
-    if elsewhere is not None:
-        where = r"gpushare/api/kernels/([^/]+)/host"
-        routes.append((where, KernelHostHandler, {"elsewhere": elsewhere}))
-    return routes

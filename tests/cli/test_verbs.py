@@ -82,7 +82,7 @@ def test_help_lists_the_verbs_below(verb: str, capsys: pytest.CaptureFixture[str
     app.parser().print_help()
     told = capsys.readouterr().out
     assert f"`{app.command()} VERB --help` explains a verb." in told
-    assert all(f"  {below} " in told for below in app.subcommands)
+    assert all(f"  {below} " in told for below in app.below())
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.bare import PACKAGE, SATELLITES
 from support.livenode import LiveNode
 from support.warm import COLD
-from support.wheels import ROOT, run
+from support.wheels import run
 
 from jupyter_gpushare.cli.app import GpuShareApp
-from jupyter_gpushare.satellites import VERBS, Part
-
-PACKAGE = ROOT / "jupyter_gpushare"
-SATELLITES = {
-    place.partition(".")[0] for place in (*Part, *(place for place, _said in VERBS.values()))
-}
+from jupyter_gpushare.satellites import VERBS
 
 
 @pytest.fixture(scope="module")
