@@ -3,6 +3,11 @@
 Up to Python 3.13 it is the tree of the package ``immutables``. That package has no wheels for later
 versions of Python: without a compiler it does not install there, or reads twenty times slower. So
 from 3.14 on it is `Copied`.
+
+Neither serves all. With 10,000 leases a change takes 1 µs in the tree and 100 µs in a dict that is
+copied, and each sign of life changes one. ``rpds-py``, whose wheels are kept, changes in 4 µs. But
+it reads in three times, and walks in ten times what both others take: 25 ms for 10,000 leases,
+which each tick walks.
 """
 
 from __future__ import annotations

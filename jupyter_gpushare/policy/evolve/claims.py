@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.index import lease_of
 from ..books.state import State
 from ..words import events as ev
 from ..words.model import (
@@ -20,6 +19,7 @@ from .steps import (
     claim_phase,
     forget_lease,
     in_line,
+    lease_of,
     put_lease,
     reserve,
     uses,

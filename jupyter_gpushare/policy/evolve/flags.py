@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.index import drop
 from ..books.state import Flag, State
 from ..words import events as ev
 from ..words.model import FlagKind, FlagPhase
 from .registry import evolves
+from .steps import drop
 
 
 @evolves(ev.FlagMoved)

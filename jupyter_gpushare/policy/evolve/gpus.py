@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from ..books.copies import replace
-from ..books.index import drop
 from ..books.state import (
     GpuState,
     State,
@@ -16,7 +15,7 @@ from ..words.model import (
     OutOfService,
 )
 from .registry import evolves
-from .steps import books_of, charge, put_books
+from .steps import books_of, charge, drop, put_books
 
 
 @evolves(ev.BootSeen)

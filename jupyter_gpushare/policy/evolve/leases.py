@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ..books.copies import replace
-from ..books.index import drop, lease_of
 from ..books.queue import Waiting
 from ..books.state import Claim, Lease, Reservation, Stall, State
 from ..books.table import Map
@@ -28,8 +27,10 @@ from .steps import (
     changed_claim,
     charge,
     claim_phase,
+    drop,
     forget_lease,
     in_line,
+    lease_of,
     put_lease,
     reserve,
     seen_at,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from ..books.copies import replace
-from ..books.index import lease_of
 from ..books.lifts import answers, followers_on, lifted_by, lifted_on, part_on
 from ..books.state import Lease, Limit, Reservation, ReservationKey, State
 from ..words import events as ev
 from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
 from .registry import evolves
-from .steps import books_of, changed, changed_claim, put_books, reserve
+from .steps import books_of, changed, changed_claim, lease_of, put_books, reserve
 
 
 @evolves(ev.LimitTold)

@@ -7,14 +7,13 @@ from typing import Any, Final
 from ..books import compute, meters
 from ..books.copies import replace
 from ..books.demand import attained
-from ..books.index import drop
 from ..books.state import Lease, State
 from ..words import events as ev
 from ..words.model import LeaseId, LeasePhase, Request, TaskKind
 from ..words.moves import move
 from ..words.promises import PROMISE_MOVES, Meter, Progress, Promised
 from .registry import evolves
-from .steps import changed, put_lease
+from .steps import changed, drop, put_lease
 
 #: A cell has ended: what its task told of its steps tells nothing of the next one.
 CELL_OVER: Final[dict[str, Any]] = dict.fromkeys(("progress", "claimed"))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..books.copies import replace
-from ..books.index import drop, lease_of
 from ..books.queue import Account
 from ..books.state import Claim, GpuState, Handle, Lease, Reservation, ReservationKey, State
 from ..books.table import Map
@@ -19,7 +18,23 @@ from ..words.model import (
 )
 from ..words.moves import CLAIM_MOVES, InvariantBroken, move
 
+K = TypeVar("K")
+V = TypeVar("V")
+
 _NOTHING: Final = Reservation(Bytes(0), 0)
+
+
+def drop(index: Map[K, V], key: K) -> Map[K, V]:
+    """The index without ``key``, whether it was there or not."""
+    return index.delete(key) if key in index else index
+
+
+def lease_of(state: State, lease: LeaseId) -> Lease:
+    """The lease that an event names. Raises :class:`InvariantBroken` where there is none."""
+    found = state.leases.get(lease)
+    if found is None:
+        raise InvariantBroken(f"no lease {lease}")
+    return found
 
 
 def changed(state: State, name: LeaseId, **parts: Any) -> State:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..books import meters
 from ..books.copies import replace
 from ..books.demand import attained, computes, owed
-from ..books.index import drop, lease_of
 from ..books.state import Lease, Measured, State
 from ..words import events as ev
 from ..words.model import LeaseId, ProcessId
@@ -14,7 +13,7 @@ from ..words.recalls import FREES, Give, Why
 from ..words.turns import TURN_MOVES, Lock, Taker, Turn, TurnEnd, TurnPhase
 from . import recalls
 from .registry import evolves
-from .steps import changed, changed_claim, seen_at, uses
+from .steps import changed, changed_claim, drop, lease_of, seen_at, uses
 
 
 @evolves(ev.MemoryReported)
