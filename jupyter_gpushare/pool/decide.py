@@ -335,7 +335,7 @@ def _edit(draft: Draft, command: cmd.EditsBook) -> Decision:
     if event is None:
         return _DONE
     draft.emit(event)
-    if isinstance(command, cmd.SetQuota | cmd.UnsetQuota):
+    if command.environment is not None:
         draft.plan.add(command.environment)
         draft.resend.add(command.environment)
     else:

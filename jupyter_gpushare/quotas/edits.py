@@ -14,14 +14,16 @@ def edit(
     """An edit of a quota. ``groups`` are given for an environment that has never connected."""
     parts = named_of(params)
     quota, named, follow = made_of(parts), frozenset(parts), frozenset(params.follow)
-    if params.whose.environment is None:
-        return cmd.SetGroupQuota(at, params.whose.group, quota, by, named, follow)
-    environment = EnvironmentName(params.whose.environment)
-    return cmd.SetQuota(at, environment, quota, by, named, groups, follow)
+    environment, group = _whose(params.whose)
+    return cmd.SetQuota(at, environment, quota, by, named, groups, follow, group)
 
 
 def unset(at: float, by: EnvironmentName, whose: QuotaName) -> cmd.EditsBook:
     """An override, taken back."""
-    if whose.environment is None:
-        return cmd.UnsetGroupQuota(at, whose.group, by)
-    return cmd.UnsetQuota(at, EnvironmentName(whose.environment), by)
+    environment, group = _whose(whose)
+    return cmd.UnsetQuota(at, environment, by, group)
+
+
+def _whose(whose: QuotaName) -> tuple[EnvironmentName | None, str | None]:
+    name = whose.environment
+    return None if name is None else EnvironmentName(name), whose.group

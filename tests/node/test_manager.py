@@ -384,10 +384,10 @@ def orders(manager: Manager) -> list[cmd.Command]:
     return [
         cmd.SetQuota(at, EnvironmentName("alice"), quota, root),
         cmd.UnsetQuota(at, EnvironmentName("alice"), root),
-        cmd.SetGroupQuota(at, "students", quota, root),
-        cmd.UnsetGroupQuota(at, "students", root),
-        cmd.TakeGpuOut(at, gpu, "It is hot.", root),
-        cmd.PutGpuBack(at, gpu, root),
+        cmd.SetQuota(at, None, quota, root, group="students"),
+        cmd.UnsetQuota(at, None, root, "students"),
+        cmd.TakeOut(at, gpu, "It is hot.", root),
+        cmd.PutBack(at, gpu, root),
     ]
 
 

@@ -337,11 +337,11 @@ def test_a_voucher_covers_what_is_held_beyond_a_lower_loan(world: Lent) -> None:
 def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> None:
     world = World().start([gpu(0), gpu(1)], Quota(4))
     root = "root"
-    world.run(cmd.TakeGpuOut(world.at, gpu(1).uuid, "broken fan", root))
-    done = world.run(cmd.TakeNodeOut(world.at, "cooling", root))
+    world.run(cmd.TakeOut(world.at, gpu(1).uuid, "broken fan", root))
+    done = world.run(cmd.TakeOut(world.at, None, "cooling", root))
     assert isinstance(done, core.Done)
     assert done.count == 1
-    world.run(cmd.TakeNodeOut(world.at, "new cooling", root))
+    world.run(cmd.TakeOut(world.at, None, "new cooling", root))
     world.run(cmd.Discover(world.at, (gpu(0), gpu(1), gpu(2))))
     assert {uuid: out.reason for uuid, out in world.state.out.items()} == {
         "GPU-0": "new cooling",
@@ -353,7 +353,7 @@ def test_a_drained_node_takes_out_new_gpus_too_and_puts_only_those_back() -> Non
     assert "new cooling" in waits.message
     again = replayed(world.state)
     assert again.drained == world.state.drained
-    done = world.run(cmd.PutNodeBack(world.at, root))
+    done = world.run(cmd.PutBack(world.at, None, root))
     assert isinstance(done, core.Done)
     assert done.count == 2
     assert granted(world, "L1")

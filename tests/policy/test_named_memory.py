@@ -26,7 +26,7 @@ def test_all_of_the_quota_is_what_works_of_it() -> None:
     world.die(1)
     world.observe()
     for index in (0, 1):
-        world.run(cmd.TakeGpuOut(world.at, gpu(index).uuid, "a fan", "root"))
+        world.run(cmd.TakeOut(world.at, gpu(index).uuid, "a fan", "root"))
     world.request("alice", 2, of_quota=True)
     assert len(world.state.leases["L2"].allocations) == 2
     world.run(cmd.SetQuota(world.at, "bob", Quota(0), "root"))

@@ -171,10 +171,10 @@ def test_a_gpu_out_of_service_stays_so() -> None:
     for pid in (1, 2):
         world.request(f"p{pid}", pid)
     assert (world.gpus_of("L1"), phase(world, "L2")) == ([0], "queued")
-    nobodys = world.run(cmd.TakeGpuOut(world.at, gpu(7).uuid, "it smells", ADMIN))
+    nobodys = world.run(cmd.TakeOut(world.at, gpu(7).uuid, "it smells", ADMIN))
     assert isinstance(nobodys, core.Refuse)
     assert isinstance(put_back(world, 7), core.Refuse)
-    again = world.run(cmd.TakeGpuOut(world.at, gpu(1).uuid, "fan replaced", ADMIN))
+    again = world.run(cmd.TakeOut(world.at, gpu(1).uuid, "fan replaced", ADMIN))
     assert isinstance(again, core.Done)
     assert again.count == 0, "nothing has changed"
     put_back(world, 1)

@@ -129,15 +129,15 @@ def test_a_record_of_before_set_all_fields_that_there_were():
 
 
 def test_what_is_not_set_is_not_taken_back():
-    for take_back in (cmd.UnsetQuota(2.0, ALICE, ROOT), cmd.UnsetGroupQuota(2.0, None, ROOT)):
+    for take_back in (cmd.UnsetQuota(2.0, ALICE, ROOT), cmd.UnsetQuota(2.0, None, ROOT)):
         assert QuotaBook().event(take_back) is None
     book = QuotaBook()
     for edit in (
         cmd.SetQuota(1.0, ALICE, Quota(2), ROOT),
-        cmd.SetGroupQuota(1.0, None, Quota(3), ROOT),
+        cmd.SetQuota(1.0, None, Quota(3), ROOT),
     ):
         book = book.after(book.event(edit))
     assert (book.resolve(ALICE)[0].gpus, book.of_default.gpus) == (2, 3)
-    for take_back in (cmd.UnsetQuota(2.0, ALICE, ROOT), cmd.UnsetGroupQuota(2.0, None, ROOT)):
+    for take_back in (cmd.UnsetQuota(2.0, ALICE, ROOT), cmd.UnsetQuota(2.0, None, ROOT)):
         book = book.after(book.event(take_back))
     assert book == QuotaBook()

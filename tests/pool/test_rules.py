@@ -217,7 +217,7 @@ def test_forgotten_host_counts_no_more() -> None:
 def test_groups_that_a_host_tells_count_on_that_host_only() -> None:
     """A host that was taken over raises nobody's quota elsewhere."""
     world = World("a", "b")
-    world.do(cmd.SetGroupQuota(world.time, "rich", Quota(gpus=8), "root"))
+    world.do(cmd.SetQuota(world.time, None, Quota(gpus=8), "root", group="rich"))
     world.nodes["a"].groups["ada"] = ("rich",)
     world.request("a", "ada", 1)
     world.request("b", "ada", 2)

@@ -363,10 +363,10 @@ class Histories(RuleBasedStateMachine):
         admin = "root"
         if out:
             reason = f"fan {self.next_pid if new else 1}"
-            self.world.run(cmd.TakeGpuOut(self.world.at, uuid, reason, admin))
+            self.world.run(cmd.TakeOut(self.world.at, uuid, reason, admin))
             assert self.world.state.out[uuid].reason == reason
         else:
-            self.world.run(cmd.PutGpuBack(self.world.at, uuid, admin))
+            self.world.run(cmd.PutBack(self.world.at, uuid, admin))
             assert uuid not in self.world.state.out
 
     @rule(data=st.data(), works=st.booleans())

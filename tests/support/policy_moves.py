@@ -151,11 +151,11 @@ ADMIN = "root"
 
 
 def drain(world: World, index: int = 0, reason: str = "fan replaced") -> core.Decision:
-    return world.run(cmd.TakeGpuOut(world.at, gpu(index).uuid, reason, ADMIN))
+    return world.run(cmd.TakeOut(world.at, gpu(index).uuid, reason, ADMIN))
 
 
 def put_back(world: World, index: int = 0) -> core.Decision:
-    return world.run(cmd.PutGpuBack(world.at, gpu(index).uuid, ADMIN))
+    return world.run(cmd.PutBack(world.at, gpu(index).uuid, ADMIN))
 
 
 def stories_of(*modules: ModuleType) -> Iterator[Callable[[], None]]:

@@ -254,14 +254,12 @@ COMMANDS: Final[dict[msg.Method, _Maker]] = {
     msg.Method.LEASE_REVOKE: lambda at, who, p, _: cmd.Revoke(
         at, LeaseId(p.lease), p.reason, who.environment
     ),
-    msg.Method.GPU_DRAIN: lambda at, who, p, _: cmd.TakeGpuOut(
+    msg.Method.GPU_DRAIN: lambda at, who, p, _: cmd.TakeOut(
         at, GpuUuid(p.gpu), p.reason, who.environment
     ),
-    msg.Method.NODE_DRAIN: lambda at, who, p, _: cmd.TakeNodeOut(at, p.reason, who.environment),
-    msg.Method.NODE_RESUME: lambda at, who, p, _: cmd.PutNodeBack(at, who.environment),
-    msg.Method.GPU_RESUME: lambda at, who, p, _: cmd.PutGpuBack(
-        at, GpuUuid(p.gpu), who.environment
-    ),
+    msg.Method.NODE_DRAIN: lambda at, who, p, _: cmd.TakeOut(at, None, p.reason, who.environment),
+    msg.Method.NODE_RESUME: lambda at, who, p, _: cmd.PutBack(at, None, who.environment),
+    msg.Method.GPU_RESUME: lambda at, who, p, _: cmd.PutBack(at, GpuUuid(p.gpu), who.environment),
 }
 
 # Calls about the ledger's own file.

@@ -183,21 +183,24 @@ class QuotaBook:
 
     def event(self, edit: cmd.EditsBook) -> ev.QuotaChanged | None:
         """What follows from an edit; ``None``: nothing was set that could be taken back."""
-        own: Own | None = None
-        if isinstance(edit, cmd.SetQuota):
-            own = self.edited(edit.environment, Own(edit.quota, edit.named), edit.groups)
-            own = own.without(edit.follow)
-        elif isinstance(edit, cmd.SetGroupQuota):
-            now = Own(self.of_group(edit.group) or self.of_default, frozenset())
-            own = self.group_overrides.get(edit.group, now).then(Own(edit.quota, edit.named))
-            own = own.without(edit.follow)
-        if isinstance(edit, cmd.SetQuota | cmd.UnsetQuota):
-            environment, group, is_set = edit.environment, None, edit.environment in self.overrides
+        environment, group = edit.environment, edit.group
+        if environment is None:
+            known = self.group_overrides.get(group)
         else:
-            environment, group, is_set = None, edit.group, edit.group in self.group_overrides
-        if own is not None and own.named:
-            return ev.QuotaChanged(edit.at, environment, group, own.quota, edit.by, own.record)
-        return ev.QuotaChanged(edit.at, environment, group, None, edit.by) if is_set else None
+            known = self.overrides.get(environment)
+        if isinstance(edit, cmd.SetQuota):
+            change = Own(edit.quota, edit.named)
+            if environment is None:
+                now = known or Own(self.of_group(group) or self.of_default, frozenset())
+                own = now.then(change)
+            else:
+                own = self.edited(environment, change, edit.groups)
+            own = own.without(edit.follow)
+            if own.named:
+                return ev.QuotaChanged(edit.at, environment, group, own.quota, edit.by, own.record)
+        if known is None:
+            return None
+        return ev.QuotaChanged(edit.at, environment, group, None, edit.by)
 
     def after(self, event: ev.ChangesBook) -> QuotaBook:
         """The book after an event."""

@@ -83,16 +83,9 @@ def _list_gpus(draft: Draft, gpus: Iterable[Gpu]) -> None:
     out_of_service.keep_out(draft)
 
 
-@decides(cmd.TakeGpuOut)
-def _take_gpu_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
+@decides(cmd.TakeOut)
+def _take_out(draft: Draft, command: cmd.TakeOut) -> Decision:
     decision = out_of_service.take_out(draft, command)
-    ask_back(draft)
-    return decision
-
-
-@decides(cmd.TakeNodeOut)
-def _take_node_out(draft: Draft, command: cmd.TakeNodeOut) -> Decision:
-    decision = out_of_service.take_node_out(draft, command)
     ask_back(draft)
     return decision
 

@@ -19,8 +19,16 @@ from .registry import decides
 from .serving import serve
 
 
-def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
-    """Take a GPU out of service, or say another reason for it."""
+def take_out(draft: Draft, command: cmd.TakeOut) -> Decision:
+    """Take a GPU out of service, or say another reason for it.
+
+    Of the whole node all are taken out but those that are out for a reason of their own.
+    """
+    if command.gpu is None:
+        before = draft.state.drained
+        out = ev.ServiceChanged(draft.at, None, command.reason, command.by, with_node=True)
+        draft.emit(out)
+        return Done(count=keep_out(draft, before))
     if command.gpu not in draft.state.gpus:
         return Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
     known = draft.state.out.get(command.gpu)
@@ -28,13 +36,6 @@ def take_out(draft: Draft, command: cmd.TakeGpuOut) -> Decision:
         return Done()
     draft.emit(ev.ServiceChanged(draft.at, command.gpu, command.reason, command.by))
     return Done(count=1)
-
-
-def take_node_out(draft: Draft, command: cmd.TakeNodeOut) -> Decision:
-    """Take all GPUs out of service but those that are out for a reason of their own."""
-    before = draft.state.drained
-    draft.emit(ev.ServiceChanged(draft.at, None, command.reason, command.by, with_node=True))
-    return Done(count=keep_out(draft, before))
 
 
 def keep_out(draft: Draft, before: OutOfService | None = None) -> int:
@@ -49,29 +50,24 @@ def keep_out(draft: Draft, before: OutOfService | None = None) -> int:
     return len(serve)
 
 
-@decides(cmd.PutNodeBack)
-def put_node_back(draft: Draft, command: cmd.PutNodeBack) -> Decision:
-    """Put the GPUs back that were taken out with the node, and serve requests."""
-    drained = draft.state.drained
-    if drained is None:
-        return Done()
-    draft.emit(ev.ServiceChanged(draft.at, None, None, command.by))
-    back = sorted(uuid for uuid, out in draft.state.out.items() if out == drained)
+@decides(cmd.PutBack)
+def put_back(draft: Draft, command: cmd.PutBack) -> Decision:
+    """Put a GPU back into service, or those that were taken out with the node; serve requests."""
+    state = draft.state
+    if command.gpu is None:
+        if state.drained is None:
+            return Done()
+        draft.emit(ev.ServiceChanged(draft.at, None, None, command.by))
+        back = sorted(uuid for uuid, out in state.out.items() if out == state.drained)
+    elif command.gpu not in state.out:
+        known = command.gpu in state.gpus
+        return Done() if known else Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
+    else:
+        back = [command.gpu]
     for uuid in back:
         draft.emit(ev.ServiceChanged(draft.at, uuid, None, command.by))
     serve(draft)
     return Done(count=len(back))
-
-
-@decides(cmd.PutGpuBack)
-def put_back(draft: Draft, command: cmd.PutGpuBack) -> Decision:
-    """Put a GPU back into service, and serve requests that waited for it."""
-    if command.gpu not in draft.state.out:
-        known = command.gpu in draft.state.gpus
-        return Done() if known else Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)
-    draft.emit(ev.ServiceChanged(draft.at, command.gpu, None, command.by))
-    serve(draft)
-    return Done(count=1)
 
 
 def text(state: State, lease: Lease | None = None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, get_args
+from typing import get_args
 
 from ..say import texts
 from ..words import commands as cmd
@@ -13,8 +13,6 @@ from ..words.model import BudgetLevel, EnvironmentName, Quota, RefusalReason
 from .draft import Decision, Done, Draft, Refuse
 from .registry import decides
 from .serving import serve
-
-_TAKES_BACK: Final = (cmd.UnsetQuota, cmd.UnsetGroupQuota)
 
 
 def level_of(spent: float, quota: Quota, config: PolicyConfig) -> BudgetLevel:
@@ -82,14 +80,14 @@ def introduce(draft: Draft, command: cmd.Introduce) -> Decision:
 @decides(*get_args(cmd.EditsBook))
 def edit(draft: Draft, command: cmd.EditsBook) -> Decision:
     """Override a quota, or take an override back."""
-    pool, takes_back = draft.state.quotas.pool, isinstance(command, _TAKES_BACK)
+    pool, takes_back = draft.state.quotas.pool, isinstance(command, cmd.UnsetQuota)
     if pool is not None and not takes_back:
         return Refuse(RefusalReason.NOT_ALLOWED, texts.quotas_of_pool_text(pool))
     event = draft.state.quotas.event(command)
     if event is None:
         return Done()
     draft.emit(event)
-    if isinstance(command, cmd.SetQuota | cmd.UnsetQuota):
+    if command.environment is not None:
         weigh(draft, (command.environment,))
     else:
         weigh_all(draft)

@@ -318,34 +318,22 @@ class Revoke(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class TakeGpuOut(Command):
-    """An admin takes a GPU out of service: nothing new is granted there."""
+class TakeOut(Command):
+    """An admin takes a GPU out of service: nothing new is granted there.
 
-    gpu: GpuUuid
+    ``gpu`` is ``None`` for all GPUs of the node, and those that come later.
+    """
+
+    gpu: GpuUuid | None
     reason: str
     by: EnvironmentName
 
 
 @dataclass(frozen=True, slots=True)
-class PutGpuBack(Command):
-    """An admin puts a GPU back into service."""
+class PutBack(Command):
+    """An admin puts a GPU back into service; ``None``: all that were taken out with the node."""
 
-    gpu: GpuUuid
-    by: EnvironmentName
-
-
-@dataclass(frozen=True, slots=True)
-class TakeNodeOut(Command):
-    """An admin, or the pool, takes all GPUs out of service, and those that come later."""
-
-    reason: str
-    by: EnvironmentName
-
-
-@dataclass(frozen=True, slots=True)
-class PutNodeBack(Command):
-    """An admin, or the pool, puts back what was taken out in this way."""
-
+    gpu: GpuUuid | None
     by: EnvironmentName
 
 
@@ -393,51 +381,31 @@ class RenameTask(Command):
 class SetQuota(Command):
     """An admin sets the parts ``named`` of a quota; the others stay as they are.
 
-    What was set of the parts that ``follow`` is taken back. ``groups`` are the environment's
-    groups, as identity tells them; they are needed for one that has never connected.
+    It is that of an environment or of a group, or (both are ``None``) the default one. What was set
+    of the parts that ``follow`` is taken back. ``groups`` are the environment's groups, as identity
+    tells them; they are needed for one that has never connected.
     """
 
-    environment: EnvironmentName
+    environment: EnvironmentName | None
     quota: Quota
     by: EnvironmentName
     named: frozenset[str] = WHOLE
     groups: tuple[str, ...] = ()
     follow: frozenset[str] = frozenset()
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnsetQuota(Command):
-    """An admin's override, taken back."""
+    """What an admin set of such a quota, taken back."""
 
-    environment: EnvironmentName
+    environment: EnvironmentName | None
     by: EnvironmentName
-
-
-@dataclass(frozen=True, slots=True)
-class SetGroupQuota(Command):
-    """An admin's override of a group's quota, or (``group`` is ``None``) of the default one.
-
-    What the parts ``named`` of the quota leave out stays as it is, and what was set of the parts
-    that ``follow`` is taken back.
-    """
-
-    group: str | None
-    quota: Quota
-    by: EnvironmentName
-    named: frozenset[str] = WHOLE
-    follow: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetGroupQuota(Command):
-    """The same, taken back."""
-
-    group: str | None
-    by: EnvironmentName
+    group: str | None = None
 
 
 #: What an admin does to the quota book of a node, and to that of a pool.
-EditsBook = SetQuota | UnsetQuota | SetGroupQuota | UnsetGroupQuota
+EditsBook = SetQuota | UnsetQuota
 
 
 @dataclass(frozen=True, slots=True)

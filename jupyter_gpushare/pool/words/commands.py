@@ -21,13 +21,7 @@ from ...policy.words.commands import (
     Introduce as Introduce,
 )
 from ...policy.words.commands import (
-    SetGroupQuota as SetGroupQuota,
-)
-from ...policy.words.commands import (
     SetQuota as SetQuota,
-)
-from ...policy.words.commands import (
-    UnsetGroupQuota as UnsetGroupQuota,
 )
 from ...policy.words.commands import (
     UnsetQuota as UnsetQuota,
