@@ -93,50 +93,6 @@ def problem(name: str, text: str, fix: str) -> Check:
     return Check(name, Level.PROBLEM, text, fix)
 
 
-def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator[Check]:
-    """All checks, in the order in which a person would look."""
-    yield package()
-    if platform != "linux":
-        yield warning(
-            "platform",
-            f"This is {platform}. jupyter_gpushare works on Linux only; here it is installed but"
-            " inert: imports go on as if it were not there.",
-        )
-        return
-    yield ok("platform", f"Linux {os.uname().release}")
-    off = environ.get(names.SWITCH, "").lower() == "off"
-    if off:
-        yield warning(
-            "switch",
-            f"{names.SWITCH}=off: imports do not ask for GPUs in this environment.",
-            f"unset {names.SWITCH}",
-        )
-    else:
-        yield ok("switch", f"{names.SWITCH} is not off")
-    yield startup_file()
-    yield hook_here(off)
-    yield hook_in_child(off)
-    yield from kernels(off)
-    yield server_extension()
-    yield panel()
-    yield ipython_extension()
-    node: dict[str, Any] | None = None
-    for check, found in node_manager(environ):
-        node = found or node
-        yield check
-    yield editors(environ)
-    answer = ask_nvml()
-    yield nvml(node, answer)
-    yield from driver_checkpoints(environ, answer)
-    yield pidfd()
-    yield peer_pidfd()
-    yield ledger_place(ledger) if node is None else ledger_in_use(node)
-    yield from pool(ledger if node is None else Path(node["ledger"] or ledger))
-    yield from settings(environ)
-    yield cuda_visible_devices(environ)
-    yield from frameworks()
-
-
 # -- what is installed -----------------------------------------------------------------------
 
 
@@ -629,13 +585,6 @@ def ledger_place(ledger: Path) -> Check:
     if disk.f_bavail * disk.f_frsize < 2**20:
         return problem("ledger", f"The disk of {folder} is full.", "Free some space.")
     return _set_aside(ledger) or ok("ledger", f"{ledger} can be written")
-
-
-def pool(ledger: Path) -> Iterator[Check]:
-    """What a host of a pool has of it lies beside the ledger."""
-    from .poolchecks import membership
-
-    return membership(ledger.parent / "pool")
 
 
 # -- the environment -------------------------------------------------------------------------

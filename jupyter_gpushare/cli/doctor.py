@@ -6,11 +6,16 @@ import dataclasses
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ..console.verb import Verb, flag, option, options
-from .checks import Check, Level, examine
+from ..daemon.membership import POOL_DIRECTORY
+from ..protocol import names
+from . import checks
+from .checks import Check, Level, ok, warning
+from .poolchecks import membership
 
 
 class DoctorApp(Verb):
@@ -97,6 +102,52 @@ class DoctorApp(Verb):
         from ..protocol.address import host_id
 
         return look(Path(jupyter_data_dir()), host_id(os.environ), mounts())
+
+
+def examine(environ: Mapping[str, str], ledger: Path, platform: str) -> Iterator[Check]:
+    """All checks, in the order in which a person would look."""
+    yield checks.package()
+    if platform != "linux":
+        yield warning(
+            "platform",
+            f"This is {platform}. jupyter_gpushare works on Linux only; here it is installed but"
+            " inert: imports go on as if it were not there.",
+        )
+        return
+    yield ok("platform", f"Linux {os.uname().release}")
+    off = environ.get(names.SWITCH, "").lower() == "off"
+    if off:
+        yield warning(
+            "switch",
+            f"{names.SWITCH}=off: imports do not ask for GPUs in this environment.",
+            f"unset {names.SWITCH}",
+        )
+    else:
+        yield ok("switch", f"{names.SWITCH} is not off")
+    yield checks.startup_file()
+    yield checks.hook_here(off)
+    yield checks.hook_in_child(off)
+    yield from checks.kernels(off)
+    yield checks.server_extension()
+    yield checks.panel()
+    yield checks.ipython_extension()
+    node: dict[str, Any] | None = None
+    for check, found in checks.node_manager(environ):
+        node = found or node
+        yield check
+    yield checks.editors(environ)
+    answer = checks.ask_nvml()
+    yield checks.nvml(node, answer)
+    yield from checks.driver_checkpoints(environ, answer)
+    yield checks.pidfd()
+    yield checks.peer_pidfd()
+    yield checks.ledger_place(ledger) if node is None else checks.ledger_in_use(node)
+    used = ledger if node is None else Path(node["ledger"] or ledger)
+    # What a host of a pool has of it lies beside the ledger.
+    yield from membership(used.parent / POOL_DIRECTORY)
+    yield from checks.settings(environ)
+    yield checks.cuda_visible_devices(environ)
+    yield from checks.frameworks()
 
 
 def as_text(check: Check) -> str:

@@ -17,7 +17,7 @@ from support.node import NodeClient, RemoteError, until
 from support.pool import join
 from support.runningpool import PoolHost, RunningPool
 
-from jupyter_gpushare.cli import checks, poolchecks
+from jupyter_gpushare.cli import poolchecks
 from jupyter_gpushare.cli.checks import Level
 from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
@@ -241,7 +241,7 @@ def test_whole_gpus_are_lent_and_returned_by_the_administrators_word(
 def test_the_doctor_knows_a_host_of_a_pool_and_its_certificate(tmp_path: Path) -> None:
     folder = tmp_path / "pool"
     join(Authority.create(tmp_path / "authority", "lab", time.time()), folder, "a")
-    (good,) = checks.pool(folder.parent / "ledger.sqlite")
+    (good,) = poolchecks.membership(folder)
     assert good.level is Level.OK
     assert "this host is a in its pool" in good.text
     found = [
