@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from ..words.config import MIB
@@ -68,8 +67,10 @@ def followers_on(state: State, key: ReservationKey) -> list[Lease]:
     return [lease for lease in found if lease.phase is LeasePhase.HELD]
 
 
-def most_lifted(state: State, lifted: Iterable[Lease], gpu: GpuUuid) -> int:
-    return max((lifted_by(state, lease.id, gpu) for lease in lifted), default=0)
+def most_lifted(state: State, key: ReservationKey) -> int:
+    """Bytes by which the tasks of a reservation are lifted, as they were told last."""
+    lifted = (lifted_by(state, lease.id, key[1]) for lease in lifted_on(state, key))
+    return max(lifted, default=0)
 
 
 def lifted_by(state: State, name: LeaseId, gpu: GpuUuid) -> int:

@@ -142,11 +142,8 @@ def _lease_parked(state: State, event: ev.LeaseParked) -> State:
     state = turns.gives_up(turns.leave_behind(state, lease.id, event.at), lease.id, event.at)
     if lease.id in state.given and lease.id not in state.promises:
         state = replace(state, given=state.given.delete(lease.id))
-    if event.rung.stays:
-        state = lifts.parked(state, lease)
-    else:
-        for part in lease.allocations:
-            state = claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
+    for part in () if event.rung.stays else lease.allocations:
+        state = claim_phase(state, lease.id, part.gpu, ClaimPhase.DRAINING, event.at)
     return state
 
 
@@ -205,13 +202,12 @@ def _lease_granted(state: State, event: ev.LeaseGranted) -> State:
     opened = 0
     sizes = {part.gpu: part.memory for part in (*event.gpus, *event.reserved)}
     for part in event.gpus:  # each on another GPU
-        state = lifts.forget(state, event.lease, part.gpu)
         opened += (event.environment, part.gpu) not in state.reservations
         # A parked task that left something here has a claim already.
-        more = (event.lease, part.gpu) not in state.claims
-        if more:
-            claim = Claim(ClaimPhase.RESERVED, event.at)
-            state = replace(state, claims=state.claims.set((event.lease, part.gpu), claim))
+        claim = state.claims.get((event.lease, part.gpu))
+        more = claim is None
+        claim = replace(claim or Claim(ClaimPhase.RESERVED, event.at), limit=None)
+        state = replace(state, claims=state.claims.set((event.lease, part.gpu), claim))
         state = _reserved(state, lease, part.gpu, sizes[part.gpu], more)
     state = replace(
         state,

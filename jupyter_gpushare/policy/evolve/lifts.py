@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ..books.copies import replace
 from ..books.lifts import answers, followers_on, lifted_by, lifted_on, part_on
-from ..books.state import Lease, Limit, Reservation, ReservationKey, State
+from ..books.state import Limit, Reservation, ReservationKey, State
 from ..words import events as ev
-from ..words.model import Allocation, Bytes, GpuUuid, LeaseId, LeasePhase
+from ..words.model import Allocation
 from .registry import evolves
 from .steps import books_of, changed, changed_claim, lease_of, put_books, reserve
 
@@ -43,17 +43,16 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
     """The state after an environment's entitlement followed the measurement.
 
     Its tasks go on with the limits that they have: what is above the entitlement is lifted. Nobody
-    tells them.
+    tells them. Where it takes turns, the entitlement is what it has without them.
     """
     key = (event.environment, event.gpu)
     held = state.reservations[key]
-    if held.full is not None:  # it takes turns: that is what it has without them
-        state = reserve(state, key, replace(held, full=event.reserved))
-        for lease in followers_on(state, key):
-            state = _entitled(state, lease, event.gpu, event.memory, None)
-        return state
-    lifted = event.reserved - event.memory
-    state = reserve(state, key, replace(held, memory=event.reserved, lifted=lifted))
+    by_turns = held.full is not None
+    if by_turns:
+        held = replace(held, full=event.reserved)
+    else:
+        held = replace(held, memory=event.reserved, lifted=event.reserved - event.memory)
+    state = reserve(state, key, held)
     for name, peak in event.peaks:
         lease = lease_of(state, name)
         peaks = {part.gpu: part for part in lease.peaks}
@@ -62,11 +61,13 @@ def followed(state: State, event: ev.ReservationFollowed) -> State:
         known_by = max(1, lease.known_by)
         state = changed(state, name, peaks=tuple(peaks.values()), known_by=known_by)
     for lease in followers_on(state, key):
-        own = part_on(state, lease.id, event.gpu)
-        limit = state.claims[(lease.id, event.gpu)].limit
-        if limit is None and own is not None:
-            limit = Limit(own.memory, event.at)
-        state = _entitled(state, lease, event.gpu, event.memory, limit)
+        parts = {part.gpu: part.memory for part in lease.allocations}
+        limit = state.claims[(lease.id, event.gpu)].limit or Limit(parts[event.gpu], event.at)
+        parts[event.gpu] = event.memory
+        allocations = tuple(Allocation(gpu, memory) for gpu, memory in parts.items())
+        state = changed(state, lease.id, allocations=allocations)
+        limited = None if by_turns else limit
+        state = changed_claim(state, lease.id, event.gpu, limit=limited)
     return state
 
 
@@ -75,15 +76,6 @@ def short_of_memory(state: State, event: ev.ShortOfMemory) -> State:
     """The state after tasks were measured to need more than is left on their GPU, or no more."""
     key = (event.environment, event.gpu)
     return reserve(state, key, replace(state.reservations[key], short=event.memory))
-
-
-def _entitled(
-    state: State, lease: Lease, gpu: GpuUuid, memory: Bytes, limit: Limit | None
-) -> State:
-    """The task's part of a GPU is ``memory`` now, and its limit is this one."""
-    parts = tuple(Allocation(gpu, memory) if p.gpu == gpu else p for p in lease.allocations)
-    state = changed(state, lease.id, allocations=parts)
-    return changed_claim(state, lease.id, gpu, limit=limit)
 
 
 @evolves(ev.LimitConfirmed)
@@ -103,29 +95,7 @@ def lifted(state: State, key: ReservationKey, held: Reservation) -> State:
     state = reserve(state, key, held)
     for lease in lifted_on(state, key):
         limit = state.claims[(lease.id, key[1])].limit
-        if lease.phase is not LeasePhase.HELD:
-            if not held.lifted:
-                state = forget(state, lease.id, key[1])
-        elif limit is not None and lifted_by(state, lease.id, key[1]) >= held.lifted:
+        if limit is not None and lifted_by(state, lease.id, key[1]) >= held.lifted:
             # This step is done.
             state = changed_claim(state, lease.id, key[1], limit=replace(limit, began=None))
     return state
-
-
-def parked(state: State, lease: Lease) -> State:
-    """The state after a lease was parked and left something on its GPUs.
-
-    Its lifted limit counts as on its way back from now on.
-    """
-    for part in lease.allocations:
-        if not state.reservations[(lease.environment, part.gpu)].lifted:
-            state = forget(state, lease.id, part.gpu)
-    return state
-
-
-def forget(state: State, lease: LeaseId, gpu: GpuUuid) -> State:
-    """A task begins anew with its allocation on a GPU."""
-    claim = state.claims.get((lease, gpu))
-    if claim is None or claim.limit is None:
-        return state
-    return changed_claim(state, lease, gpu, limit=None)

@@ -256,12 +256,12 @@ def _is_late(state: State, config: PolicyConfig, gpu: GpuUuid, at: float) -> boo
 def _kept(state: State, gpu: GpuUuid, used: Mapping[EnvironmentName, int | None]) -> int:
     """Bytes on a GPU that are in use though they were asked back."""
     result = 0
-    for key, burst in state.bursts.items():
+    for key in state.bursts:
         environment, uuid = key
         if uuid != gpu or environment not in used:
             continue
         held, size = state.reservations[key].memory, used[environment]
-        may = held - burst + most_lifted(state, lifted_on(state, key), gpu)
+        may = entitled(state, key) + most_lifted(state, key)
         result += max(0, min(held, held if size is None else size) - may)
     return result
 
@@ -342,29 +342,21 @@ def settle(
     config: PolicyConfig,
 ) -> Iterator[ev.ReservationResized]:
     """Reservations that shrink, by measurements begun ``at``."""
-    for key, burst in sorted(state.bursts.items()):
+    for key in sorted(state.bursts):
         environment, gpu = key
         if gpu not in used:
             continue
-        lifted = lifted_on(state, key)
-        extra = most_lifted(state, lifted, gpu)
-        if extra >= burst:
-            continue
-        base = entitled(state, key)
-        size = used[gpu].get(environment, 0)
+        lifted, extra = lifted_on(state, key), most_lifted(state, key)
+        keeps = entitled(state, key) + extra
         # Without lifted limits there is no answer to wait for.
-        overdue = all(_is_overdue(state, lease, gpu, at, config) for lease in lifted)
-        known = all(_knows(state, lease, gpu, at) for lease in lifted)
-        if overdue or (
-            known and size is not None and size <= base + extra + config.over_limit_tolerance
-        ):
-            keeps = base + extra
-        elif known and size is not None:
-            # On its way back: what is free already may be used.
-            keeps = base + max(extra, -(-(size - base) // STEP) * STEP)
-        else:
-            continue
-        if keeps < base + burst:
+        if not all(_is_overdue(state, lease, gpu, at, config) for lease in lifted):
+            size = used[gpu].get(environment, 0)
+            if size is None or not all(_knows(state, lease, gpu, at) for lease in lifted):
+                continue
+            over = size - keeps
+            if over > config.over_limit_tolerance:  # what is free already may be used
+                keeps += -(-over // STEP) * STEP
+        if keeps < state.reservations[key].memory:
             yield ev.ReservationResized(at, environment, gpu, Bytes(keeps))
 
 
