@@ -223,7 +223,7 @@ GATHER: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process with a lease, or one that asks for it. ``ready``: torch is loaded."""
+    """A process with a lease, or one that asks for it. It is ready when torch is loaded."""
 
     number: int
     ready_at: float | None = None

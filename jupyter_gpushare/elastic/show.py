@@ -97,7 +97,7 @@ def _loss_words(status: Status) -> str:
 
 
 def page(status: Status, seconds: float) -> str:
-    """All that is shown of a job. ``seconds``: since its begin."""
+    """All that is shown of a job, ``seconds`` after its begin."""
     mark = _MARKS.get(status.phase, show.NEUTRAL)
     facts = [status.phase.value, f"step {status.step}", f"epoch {status.epoch}"]
     if status.ranks:

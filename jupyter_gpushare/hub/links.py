@@ -49,7 +49,7 @@ class _Lent:
 
 
 class LinkPool:
-    """Lends links. ``nodes``: where each node manager is, by name; a pool's hosts may change."""
+    """Lends links. ``nodes`` says where each node manager is, by name; a pool's may change."""
 
     def __init__(
         self,

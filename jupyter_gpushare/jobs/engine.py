@@ -59,7 +59,7 @@ class Engine(Protocol):
 class OneHost:
     """This host alone: its workers, which run ``module``, are processes of this one.
 
-    ``beside``: cards count as idle, too, where others' tasks make room.
+    With ``beside``, cards count as idle, too, where others' tasks make room.
     """
 
     def __init__(

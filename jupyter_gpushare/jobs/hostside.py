@@ -39,7 +39,7 @@ class Job:
     """What all models of a sweep have in common.
 
     ``train`` is pickled; see `worker.Code`. ``memory`` is on each card, by default the quota's.
-    ``path``: where it may import from, also.
+    It may also import from the folders of ``path``.
     """
 
     name: str
@@ -109,7 +109,7 @@ Told = Granted | Reported | Lost | Ended
 def idle(host: str, memory: Memory | None, beside: bool = False) -> list[Row]:
     """The cards that nobody uses and that the quota allows. Raises `Refused`.
 
-    ``beside``: also those where only others' tasks are that make room, for they asked for a range
+    With ``beside``, also those where others' tasks are that make room, since they asked for a range
     of memory.
     """
     with connect() as node:

@@ -38,7 +38,7 @@ class SweepError(GpuShareError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the models of a sweep get their cards. ``every``: seconds between two rounds."""
+    """How the models of a sweep get their cards. Rounds begin ``every`` seconds."""
 
     pick: Pick = Pick.RANDOM
     seed: int = 0
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as it is recorded. ``last``: its newest report, of its last attempt.
+    """A model as it is recorded. ``last`` is the newest report of its last attempt.
 
     ``gpus`` are the UUIDs of what it was granted, and ``where`` is how people name these.
     """

@@ -114,7 +114,7 @@ def bar(counts: Mapping[Phase, int], label: str) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], name: str = "") -> str:
-    """Rows as a table; a press on a head sorts. ``name``: tells it from other tables."""
+    """Rows as a table; a press on a head sorts. ``name`` tells it from other tables."""
     # In the order of the row that has most of them: one that has failed has no result.
     ordered = sorted(rows, key=len, reverse=True)
     columns = list(dict.fromkeys(key for row in ordered for key in row))

@@ -137,7 +137,7 @@ def leased(
 ) -> bool:
     """Take cards that nobody has, now or not at all; whether it has them. The channel hears it.
 
-    ``beside``: for a range of memory it may be where others make room, and waits until they did.
+    With ``beside`` and a range of memory it may be where others make room, and waits for that.
     """
     read = None if memory is None else parse_memory(memory)
     ask = Ask(gpus=gpus, memory=read, priority_class="batch")

@@ -28,8 +28,8 @@ from .schema import Json, components, fields, reference
 class Host:
     """The server of the interface: where it is, what it is called, and whom it refuses.
 
-    ``many_nodes``: it knows several node managers, and ``node`` says which. ``kernels``: it starts
-    kernels.
+    With ``many_nodes`` it knows several node managers, and ``node`` says which. With ``kernels``
+    it starts kernels.
     """
 
     prefix: str

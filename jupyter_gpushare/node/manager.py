@@ -320,7 +320,7 @@ class Manager:
     # -- commands -----------------------------------------------------------
 
     async def submit(self, command: cmd.Command, owner: str = NODE) -> core.Decision:
-        """Decide ``command``; returns when the decision is on disk. ``owner``: as for `ask`."""
+        """Decide ``command``; returns when the decision is on disk. ``owner`` is as for `ask`."""
         future: asyncio.Future[core.Decision] = asyncio.get_running_loop().create_future()
 
         def answer(decision: core.Decision) -> None:

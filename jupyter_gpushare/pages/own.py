@@ -70,7 +70,7 @@ class UserHandler(PageHandler):
 class OwnView(views.NodeView):
     """A person's view of one node. ``nothing`` says how to get a GPU of it, if not by code here.
 
-    ``is_own``: a server or task of theirs runs there.
+    It ``is_own`` if a server or task of theirs runs there.
     """
 
     is_own: bool = False
@@ -81,7 +81,7 @@ class OwnView(views.NodeView):
 def own_view(answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = False) -> OwnView:
     """A person's view of a node, whether or not the node has answered.
 
-    ``in_pool``: quotas are the pool's, and the node's say only what was lent there.
+    With ``in_pool``, quotas are the pool's, and the node's say only what was lent there.
     """
     status = answer.document
     if status is None:

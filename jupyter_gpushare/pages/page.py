@@ -100,7 +100,7 @@ class Done(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The note on the next page about what a form has done; ``undo``: the fields that undo it."""
+    """The note on the next page about what a form has done. The fields of ``undo`` undo it."""
 
     text: str
     done: Done = Done.DONE

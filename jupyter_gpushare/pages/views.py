@@ -290,7 +290,7 @@ def _busy_text(usage: Json) -> str:
 def events_shown(
     events: Iterable[Json], wanted: Mapping[str, str], gpus: Mapping[str, str]
 ) -> list[Json]:
-    """Events that fit, newest first. ``gpus``: what their UUIDs are called.
+    """Events that fit, newest first. ``gpus`` says what their UUIDs are called.
 
     ``wanted`` are the filters by name (:data:`~.listing.EVENT_FILTERS`); an empty one means any.
     Its ``text`` is searched for in any case.

@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 
 
 def host_of(host: PoolHost, problem: str) -> Host:
-    """A host as the pool knows it, without what is one person's. ``problem``: why it is lost."""
+    """A host as the pool knows it, without what is one person's. A lost one has a ``problem``."""
     report = host.report
     gpus = () if report is None else tuple(_gpu(gpu) for gpu in report.gpus)
     drained = "" if report is None else report.draining or ""

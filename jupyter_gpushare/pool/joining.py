@@ -109,7 +109,7 @@ class Invitations:
             self._open = {digest: _Invitation(**one) for digest, one in known.items()}
 
     def invite(self, now: float, by: str, host: str | None = None) -> tuple[str, float]:
-        """A new secret, and when it expires. ``host``: only it may join by it, also again.
+        """A new secret, and when it expires. Only ``host`` may join by it, if named, also again.
 
         Raises :class:`NotJoined` where too many are open, :class:`OSError`.
         """

@@ -38,7 +38,7 @@ class PoolQuotas:
         self._command(0.0)
 
     async def apply(self, hub: Mapping[str, Any] | None = None) -> None:
-        """Tell the pool its quotas; ``hub``: those of the Hub's groups, if they are new."""
+        """Tell the pool its quotas; ``hub`` are those of the Hub's groups, if they are new."""
         if hub is not None:
             self._hub = hub
         await self._submit(self._command)

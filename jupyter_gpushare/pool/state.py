@@ -68,7 +68,7 @@ class Drained:
 
 @dataclass(frozen=True)
 class Host:
-    """A host. ``until``: what is lent there may start something new until then at the latest.
+    """A host. What is lent there may start something new ``until`` then at the latest.
 
     ``expired``: it is lost, and that time is over. ``told`` are groups that it named, which count
     here only. ``due``: it has not shown yet that it carried out ``drain``, or its end.

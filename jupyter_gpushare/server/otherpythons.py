@@ -53,7 +53,7 @@ def other_python(argv: Sequence[str]) -> str | None:
 def has_hook(python: str, patience: float = PATIENCE) -> bool | None:
     """Whether a fresh ``python`` has the import hook; ``None`` when it cannot be asked.
 
-    ``patience``: seconds that it may take to answer.
+    It may take ``patience`` seconds to answer.
     """
     try:
         done = subprocess.run(

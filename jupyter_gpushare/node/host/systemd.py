@@ -164,7 +164,7 @@ class Notifier:
         self._say("STOPPING=1", patience=_PATIENCE)
 
     def status(self, text: str, *, alive: bool = False) -> None:
-        """One line for ``systemctl status``; ``alive``: and a sign of life for the watchdog."""
+        """One line for ``systemctl status``, and if ``alive`` a sign of life for the watchdog."""
         line = "STATUS=" + " ".join(text.split())
         self._say(f"WATCHDOG=1\n{line}" if alive else line)
 

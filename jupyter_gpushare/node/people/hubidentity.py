@@ -86,7 +86,7 @@ class HubTrust:
 
     Do not set ``host_admins`` where a user's server or container runs as root or as the node
     manager's user: a connection without a token would get more rights than one with a token.
-    ``refused``: seconds for which a token that the Hub did not know is not asked about again.
+    A token that the Hub did not know is not asked about again for ``refused`` seconds.
     """
 
     believed: float = setting(

@@ -57,7 +57,7 @@ class Principal:
     """The environment that a connection acts for; quotas belong to it.
 
     With ``all_servers`` the user's named servers are environments of their own, ``environment/…``,
-    and the connection may act for all of them. ``pool``: it is the pool's, and nobody's.
+    and the connection may act for all of them. With ``pool`` it is the pool's, and nobody's.
     """
 
     environment: str

@@ -50,7 +50,7 @@ class _Waited:
 
 @dataclass(frozen=True, slots=True)
 class _Leaves:
-    """A task that is asked for its memory while it computes, or gave it (``had``: from there)."""
+    """A task that is asked for its memory while it computes, or gave it, which it ``had`` there."""
 
     why: Why
     had: frozenset[GpuUuid] | None = None

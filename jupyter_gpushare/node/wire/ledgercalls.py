@@ -22,7 +22,7 @@ from .guests import Guest, fail
 
 
 class LedgerCalls:
-    """Answers them. ``spawn`` runs what takes its time; ``is_here``: whether a connection is."""
+    """Answers them. ``spawn`` runs what takes time; ``is_here`` says whether a connection lives."""
 
     def __init__(
         self,

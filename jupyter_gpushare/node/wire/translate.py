@@ -68,7 +68,7 @@ T = TypeVar("T")
 class Caller:
     """The caller as the kernel, the Hub or a certificate tells it; no field is the client's word.
 
-    ``is_remote``: it is on another host, and ``process`` is nobody's.
+    One that ``is_remote`` is on another host, and its ``process`` is nobody's.
     """
 
     environment: EnvironmentName
