@@ -3,7 +3,7 @@
 Hosts may share a home directory, but each has GPUs and a ledger of its own. SQLite's log (WAL) also
 needs memory that all its processes share: on a network file system records get lost or torn.
 
-A batch system's job has a ledger of its own, too (:func:`~...protocol.address.host_id` names the
+A batch system's job has a ledger of its own, too (:func:`~..protocol.address.host_id` names the
 job): it is nobody else's, and is removed some time after the job.
 """
 

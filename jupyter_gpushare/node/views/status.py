@@ -9,7 +9,7 @@ leases makes nobody's document long.
 
 Wish and fact never share a field in the state. The one word that a person is shown (*stalled*,
 *parking*, *over limit*) is derived here, by :func:`display_state`, and stored nowhere. Sentences
-are made in :mod:`.compose`, from the rows.
+are made in :mod:`jupyter_gpushare.compose`, from the rows.
 
 The shape is documented in docs/protocol.md and is the same on the socket, in the REST API, in
 ``%gpushare status`` and on the command line.
