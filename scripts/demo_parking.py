@@ -90,7 +90,7 @@ def play(story: Story, stack: ExitStack, folder: Path) -> None:
         stack.callback(person.notebook.close)
         people.append(person)
         person.begin()
-        story.check(person.is_right(), f"{name} has begun; her variables are on the GPU she got")
+        story.check(person.is_right(), f"{name} has begun, with variables on the GPU")
     pids = [person.notebook.pid for person in people]
     chance = random.Random(2026)
     hours = int(os.environ.get("DEMO_HOURS", HOURS))

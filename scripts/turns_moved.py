@@ -27,7 +27,9 @@ GIB: Final = 2**30
 PATIENCE: Final = 120.0
 #: Steps after which she has had enough for a move to pay.
 ENOUGH: Final = 450
+# The two others give no sign of life, and a busy machine may take long to make those steps.
 CONFIG = """
+c.Policy.heartbeat_timeout = 600.0
 c.NodeManagerApp.measure_interval = 0.2
 c.Policy.max_tasks_per_gpu = 4
 c.Policy.idle_timeout = 600.0
