@@ -209,7 +209,7 @@ def after_error(shell: Any, cell: str) -> None:
 def checkpoint() -> None:
     """A gate in the user's code: the turn is given back here if another task waits for it."""
     if _process._broker is not None:
-        from .memory.places import Place
+        from .memory.stopping import Place
 
         _process._broker.stopping.gate()
         _process._broker.turns.checkpoint(Place.NAMED)

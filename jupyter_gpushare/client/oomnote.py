@@ -170,7 +170,7 @@ def annotate(error: BaseException | None, broker: Broker) -> None:
     """
     try:
         found = find(error)
-        if found is None or not broker.configured:
+        if found is None or not broker.line.configured:
             return
         culprit, framework = found
         if any(note.startswith(_START) for note in getattr(culprit, "__notes__", ())):
@@ -198,7 +198,8 @@ def gather(broker: Broker, framework: str, message: str) -> Facts:
         tuple(
             _facts(framework, number, gpu, grant.lease, status) for number, gpu in numbered.items()
         ),
-        running_shell() is not None and broker.settings.after_error is AfterError.NEXT_CELL,
+        running_shell() is not None
+        and broker.preferences.settings.after_error is AfterError.NEXT_CELL,
     )
 
 

@@ -254,7 +254,7 @@ def step(save: Callable[[Path], object], **metrics: Any) -> None:
 
     first = distributed.get_rank() == 0
     worker.steps += 1
-    lost = acquire.broker().lost
+    lost = acquire.broker().own.lost
     said = [acquire.is_asked_to_stop(), first and worker.sees_more(), lost is not None]
     wants = torch.tensor(said, dtype=torch.int32)
     if distributed.get_backend() == "nccl":

@@ -175,7 +175,7 @@ def watch_lease(channel: Channel) -> None:
     """Say it when somebody ends this process's lease: then the job is to stop."""
 
     def watch() -> None:
-        while (why := broker().lost) is None:
+        while (why := broker().own.lost) is None:
             time.sleep(_LOOK)
         channel.say(lost=why)
 

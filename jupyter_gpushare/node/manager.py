@@ -140,7 +140,9 @@ class _Pending:
 
 
 class Manager:
-    """Owns the state of one node. Everything runs on one asyncio loop.
+    """Owns the state of one node; one class, as all that it does is a turn of one loop over it.
+
+    Everything runs on one asyncio loop.
 
     Intervals are in seconds. ``recorder`` gets every command as it is decided, for conformance
     checks; ``failpoint`` is for crash tests. Without ``is_first`` there was a node manager here

@@ -20,8 +20,7 @@ from support.kernel import Kernel
 from support.node import until
 
 from jupyter_gpushare.client.errors import PREEMPTED, Preempted
-from jupyter_gpushare.client.memory.places import Place
-from jupyter_gpushare.client.memory.stopping import Stopping
+from jupyter_gpushare.client.memory.stopping import Place, Stopping
 from jupyter_gpushare.client.session.lease import OwnState
 from jupyter_gpushare.client.session.origin import RUNNERS, runner_of
 from jupyter_gpushare.client.words.classes import Origin, class_of

@@ -314,13 +314,13 @@ def test_revoked(world: World, node: RunningNode, framework: Framework) -> None:
     assert "the card burns. Starting it again asks for a new one" in world.said[0]
     assert broker.grant is None
     assert broker.state is OwnState.LOST
-    assert "the card burns" in str(broker.lost)
+    assert "the card burns" in str(broker.own.lost)
     assert broker.release() is None, "nothing is left to give back"
     assert "JUPYTER_GPUSHARE_LEASE" not in world.environ
     assert world.environ[VISIBLE] == ""
     broker.automatic.before_framework("frame")
     assert broker.state is OwnState.HELD
-    assert broker.lost is None
+    assert broker.own.lost is None
 
 
 # -- settings ----------------------------------------------------------------------------
@@ -528,7 +528,7 @@ def test_trying_again_after_a_fallback(
     broker.automatic.before_framework("frame")
     broker.automatic.after_framework("frame", FRAME)
     assert framework.told == [("before", None), ("after", None)]
-    assert broker.ensure("import another") is None
+    assert broker.getting.ensure("import another") is None
     assert len(world.said) == 1, "a second framework is no second warning"
     grant = broker.request(Ask(1))
     assert framework.told[-1] == ("after", grant)
@@ -575,7 +575,7 @@ def test_a_socket_left_behind(framework: Framework) -> None:
         broker = Broker(environ, say=said.append)
         broker.automatic.before_framework("frame")
         assert VISIBLE not in environ
-        assert not broker.configured
+        assert not broker.line.configured
         with pytest.raises(NodeUnavailable):
             broker.request(Ask())
         assert said == []

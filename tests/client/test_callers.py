@@ -226,7 +226,7 @@ def test_how_long_it_waits(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> N
     waits = list[Any]()
     broker = Broker({"JUPYTER_GPUSHARE_SOCKET": "/nowhere"}, caller=lambda: caller)
     monkeypatch.setattr(broker.line, "is_simulated", lambda: False)
-    monkeypatch.setattr(broker._getting, "request", lambda ask, *wait: waits.append(wait))
+    monkeypatch.setattr(broker.getting, "request", lambda ask, *wait: waits.append(wait))
     broker.automatic.at_first_use("frame")
     bounds = {**dict.fromkeys(WISHES), **dict.fromkeys(BUSY, 0.0)}
     assert waits == [(caller not in BUSY, bounds.get(caller, BOUND))]

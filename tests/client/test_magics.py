@@ -474,14 +474,14 @@ def test_traits_are_the_weakest_settings(tmp_path: Path, node: RunningNode) -> N
     config = {"GpuShare": {"gpus": 2, "memory": "5GiB", "wait_timeout": "2m", "fallback": "error"}}
     out, _ = in_shell(
         "from jupyter_gpushare.client.acquire import broker\n"
-        "s = broker().settings\n"
+        "s = broker().preferences.settings\n"
         "print(s.ask.gpus, s.ask.memory, s.wait_timeout, s.fallback.value, s.acquire.value)\n"
         "run('%config GpuShare.acquire = \"first-use\"')\n"
-        "print(broker().settings.acquire.value)\n"
+        "print(broker().preferences.settings.acquire.value)\n"
         "import os; os.environ['JUPYTER_GPUSHARE_GPUS'] = '1'\n"
-        "print(broker().settings.ask.gpus)\n"
+        "print(broker().preferences.settings.ask.gpus)\n"
         "run('%unload_ext jupyter_gpushare')\n"
-        "print(broker().settings.fallback.value)\n",
+        "print(broker().preferences.settings.fallback.value)\n",
         tmp_path,
         node,
         config,
@@ -494,7 +494,7 @@ def test_traits_that_make_no_sense_are_said_and_left_out(tmp_path: Path, node: R
     config = {"GpuShare": {"memory": "much", "gpus": 2, "fallback": "hope"}}
     out, err = in_shell(
         "from jupyter_gpushare.client.acquire import broker\n"
-        "s = broker().settings\n"
+        "s = broker().preferences.settings\n"
         "print(s.ask.gpus, s.ask.memory, s.fallback.value)\n"
         "run('%gpushare help')",
         tmp_path,

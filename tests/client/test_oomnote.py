@@ -157,10 +157,10 @@ STATUS = {
 class Asked:
     """What `annotate` needs of a broker."""
 
-    configured = True
-    settings = Settings()
+    preferences = SimpleNamespace(settings=Settings())
 
     def __init__(self, grant: Grant | None = GRANT, answer: Any = STATUS) -> None:
+        self.line = SimpleNamespace(configured=True)
         self.grant = grant
         self.answer = answer
         self.asked = 0
@@ -238,10 +238,10 @@ def test_without_a_lease_and_without_a_node_manager() -> None:
 
     error = torch.OutOfMemoryError("CUDA out of memory.")
     one, broker = asked(None)
-    one.configured = False
+    one.line.configured = False
     annotate(error, broker)
     assert not hasattr(error, "__notes__")
-    one.configured = True
+    one.line.configured = True
     annotate(error, broker)
     assert "has no GPU lease" in error.__notes__[0]
     assert one.asked == 0

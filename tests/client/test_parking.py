@@ -294,7 +294,7 @@ def test_an_error_of_the_node_manager_leaves_the_cell_alone() -> None:
         broker.cells.before_cell()
         assert "This cell runs without a GPU: The disk is full." in said.lines[-1]
         assert broker.state is OwnState.PARKED
-        assert broker.ensure("import frame") is None
+        assert broker.getting.ensure("import frame") is None
         assert any("`import frame` goes on without a GPU" in line for line in said.lines)
         ended = "The parked GPU lease of this process has ended: Enough."
         until(lambda: ended in said.lines, "an administrator took it")

@@ -16,7 +16,7 @@ from support.node import until
 from support.scripted_node import LEASE, SECRET, ScriptedNode, Visitor
 
 from jupyter_gpushare.client.errors import Preempted
-from jupyter_gpushare.client.memory.places import Place
+from jupyter_gpushare.client.memory.stopping import Place
 from jupyter_gpushare.client.requests.broker import Broker
 from jupyter_gpushare.client.words.display import TerminalDisplay
 from jupyter_gpushare.client.words.settings import Ask
@@ -163,7 +163,7 @@ def test_what_run_has_started_says_for_its_lease_that_it_can_be_stopped() -> Non
             )
             broker.stops_by(list)
             try:
-                assert broker.ensure("import torch") is not None
+                assert broker.getting.ensure("import torch") is not None
                 if says:
                     node.wait_for(Method.STOPPABLE)
                 else:

@@ -487,7 +487,7 @@ def test_run_passes_the_ask_on_to_a_command_that_said_how(node: LiveNode, tmp_pa
     """Without --requeue it ends with 75, for whoever starts it again."""
     script = tmp_path / "joined.py"
     # torch, by which it would join, takes long to load
-    joins = "from jupyter_gpushare.client.acquire import broker; broker().ensure('a test')"
+    joins = "from jupyter_gpushare.client.acquire import broker; broker().getting.ensure('a test')"
     script.write_text(ALONE.format(takes=joins))
     options = ("--class", "batch", "--memory", "20GiB")
     running = node.spawn("run", *options, "--", sys.executable, str(script))

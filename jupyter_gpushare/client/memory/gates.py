@@ -28,8 +28,7 @@ from ..session.activity import Activity
 from ..session.lease import OwnLease, OwnState
 from ..session.progress import Progress, Source
 from .frameworks import Frameworks
-from .places import Place
-from .stopping import Stopping
+from .stopping import Place, Stopping
 from .turns import Turns
 
 if TYPE_CHECKING:

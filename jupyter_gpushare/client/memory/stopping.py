@@ -34,7 +34,6 @@ from ..session.lease import OwnLease, OwnState
 from ..session.line import Line
 from ..session.progress import Progress
 from ..words import display
-from .places import Place
 
 #: After so many steps without a gate that the program names there is none.
 _NAMES_NONE: Final = 2
@@ -46,6 +45,17 @@ ONE_SIGNAL: Final = 1.0
 _GIVE_WITHIN: Final = 5.0
 #: Seconds after which SIGTERM from `run` is another ask, and nobody who insists.
 ANOTHER_ASK: Final = 30.0
+
+
+class Place(Enum):
+    """Where a program stands when it waits for its turn.
+
+    ``NAMED``: a gate that the program names. ``STEP_END``: the end of a step, or before one.
+    """
+
+    NAMED = "named"
+    STEP_END = "step_end"
+    OTHER = "other"
 
 
 class Asker(Enum):
@@ -85,14 +95,9 @@ class Stopping:
         self._owner = os.getpid()
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this process made it: a forked child begins anew."""
-        return os.getpid() == self._owner
-
-    @property
     def can(self) -> bool:
         """Whether this process said how its state is saved. A forked child did not."""
-        return self._save is not None and self.is_ours
+        return self._save is not None and os.getpid() == self._owner
 
     @property
     def says(self) -> bool | None:
@@ -257,7 +262,7 @@ class Stopping:
         return signal.getsignal(signal.SIGTERM) == self._signalled
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if self._is_saved and self.is_ours:
+        if self._is_saved and os.getpid() == self._owner:
             raise Preempted
         # A forked child, for example a loader's worker, ends as it always did.
         if not self.can or self._ends_now:

@@ -32,8 +32,7 @@ from ..words.grant import Grant
 from ..words.recalls import told_seconds
 from .limits import Limits
 from .parkedmemory import ParkedMemory
-from .places import Place
-from .stopping import Stopping, is_under_run
+from .stopping import Place, Stopping, is_under_run
 
 if TYPE_CHECKING:
     from ..adapters.parkers.steps import DeviceUse, MemoryUse
@@ -106,10 +105,10 @@ class Program(Protocol):
 
 
 class Turns:
-    """Takes turns for this process. Call ``gate`` and ``report`` at the end of each step.
+    """Takes turns for this process; one class, as three sides change one state without a lock.
 
-    It has more methods than most classes, because what the node manager says, what the program
-    meets at its gates and what is reported of it change one small state, without a lock.
+    The sides are the node manager, whose word comes on the session's thread; the program at its
+    gates; and the cells. Call ``gate`` and ``report`` at the end of each step.
     """
 
     def __init__(

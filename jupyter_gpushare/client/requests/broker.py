@@ -26,9 +26,8 @@ from ..memory.limits import Limits
 from ..memory.moving import MovingAtGates
 from ..memory.parkedmemory import ParkedMemory
 from ..memory.parking import Parking
-from ..memory.places import Place
 from ..memory.rungs import Given
-from ..memory.stopping import Stopping
+from ..memory.stopping import Place, Stopping
 from ..memory.turns import Turns
 from ..memory.worker import Worker
 from ..session.activity import Activity
@@ -106,7 +105,7 @@ class Broker:
             environ,
             say=say,
         )
-        self._getting = Getting(
+        self.getting = Getting(
             environ,
             self.preferences,
             self.line,
@@ -128,7 +127,7 @@ class Broker:
             self._parking,
             self._memory,
             self.line,
-            partial(self._getting.resume, wait_timeout=0.0),
+            partial(self.getting.resume, wait_timeout=0.0),
             say,
         )
         self.automatic = Automatic(
@@ -137,7 +136,7 @@ class Broker:
             own,
             self._frameworks,
             self._limits,
-            self._getting,
+            self.getting,
             caller,
             say,
         )
@@ -148,7 +147,7 @@ class Broker:
             self.activity,
             self.progress,
             self.turns,
-            self._getting,
+            self.getting,
             self.automatic,
             say,
         )
@@ -176,27 +175,14 @@ class Broker:
         """The lease of this process, held or parked."""
         return self.own.lease
 
-    @property
-    def lost(self) -> str | None:
-        """Why the last lease has ended, where it ended without us."""
-        return self.own.lost
-
-    @property
-    def settings(self) -> Settings:
-        """The settings in force."""
-        return self.preferences.settings
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is a node manager to ask; if not, everything here is inert."""
-        return self.line.configured
-
     @cached_property
     def last_error(self) -> LastError:
         """The last error that a person was shown, and what it keeps."""
         from ..memory.lasterror import LastError
 
-        return LastError(self._frameworks, lambda: self.settings.after_error, self._note)
+        return LastError(
+            self._frameworks, lambda: self.preferences.settings.after_error, self._note
+        )
 
     @cached_property
     def _may_wait(self) -> Callable[[], bool]:
@@ -215,10 +201,6 @@ class Broker:
         self.stopping.step_ended()
         if self.turns.needs_gate:
             self.turns.checkpoint(Place.STEP_END)
-
-    def ensure(self, why: str, patience: float | None = None) -> Grant | None:
-        """See `Getting.ensure`."""
-        return self._getting.ensure(why, patience)
 
     # -- what people and programs call -------------------------------------------------
 
@@ -242,11 +224,11 @@ class Broker:
         wanted = self.preferences.ask(ask)
         with self.own.lock:
             self.own.settle()
-            self._getting.cancelled = cancelled
+            self.getting.cancelled = cancelled
             try:
-                return self._getting.request(wanted, wait, wait_timeout)
+                return self.getting.request(wanted, wait, wait_timeout)
             finally:
-                self._getting.cancelled = None
+                self.getting.cancelled = None
 
     def release(self) -> str | None:
         """Give the lease back; the lease's state then, or ``None`` if there was none.
@@ -293,8 +275,8 @@ class Broker:
     def stops_by(self, save: Callable[[], object] | None) -> None:
         """From now on ``save()`` saves this program's state; ``None``: it cannot be stopped."""
         self.stopping.by(save)
-        if self.configured:
-            self._getting.connect_gates()
+        if self.line.configured:
+            self.getting.connect_gates()
 
     def close(self) -> None:
         """The process ends: give back what is ours. The node manager sees it die anyway."""
@@ -314,11 +296,11 @@ class Broker:
             caller=self._caller,
         )
         child.preferences.inherit(self.preferences)
-        child._getting.announces = False
+        child.getting.announces = False
         child._frameworks.inherit(self._frameworks)
         child.own.inherit(self.own)
         if is_member:
-            child._getting.become_member()
+            child.getting.become_member()
         # What was copied from the parent still asks us: a gate that is closed there is none here.
         self.line.abandon_in_child()
         return child
@@ -333,7 +315,7 @@ class Broker:
         with self.own.lock:
             self.own.settle()
             if self.state is OwnState.PARKED or self._memory.holds:
-                return self._getting.resume()
+                return self.getting.resume()
             return None
 
     def pin(self, seconds: float | None) -> tuple[float, float] | None:

@@ -31,7 +31,7 @@ def predicted(broker: Broker, features: Features, *notes: str) -> Prediction:
     """What a model needs, with notes on what that leaves out. Raises :class:`GpuShareError` where
     the node manager refuses."""
     notes += guessed(features.guessed)
-    if not broker.configured:
+    if not broker.line.configured:
         return _locally(features, notes, "There is no node manager.")
     try:
         answer = broker.call(Method.PREDICT, **params_of(features))

@@ -164,8 +164,10 @@ _RELEASED: Final = "released"
 
 
 class Session:
-    """One connection to the node manager. Thread-safe; ``open``, or the first call, starts its
-    thread.
+    """One connection to the node manager; one class, as its two threads share all that it has.
+
+    They share it under one lock, so each method says on whose side it is (the user's, the thread's,
+    or both). ``open``, or the first call, starts the thread.
 
     ``token`` is asked at each connect, for tokens change. ``timeout`` (seconds)
     bounds connecting and each answer. A request for GPUs waits ``outage`` seconds for a

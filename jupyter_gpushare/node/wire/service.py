@@ -115,7 +115,11 @@ class _Waiter:
 
 
 class Service:
-    """Answers calls. All methods run on the manager's loop."""
+    """Answers calls; one class, as each answer, notice and end looks who waits for what.
+
+    Calls that need none of that have a class of their own (`Statuses`, `QuotaCalls`, `PoolCalls`,
+    `Predictions`, `LedgerCalls`). All methods run on the manager's loop.
+    """
 
     def __init__(
         self,

@@ -198,7 +198,10 @@ class _Greeting:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client. It is read a line at a time, when it is its owner's turn."""
+    """One client; one class, as its reading, answers and end hang on the same counts of bytes.
+
+    It is read a line at a time, when it is its owner's turn.
+    """
 
     def __init__(self, transport: Transport, number: int) -> None:
         self.id = number
