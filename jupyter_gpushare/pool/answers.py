@@ -152,11 +152,11 @@ class PoolAnswers:
         return {"token": token, "expires": expires}
 
     async def _drain(self, params: Any, by: str) -> Any:
-        await self._submit(lambda at: cmd.Drain(at, params.host, params.reason, by))
+        await self._submit(lambda at: cmd.ChangeService(at, params.host, params.reason, by))
         return await self._carried_out(params.host)
 
     async def _resume(self, params: Any, by: str) -> Any:
-        await self._submit(lambda at: cmd.Resume(at, params.host, by))
+        await self._submit(lambda at: cmd.ChangeService(at, params.host, None, by))
         return await self._carried_out(params.host)
 
     async def _carried_out(self, name: str) -> dict[str, Any]:

@@ -255,16 +255,12 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
     return _DONE
 
 
-@_decides(cmd.Drain)
-def _drain(draft: Draft, command: cmd.Drain) -> Decision:
-    draft.emit(ev.HostServiceChanged(command.at, command.host, command.reason, command.by))
-    return _DONE
-
-
-@_decides(cmd.Resume)
-def _resume(draft: Draft, command: cmd.Resume) -> Decision:
-    draft.emit(ev.HostServiceChanged(command.at, command.host, None, command.by))
-    draft.plan |= draft.state.hosts[command.host].everybody
+@_decides(cmd.ChangeService)
+def _change_service(draft: Draft, command: cmd.ChangeService) -> Decision:
+    event = ev.HostServiceChanged(command.at, command.host, command.reason, command.by)
+    draft.emit(event)
+    if command.reason is None:
+        draft.plan |= draft.state.hosts[command.host].everybody
     return _DONE
 
 

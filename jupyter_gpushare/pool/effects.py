@@ -44,9 +44,7 @@ def effects(
 
 def drain(host: Host) -> eff.Effect:
     """What a host is to be told about draining."""
-    if host.drain is None:
-        return eff.ResumeHost(host.name)
-    return eff.DrainHost(host.name, host.drain.reason)
+    return eff.TellService(host.name, None if host.drain is None else host.drain.reason)
 
 
 def _lend(

@@ -22,7 +22,7 @@ from ..protocol.messages import Method, Notice, Notification
 from ..protocol.reading import BadParameter
 from .budget import HostBudget
 from .words import commands as cmd
-from .words.effects import Budget, DrainHost, Effect, Follow, Hint, Lend, ResumeHost
+from .words.effects import Budget, Effect, Follow, Hint, Lend, TellService
 from .words.hosts import Accepted, Host, HostReport, read_answer, read_report
 
 #: What the pool's control line calls itself in ``hello``.
@@ -177,10 +177,10 @@ class HostLink:
             case Hint(hints=hints):
                 told = [msgspec.to_builtins(hint) for hint in hints]
                 self._background.start(self._tell(Method.POOL_HINT, hints=_first(told)))
-            case DrainHost(reason=reason):
-                self._background.start(self._tell(Method.NODE_DRAIN, reason=reason))
-            case ResumeHost():
+            case TellService(reason=None):
                 self._background.start(self._tell(Method.NODE_RESUME))
+            case TellService(reason=reason):
+                self._background.start(self._tell(Method.NODE_DRAIN, reason=reason))
 
     async def _tell(self, method: Method, **params: Any) -> None:
         try:

@@ -53,7 +53,7 @@ def test_hosts_and_their_gpus_are_counted_as_they_stand() -> None:
     assert registry.get_sample_value(f"{POOL}_queue_requests") == 3
     world.do(cmd.LendGpus(world.time, "l", EnvironmentName("bob"), 1, 600.0, "root", "a"))
     assert registry.get_sample_value(f"{POOL}_kept_gpus") == 1
-    world.do(cmd.Drain(world.time, "a", "new fans", "root"))
+    world.do(cmd.ChangeService(world.time, "a", "new fans", "root"))
     assert (hosts(), gpus("H100")) == ([1, 1, 0, 0], [1, 1, 2, 0])
     world.cut("b")
     assert told("host_reached", "host", "a", "b") == [1, 0]

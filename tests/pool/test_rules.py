@@ -74,18 +74,18 @@ def test_no_command_raises_in_an_empty_pool(kind: type) -> None:
 def test_drain_is_told_again_until_it_is_done() -> None:
     world = World("a")
     world.cut("a")
-    assert world.do(cmd.Drain(world.time, "a", "new disks", "root")) == Done()
+    assert world.do(cmd.ChangeService(world.time, "a", "new disks", "root")) == Done()
     world.heal("a")
     world.settle()
-    assert world.drains == [eff.DrainHost("a", "new disks")]
+    assert world.drains == [eff.TellService("a", "new disks")]
     world.do(cmd.Tick(world.time))
-    assert world.drains == [eff.DrainHost("a", "new disks")] * 2
+    assert world.drains == [eff.TellService("a", "new disks")] * 2
     told = replace(world.nodes["a"].report(), draining="new disks")
     world.do(cmd.HostReported(world.time, "a", told))
     world.do(cmd.Tick(world.time))
     assert len(world.drains) == 2
-    world.do(cmd.Resume(world.time, "a", "root"))
-    assert world.drains[2:] == [eff.ResumeHost("a")]
+    world.do(cmd.ChangeService(world.time, "a", None, "root"))
+    assert world.drains[2:] == [eff.TellService("a", None)]
 
 
 def wanting(number: int, *, groups: tuple[str, ...] = ()) -> Want:
@@ -137,7 +137,7 @@ def test_drained_host_is_lent_nothing_new() -> None:
     world.request("a", "ada")
     world.settle()
     world.release("a", "ada")
-    world.do(cmd.Drain(world.time, "a", "new disks", "root"))
+    world.do(cmd.ChangeService(world.time, "a", "new disks", "root"))
     world.request("a", "bob")
     world.settle()
     assert world.nodes["a"].held.get("bob", 0) == 0
@@ -146,7 +146,7 @@ def test_drained_host_is_lent_nothing_new() -> None:
 
 def test_own_administrator_may_end_a_drain() -> None:
     world = World("a")
-    world.do(cmd.Drain(world.time, "a", "new disks", "root"))
+    world.do(cmd.ChangeService(world.time, "a", "new disks", "root"))
     told = replace(world.nodes["a"].report(), draining="new disks")
     world.do(cmd.HostReported(world.time, "a", told))
     assert world.state.hosts["a"].drain is not None

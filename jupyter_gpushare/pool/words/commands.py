@@ -101,19 +101,14 @@ class RemoveGroup(Command):
 
 
 @dataclass(frozen=True, slots=True)
-class Drain(Command):
-    """No new leases on a host; idle ones are parked."""
+class ChangeService(Command):
+    """No new leases on a host, for a ``reason``, and idle ones are parked.
+
+    ``None``: the host serves again.
+    """
 
     host: Host
-    reason: str
-    by: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resume(Command):
-    """The host serves again."""
-
-    host: Host
+    reason: str | None
     by: str
 
 

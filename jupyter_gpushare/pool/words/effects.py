@@ -58,18 +58,11 @@ class Hint:
 
 
 @dataclass(frozen=True, slots=True)
-class DrainHost:
-    """Call ``node.drain``."""
+class TellService:
+    """Call ``node.drain`` with a ``reason``; ``None``: call ``node.resume``."""
 
     host: Host
-    reason: str
+    reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeHost:
-    """Call ``node.resume``."""
-
-    host: Host
-
-
-Effect = Lend | Follow | Hint | DrainHost | ResumeHost
+Effect = Lend | Follow | Hint | TellService
