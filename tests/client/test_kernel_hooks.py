@@ -34,30 +34,43 @@ class Shell:
         self.tracebacks += 1
 
 
+class Told:
+    """Stands for what a kernel tells the client, and asks of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **own: Any) -> None:
+        self.busy: list[object] = []
+        answers: dict[str, Any] = {"barred": lambda: None, "set_activity": self.busy.append}
+        for name in ("before_cell", "code_runs", "before_use", "after_error"):
+            answers[name] = lambda *_: None
+        for name, answer in {**answers, **own}.items():
+            monkeypatch.setattr(hooks.acquire, name, answer)
+
+
 @given(st.lists(st.sampled_from(["begin", "end", "silent"])))
 def test_only_changes_are_told_and_they_are_true(steps: list[str]) -> None:
-    told: list[bool] = []
-    watch = CellWatch(told.append)
-    depth = 0
-    for step in steps:
-        before = len(told)
-        if step == "begin":
-            depth += 1
-            watch.cell_begins(None)
-            assert told[before:] == ([True] if depth == 1 else [])
-        elif step == "end":
-            depth = max(0, depth - 1)  # an end without a beginning: the cell that loaded us
-            watch.cell_ends(None)
-            assert told[before:] == ([] if depth else [False])
-        else:
-            watch.code_ends()
-            assert told[before:] == ([] if depth else [False])
-        assert watch.running == depth
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        told = Told(monkeypatch).busy
+        watch = CellWatch(Shell())
+        depth = 0
+        for step in steps:
+            before = len(told)
+            if step == "begin":
+                depth += 1
+                watch.cell_begins(None)
+                assert told[before:] == ([True] if depth == 1 else [])
+            elif step == "end":
+                depth = max(0, depth - 1)  # an end without a beginning: the cell that loaded us
+                watch.cell_ends(None)
+                assert told[before:] == ([] if depth else [False])
+            else:
+                watch.code_ends()
+                assert told[before:] == ([] if depth else [False])
+            assert watch.running == depth
 
 
-def test_cells_in_two_threads_are_one_busy_time() -> None:
-    told: list[bool] = []
-    watch = CellWatch(told.append)
+def test_cells_in_two_threads_are_one_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch).busy
+    watch = CellWatch(Shell())
     both = threading.Barrier(2)
 
     def cell() -> None:
@@ -76,12 +89,13 @@ def test_cells_in_two_threads_are_one_busy_time() -> None:
     assert watch.running == 0
 
 
-def test_trouble_of_ours_never_reaches_a_cell() -> None:
+def test_trouble_of_ours_never_reaches_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     def tell(busy: bool) -> None:
         raise RuntimeError("ours")
 
     shell = Shell()
-    watch = CellWatch(tell)
+    Told(monkeypatch, set_activity=tell)
+    watch = CellWatch(shell)
     shell.events.register("pre_run_cell", watch.cell_begins)
     shell.events.trigger("pre_run_cell", None)
 
@@ -96,7 +110,9 @@ class Cell:
         self.raw_cell = raw_cell
 
 
-def test_what_was_parked_is_resumed_before_the_first_cell_and_never_before_our_magics() -> None:
+def test_what_was_parked_is_resumed_before_the_first_cell_and_never_before_our_magics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     said: list[object] = []
 
     def resume() -> None:
@@ -104,7 +120,8 @@ def test_what_was_parked_is_resumed_before_the_first_cell_and_never_before_our_m
         raise RuntimeError("ours")
 
     shell = Shell()
-    watch = CellWatch(said.append, resume)
+    Told(monkeypatch, set_activity=said.append, before_cell=resume)
+    watch = CellWatch(shell)
     shell.events.register("pre_run_cell", watch.cell_begins)
     for code in ("x = 1", "run_cell('y')"):  # the second inside the first
         shell.events.trigger("pre_run_cell", Cell(code))
@@ -122,11 +139,16 @@ def test_what_was_parked_is_resumed_before_the_first_cell_and_never_before_our_m
     assert shell.tracebacks == 0
 
 
-def test_a_cell_in_every_thread_is_resumed_and_only_its_own_magics_pass() -> None:
+def test_a_cell_in_every_thread_is_resumed_and_only_its_own_magics_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     resumed: list[int] = []
-    watch = CellWatch(
-        lambda busy: None, lambda: resumed.append(threading.get_ident()), lambda: "Not now."
+    Told(
+        monkeypatch,
+        before_cell=lambda: resumed.append(threading.get_ident()),
+        barred=lambda: "Not now.",
     )
+    watch = CellWatch(Shell())
     watch.cell_begins(Cell("%gpushare status"))
     assert watch.gate.visit("ours") == "ours"
 
@@ -145,8 +167,10 @@ def test_a_cell_in_every_thread_is_resumed_and_only_its_own_magics_pass() -> Non
         watch.gate.visit("silent code after it")
 
 
-@pytest.mark.parametrize("where", ["tell", "code"])
-def test_an_interrupt_that_reaches_us_stops_the_cell_and_no_other(where: str) -> None:
+@pytest.mark.parametrize("where", ["set_activity", "code_runs"])
+def test_an_interrupt_that_reaches_us_stops_the_cell_and_no_other(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """IPython prints a callback's Ctrl-C, and would run the cell."""
 
     def interrupted(*what: object) -> None:
@@ -155,8 +179,8 @@ def test_an_interrupt_that_reaches_us_stops_the_cell_and_no_other(where: str) ->
 
     shell = InteractiveShell()
     now: dict[str, bool] = {}
-    tell = interrupted if where == "tell" else lambda busy: None
-    watch = CellWatch(tell, code=interrupted if where == "code" else lambda *what: None)
+    Told(monkeypatch, **{where: interrupted})
+    watch = CellWatch(shell)
     shell.ast_transformers.append(watch.gate)
     for event, hook in (
         ("pre_execute", watch.code_begins),
@@ -176,11 +200,12 @@ def test_an_interrupt_that_reaches_us_stops_the_cell_and_no_other(where: str) ->
     assert shell.user_ns["x"] == 3
 
 
-def test_code_is_told_from_its_beginning_to_its_end() -> None:
+def test_code_is_told_from_its_beginning_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[bool, bool]] = []
-    watch = CellWatch(
-        lambda busy: None, code=lambda *what: told.append(what), is_refusable=lambda: False
-    )
+    Told(monkeypatch, code_runs=lambda *what: told.append(what))
+    shell: Any = Shell()
+    shell.parent_header = {"msg_type": "comm_msg"}
+    watch = CellWatch(shell)
     watch.code_begins()
     watch.code_ends()
     assert told == [(True, False), (False, True)], "a widget's message"

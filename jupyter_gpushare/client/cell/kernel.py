@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from .. import acquire
@@ -38,8 +37,7 @@ class Gate:
     It is an AST transformer, because IPython lets one refuse a cell; it never changes a cell.
     """
 
-    def __init__(self, barred: Callable[[], str | None]) -> None:
-        self._barred = barred
+    def __init__(self) -> None:
         self._open: set[int] = set()  # threads whose cell has only magics of ours
         self._interrupted: set[int] = set()  # threads, by Ctrl-C in a callback of ours
 
@@ -68,7 +66,7 @@ class Gate:
         """Raises IPython's ``InputRejected`` with the reason, where there is one."""
         if threading.get_ident() in self._interrupted:
             raise _rejected(_INTERRUPTED)
-        why = None if self.is_open else self._barred()
+        why = None if self.is_open else acquire.barred()
         if why is not None:
             raise _rejected(why)
         return node
@@ -91,33 +89,18 @@ def _is_ours(cell: str) -> bool:
 
 
 class CellWatch:
-    """Counts running cells; ``tell(busy)`` is called when the first begins or the last ends.
+    """Counts the running cells of a shell, and tells when the first begins or the last ends.
 
-    Before a thread's first cell runs, ``resume()``, ``fresh(cell)`` and ``uses(cell)`` are called.
-    Only these may wait, visibly, for GPUs that were given back. ``code(begins, is_refusable)`` is
-    called around all code that runs, cells included.
+    Before a thread's first cell runs it has back what it may need. Only then may it wait, visibly,
+    for GPUs that were given back. All code that runs is told of, cells included.
     """
 
-    def __init__(
-        self,
-        tell: Callable[[bool], None],
-        resume: Callable[[], None] = lambda: None,
-        barred: Callable[[], str | None] = lambda: None,
-        code: Callable[[bool, bool], None] = lambda begins, is_refusable: None,
-        is_refusable: Callable[[], bool] = lambda: True,
-        uses: Callable[[str], None] = lambda cell: None,
-        fresh: Callable[[str], None] = lambda cell: None,
-    ) -> None:
-        self._tell = tell
-        self._fresh = fresh
-        self._resume = resume
-        self._uses = uses
-        self._code = code
-        self._is_refusable = is_refusable
+    def __init__(self, ip: Any) -> None:
+        self._ip = ip
         self._lock = threading.Lock()
         self._depth: dict[int, int] = {}  # cells running in each thread, one inside the other
-        self.gate = Gate(barred)
-        self.messages: Messages | None = None
+        self.gate = Gate()
+        self.messages = Messages(getattr(ip, "kernel", None))
 
     @property
     def running(self) -> int:
@@ -147,18 +130,18 @@ class CellWatch:
             try:
                 if text.lstrip().startswith(_OUR_CELL):
                     # It asks for GPUs itself; only what lies elsewhere must be back.
-                    self._code(True, False)
+                    acquire.code_runs(True, False)
                     self._begins_afresh(text)
                 else:
-                    self._resume()
+                    acquire.before_cell()
                     self._begins_afresh(text)
-                    self._uses(text)
+                    before_use(self._ip, text)
             except Exception:  # noqa: BLE001 - as below
                 return
 
     def _begins_afresh(self, text: str) -> None:
         with suppress(Exception):  # as below
-            self._fresh(text)
+            acquire.after_error(self._ip, text)
 
     def cell_ends(self, result: Any) -> None:
         """``post_run_cell``; also of the cell that loaded us, which we did not see begin."""
@@ -176,7 +159,7 @@ class CellWatch:
     def code_begins(self) -> None:
         """``pre_execute``: a cell, silent code, or a widget's message."""
         try:
-            self._code(True, self._is_refusable())
+            acquire.code_runs(True, self._is_refusable())
         except KeyboardInterrupt:
             self.gate.interrupt()
         except Exception:  # noqa: BLE001 - as below
@@ -195,11 +178,17 @@ class CellWatch:
         if threading.get_ident() in self._depth:
             return  # of the cell around it there is
         with suppress(Exception):  # as below
-            self._code(False, True)
+            acquire.code_runs(False, True)
+
+    def _is_refusable(self) -> bool:
+        # Only what IPython compiles comes to the gate, and not what a widget's message calls.
+        parent = getattr(self._ip, "parent_header", None) or {}
+        header = parent.get("header", parent)
+        return self.messages.only_asks or not str(header.get("msg_type", "")).startswith("comm_")
 
     def _report(self, busy: bool) -> None:
         try:
-            self._tell(busy)
+            acquire.set_activity(busy)
         except Exception:  # noqa: BLE001 - whatever is wrong with us, the cell runs
             return
 
@@ -207,19 +196,12 @@ class CellWatch:
 class Notes:
     """Stands before IPython's ``showtraceback``: errors get their notes before they are shown.
 
-    Nothing else changes: the error, its traceback and how it is shown are as before. ``shown`` is
-    called afterwards.
+    Nothing else changes: the error, its traceback and how it is shown are as before.
     """
 
-    def __init__(
-        self,
-        show: Callable[..., Any],
-        annotate: Callable[[BaseException], None],
-        shown: Callable[[BaseException], None],
-    ) -> None:
-        self.show = show
-        self._annotate = annotate
-        self._shown = shown
+    def __init__(self, ip: Any) -> None:
+        self.show: Callable[..., Any] = ip.showtraceback
+        self._ip = ip
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         error: Any = None
@@ -228,11 +210,11 @@ class Notes:
             given = arguments[0] if arguments else named.get("exc_tuple")
             error = sys.exc_info()[1] if given is None else given[1]
             if isinstance(error, BaseException):
-                self._annotate(error)
+                acquire.annotate(error)
         result = self.show(*arguments, **named)
         with suppress(Exception):
             if isinstance(error, BaseException):
-                self._shown(error)
+                acquire.error_shown(self._ip, error)
         return result
 
 
@@ -244,12 +226,8 @@ class Messages:
     elsewhere, for the driver would stop the kernel in it for good.
     """
 
-    def __init__(
-        self, kernel: Any, resume: Callable[[], None], barred: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, kernel: Any) -> None:
         self._kernel = kernel
-        self._resume = resume
-        self._barred = barred
         self._handle: Any = None
         self._inspect: Any = None
         self.only_asks = False  # what is handled now
@@ -269,6 +247,7 @@ class Messages:
             self._kernel.shell_handlers["comm_msg"] = self._handle
         if self._inspect is not None:
             del self._kernel.do_inspect
+        self._handle = self._inspect = None
 
     def comm_msg(self, *arguments: Any) -> Any:
         """A widget's message, which is the last argument."""
@@ -278,15 +257,15 @@ class Messages:
                 return self._handle(*arguments)
             finally:
                 self.only_asks = False
-        if self._barred() is not None:
-            self._resume()
-            if self._barred() is not None:
+        if acquire.barred() is not None:
+            acquire.before_cell()
+            if acquire.barred() is not None:
                 return None  # it was said why
         return self._handle(*arguments)
 
     def do_inspect(self, code: str, cursor_pos: int, *arguments: Any, **named: Any) -> Any:
         """Help on a name."""
-        if self._barred() is None or self._has_no_value(code, cursor_pos):
+        if acquire.barred() is None or self._has_no_value(code, cursor_pos):
             return self._inspect(code, cursor_pos, *arguments, **named)
         data = {"text/plain": _NO_HELP}
         return {"status": "ok", "found": True, "data": data, "metadata": {}}
@@ -340,31 +319,14 @@ def install(ip: Any) -> CellWatch:
     known = watch_of(ip)
     if known is not None:
         return known
-    messages = Messages(getattr(ip, "kernel", None), acquire.before_cell, acquire.barred)
-
-    def is_refusable() -> bool:
-        # Only what IPython compiles comes to the gate, and not what a widget's message calls.
-        parent = getattr(ip, "parent_header", None) or {}
-        header = parent.get("header", parent)
-        return messages.only_asks or not str(header.get("msg_type", "")).startswith("comm_")
-
-    watch = CellWatch(
-        acquire.set_activity,
-        acquire.before_cell,
-        acquire.barred,
-        acquire.code_runs,
-        is_refusable,
-        partial(before_use, ip),
-        partial(acquire.after_error, ip),
-    )
+    watch = CellWatch(ip)
     ip.ast_transformers.append(watch.gate)
     ip.events.register("pre_execute", watch.code_begins)
     ip.events.register("pre_run_cell", watch.cell_begins)
     ip.events.register("post_run_cell", watch.cell_ends)
     ip.events.register("post_execute", watch.code_ends)
-    ip.showtraceback = Notes(ip.showtraceback, acquire.annotate, partial(acquire.error_shown, ip))
-    watch.messages = messages
-    messages.install()
+    ip.showtraceback = Notes(ip)
+    watch.messages.install()
     return watch
 
 
@@ -378,6 +340,4 @@ def uninstall(ip: Any) -> None:
             watch = getattr(callback, "__self__", None)
             if isinstance(watch, CellWatch):
                 ip.events.unregister(event, callback)
-                if watch.messages is not None:
-                    watch.messages.uninstall()
-                    watch.messages = None
+                watch.messages.uninstall()
