@@ -159,7 +159,7 @@ def measure_latency(figures: list[Figure], quick: bool) -> None:
 _LEASES = """
 import sys, time
 from jupyter_gpushare.client import lease, status
-for name in ("asking.broker", "session.session", "adapters.parkers.base"):
+for name in ("requests.broker", "session.session", "adapters.parkers.base"):
     __import__(f"jupyter_gpushare.client.{name}")
 for _ in range(int(sys.argv[1])):
     began = time.perf_counter()

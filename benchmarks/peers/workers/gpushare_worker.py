@@ -10,7 +10,7 @@ import time
 from jupyter_gpushare.client import lease
 
 #: What the first request would import; genv imports all of its own at the start, too.
-for name in ("acquire", "asking.broker", "session.session", "session.task", "session.visible"):
+for name in ("acquire", "requests.broker", "session.session", "session.task", "session.visible"):
     importlib.import_module(f"jupyter_gpushare.client.{name}")
 for name in ("display", "grant", "render", "settings"):
     importlib.import_module(f"jupyter_gpushare.client.words.{name}")
