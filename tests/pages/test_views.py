@@ -89,10 +89,15 @@ def test_what_people_name_things_is_text_and_what_is_typed_is_code() -> None:
     assert fact.text == "&lt;b&gt; 1 GiB <code>run it</code>"
     assert fact.plain == "<b> 1 GiB `run it`"
     status = golden("busy_and_idle")
-    status["leases"][0]["says"].append(evil)
-    page = own_page(status)
-    assert "<i>" not in page
-    assert "&gt;&lt;i&gt;" in page
+    for lease in status["leases"]:
+        what = next(one for one in lease["says"] if one["about"] == "what")
+        what["text"] = "<script src=//x>"
+        lease["says"].append(evil)
+    for page in (own_page(status), admin_page(status)):
+        assert "<i>" not in page
+        assert "<script src=//x" not in page
+        assert "&gt;&lt;i&gt;" in page
+        assert "&lt;script src=//x&gt;" in page
 
 
 def test_moments_are_marked_for_the_readers_clock() -> None:

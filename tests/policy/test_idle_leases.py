@@ -446,10 +446,10 @@ def test_work_before_a_restart_is_not_forgotten_at_once() -> None:
 
 
 def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
-    """With its place in the queue; its death, an administrator or silence end it."""
-    for way in ("die", "revoke", "silence"):
+    """With its place in the queue; its death, its kernel's end, any order or silence end it."""
+    for way in ("die", "kernel", "release", "revoke", "silence"):
         world = lazy(heartbeat_timeout=15.0)
-        world.request("alice", 1)
+        world.request("alice", 1, kernel_id="k")
         idle(world, "L1")
         park(world, "L1")
         world.observe()
@@ -460,6 +460,10 @@ def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
         assert "L1" in state.queue.waiting
         if way == "die":
             world.die(1)
+        elif way == "kernel":
+            world.run(cmd.EndKernel(world.at, ALICE, "k"))
+        elif way == "release":
+            world.release("L1", ALICE)
         elif way == "revoke":
             world.run(cmd.Revoke(world.at, "L1", "enough", "root"))
         else:
