@@ -231,7 +231,7 @@ def test_people_see_their_own_and_of_others_no_name(
             assert not any(secret in shown for secret in ("bob", "alices.ipynb", "<html"))
         assert browsers["alice"].get(f"{PREFIX}?part=plots&span=9y").status_code == 400
         everything = browsers["carol"].get(f"{PREFIX}admin")
-        for name in ("alices.ipynb", "bobs-secret.ipynb", "Administration", "LeaseGranted"):
+        for name in ("alices.ipynb", "bobs-secret.ipynb", "Administration", "got a GPU"):
             assert name in everything.text
 
 
