@@ -33,7 +33,7 @@ class Part(StrEnum):
     ELASTIC = "elastic"
     #: ``export``, which makes a trace of a node's history.
     TRACE = "replay.export"
-    #: ``CLASSES`` and ``running``: the pool as a role of the Hub's service.
+    #: ``Pool``, its settings, and ``running``: the pool as a role of the Hub's service.
     HUB_POOL = "pool.hubrole"
     #: ``place_servers``, by which the pool chooses the hosts of the Hub's servers.
     PLACING = "starts.placing"

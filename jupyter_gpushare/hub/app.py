@@ -49,7 +49,7 @@ NO_POOL: Final = (
 )
 #: The pool as a role of this service.
 _role: Final = take(Part.HUB_POOL) if there(Part.HUB_POOL) else None
-_CLASSES: Final = () if _role is None else _role.CLASSES
+_CLASSES: Final = () if _role is None else (_role.Pool,)
 
 
 class GpuShareHub(JupyterApp):

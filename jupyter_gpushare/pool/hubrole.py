@@ -13,8 +13,6 @@ from .configuration import NEEDS_CRYPTOGRAPHY, Pool
 if TYPE_CHECKING:
     from .hubpool import HubPool
 
-#: Whose settings are read from the Hub's configuration.
-CLASSES: Final = (Pool,)
 #: Addresses of the pages at which no other host reaches them.
 _HERE_ONLY: Final = (None, "localhost", "127.0.0.1", "::1", "0.0.0.0", "::")
 

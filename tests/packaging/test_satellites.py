@@ -46,10 +46,14 @@ def test_a_node_manager_serves_and_only_the_satellites_verbs_are_missing(
     assert "`jupyter gpushare sweep` is not in" in refused.stderr
 
 
-def test_the_servers_load(bare: Path) -> None:
+def test_the_servers_load_and_the_hub_says_that_it_has_no_pool(bare: Path) -> None:
     code = (
-        "import jupyter_gpushare.hub.app, jupyter_gpushare.server.extension as it\n"
-        "from jupyter_gpushare.hub import setup\n"
-        "print(it.__file__)"
+        "import asyncio, jupyter_gpushare.server.extension as it\n"
+        "from jupyter_gpushare.hub import app, setup\n"
+        "print(it.__file__)\n"
+        "try: asyncio.run(app.GpuShareHub()._pool(None))\n"
+        "except SystemExit as said: print(said)\n"
     )
-    assert run(sys.executable, "-c", code, PYTHONPATH=str(bare)).startswith(str(bare))
+    place, said = run(sys.executable, "-c", code, PYTHONPATH=str(bare)).splitlines()
+    assert place.startswith(str(bare))
+    assert "no pool is installed here" in said
