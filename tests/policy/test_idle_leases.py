@@ -475,7 +475,7 @@ def test_a_parked_task_survives_a_restart_and_ends_like_any_other() -> None:
         assert not world.state.queue.waiting
 
 
-def test_nobody_parks_or_resumes_for_another() -> None:
+def test_nobody_parks_resumes_or_releases_for_another() -> None:
     """Neither another environment nor another process of the same one."""
     world = lazy()
     world.request("alice", 1)
@@ -490,6 +490,7 @@ def test_nobody_parks_or_resumes_for_another() -> None:
             decision = world.run(command)
             assert isinstance(decision, core.Refuse)
             assert decision.reason is RefusalReason.UNKNOWN_LEASE
+    assert isinstance(world.release(before.id, "bob"), core.Refuse)
     assert world.state.leases[before.id] == before
     world.run(cmd.Attach(world.at, before.id, ALICE, process(9)))
     child = world.run(cmd.Park(world.at, before.id, ALICE, process(9)))
