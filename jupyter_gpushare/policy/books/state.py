@@ -371,7 +371,8 @@ class State:
     claims: Map[ClaimKey, Claim] = Map()
     reservations: Map[ReservationKey, Reservation] = Map()
     by_handle: Map[Handle, tuple[LeaseId, ...]] = Map()
-    #: Apart from the leases, as signs of life come by the thousand.
+    #: The last sign of life of each task that owes the next one. Apart from the leases, as these
+    #: come by the thousand.
     last_seen: Map[LeaseId, float] = Map()
     idle: Map[LeaseId, None] = Map()
     flags: Map[FlagKey, Flag] = Map()

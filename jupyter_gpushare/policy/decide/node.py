@@ -178,9 +178,7 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
         rebuild.start(draft, forgot=False, rebooted=False)
     else:
         silent = [
-            name
-            for name, seen in draft.state.last_seen.items()
-            if seen + timeout <= draft.at and not draft.state.leases[name].stalled
+            name for name, seen in draft.state.last_seen.items() if seen + timeout <= draft.at
         ]
         _silence(draft, sorted(silent))
     # A batch request that fits may wait for what was expected, and is not any more; a parked task

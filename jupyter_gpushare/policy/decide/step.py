@@ -55,8 +55,7 @@ def decide(
 def next_deadline(state: State, config: PolicyConfig) -> float:
     """Boot time at which a :class:`~..words.commands.Tick` is needed next."""
     settle = state.settled_at + config.settle_interval
-    seen = (at for lease, at in state.last_seen.items() if not state.leases[lease].stalled)
-    silent = min(seen, default=settle) + config.heartbeat_timeout
+    silent = min(state.last_seen.values(), default=settle) + config.heartbeat_timeout
     recalled = min(plan.deadline(state, config), order.deadline(state, config))
     presented = settle if state.rebuild is None else state.rebuild.until
     promised = promises.next_deadline(state.promises.values())

@@ -292,6 +292,7 @@ def _heartbeat_seen(state: State, event: ev.HeartbeatSeen) -> State:
 
 @evolves(ev.HeartbeatLost)
 def _heartbeat_lost(state: State, event: ev.HeartbeatLost) -> State:
+    state = replace(state, last_seen=drop(state.last_seen, event.lease))
     return changed(state, event.lease, stall=Stall())
 
 

@@ -109,7 +109,8 @@ def _leases(state: State) -> None:
         else:
             _require(len(claims) == len(lease.allocations), f"lease {name} lost a claim")
         _require(
-            (name in state.last_seen) == (lease.phase is not LeasePhase.ENDED),
+            (name in state.last_seen)
+            == (lease.phase is not LeasePhase.ENDED and not lease.stalled),
             f"lease {name}: heartbeat deadline",
         )
         for part in claims:
