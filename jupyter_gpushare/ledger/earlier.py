@@ -16,7 +16,7 @@ EARLIER: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "GpuRestored": ("GpuProblemChanged", {"problem": None}),
     "GpuTakenOut": ("ServiceChanged", {}),
     "GpuPutBack": ("ServiceChanged", _BACK),
-    "NodeTakenOut": ("ServiceChanged", {"gpu": None, "with_node": True}),
+    "NodeTakenOut": ("ServiceChanged", {"gpu": None}),
     "NodePutBack": ("ServiceChanged", {"gpu": None, **_BACK}),
     "PoolJoined": ("PoolChanged", {}),
     "PoolLeft": ("PoolChanged", {"pool": None}),

@@ -26,8 +26,7 @@ def take_out(draft: Draft, command: cmd.TakeOut) -> Decision:
     """
     if command.gpu is None:
         before = draft.state.drained
-        out = ev.ServiceChanged(draft.at, None, command.reason, command.by, with_node=True)
-        draft.emit(out)
+        draft.emit(ev.ServiceChanged(draft.at, None, command.reason, command.by))
         return Done(count=keep_out(draft, before))
     if command.gpu not in draft.state.gpus:
         return Refuse(RefusalReason.UNKNOWN_GPU, texts.NO_SUCH_GPU)

@@ -52,7 +52,8 @@ def _gpu_problem_changed(state: State, event: ev.GpuProblemChanged) -> State:
 
 @evolves(ev.ServiceChanged)
 def _service_changed(state: State, event: ev.ServiceChanged) -> State:
-    out = None if event.reason is None else OutOfService(event.reason, event.by, event.with_node)
+    with_node = event.with_node or event.gpu is None
+    out = None if event.reason is None else OutOfService(event.reason, event.by, with_node)
     if event.gpu is None:
         return replace(state, drained=out)
     if out is None:

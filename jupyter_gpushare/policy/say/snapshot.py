@@ -73,7 +73,7 @@ def _summary(state: State) -> Iterator[ev.Event]:
     for uuid, out in sorted(state.out.items()):
         yield ev.ServiceChanged(at, uuid, out.reason, out.by, out.with_node)
     if state.drained is not None:
-        yield ev.ServiceChanged(at, None, state.drained.reason, state.drained.by, with_node=True)
+        yield ev.ServiceChanged(at, None, state.drained.reason, state.drained.by)
     for item in sorted(state.queue.waiting.values(), key=lambda item: item.order):
         lease = state.leases[item.lease]
         if lease.phase is LeasePhase.PARKED:
