@@ -484,3 +484,10 @@ def test_the_arithmetic(drawn: list[tuple[set[str], int, int, bool]], room: int,
     for one, level in told:
         if one.keeps and level < min(max(one.has.values()), one.most):
             assert any(had[uuid] > rooms[uuid] for uuid in one.has)
+
+
+def test_nobody_falls_by_a_fraction_of_a_step() -> None:
+    uuid = GpuUuid("a")
+    for keeps in (False, True):
+        one = lifts.Resident({uuid: STEP + 5}, 9 * STEP, keeps)
+        assert [*lifts.shared_out([[one]], {uuid: STEP + 9}, {})] == [(one, STEP + 5)]

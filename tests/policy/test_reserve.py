@@ -9,6 +9,7 @@ import pytest
 from support.policy_moves import (
     answers,
     books,
+    drain,
     given,
     idle,
     limit,
@@ -165,6 +166,20 @@ def test_who_waits_gets_what_is_lifted_told_answered_measured() -> None:
         look(one)
     assert books(one)[0] == 10, "what it uses and head-room are never asked"
     assert limit(one) >= 10
+
+
+def test_no_limit_is_below_what_a_task_is_entitled_to_also_on_a_gpu_out_of_service() -> None:
+    one = world(Reserve.QUOTA, quota=12, burst_headroom=0.0)
+    one.run(cmd.SetQuota(one.at, "alice", Quota(1), "root"))
+    one.request("alice", 1, LIVE)
+    uses(one, 1, 8)
+    idle(one, "L1")
+    look(one)
+    one.request("bob", 2, LIVE)
+    assert limit(one) == 12
+    drain(one)
+    uses(one, 1, 12)
+    assert (books(one)[0], limit(one)) == (15, 15)
 
 
 def cell(world: World, seconds: float = 10.0) -> None:

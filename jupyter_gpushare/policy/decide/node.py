@@ -143,7 +143,6 @@ def _follow(draft: Draft, readings: Iterable[GpuReading]) -> None:
     draft.emit(*arranging.lacking(draft.state, draft.config, sorted(here), draft.at))
     draft.emit(*following.peaks(draft.state, used, draft.at, draft.config))
     draft.emit(*following.follow(draft.state, used, draft.at, draft.config))
-    draft.emit(*following.told(draft.state, used, draft.at))
 
 
 def _free_drained(draft: Draft, name: LeaseId, at: float) -> None:

@@ -205,16 +205,14 @@ def settle_newcomers(draft: Draft) -> None:
     granted = [event for event in draft.events if isinstance(event, ev.LeaseGranted)]
     if not granted:
         return
-    for event in granted if following.follows_any(draft.state) else ():
+    follows = following.follows_any(draft.state)
+    for event in granted if follows else ():
         if event.lease in draft.state.leases:
             for followed in tuple(following.again(draft.state, event)):
                 draft.emit(replace(followed, at=draft.at))
-            gpus = {part.gpu for part in event.gpus}
-            draft.emit(*following.told(draft.state, gpus, draft.at))
+    leases = (draft.state.leases.get(event.lease) for event in granted)
     if draft.state.rebuild is None and any(
-        held.request.follows or held.request.memory_most
-        for event in granted
-        if (held := draft.state.leases.get(event.lease)) and held.phase is LeasePhase.HELD
+        held is not None and (follows or held.request.memory_most) for held in leases
     ):
         set_limits(draft, may_lift=True)
 

@@ -18,14 +18,13 @@ what each keeps across its steps follows instead (:mod:`..turns.arranging`).
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from ..books import shares
 from ..books.lifts import STEP, entitled, followers_on, tasks_on
 from ..books.placement import wanted
 from ..books.room import known
 from ..books.state import Lease, ReservationKey, State
-from ..recall import lifts
 from ..words import events as ev
 from ..words.config import PolicyConfig
 from ..words.model import Activity, Allocation, Bytes, GpuUuid, LeaseId, LeasePhase, TaskKind
@@ -160,22 +159,3 @@ def again(state: State, granted: ev.LeaseGranted) -> Iterator[ev.ReservationFoll
         ):
             at, who = granted.at, granted.environment
             yield ev.ReservationFollowed(at, who, part.gpu, Bytes(now), held.memory, ())
-
-
-def told(state: State, gpus: Container[GpuUuid], at: float) -> Iterator[ev.LimitTold]:
-    """Limits to tell after entitlements followed.
-
-    A task may not have less than it is entitled to. Where a task was told less than is reserved,
-    it is told again, so that its answer shows what can be taken back.
-    """
-    for key, held in sorted(state.reservations.items()):
-        if not held.following or held.full is not None or key[1] not in gpus:
-            continue
-        for lease in followers_on(state, key):
-            part = next(part for part in lease.allocations if part.gpu == key[1])
-            limit = lifts.limit(state, lease, part)
-            known = state.claims[(lease.id, part.gpu)].limit
-            falls = known is not None and known.began is not None
-            if limit < part.memory or (limit < held.memory and not falls):
-                most = Allocation(part.gpu, Bytes(max(limit, part.memory)))
-                yield ev.LimitTold(at, lease.id, lease.environment, (most,))

@@ -170,6 +170,8 @@ def adjust(
                 room[uuid] = 0
         free[uuid] = max(0, books.free) if works and may_lift and not (line or rests) else 0
         others = [one for one in found if uuid in one.has and not one.keeps]
+        if not works:
+            ranks += [[replace(one, keeps=True)] for one in others]
         if not works or not others:
             continue
         headroom = max(0, math.ceil(_part_of(books.gpu, config.burst_headroom)) - gone)
@@ -180,8 +182,9 @@ def adjust(
     told: dict[LeaseId, list[Allocation]] = {}
     for resident, level in shared_out(ranks, room, free):
         for lease, part in resident.tasks:
-            rise = level - lifted_by(state, lease.id, part.gpu)
-            if rise < 0 or rise >= STEP:
+            has = lifted_by(state, lease.id, part.gpu)
+            # What it is entitled to may have grown beyond its limit.
+            if level < has or level >= has + STEP or has < 0:
                 limits = told.setdefault(lease.id, [])
                 limits.append(Allocation(part.gpu, Bytes(part.memory + level)))
     for name, parts in sorted(told.items()):
