@@ -12,6 +12,7 @@ from jupyter_gpushare.policy import core
 from jupyter_gpushare.policy.words import commands as cmd
 from jupyter_gpushare.policy.words import events as ev
 from jupyter_gpushare.policy.words.model import (
+    Allocation,
     Quota,
     Request,
     Rung,
@@ -267,3 +268,25 @@ def test_lifts_survive_a_restart() -> None:
     assert (limit(world, "L1"), reserved(world)) == (90, 90)
     world.request("bob", 2)
     assert limit(world, "L1") == 70
+
+
+def test_a_gpu_rests_after_a_limit_was_taken_back_there() -> None:
+    world = lifted()
+    world.request("bob", 2, Request(1, 20 * GIB))
+    answers(world, "L1")
+    look(world)
+    world.die(2)
+    look(world, 20.0)
+    assert limit(world, "L1") == 45, "half of what was free, as Bob had the other half"
+    look(world, 11.0)
+    assert limit(world, "L1") > 45
+
+
+def test_a_word_about_another_limit_is_no_answer() -> None:
+    world = lifted()
+    world.request("bob", 2, Request(1, 20 * GIB))
+    other = (Allocation(ZERO, 90 * GIB),)
+    world.run(cmd.ConfirmLimit(world.at, *world.caller("L1"), other, True))
+    assert world.state.lift("L1", ZERO).is_asked
+    answers(world, "L1")
+    assert not world.state.lift("L1", ZERO).is_asked
