@@ -76,11 +76,13 @@ torch.save(state(), result)
 
 
 @contextmanager
-def live(folder: Path, **policy: float) -> Iterator[LiveNode]:
+def live(folder: Path, config: str = "", **policy: float) -> Iterator[LiveNode]:
     """One GPU, and people known by tokens: the programs are Bob's."""
     options = [f"--Policy.{name}={value}" for name, value in policy.items()]
     people = token_file(folder, "alice", "bob", "carol")
-    with LiveNode(folder, "1x24GiB", people, *options) as running:
+    node = LiveNode(folder, "1x24GiB", people, *options)
+    node.config.write_text(config)
+    with node as running:
         running.environ.update(person("bob"))
         yield running
 
