@@ -122,9 +122,10 @@ def test_a_stand_in_of_a_framework_is_found_first(starts: warm.Warm, tmp_path: P
 @pytest.mark.parametrize("run", ["warm"], indirect=True)  # cold: client/test_frameworks.py
 def test_the_hook_hears_of_the_import(run: Any) -> None:
     code = "import jupyter_gpushare._boot as boot, json; heard = []\n"
-    code += "boot._tell = lambda hook, *rest: heard.append(hook)\n"
+    code += "boot._before = lambda name: heard.append(f'before {name}')\n"
+    code += "boot._after = lambda name, module: heard.append(f'after {name}')\n"
     code += "import torch; print(heard)"
-    assert run("-c", code).stdout == "['before_framework', 'after_framework']\n"
+    assert run("-c", code).stdout == "['before torch', 'after torch']\n"
     off = {**os.environ, "JUPYTER_GPUSHARE": "off"}
     assert run("-c", code, env=off).stdout == "[]\n"
 

@@ -21,7 +21,7 @@ from support.hub import as_os_user
 TESTS = Path(__file__).parents[1]
 CLI, SERVER = TESTS / "cli", TESTS / "server"
 #: Tests that failed on such a host: a server hosts nothing, and clients find somebody.
-HOSTS_ITS_OWN = f"{SERVER}/test_hosting.py::test_the_simulate_variable_is_enough"
+HOSTS_ITS_OWN = f"{SERVER}/test_hosting.py::test_a_server_that_stops_leaves_nothing_behind"
 FINDS_NONE = (
     f"{CLI}/test_doctor.py::test_no_node_manager_is_a_warning",
     f"{CLI}/test_verbs.py::test_without_a_node_manager_every_verb_says_so[status]",
