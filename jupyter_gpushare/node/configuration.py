@@ -56,7 +56,7 @@ class Hub(Configurable):
     ).tag(config=True)
 
     def api(self) -> HubApi:
-        """The client that asks the Hub. Raises :class:`~.people.hubapi.CertificatesUnreadable`."""
+        """The client that asks the Hub. Raises :class:`~..daemon.hubapi.CertificatesUnreadable`."""
         url = self.api_url or os.environ.get("JUPYTERHUB_API_URL", "")
         return HubApi(url, trust=hub_trust(os.environ))
 

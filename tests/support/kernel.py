@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -80,11 +81,15 @@ class Kernel:
             **env,
         }
         self.arguments = list(arguments)
-        self.manager = KernelManager(kernel_name="python3")
+        # By TCP, another process may take a port between its choice and the kernel's start.
+        self.manager = KernelManager(kernel_name="python3", transport="ipc")
+        self._sockets: tempfile.TemporaryDirectory[str]
         self.client: BlockingKernelClient
         self._shown: dict[str, Shown] = {}
 
     def __enter__(self) -> Kernel:
+        self._sockets = tempfile.TemporaryDirectory(prefix="kernel-")
+        self.manager.ip = f"{self._sockets.name}/s"
         # Loading it again where it is loaded by the kernel's configuration does nothing.
         self.manager.start_kernel(env=dict(self.environ), extra_arguments=self.arguments)
         self.client = self.manager.blocking_client()
@@ -101,6 +106,7 @@ class Kernel:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         self.manager.cleanup_resources()
+        self._sockets.cleanup()
 
     @property
     def pid(self) -> int:
