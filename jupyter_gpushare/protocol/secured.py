@@ -61,7 +61,7 @@ def is_host_name(name: str) -> bool:
 
 
 def holder_of(wire: ssl.SSLObject | ssl.SSLSocket) -> Holder | None:
-    """Who is at the other end, or ``None`` if it has shown no certificate.
+    """The holder of the other end's certificate; ``None`` if that end has shown none.
 
     Raises :class:`NotOfThePool` for a certificate that names nobody, or several.
     """

@@ -12,9 +12,9 @@ comes from events and effects (:mod:`.notices`), never from a call that another 
 client that was away, or whom something could not be told, is simply disconnected: when it attaches
 again, it is told from the state what it missed.
 
-What must always hold: each call gets one answer, or its connection ends. Who may call what is
-decided here, before anything becomes a command. Nothing here waits, because the manager's loop runs
-it.
+What must always hold: each call gets one answer, or its connection ends. The service decides
+whether a caller may make a call before it makes a command of it. Nothing here waits, because the
+manager's loop runs it.
 """
 
 from __future__ import annotations
