@@ -354,7 +354,7 @@ def test_threads_at_once(frames: Path, recorder: Recorder) -> None:
     values: list[int] = []
 
     def load(name: str) -> None:
-        start.wait(10)
+        start.wait(60)
         values.append(importlib.import_module(name).value)
 
     threads = [
@@ -363,7 +363,7 @@ def test_threads_at_once(frames: Path, recorder: Recorder) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert values == [1] * 8
     assert sorted(recorder.heard) == [
         "after frame",

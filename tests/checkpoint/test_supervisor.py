@@ -476,7 +476,7 @@ def test_a_helper_that_is_stopped_while_it_works_is_set_going_again(
     until(lambda: cuda_world.state_of(program.pid) == 1, "it is locked")
     os.kill(helper, signal.SIGSTOP)
     try:
-        parking.join(20)
+        parking.join(60)
         assert [one.result for one in done] == [Result.DONE]
     finally:
         os.kill(helper, signal.SIGCONT)

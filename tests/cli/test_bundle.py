@@ -16,6 +16,7 @@ from golden.situations import DOCUMENTS
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from support.hub import free_ports
 from support.livenode import LiveNode, in_process
 from support.node import Puppet, RunningNode, until
 
@@ -175,11 +176,7 @@ def test_without_a_node_manager_it_says_so_and_has_the_rest(tmp_path: Path) -> N
 
 
 def test_the_metrics_are_in_it(tmp_path: Path, without_slow_checks: None) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     with LiveNode(tmp_path, "1x24GiB", f"--metrics-port={port}") as live:
         target = tmp_path / "out.tar.gz"
         done = live.here(

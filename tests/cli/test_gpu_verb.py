@@ -41,11 +41,11 @@ def test_a_gpu_is_drained_listed_waited_for_and_put_back(node: LiveNode) -> None
     waits = node.spawn("run", "--gpus", "2", "--", "true")
     row = until(lambda: node.json("status")["queue"], "it waits")[0]
     assert WHY in row["message"]
-    holds.communicate("\n", timeout=30)
+    holds.communicate("\n", timeout=60)
     until(lambda: "It is empty." in node.here("gpu").stdout, "the GPU is empty")
     assert waits.poll() is None
     assert node.cli("gpu", "resume", index).stdout == f"GPU {index}: in service\n"
-    assert waits.wait(30) == 0, waits.communicate()
+    assert waits.wait(60) == 0, waits.communicate()
     waits.communicate()
     assert node.here("gpu", "resume", index).stdout == f"GPU {index}: already in service\n"
 

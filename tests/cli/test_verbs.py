@@ -48,7 +48,7 @@ def hold(node: LiveNode, *options: str) -> subprocess.Popen[str]:
 
 def let_go(*processes: subprocess.Popen[str]) -> None:
     for process in processes:
-        process.communicate("\n", timeout=30)
+        process.communicate("\n", timeout=60)
 
 
 # -- usage -----------------------------------------------------------------------------------

@@ -315,7 +315,7 @@ def test_two_threads_save_once(told: Told) -> None:
     def save() -> None:
         told.save()
         begins.set()
-        assert goes_on.wait(30)
+        assert goes_on.wait(60)
 
     told.stopping.by(save)
     told.stopping.wanted(60)
@@ -329,11 +329,11 @@ def test_two_threads_save_once(told: Told) -> None:
 
     thread = threading.Thread(target=passes)
     thread.start()
-    assert begins.wait(30)
+    assert begins.wait(60)
     told.stopping.wanted(60)
     told.stopping.gate()
     goes_on.set()
-    thread.join(30)
+    thread.join(60)
     assert (told.saves, len(ended)) == (1, 1)
 
 
@@ -451,21 +451,27 @@ def program(body: str, **more: str) -> tuple[str, int]:
 
 FAST = (
     "import time\nfrom jupyter_gpushare.client.memory import stopping\n"
-    "stopping.ONE_SIGNAL, stopping.ANOTHER_ASK, stopping.GRACE = 0.1, 0.5, {grace}\n"
+    "stopping.ONE_SIGNAL, stopping.ANOTHER_ASK, stopping.GRACE = {one}, {another}, {grace}\n"
     "gpushare.checkpoint()\nasks()\n"
 )
 
 
+def fast(grace: float, *, one: float = 0.1, another: float = 60) -> str:
+    """A program that is asked once, with times (seconds) of the test's choice."""
+    return FAST.format(grace=grace, one=one, another=another)
+
+
 @pytest.mark.parametrize(
-    ("grace", "body", "out", "code"),
+    ("asked", "body", "out", "code"),
     [
-        (60, "asks()\ngpushare.checkpoint()", MAIN, PREEMPTED),  # one signal by two ways
+        # One signal by two ways.
+        (fast(60, one=60), "asks()\ngpushare.checkpoint()", MAIN, PREEMPTED),
         # Somebody insists.
-        (60, "time.sleep(0.2)\nprint('on', flush=True)\nasks()", "on\n", -signal.SIGTERM),
-        (0.3, "time.sleep(60)", "", -signal.SIGTERM),  # it comes to no gate
+        (fast(60), "time.sleep(0.2)\nprint('on', flush=True)\nasks()", "on\n", -signal.SIGTERM),
+        (fast(0.3), "time.sleep(60)", "", -signal.SIGTERM),  # it comes to no gate
         # Saving takes longer than the grace.
         (
-            0.3,
+            fast(0.3),
             "@gpushare.on_preempt\ndef slow():\n    time.sleep(0.5)\n    save()\n"
             "gpushare.checkpoint()",
             MAIN,
@@ -474,21 +480,21 @@ FAST = (
     ],
     ids=["two-ways", "insists", "no-gate", "slow"],
 )
-def test_the_second_sigterm_and_the_grace(grace: float, body: str, out: str, code: int) -> None:
-    assert program(FAST.format(grace=grace) + body) == (out, code)
+def test_the_second_sigterm_and_the_grace(asked: str, body: str, out: str, code: int) -> None:
+    assert program(asked + body) == (out, code)
 
 
 def test_a_handler_that_was_there_before_hears_who_insists() -> None:
     ours = "gpushare.on_preempt(None)\n"
     ours += "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'theirs\\n'))\n"
     ours += "gpushare.on_preempt(save)\n"
-    body = ours + FAST.format(grace=60) + "time.sleep(0.2); asks()"
+    body = ours + fast(60) + "time.sleep(0.2); asks()"
     assert program(body) == ("theirs\nwent on\n", 0)
 
 
 def test_run_may_ask_again_later_and_ends_nothing() -> None:
     """It asks, and never kills; who insists sends the second one soon."""
-    body = FAST.format(grace=0.2) + "time.sleep(0.7); asks(); gpushare.checkpoint()"
+    body = fast(0.2, another=0.5) + "time.sleep(0.7); asks(); gpushare.checkpoint()"
     assert program(body, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == (MAIN, PREEMPTED)
-    insists = FAST.format(grace=60) + "time.sleep(0.2); asks(); time.sleep(60)"
+    insists = fast(60) + "time.sleep(0.2); asks(); time.sleep(60)"
     assert program(insists, JUPYTER_GPUSHARE_RUN=str(os.getpid())) == ("", -signal.SIGTERM)

@@ -132,21 +132,21 @@ def test_threads_hold_it_together_and_the_last_one_gives_it_back(broker: Broker)
     @gpu
     def first() -> None:
         first_is_in.set()
-        assert second_is_in.wait(20)
+        assert second_is_in.wait(60)
 
     @gpu
     def second() -> None:
         second_is_in.set()
-        assert first_is_out.wait(20)
+        assert first_is_out.wait(60)
         seen.append(mine(broker))
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     threads[0].start()
-    assert first_is_in.wait(20)
+    assert first_is_in.wait(60)
     threads[1].start()
-    threads[0].join(20)
+    threads[0].join(60)
     first_is_out.set()
-    threads[1].join(20)
+    threads[1].join(60)
     assert seen == [1]
     assert broker.grant is None
 
@@ -253,7 +253,7 @@ def test_the_event_loop_goes_on_while_one_waits_and_may_stop_it(
             await asyncio.sleep(0.01)
         assert broker.grant is None
 
-    asyncio.run(asyncio.wait_for(main(), 30))
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_now_or_never(full: tuple[Broker, NodeClient]) -> None:

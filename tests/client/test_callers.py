@@ -326,7 +326,7 @@ def test_who_looks_does_not_wait_for_a_thread_that_does(monkeypatch: pytest.Monk
         assert framework.use() is None
         assert waits.is_alive()
         ended.set()
-        waits.join(30)
+        waits.join(60)
         broker.close()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from jupyter_client import BlockingKernelClient
@@ -54,7 +55,6 @@ def answers(client: BlockingKernelClient) -> bool:
 def started_by_vscode(home: Path, **more: str) -> Iterator[EditorsKernel]:
     runtime = home / "runtime"
     file = str(runtime / "kernel-v2-7351fh0YlqWZqHqB.json")
-    write_connection_file(file)
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -67,7 +67,11 @@ def started_by_vscode(home: Path, **more: str) -> Iterator[EditorsKernel]:
         **more,
     }
     command = [sys.executable, "-m", "ipykernel_launcher", f"--f={file}"]
-    with subprocess.Popen(command, env=environ, cwd=home) as kernel:
+    with ExitStack() as ends:
+        # Editors use TCP, but another process may take a port before the kernel does.
+        sockets = ends.enter_context(tempfile.TemporaryDirectory(prefix="kernel-"))
+        write_connection_file(file, ip=f"{sockets}/s", transport="ipc")
+        kernel = ends.enter_context(subprocess.Popen(command, env=environ, cwd=home))
         client = BlockingKernelClient(connection_file=file)
         try:
             client.load_connection_file()

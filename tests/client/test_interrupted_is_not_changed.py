@@ -74,7 +74,7 @@ class Restless:
             self._over.set()
             self._asked.set()
             self.turns.given({}, is_shared=False)
-            thread.join(30)
+            thread.join(60)
 
     def _play(self) -> None:
         while not self._over.wait(self._random.uniform(0.0, 0.004)):

@@ -75,15 +75,15 @@ def test_cells_in_two_threads_are_one_busy_time(monkeypatch: pytest.MonkeyPatch)
 
     def cell() -> None:
         watch.cell_begins(None)
-        both.wait(10)  # both cells run now
-        both.wait(10)
+        both.wait(60)  # both cells run now
+        both.wait(60)
         watch.cell_ends(None)
 
     threads = [threading.Thread(target=cell) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
 
     assert told == [True, False]
     assert watch.running == 0
@@ -159,7 +159,7 @@ def test_a_cell_in_every_thread_is_resumed_and_only_its_own_magics_pass(
         watch.cell_ends(None)
 
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(other).result(10)
+        pool.submit(other).result(60)
     assert len(resumed) == 1
     assert threading.get_ident() not in resumed
     watch.cell_ends(None)

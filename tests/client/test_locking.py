@@ -111,7 +111,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made.grant = None  # its thread ends
     thread = made.locking._thread
     if thread is not None:
-        thread.join(10)
+        thread.join(60)
     for end in made.node.ends:
         end.close()
 

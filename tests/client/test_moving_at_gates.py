@@ -362,14 +362,14 @@ def test_another_thread_that_asks_for_gpus_is_not_disturbed() -> None:
         def holds() -> None:
             with alice.broker.own.lock:
                 has.set()
-                done.wait(20)
+                done.wait(60)
 
         thread = threading.Thread(target=holds)
         thread.start()
-        assert has.wait(20)
+        assert has.wait(60)
         alice.broker.turns.checkpoint()
         done.set()
-        thread.join(20)
+        thread.join(60)
         assert not node.calls(Method.PARKING)
         assert not driver.log
 

@@ -30,7 +30,7 @@ def kernel(node: LiveNode, outage: float) -> Kernel:
 
 
 def until_shown(running: Kernel, cell: object, words: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while words not in cell.plain():  # type: ignore[attr-defined]
         assert time.monotonic() < deadline, cell
         running.pump()

@@ -202,7 +202,7 @@ def test_only_between_cells_and_again_whenever_it_is_asked() -> None:
         visitor.welcome()
         visitor.grant(visitor.expect(Method.REQUEST))
         visitor.notify(Notice.RECALL, RECALL)  # before anybody said whether a cell runs
-        assert busy.wait(20)
+        assert busy.wait(60)
         visitor.notify(Notice.RECALL, RECALL)  # while one runs
         visitor.notify(Notice.BUDGET, {"level": "warned", "message": "Nearly spent."})
         visitor.expect(Method.ACTIVITY)  # idle: a lease begins busy

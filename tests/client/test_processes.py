@@ -262,7 +262,7 @@ def test_a_stopped_node_manager_does_not_hold_up_an_interrupt(full: Full) -> Non
         task.process.send_signal(signal.SIGINT)
         assert task.hear() == {"interrupted": True}
         assert task.end()[0] == 0
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 50
         os.kill(full.node.pid, signal.SIGCONT)
         until(lambda: not full.status()["queue"], "the queue is empty again")
 
@@ -387,7 +387,7 @@ warnings.simplefilter("ignore", ResourceWarning)  # nobody waits for the child
         assert (lease["id"], lease["kind"]) == (told["lease"], "process")
         assert lease["inherited"] >= lease["granted"]
         os.kill(told["child"], signal.SIGKILL)
-        until(lambda: held(node) == [], "the last member has ended", within=10)
+        until(lambda: held(node) == [], "the last member has ended", within=60)
 
 
 def test_a_program_that_daemonises_after_its_imports_keeps_the_lease(node: RunningNode) -> None:
@@ -421,7 +421,7 @@ while signal.sigwait([signal.SIGTERM]):
             assert (lease["id"], lease["pid"]) == (told["lease"], told["pid"])
         finally:
             os.kill(told["pid"], signal.SIGKILL)
-        until(lambda: held(node) == [], "the last member has ended", within=10)
+        until(lambda: held(node) == [], "the last member has ended", within=60)
 
 
 FORKS = """

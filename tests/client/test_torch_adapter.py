@@ -375,14 +375,14 @@ def test_threads_take_one_lease(torch: Any, cuda: Cuda) -> None:
     start = threading.Barrier(4)
 
     def use() -> None:
-        start.wait(10)
+        start.wait(60)
         torch.cuda.init()
 
     threads = [threading.Thread(target=use) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert client.asked == 1
     assert [call[0] for call in cuda.calls] == ["init", "limit"]
 

@@ -111,7 +111,7 @@ def test_a_newcomer_asks_before_its_next_step_where_another_task_has_the_turn(
     waiting.start()
     until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
     scene.given()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     scene.turns.report(use(2))
     scene.turns.gate()
@@ -173,7 +173,7 @@ def test_a_gate_of_the_users_own_is_told_once_and_waits_like_any_other(scene: Sc
     until(lambda: scene.wire.count(Method.TURN_ASK), "it asks")
     assert scene.dropped == [1]
     scene.given()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -211,7 +211,7 @@ def test_asked_to_yield_it_drops_asks_and_waits_for_its_turn(scene: Scene) -> No
     assert scene.dropped == [1]
     assert waiting.is_alive()
     scene.turns.given({"GPU-0": 5}, is_shared=True)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert scene.limits == [{}, {"GPU-0": 5}]
     scene.turns.gate()
@@ -246,7 +246,7 @@ def test_an_idle_kernel_empties_its_cache_when_asked() -> None:
     assert not done.is_set(), "nobody said that no cell runs: it is for the end of a step"
     broker.activity.set_busy(False)
     broker._noticed(told)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def test_what_it_asks_names_the_turn_that_it_heard_of_last(scene: Scene) -> None:
@@ -260,7 +260,7 @@ def test_what_it_asks_names_the_turn_that_it_heard_of_last(scene: Scene) -> None
     scene.wire.hello = {}
     until(lambda: scene.wire.told[-1][1]["number"] == 0, "another node manager counts anew", 2.0)
     scene.turns.given({}, is_shared=True, number=1)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -285,7 +285,7 @@ def test_who_may_not_stop_for_long_goes_on_and_stops_again_when_it_is_asked(scen
     scene.recalled()
     began = time.monotonic()
     scene.turns.gate(at_most=0.3)
-    assert 0.3 <= time.monotonic() - began < 10
+    assert 0.3 <= time.monotonic() - began < 60
     assert "may not stop for longer" in scene.said[-1]
     assert scene.wire.count(Method.TURN_DONE) == 0, "it still waits for its turn, and computes"
     scene.turns.gate()
@@ -294,7 +294,7 @@ def test_who_may_not_stop_for_long_goes_on_and_stops_again_when_it_is_asked(scen
     waiting = scene.in_gate()
     assert waiting.is_alive()
     scene.given()
-    waiting.join(10)
+    waiting.join(60)
 
 
 def test_a_wait_that_is_left_gives_up_no_turn_that_was_just_given(
@@ -328,7 +328,7 @@ def test_without_a_node_manager_it_goes_on(scene: Scene) -> None:
     scene.recalled()
     waiting = scene.in_gate()
     scene.wire.link = Link.DOWN
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert "goes on without waiting" in scene.said[-1]
     scene.turns.gate()
@@ -352,7 +352,7 @@ def test_without_a_node_manager_it_waits_for_room(scene: Scene) -> None:
     assert waiting.is_alive()
     assert not any("goes on" in said for said in scene.said)
     room.set()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert "fits in the memory that is free" in scene.said[-1]
 
@@ -368,7 +368,7 @@ def test_a_node_manager_that_comes_back_decides_again(scene: Scene) -> None:
     asked = scene.wire.count(Method.TURN_ASK)
     until(lambda: scene.wire.count(Method.TURN_ASK) > asked, "it asks again")
     scene.given()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 
@@ -434,7 +434,7 @@ def test_a_cell_that_ends_gives_the_turn_away_and_the_next_asks_when_it_computes
     assert scene.turns.is_closed
     first_use = scene.in_gate()
     scene.given()
-    first_use.join(10)
+    first_use.join(60)
     assert not first_use.is_alive()
 
 

@@ -262,7 +262,7 @@ def test_a_child_that_is_forked_by_a_cell_shares_the_lease_and_gives_nothing_bac
             "        held.set(); let_go.wait()\n"
             "keeper = threading.Thread(target=keep); keeper.start(); held.wait()\n"
             "worker = fork.Process(target=child, args=(queue,)); worker.start()\n"
-            "answer = queue.get(timeout=30); worker.join(30); let_go.set(); keeper.join()"
+            "answer = queue.get(timeout=60); worker.join(60); let_go.set(); keeper.join()"
         )
         assert alice.ok("print(answer, worker.exitcode)").stream().strip() == (
             "(True, 'joined', 'joined') 0"

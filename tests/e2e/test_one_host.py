@@ -97,7 +97,7 @@ def test_import_gets_a_gpu_and_who_waits_for_it_can_leave_and_gets_it_when_it_is
     # An interrupt leaves the queue.
     answer = bobs.api.post(f"api/kernels/{bob.id}/interrupt")
     assert answer.status_code == 204
-    waiting.thread.join(30)
+    waiting.thread.join(60)
     assert "KeyboardInterrupt" in str(waiting.error)
     wait_for(lambda: not my_leases(bobs), 10, "bob is out of the queue")
     assert bob.run("print(6 * 7)").strip() == "42", "the kernel lives"

@@ -149,7 +149,7 @@ class Batch:
         """End it and its command, which would live on."""
         commands = children_of(self.process.pid) if self.process.poll() is None else []
         self.process.kill()
-        self.process.wait(30)
+        self.process.wait(60)
         for command in commands:
             with suppress(ProcessLookupError):
                 os.kill(command, signal.SIGKILL)
@@ -359,7 +359,7 @@ def test_a_program_with_a_lease_of_its_own_saves_and_ends_with_75(
         assert (out, alone.returncode) == ("saved\n", PREEMPTED)
     finally:
         alone.kill()
-        alone.wait(30)
+        alone.wait(60)
 
 
 #: A program that names no gate: the ends of its optimizer's steps are its gates. Steps are seen
@@ -502,7 +502,7 @@ def test_run_passes_the_ask_on_to_a_command_that_said_how(node: LiveNode, tmp_pa
         assert (out, running.returncode) == ("saved\n", PREEMPTED), err
     finally:
         running.kill()
-        running.wait(30)
+        running.wait(60)
 
 
 #: A program that is asked, and ends when it is told to, with the exit code that it is told.

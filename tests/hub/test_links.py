@@ -29,7 +29,7 @@ def pool_of(path: Path | str, **limits: float) -> LinkPool:
 
 
 async def gone(pool: LinkPool, left: int = 0) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(pool) > left:
             await asyncio.sleep(0.01)
 
@@ -92,7 +92,7 @@ def test_one_person_takes_no_place_from_others(node: RunningNode) -> None:
 def test_no_node_manager_is_said_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         pool = pool_of(tmp_path / "nothing")
-        async with asyncio.timeout(3), pool.borrow("n", Viewer("a", "t")) as link:
+        async with asyncio.timeout(60), pool.borrow("n", Viewer("a", "t")) as link:
             assert not link.state.connected
             assert "cannot be reached" in link.state.message
             with pytest.raises(NodeProblem, match="cannot be reached"):
@@ -110,7 +110,7 @@ def test_a_node_manager_that_comes_back_is_found(tmp_path: Path) -> None:
             async with pool.borrow("n", viewer) as link:
                 assert link.state.connected
             running.kill9()
-            async with pool.borrow("n", viewer) as link, asyncio.timeout(10):
+            async with pool.borrow("n", viewer) as link, asyncio.timeout(60):
                 while link.state.connected:
                     await asyncio.sleep(0.01)
             running.start()

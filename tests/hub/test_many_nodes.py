@@ -40,7 +40,7 @@ def right(hub: RunningHub) -> Path:
 
 def _is_up(hub: RunningHub) -> bool:
     with contextlib.suppress(httpx.HTTPError):
-        answer = httpx.get(f"{hub.url}{PREFIX}health", timeout=30, trust_env=False, verify=False)
+        answer = httpx.get(f"{hub.url}{PREFIX}health", timeout=60, trust_env=False, verify=False)
         return answer.status_code == 200
     return False
 
@@ -147,7 +147,7 @@ def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
         live = websocket.create_connection(
             f"{hub.url.replace('http', 'ws', 1)}{PREFIX}live?host=left",
             header={"Authorization": f"token {alice.token}"},
-            timeout=30,
+            timeout=60,
         )
         try:
 
@@ -170,7 +170,7 @@ def test_rest_asks_which_node(hub: RunningHub, right: Path) -> None:
     with httpx.Client(
         base_url=f"{hub.url}{PREFIX}api/",
         headers={"Authorization": f"token {hub.person('bob').token}"},
-        timeout=30,
+        timeout=60,
         trust_env=False,
         verify=False,
     ) as api:

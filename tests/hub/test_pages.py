@@ -535,7 +535,7 @@ def listen(hub: RunningHub, **headers: str) -> Any:
     return websocket.create_connection(
         f"{hub.url}{PREFIX}live".replace("http", "ws", 1),
         header=headers,
-        timeout=20,
+        timeout=60,
         suppress_origin="Origin" in headers or "no-origin" in headers,
     )
 

@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 import websocket
-from support.hub import RunningHub, Spawning, why_not
+from support.hub import RunningHub, Spawning, free_ports, why_not
 from support.jupyter import wait_for
 from support.node import until
-from support.runningpool import PoolHost, RunningPool, free_port
+from support.runningpool import PoolHost, RunningPool
 
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
@@ -59,7 +59,7 @@ class ServicesPool:
 
 @pytest.fixture(scope="module")
 def hub() -> Iterator[RunningHub]:
-    with RunningHub.make(pages=True, more=SERVICE.format(port=free_port())) as running:
+    with RunningHub.make(pages=True, more=SERVICE.format(port=free_ports(1)[0])) as running:
         yield running
 
 
@@ -216,7 +216,7 @@ def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
     live = websocket.create_connection(
         f"{hub.url.replace('http', 'ws', 1)}{PREFIX}live?host=a",
         header={"Authorization": f"token {token}"},
-        timeout=30,
+        timeout=60,
     )
     try:
 

@@ -92,7 +92,7 @@ async def until(link: NodeLink, predicate: Callable[[], object]) -> None:
     changed = asyncio.Event()
     unsubscribe = link.subscribe(changed.set)
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while not predicate():
                 changed.clear()
                 await changed.wait()
@@ -142,7 +142,7 @@ def test_no_answer_is_a_timeout_and_the_link_lives() -> None:
             await until(link, lambda: link.state.connected)
             with pytest.raises(NodeTimedOut):
                 await link.call(Method.HISTORY)
-            assert await link.call(Method.STATUS, timeout=30) == {"x": 1}
+            assert await link.call(Method.STATUS, timeout=60) == {"x": 1}
 
     asyncio.run(scenario())
 

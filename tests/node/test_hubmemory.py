@@ -41,7 +41,7 @@ def host(tmp_path: Path) -> Host:
 
 
 def running(work: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(work(), 20))  # type: ignore[arg-type]
+    return asyncio.run(asyncio.wait_for(work(), 60))  # type: ignore[arg-type]
 
 
 def vouched(host: Host, who: Principal = ALICE, *uids: int) -> str:
@@ -196,7 +196,7 @@ def test_a_no_that_waits_for_a_slow_disk_is_kept_at_the_end(
 
     def slow(path: Path, document: Any) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         real(path, document)
 
     async def work() -> None:

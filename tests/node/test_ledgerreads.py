@@ -71,7 +71,7 @@ def test_the_same_question_a_moment_later_is_one_reading_and_then_nothing_is_kep
         for _ in range(3):
             await reads.ask("alice", read, "q")
         assert (asked, reads.remembered) == (1, 1000)
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60):
             while reads.remembered:
                 await asyncio.sleep(0.01)
         await reads.ask("alice", read, "q")

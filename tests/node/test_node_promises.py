@@ -132,7 +132,7 @@ def test_squatters_are_counted_shown_and_dealt_with(tmp_path, nvml_world):
         node.start()
         bob = b.client(node.socket, "bob")
         assert bob.wait(bob.ask(request_id="his"))["lease"] == queued["lease"]
-        assert thief.process.wait(30) == -signal.SIGKILL
+        assert thief.process.wait(60) == -signal.SIGKILL
         with node.client("root") as admin:
             told = {e["what"] for e in admin.call(Method.HISTORY, limit=100)["events"]}
         assert {"unallowed memory use", "acted against a process", "within bounds again"} <= told
@@ -210,7 +210,7 @@ def test_a_wrong_configuration_ends_with_one_clear_sentence(tmp_path, config, wo
     command = [sys.executable, "-m", "jupyter_gpushare.node", f"--config={tmp_path}/config.py"]
     command += [f"--socket={tmp_path}/s", f"--ledger={tmp_path}/l.sqlite"]
     command += [] if "simulate" in config else ["--simulate=1x24GiB"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr

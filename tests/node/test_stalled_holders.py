@@ -15,7 +15,7 @@ from jupyter_gpushare.protocol.messages import Method
 
 CONFIG = (
     "c.NodeManagerApp.measure_interval = 0.5\nc.Policy.max_tasks_per_gpu = 1\n"
-    "c.Policy.heartbeat_interval = 0.1\nc.Policy.heartbeat_timeout = 1.0\n"
+    "c.Policy.heartbeat_interval = 0.1\nc.Policy.heartbeat_timeout = 5.0\n"
     "c.Policy.stalled_interrupt = 60.0\nc.Policy.stalled_end = 2.0\n"
 )
 ASKS = "from jupyter_gpushare.client import request\nprint(request().lease, flush=True)\n"

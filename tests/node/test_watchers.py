@@ -121,7 +121,7 @@ class House:
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    async with asyncio.timeout(10.0):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.005)
 

@@ -107,6 +107,20 @@ def test_slow_tests_are_named_as_they_are() -> None:
             assert re.search(rf"^ *((async )?def {name}\(|{name} = )", text, re.M), line
 
 
+def test_what_a_test_waits_for_may_take_a_minute() -> None:
+    """Only a test that fails waits so long, and a busy machine may need it."""
+    short = re.compile(
+        r"(?:\.(?:join|result|wait)|asyncio\.timeout)\((?:[6-9]|[1-4]\d)(?:\.\d+)?\)"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in (ROOT / "tests").rglob("*.py")
+        if "hardware" not in path.parts  # runs by hand, on a host that has GPUs
+        for match in short.finditer(path.read_text("utf-8"))
+    ]
+    assert found == []
+
+
 def test_workflows_name_files_that_there_are() -> None:
     named = {
         word

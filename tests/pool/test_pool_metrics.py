@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from support.exporter import samples
+from support.hub import free_ports
 from support.pool_world import CONFIG, World, gpu, report
-from support.runningpool import free_port
 
 from jupyter_gpushare.policy.words.model import EnvironmentName
 from jupyter_gpushare.pool.answers import PoolAnswers
@@ -64,7 +64,7 @@ def test_hosts_and_their_gpus_are_counted_as_they_stand() -> None:
 
 
 def test_calls_are_counted_and_all_is_at_the_port(tmp_path: Path) -> None:
-    port = free_port()
+    (port,) = free_ports(1)
     settings = Pool(folder=str(tmp_path), socket=f"{tmp_path}/s", listen="", metrics_port=port)
 
     async def scenario() -> dict[str, float]:

@@ -122,7 +122,7 @@ class Evil:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._thread.join(30)
+        self._thread.join(60)
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def test_it_is_started_again_each_time_it_is_killed(kept: Kept) -> None:
 
 def test_what_ends_well_ends(kept: Kept) -> None:
     kept.end(0)
-    kept.hub.wait(20)
+    kept.hub.wait(60)
     assert len(kept.pids()) == 1
 
 
@@ -113,7 +113,7 @@ def test_signals_are_passed_on_and_a_stop_is_a_stop(kept: Kept) -> None:
     kept.keeper.send_signal(signal.SIGHUP)
     wait_for((kept.folder / "hup").exists, what="SIGHUP")
     kept.keeper.terminate()
-    kept.hub.wait(20)
+    kept.hub.wait(60)
     assert not kept.service.is_running()
     assert len(kept.pids()) == 1
 

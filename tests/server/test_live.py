@@ -179,6 +179,6 @@ def connect(server: Server, headers: dict[str, str]) -> None:
     origin = given.pop("Origin", None)
     url = server.url.replace("http", "ws", 1) + LIVE
     socket = websocket.create_connection(
-        url, header=given, timeout=20, origin=origin, suppress_origin=origin is None
+        url, header=given, timeout=60, origin=origin, suppress_origin=origin is None
     )
     socket.close()

@@ -91,7 +91,7 @@ def test_what_is_attached_and_the_connection_end_together(tmp_path: Path) -> Non
             assert (folder / "key").stat().st_mode & 0o777 == 0o600
             if first == "process":
                 reached.tell("signal", number=int(signal.SIGKILL), **Started.read(told).words())
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     while reached.gone is None:
                         await asyncio.sleep(0.01)
                 assert reached.gone == 128 + signal.SIGKILL

@@ -341,13 +341,13 @@ class CudaProgram:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, arguments]) + "\n")
 
-    def finish(self, seconds: float = 30.0) -> Any:
+    def finish(self, seconds: float = 60.0) -> Any:
         assert self._process.stdout is not None
         if not self.has_answered(seconds):
             raise AssertionError("the program does not answer: does its call hang?")
         line = self._process.stdout.readline()
         if not line:
-            raise AssertionError(f"the program has ended with {self._process.wait(10)}")
+            raise AssertionError(f"the program has ended with {self._process.wait(60)}")
         answer = json.loads(line)
         if "code" in answer:
             raise DriverSaid(answer["code"])
@@ -361,7 +361,7 @@ class CudaProgram:
         self._process.kill()
         self._close()
 
-    def wait(self, seconds: float = 10.0) -> int:
+    def wait(self, seconds: float = 60.0) -> int:
         return self._process.wait(seconds)
 
     def _close(self) -> None:
@@ -369,7 +369,7 @@ class CudaProgram:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def __enter__(self) -> Self:
         return self

@@ -227,7 +227,7 @@ class RunningNode:
                 self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         self._reap()

@@ -107,7 +107,7 @@ class Cluster:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            process.wait(30)
+            process.wait(60)
 
 
 def command_of(pid: int) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare.protocol.poolcalls import PoolMethod
+from support.hub import free_ports
 from support.node import NodeClient, RunningNode, token_file, until
 
 #: Hosts are quick here, and silence is noticed soon.
@@ -23,12 +23,6 @@ c.Policy.heartbeat_timeout = 300.0
 PEOPLE = ("alice", "bob", "root")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class RunningPool(RunningNode):
     """``jupyter gpushare pool serve``. ``quotas``: as in its configuration."""
 
@@ -37,7 +31,7 @@ class RunningPool(RunningNode):
         config = f"c.Pool.quotas = {quotas!r}\n"
         super().__init__(directory, config=config, arguments=[*SETTINGS, *more])
         # A fixed port: hosts and tokens know it over restarts.
-        self.join_port = free_port()
+        self.join_port = free_ports(1)[0]
 
     def command(self) -> list[str]:
         line = [sys.executable, "-m", "jupyter_gpushare.cli", "pool", "serve"]
@@ -89,7 +83,7 @@ class PoolHost(RunningNode):
 
     def __init__(self, directory: Path, pool: RunningPool, name: str, simulate: str) -> None:
         directory.mkdir(exist_ok=True)
-        self.name, self.port = name, free_port()
+        self.name, self.port = name, free_ports(1)[0]
         listen = f"--NodeManagerApp.pool_listen=127.0.0.1:{self.port}"
         people = token_file(directory, *self.people, group=self.group)
         super().__init__(

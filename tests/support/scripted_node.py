@@ -159,7 +159,7 @@ class ScriptedNode:
         with self._news:
             return [call for call in self._calls if call.method is method]
 
-    def wait_for(self, method: Method, count: int = 1, within: float = 20.0) -> list[Call]:
+    def wait_for(self, method: Method, count: int = 1, within: float = 60.0) -> list[Call]:
         """Wait until there were so many calls of this method."""
 
         def enough() -> list[Call] | None:
@@ -189,7 +189,7 @@ class ScriptedNode:
             with contextlib.suppress(OSError):
                 wire.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(20)
+            thread.join(60)
             assert not thread.is_alive(), "a script does not end"
         for wire in self._wires:
             wire.close()

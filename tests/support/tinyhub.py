@@ -137,8 +137,8 @@ def served(hub: TinyHub) -> Iterator[None]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="tinyhub")
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield
     finally:
         loops[0].call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(60)

@@ -34,17 +34,17 @@ def test_a_thread_with_the_users_code_is_seen_until_it_ends(done: threading.Even
     begun = threading.Event()
     thread = threading.Thread(target=wait_for, args=(done, begun), name="serves")
     thread.start()
-    begun.wait(10)
+    begun.wait(60)
     assert set(look().threads) - set(before) == {"serves"}
     done.set()
-    thread.join(10)
+    thread.join(60)
     assert look().threads == before
 
 
 def test_a_pool_that_waits_for_work_is_in_nobodys_way() -> None:
     before = look().threads
     with ThreadPoolExecutor(1, thread_name_prefix="pool") as pool:
-        pool.submit(int).result(10)
+        pool.submit(int).result(60)
         assert look().threads == before
 
 
@@ -54,7 +54,7 @@ def test_our_own_threads_are_in_nobodys_way() -> None:
     Worker().told(Give.CACHE, barrier.wait)  # type: ignore[arg-type]
     until(lambda: barrier.n_waiting, "it runs")
     assert look().threads == before
-    barrier.wait(10)
+    barrier.wait(60)
 
 
 def test_a_timer_is_seen_before_it_fires() -> None:
@@ -68,7 +68,7 @@ def test_a_timer_is_seen_before_it_fires() -> None:
         assert "later" in look().threads
     finally:
         timer.cancel()
-        timer.join(10)
+        timer.join(60)
 
 
 def test_tasks_are_seen_until_they_end() -> None:
@@ -115,7 +115,7 @@ def test_a_loop_of_a_librarys_thread_may_do_what_it_likes() -> None:
 
     thread = threading.Thread(target=lambda: asyncio.run(library()))
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     assert not box.empty()
 

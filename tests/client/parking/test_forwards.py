@@ -138,7 +138,7 @@ def test_no_gate_inside_a_step_or_a_backward_pass(scene: Scene) -> None:
 def test_no_gate_in_other_threads(scene: Scene) -> None:
     net = model()
     thread = threading.Thread(target=lambda: net(DATA))
-    assert scene.count(lambda: (thread.start(), thread.join(30))) == 0
+    assert scene.count(lambda: (thread.start(), thread.join(60))) == 0
 
 
 def test_no_gate_while_a_graph_is_recorded(scene: Scene) -> None:
@@ -288,7 +288,7 @@ class TestWhileNobodyWaits:
         net = model()
         thread = threading.Thread(target=lambda: [net(DATA) for _ in range(5)])
         thread.start()
-        thread.join(30)
+        thread.join(60)
         assert not scene.is_watching
         scene.forwards.watch()
         assert scene.is_watching

@@ -57,7 +57,7 @@ class Crew:
 
     def run(self, rank: int, steps: int, *, each: float = 0.0) -> None:
         for _ in range(steps):
-            self.barrier.wait(30)
+            self.barrier.wait(60)
             self.steps[rank] += 1
             self.togethers[rank].step_ends()
             if each:
@@ -133,7 +133,7 @@ def test_who_hears_too_late_drops_the_step_and_the_next_one_is_further_ahead(pai
     waits = threading.Thread(target=steps, args=(other, 1))
     waits.start()
     steps(leader, 1)
-    waits.join(30)
+    waits.join(60)
     assert not waits.is_alive()
     assert [len(stops) for stops in pair.stops] == [1, 1]
     assert not pair.said

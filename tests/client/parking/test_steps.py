@@ -251,7 +251,7 @@ def test_a_step_that_raises_is_over(meter: StepMeter) -> None:
 def test_threads_step_for_themselves(meter: StepMeter) -> None:
     nets = [layer(), layer()]
     optimizers = [torch.optim.SGD(net.parameters()) for net in nets]
-    meet = threading.Barrier(2, timeout=30)
+    meet = threading.Barrier(2, timeout=60)
 
     def closure() -> float:
         meet.wait()

@@ -71,10 +71,10 @@ def test_it_holds_nothing_that_another_thread_is_making() -> None:
         for _ in range(20):
             made.clear()
             live_objects(Thing)
-            assert made.wait(30)
+            assert made.wait(60)
     finally:
         ends.set()
-        thread.join(30)
+        thread.join(60)
     assert not failed
     del many
 
