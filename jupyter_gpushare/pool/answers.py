@@ -23,14 +23,12 @@ from ..protocol.messages import PROTOCOL, Method
 from ..protocol.poolcalls import PoolMethod
 from ..protocol.quota import period_text
 from ..quotas import edits
-from . import core
-from .draft import Refuse
 from .groups import full, unlikely
 from .joining import NotJoined
 from .manager import PoolManager
 from .pki import BadRequest
 from .socket import PoolRefused
-from .state import NOT_USED, Host
+from .state import NOT_USED, Host, State
 from .texts import no_host
 from .where import newest, rank
 from .words import commands as cmd
@@ -83,8 +81,8 @@ class PoolAnswers:
     async def _submit(self, make: Callable[[float], cmd.Command]) -> None:
         """Have a command worked on; its no is ours."""
         step = await self._manager.submit(make)
-        if isinstance(step.decision, Refuse):
-            raise PoolRefused(Reason.BAD_REQUEST, step.decision.message)
+        if step.refusal is not None:
+            raise PoolRefused(Reason.BAD_REQUEST, step.refusal)
 
     # -- hosts -------------------------------------------------------------------------------------
 
@@ -162,7 +160,7 @@ class PoolAnswers:
     async def _carried_out(self, name: str) -> dict[str, Any]:
         """The host as it says itself, once it has heard; one that is lost hears later."""
 
-        def heard(state: core.State) -> bool:
+        def heard(state: State) -> bool:
             host = state.hosts.get(name)
             return host is None or not host.connected or not host.due
 
@@ -265,7 +263,7 @@ def _is_empty(host: Host) -> bool:
     return report.empty and report.draining is not None
 
 
-def quota_row(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
+def quota_row(state: State, environment: EnvironmentName) -> dict[str, Any]:
     """A row of the list of quotas, as a node manager has it; what is held is held on all hosts."""
     row = environment_row(state.quotas, environment)
     hosts = state.at(environment)
@@ -289,11 +287,11 @@ def quota_row(state: core.State, environment: EnvironmentName) -> dict[str, Any]
     }
 
 
-def own_quota(state: core.State, environment: EnvironmentName) -> dict[str, Any]:
+def own_quota(state: State, environment: EnvironmentName) -> dict[str, Any]:
     """A person's own quota on all hosts together, and what there is to say of it."""
     row = quota_row(state, environment)
     return row | {"says": quota_says(cast(HeldQuota, row), None, (), None)}
 
 
-def _group(state: core.State, group: Group) -> dict[str, Any]:
+def _group(state: State, group: Group) -> dict[str, Any]:
     return {**asdict(group), "used": state.used.get(group.name, NOT_USED).gpus}

@@ -23,7 +23,7 @@ from ..policy.words.described import Happening
 from ..policy.words.events import GroupsChanged, QuotasConfigured
 from ..policy.words.registry import registering
 from . import texts
-from .draft import Decision, Done, Draft, Refuse
+from .draft import Draft
 from .effects import drain, effects
 from .evolve import changed
 from .groups import breathe, member_of
@@ -37,10 +37,10 @@ from .words import events as ev
 from .words.config import PoolConfig
 from .words.hosts import Environment, HostReport, Loan, Wish
 
-ANSWERS: Final[dict[type[cmd.Command], Callable[[Draft, Any], Decision]]] = {}
+#: What works a command out; a sentence where it is refused.
+ANSWERS: Final[dict[type[cmd.Command], Callable[[Draft, Any], str | None]]] = {}
 _decides: Final = registering(ANSWERS)
 
-_DONE: Final = Done()
 #: The most environments to which something is lent on one host. A host that was taken over can
 #: invent names, and need not say what becomes of a loan. A loan that nobody uses stays where it is,
 #: since it will be wanted there again; but from three quarters of this number on, those who have
@@ -50,9 +50,12 @@ MOST_HERE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A decision, its events, the state after them, and what the process is to do then."""
+    """Why a command is refused, its events, the state after them, and what the process does then.
 
-    decision: Decision
+    ``refusal`` is a sentence, or ``None`` where the command is carried out.
+    """
+
+    refusal: str | None
     events: tuple[Happening, ...]
     state: State
     effects: tuple[eff.Effect, ...]
@@ -62,12 +65,12 @@ def step(state: State, command: cmd.Command, config: PoolConfig) -> Step:
     """Decide ``command``. The durable events are to be in the ledger before the effects."""
     host = getattr(command, "host", None)
     if host is not None and host not in state.hosts and not isinstance(command, cmd.AddHost):
-        return Step(Refuse(texts.no_host(host, sorted(state.hosts))), (), state, ())
+        return Step(texts.no_host(host, sorted(state.hosts)), (), state, ())
     draft = Draft(state, config, command.at)
-    decision = ANSWERS[type(command)](draft, command)
+    refusal = ANSWERS[type(command)](draft, command)
     _plan(draft)
     messages = effects(draft.state, draft.events, config)
-    return Step(decision, tuple(draft.events), draft.state, (*messages, *_again(draft, command)))
+    return Step(refusal, tuple(draft.events), draft.state, (*messages, *_again(draft, command)))
 
 
 def _plan(draft: Draft) -> None:
@@ -99,35 +102,30 @@ def _again(draft: Draft, command: cmd.Command) -> list[eff.Effect]:
 
 
 @_decides(cmd.Start)
-def _start(draft: Draft, command: cmd.Start) -> Decision:
+def _start(draft: Draft, command: cmd.Start) -> None:
     draft.emit(ev.PoolStarted(command.at, command.unix, draft.until))
-    return _DONE
 
 
 @_decides(cmd.AddHost)
-def _add(draft: Draft, command: cmd.AddHost) -> Decision:
-    if command.host in draft.state.hosts:
-        return _DONE
-    draft.emit(ev.HostAdded(command.at, command.host, command.by))
-    return _DONE
+def _add(draft: Draft, command: cmd.AddHost) -> None:
+    if command.host not in draft.state.hosts:
+        draft.emit(ev.HostAdded(command.at, command.host, command.by))
 
 
 @_decides(cmd.ForgetHost)
-def _forget(draft: Draft, command: cmd.ForgetHost) -> Decision:
+def _forget(draft: Draft, command: cmd.ForgetHost) -> None:
     draft.plan |= draft.state.hosts[command.host].everybody
     draft.emit(ev.HostForgotten(command.at, command.host, command.by))
-    return _DONE
 
 
 @_decides(cmd.HostReported)
-def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
+def _reported(draft: Draft, command: cmd.HostReported) -> None:
     host = draft.state.hosts[command.host]
     report = _bounded(host, command.report)
     known = host.report
     if known is not None and host.connected and _is_older(report, known):
-        return _DONE  # a message that came twice, or late
-    spoke = ev.HostSpoke(command.at, command.host, report)
-    draft.emit(spoke)
+        return  # a message that came twice, or late
+    draft.emit(ev.HostSpoke(command.at, command.host, report))
     now = draft.state.hosts[command.host]
     draft.plan |= {*changed(host, dict(now.here)), *_unsettled(now)}
     _make_room(draft, now)
@@ -137,13 +135,11 @@ def _reported(draft: Draft, command: cmd.HostReported) -> Decision:
         known_groups = draft.state.quotas.groups_of.get(want.environment)
         told = draft.state.hosts[command.host].told.get(want.environment, ())
         if known_groups is None and told != want.groups:
-            groups = (command.host, want.environment, want.groups)
-            draft.emit(ev.GroupsTold(command.at, *groups))
+            draft.emit(ev.GroupsTold(command.at, command.host, want.environment, want.groups))
     if not host.connected or _is_due(draft, now, report):
         draft.plan |= now.everybody
         draft.renew(command.host)
     _see_drain(draft, now, report)
-    return _DONE
 
 
 def _is_due(draft: Draft, host: Host, report: HostReport) -> bool:
@@ -212,18 +208,17 @@ def _see_drain(draft: Draft, host: Host, report: HostReport) -> None:
 
 
 @_decides(cmd.HostLost)
-def _lost(draft: Draft, command: cmd.HostLost) -> Decision:
+def _lost(draft: Draft, command: cmd.HostLost) -> None:
     host = draft.state.hosts[command.host]
     if host.connected:
         draft.emit(ev.HostSilent(command.at, command.host, expired=False))
         draft.plan |= host.everybody
-    return _DONE
 
 
 @_decides(cmd.LendAnswered)
-def _answered(draft: Draft, command: cmd.LendAnswered) -> Decision:
+def _answered(draft: Draft, command: cmd.LendAnswered) -> None:
     if not draft.state.hosts[command.host].connected:
-        return _DONE  # a new connection begins with a report, and with all that is lent there
+        return  # a new connection begins with a report, and with all that is lent there
     for one in command.environments:
         out = draft.state.hosts[command.host].out.get(one.environment)
         if out is None or command.number < out.number:
@@ -235,11 +230,10 @@ def _answered(draft: Draft, command: cmd.LendAnswered) -> Decision:
             if gpus <= out.asked or gpus < out.gpus:
                 draft.plan.add(one.environment)
             # Else it is in use there, as the next report will say.
-    return _DONE
 
 
 @_decides(cmd.Tick)
-def _tick(draft: Draft, command: cmd.Tick) -> Decision:
+def _tick(draft: Draft, command: cmd.Tick) -> None:
     for host in draft.state.hosts.values():
         if host.connected:
             if command.at >= host.renewed + draft.config.validity / 2:
@@ -252,46 +246,43 @@ def _tick(draft: Draft, command: cmd.Tick) -> Decision:
             draft.emit(ev.GpusReturned(command.at, key, ""))
             draft.plan.add(loan.environment)
     give_hints(draft)
-    return _DONE
 
 
 @_decides(cmd.ChangeService)
-def _change_service(draft: Draft, command: cmd.ChangeService) -> Decision:
-    event = ev.HostServiceChanged(command.at, command.host, command.reason, command.by)
-    draft.emit(event)
+def _change_service(draft: Draft, command: cmd.ChangeService) -> None:
+    draft.emit(ev.HostServiceChanged(command.at, command.host, command.reason, command.by))
     if command.reason is None:
         draft.plan |= draft.state.hosts[command.host].everybody
-    return _DONE
 
 
 @_decides(cmd.LendGpus)
-def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> Decision:
+def _lend_gpus(draft: Draft, command: cmd.LendGpus) -> str | None:
     wish = Wish(command.environment, command.gpus)
     hosts = draft.state.hosts
     some = hosts.values() if command.host is None else (hosts[command.host],)
     best = next(iter(rank(some, wish)), None)
     if best is None or not best.fits_now:
         why = "No host is in the pool." if best is None else " ".join(best.reasons)
-        return Refuse(f"No host has {command.gpus} whole GPUs free now. {why}")
-    until = command.at + max(0.0, command.seconds)
+        return f"No host has {command.gpus} whole GPUs free now. {why}"
+    until = command.at + command.seconds
     loan = Loan(command.loan, command.environment, best.host, command.gpus, until)
     draft.emit(ev.GpusLent(command.at, loan, command.by))
     draft.plan.add(command.environment)
     if best.host not in draft.state.places.get(command.environment, ()):
         # It has nothing there yet: the plan looks only where it has something.
-        out = (0, draft.number, draft.until)
-        draft.emit(ev.BudgetLent(command.at, best.host, command.environment, *out))
-    return _DONE
+        new = (best.host, command.environment, 0, draft.number, draft.until)
+        draft.emit(ev.BudgetLent(command.at, *new))
+    return None
 
 
 @_decides(cmd.ReturnGpus)
-def _return_gpus(draft: Draft, command: cmd.ReturnGpus) -> Decision:
+def _return_gpus(draft: Draft, command: cmd.ReturnGpus) -> str | None:
     loan = draft.state.loans.get(command.loan)
     if loan is None:
-        return Refuse("There is no such loan.")
+        return "There is no such loan."
     draft.emit(ev.GpusReturned(command.at, command.loan, command.by))
     draft.plan.add(loan.environment)
-    return _DONE
+    return None
 
 
 # -- quotas and groups -------------------------------------------------------------------------
@@ -304,56 +295,48 @@ def _all(draft: Draft) -> None:
 
 
 @_decides(cmd.ConfigureQuotas)
-def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> Decision:
+def _configure(draft: Draft, command: cmd.ConfigureQuotas) -> None:
     parts = (command.default, command.groups, command.users)
     book = draft.state.quotas
     known = (book.default, tuple(sorted(book.groups.items())), tuple(sorted(book.users.items())))
     if book.is_configured and known == parts:
-        return _DONE  # as nearly always when hosts join: the quotas do not depend on GPUs
+        return  # as nearly always when hosts join: the quotas do not depend on GPUs
     draft.emit(QuotasConfigured(command.at, *parts))
     _all(draft)
-    return _DONE
 
 
 @_decides(cmd.Introduce)
-def _introduce(draft: Draft, command: cmd.Introduce) -> Decision:
+def _introduce(draft: Draft, command: cmd.Introduce) -> None:
     # A person who is known to be in no group is in none, whatever a host says.
     if draft.state.quotas.groups_of.get(command.environment) != command.groups:
         draft.emit(GroupsChanged(command.at, command.environment, command.groups))
         draft.plan.add(command.environment)
         draft.resend.add(command.environment)
-    return _DONE
 
 
 @_decides(*get_args(cmd.EditsBook))
-def _edit(draft: Draft, command: cmd.EditsBook) -> Decision:
+def _edit(draft: Draft, command: cmd.EditsBook) -> None:
     event = draft.state.quotas.event(command)
     if event is None:
-        return _DONE
+        return
     draft.emit(event)
     if command.environment is not None:
         draft.plan.add(command.environment)
         draft.resend.add(command.environment)
     else:
         _all(draft)
-    return _DONE
 
 
 @_decides(cmd.SetGroup)
-def _set_group(draft: Draft, command: cmd.SetGroup) -> Decision:
-    group = command.group
-    least = min(group.nominal, group.borrowing or 0, group.lending or 0)
-    if least < 0:
-        return Refuse("A group's numbers of GPUs cannot be negative.")
-    draft.emit(ev.GroupSet(command.at, group, command.by))
+def _set_group(draft: Draft, command: cmd.SetGroup) -> None:
+    draft.emit(ev.GroupSet(command.at, command.group, command.by))
     draft.plan |= {*draft.state.places}
-    return _DONE
 
 
 @_decides(cmd.RemoveGroup)
-def _remove_group(draft: Draft, command: cmd.RemoveGroup) -> Decision:
+def _remove_group(draft: Draft, command: cmd.RemoveGroup) -> str | None:
     if command.group not in draft.state.groups:
-        return Refuse(texts.no_group(command.group, sorted(draft.state.groups)))
+        return texts.no_group(command.group, sorted(draft.state.groups))
     draft.emit(ev.GroupRemoved(command.at, command.group, command.by))
     draft.plan |= {*draft.state.places}
-    return _DONE
+    return None

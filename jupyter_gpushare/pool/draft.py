@@ -1,8 +1,6 @@
-"""A command being worked out: what may be answered, and the state as it goes on."""
+"""A command being worked out: the state as it goes on."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from ..policy.words.described import Happening
 from .evolve import evolve
@@ -10,21 +8,6 @@ from .state import NOT_LENT, Host, State
 from .words import events as ev
 from .words.config import PoolConfig
 from .words.hosts import Environment
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Carried out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """No, and why, as a sentence."""
-
-    message: str
-
-
-Decision = Done | Refuse
 
 
 class Draft:

@@ -7,7 +7,7 @@ lent, from the newest borrower first.
 
 What counts for a group is what is lent to its members' hosts, in use or not. So what counts in all
 groups is never more than all nominals together, but for edits and for hosts that came back after
-they had been given up (:mod:`.check`); then nothing new begins (:func:`is_beyond`). A group that
+they had been given up (:mod:`.plan`); then nothing new begins (:func:`is_beyond`). A group that
 asks for its nominal has it when borrowers have given it back: idle kernels, batch programs that can
 be stopped, and, where their host moves tasks, those that compute (``reclaim_after`` later).
 """

@@ -177,21 +177,11 @@ class JoinParams:
 _read_params: Final = reader(JoinParams)
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A host that joined, for the pool's books and the audit."""
-
-    name: str
-    address: str
-    port: int
-    version: str
-    invited_by: str
-
-
 class JoinEndpoint:
     """Where hosts join. ``joined`` writes into the pool's books before the host is answered.
 
-    ``is_known``: whether the pool has a host of that name. ``wall``: the time in seconds.
+    It gets the host's name, its address and port, and who invited it. ``is_known``: whether the
+    pool has a host of that name. ``wall``: the time in seconds.
     """
 
     def __init__(
@@ -200,7 +190,7 @@ class JoinEndpoint:
         invitations: Invitations,
         *,
         is_known: Callable[[str], bool],
-        joined: Callable[[Joined], Awaitable[None]],
+        joined: Callable[[str, str, str], Awaitable[None]],
         wall: Callable[[], float],
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
@@ -304,7 +294,7 @@ class JoinEndpoint:
         chain = self._authority.sign(asked.csr, asked.name, now)
         known = self._is_known(asked.name)
         by = self._invitations.spend(asked.secret, asked.name, now, is_known=known)
-        await self._joined(Joined(asked.name, address, asked.port, asked.version, by))
+        await self._joined(asked.name, f"{address}:{asked.port}", by)
         return {
             "pool": self._authority.pool,
             "name": asked.name,

@@ -1,4 +1,4 @@
-"""The pool's process: an asyncio shell around the pure rules of :mod:`.core`.
+"""The pool's process: an asyncio shell around the pure rules of :mod:`.decide`.
 
 A pool makes many hosts look like one, and must not become the part whose failure stops all of them.
 So it owns nothing. GPUs belong to node managers; the pool lends each host parts of people's quotas,
@@ -28,18 +28,22 @@ from typing import Any, Final, TypeVar
 from ..ledger.ledger import Ledger, LedgerError
 from ..link.dial import Host as Place
 from ..link.errors import NodeProblem
+from ..link.nodelink import NodeLink
 from ..policy.words.described import Happening
 from ..protocol.background import Background
-from . import core, ledger
+from ..protocol.messages import Method
+from . import ledger
 from .budget import HostBudget
 from .clock import PoolClock
 from .configuration import Pool
+from .decide import Step, step
+from .evolve import evolve
 from .hostlink import HostLink
-from .joining import Invitations, Joined, JoinEndpoint, Token
+from .joining import Invitations, JoinEndpoint, Token
 from .metrics import PoolMetrics
-from .pki import Authority, BadRequest, NoAuthority
+from .pki import Authority, BadRequest, exists
 from .quotas import PoolQuotas
-from .renewing import renew
+from .state import State
 from .words import commands as cmd
 from .words.events import AuthorityRotated
 from .words.hosts import Host
@@ -69,26 +73,17 @@ class Places(Mapping[Host, Place]):
 
 
 class PoolManager:
-    """``settings`` say where it keeps what it knows. ``dial`` says how a host is reached, by its
-    name and ``address:port``. Without it, hosts are reached over TLS with the pool's certificate.
-    """
+    """``settings`` say where it keeps what it knows."""
 
-    def __init__(
-        self,
-        settings: Pool,
-        *,
-        dial: Callable[[Host, str], str | Place] | None = None,
-        log: logging.Logger | None = None,
-    ) -> None:
+    def __init__(self, settings: Pool, *, log: logging.Logger) -> None:
         self.settings = settings
-        self.log = log or logging.getLogger(__name__)
+        self.log = log
         self.config = settings.rules()
-        self.state = core.State()
+        self.state = State()
         self.places = Places(self)
         self.metrics = PoolMetrics(lambda: self.state)
         self.links: dict[Host, HostLink] = {}
         self.quotas = PoolQuotas(settings.quotas, self.submit)
-        self._dial = dial or self._over_tls
         self._addresses: dict[Host, str] = {}
         self._budgets: dict[Host, HostBudget] = {}
         self._turn = asyncio.Lock()
@@ -108,13 +103,13 @@ class PoolManager:
 
     async def start(self) -> None:
         """Read the ledger and call the hosts. Raises :class:`LedgerError`, :class:`OSError`,
-        :class:`NoAuthority`, and ``ValueError`` for a quota that makes no sense.
+        :class:`.pki.NoAuthority`, and ``ValueError`` for a quota that makes no sense.
         """
         folder = Path(self.settings.folder)
         self._open = await self._on_disk(partial(ledger.opened, folder / LEDGER))
         events = await self._on_disk(partial(ledger.load, self._ledger))
         for event in events:
-            self.state = core.evolve(self.state, event)
+            self.state = evolve(self.state, event)
         last = max((event.at for event in events), default=0.0)
         self._clock = await self._on_disk(lambda: PoolClock(self._ledger, last))
         await self._shorten()
@@ -146,12 +141,9 @@ class PoolManager:
         return self._open
 
     def _open_authority(self, folder: Path) -> Authority:
-        try:
+        if exists(folder):
             return Authority.open(folder, self._clock.wall())
-        except NoAuthority:
-            if (folder / "authority.pem").exists():
-                raise
-            return Authority.create(folder, self.settings.title, self._clock.wall())
+        return Authority.create(folder, self.settings.title, self._clock.wall())
 
     async def _listen(self) -> None:
         if not self.settings.listen:
@@ -161,7 +153,7 @@ class PoolManager:
             self._authority,
             self._invitations,
             is_known=lambda host: host in self.state.hosts,
-            joined=self._joined,
+            joined=self.add,
             wall=self._clock.wall,
             log=self.log,
         )
@@ -169,27 +161,27 @@ class PoolManager:
 
     # -- commands ----------------------------------------------------------------------------------
 
-    async def submit(self, make: Callable[[float], cmd.Command]) -> core.Step:
+    async def submit(self, make: Callable[[float], cmd.Command]) -> Step:
         """Work on a command, which gets the time of its turn. Raises :class:`LedgerError`."""
         async with self._turn:
             command = make(self._clock.now())
             begun = time.monotonic()
-            step = core.step(self.state, command, self.config)
+            done = step(self.state, command, self.config)
             host = self.state.hosts.get(getattr(command, "host", ""))
             had_report = host is not None and host.connected
-            durable = [event for event in step.events if event.DURABLE]
+            durable = [event for event in done.events if event.DURABLE]
             if host is not None and isinstance(command, cmd.HostReported | cmd.LendAnswered):
                 self._budget(host.name).spend(time.monotonic() - begun, len(durable))
             if durable:
                 await self._append(durable)
-            self.state = step.state
+            self.state = done.state
             if self._written >= _SHORTEN_AFTER:
                 await self._shorten()
         # No waiting from here on: effects leave in the order of their commands.
         self._follow_hosts()
         self._stepped.set()
         self._stepped = asyncio.Event()
-        for effect in step.effects:
+        for effect in done.effects:
             if (link := self.links.get(effect.host)) is not None:
                 link.carry_out(effect)
         if isinstance(command, cmd.HostReported) and not had_report:
@@ -198,9 +190,9 @@ class PoolManager:
             size = (self.quotas.size.gpus, self.quotas.size.smallest)
             await self._on_disk(partial(self._ledger.remember, "size", size))
             await self.quotas.apply()
-        return step
+        return done
 
-    async def until(self, holds: Callable[[core.State], bool], seconds: float) -> None:
+    async def until(self, holds: Callable[[State], bool], seconds: float) -> None:
         """Wait until ``holds`` is true of the state, for at most ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -241,15 +233,26 @@ class PoolManager:
                 self.log.error("The pool's certificate could not be renewed: %s", error)
             for host, link in tuple(self.links.items()):
                 try:
-                    renewed = await renew(link.link, self._authority, host, self._clock.wall())
+                    await self._certify(host, link.link)
                 except (NodeProblem, BadRequest) as error:
                     self.log.info("%s has no new certificate yet: %s", host, error)
-                else:
-                    if renewed:
-                        link.link.drop()  # the next connection shows it
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RENEW_EVERY):
                     await self._due.wait()
+
+    async def _certify(self, host: Host, link: NodeLink) -> None:
+        """Give a host its next certificate if that is due, or if the authority was rotated since.
+
+        Raises :class:`NodeProblem` and :class:`BadRequest`.
+        """
+        now = self._clock.wall()
+        if link.shown is None or self._authority.is_current(link.shown, now):
+            return
+        asked = await link.call(Method.POOL_CERTIFY)
+        signed = self._authority.sign(str(asked.get("csr")), host, now)
+        known = self._authority.authorities
+        await link.call(Method.POOL_CERTIFY, certificates=signed, authorities=known)
+        link.drop()  # the next connection shows it
 
     async def rotate(self, by: str) -> None:
         """Have a new authority sign from now on. Raises :class:`.pki.BadRequest`."""
@@ -265,18 +268,11 @@ class PoolManager:
 
     def place(self, host: Host) -> Place:
         """Where a host is. Raises :class:`KeyError`."""
-        return self._over_tls(host, self._addresses[host])
-
-    def _over_tls(self, host: Host, address: str) -> Place:
-        name, _, port = address.rpartition(":")
-        budget = self._budget(host)
-        return Place(host, name, self._authority.call_context, int(port), budget)
+        name, _, port = self._addresses[host].rpartition(":")
+        return Place(host, name, self._authority.call_context, int(port), self._budget(host))
 
     def _budget(self, host: Host) -> HostBudget:
         return self._budgets.setdefault(host, HostBudget())
-
-    async def _joined(self, host: Joined) -> None:
-        await self.add(host.name, f"{host.address}:{host.port}", host.invited_by)
 
     async def add(self, host: Host, address: str, by: str) -> None:
         """A host joined, or joined anew at another address."""
@@ -308,7 +304,7 @@ class PoolManager:
                 link = self.links[host] = HostLink(
                     host,
                     self.settings.title,
-                    partial(self._find, host),
+                    partial(self.places.get, host),
                     self.submit,
                     patience=self.settings.answer_timeout,
                     silence=self.settings.silence,
@@ -320,10 +316,6 @@ class PoolManager:
             gone = self.links.pop(host)
             self._budgets.pop(host, None)
             self._background.start(gone.close())
-
-    def _find(self, host: Host) -> str | Place | None:
-        address = self._addresses.get(host)
-        return None if address is None else self._dial(host, address)
 
     # -- what administrators ask -------------------------------------------------------------------
 

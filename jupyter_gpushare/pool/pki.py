@@ -70,10 +70,8 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path, pool: str, now: float) -> Authority:
-        """A new pool in a new directory, for its owner only. Raises :class:`FileExistsError`."""
+        """A new pool in a new directory, for its owner only."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if (folder / _AUTHORITY).exists():
-            raise FileExistsError(f"There is a pool in {folder} already.")
         os.chmod(folder, 0o700)
         replace_private(folder / _ABOUT, json.dumps({"pool": pool}).encode())
         authority = cls(folder, pool, _new_signer(pool, now))
@@ -89,8 +87,6 @@ class Authority:
             text = (folder / _AUTHORITY).read_bytes()
             key = serialization.load_pem_private_key(text, None)
             first, *rest = x509.load_pem_x509_certificates(text)
-        except FileNotFoundError:
-            raise NoAuthority(f"There is no pool in {folder}.") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NoAuthority(f"The pool in {folder} cannot be used: {error}.") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -219,6 +215,11 @@ class Authority:
         text = key_pem(signer.key) + _pem(one for one in told if one is not None).encode()
         replace_private(self._folder / _AUTHORITY, text)
         self._joins = self._calls = None
+
+
+def exists(folder: Path) -> bool:
+    """Whether there is a pool in this directory."""
+    return (folder / _AUTHORITY).exists()
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

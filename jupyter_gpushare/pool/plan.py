@@ -3,11 +3,22 @@
 What it wants on one host and leaves unused on another is lowered there first, and lent here when
 that host has answered: in between it counts for neither. What is in use stays.
 
-More than the quota counts after a host came back that had been given up, or the quota was lowered.
-Then nothing is lent on any host: what runs goes on, and the next loan follows from the hosts'
-answers. To renew even what is in use would let something new begin in its place when it ends, while
-another host may have begun already. The same holds for all members of a group that is beyond what
-it may have.
+The bound: of one environment all hosts together hold never more than its quota, and what was out at
+hosts that had been given up. A host is given up when it could not be reached for the whole validity
+of what was lent to it (with a margin for the drift of its clock). The proof, which the random
+histories of the tests try:
+
+- A host holds no more than what it was lent (its rule), and ``Out.gpus`` is never less than what it
+  may go by: it grows before a larger number is sent, and falls when a smaller one is answered.
+- A lost host counts until its time is over by the slowest clock. After a restart of the pool
+  everything counts as lent just now.
+- Nothing is lent unless what counts then is within the quota. So what counts is above it only
+  after the quota was lowered, or after a host came back that had been given up. Then nothing is
+  lent on any host: what runs goes on, and the next loan follows from the hosts' answers. To renew
+  even what is in use would let something new begin in its place when it ends, while another host
+  may have begun already.
+
+The same holds for all members of a group that is beyond what it may have.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Host:
     def count(self, environment: Environment) -> int:
         """The most GPUs that the environment may hold here without asking again.
 
-        A lost host whose time is over counts nothing: this is the stated excess (:mod:`.check`).
+        A lost host whose time is over counts nothing: this is the stated excess (:mod:`.plan`).
         """
         if self.expired:
             return 0

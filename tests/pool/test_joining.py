@@ -44,7 +44,8 @@ class Pool:
     authority: Authority
     invitations: joining.Invitations
     port: int = 0
-    hosts: dict[str, joining.Joined] = field(default_factory=dict)
+    #: Of each host that joined its place, and who invited it.
+    hosts: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: What writing into its books costs.
     trouble: Exception | None = None
     now: Callable[[], float] = time.time
@@ -54,10 +55,10 @@ class Pool:
         pinned = self.authority.pinned
         return joining.Token("127.0.0.1", self.port, pinned, secret, expires)
 
-    async def joined(self, host: joining.Joined) -> None:
+    async def joined(self, host: str, address: str, by: str) -> None:
         if self.trouble is not None:
             raise self.trouble
-        self.hosts[host.name] = host
+        self.hosts[host] = address, by
 
 
 @asynccontextmanager
@@ -101,7 +102,7 @@ async def test_a_host_joins_once_by_a_token(pool: Pool) -> None:
     token = joining.Token.read(f" {pool.token()}\n")
     told = await come(token)
     assert (told["pool"], told["name"], told["address"]) == ("lab", "b", "127.0.0.1")
-    assert pool.hosts == {"b": joining.Joined("b", "127.0.0.1", 10205, "1", "root")}
+    assert pool.hosts == {"b": ("127.0.0.1:10205", "root")}
     with pytest.raises(joining.NotJoined, match="used already, or has expired"):
         await come(token, "c")
     assert list(pool.hosts) == ["b"]
@@ -141,10 +142,10 @@ async def test_nobody_takes_the_name_of_a_host(pool: Pool) -> None:
         await come(pool.token("b"), "c")
     # The token was not used up by that.
     await come(token, "c", address="10.0.0.9")
-    assert pool.hosts["c"].address == "10.0.0.9"
+    assert pool.hosts["c"][0] == "10.0.0.9:10205"
     # Of a host that comes again an administrator knows.
     await come(pool.token("b"), "b", address="10.0.0.7")
-    assert pool.hosts["b"].address == "10.0.0.7"
+    assert pool.hosts["b"][0] == "10.0.0.7:10205"
 
 
 @with_pool

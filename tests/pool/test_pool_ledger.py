@@ -16,13 +16,14 @@ import pytest
 from jupyter_gpushare.ledger.ledger import Ledger, LedgerError, LedgerFull
 from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import EnvironmentName
-from jupyter_gpushare.pool import core, ledger, manager
+from jupyter_gpushare.pool import ledger, manager
 from jupyter_gpushare.pool.answers import PoolAnswers
 from jupyter_gpushare.pool.clock import PoolClock
 from jupyter_gpushare.pool.configuration import Pool
+from jupyter_gpushare.pool.evolve import evolve
 from jupyter_gpushare.pool.manager import PoolManager
 from jupyter_gpushare.pool.socket import PoolRefused
-from jupyter_gpushare.pool.state import Drained, Out
+from jupyter_gpushare.pool.state import Drained, Out, State
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words import events as ev
 from jupyter_gpushare.pool.words.hosts import Group, Loan
@@ -40,14 +41,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.sqlite"
 
 
-def replayed(events: list[ev.Event]) -> core.State:
-    state = core.State()
+def replayed(events: list[ev.Event]) -> State:
+    state = State()
     for event in events:
-        state = core.evolve(state, event)
+        state = evolve(state, event)
     return state
 
 
-def started(events: list[ev.Event]) -> core.State:
+def started(events: list[ev.Event]) -> State:
     """The state as a pool that starts has it; of nobody's groups where nothing is lent."""
     state = replayed([*events, ev.PoolStarted(500.0, 1e9, 620.0)])
     hosts = {
@@ -59,7 +60,7 @@ def started(events: list[ev.Event]) -> core.State:
 
 def at_random(seed: int) -> list[ev.Event]:
     """What a host that may say anything makes the pool write, of a few people."""
-    chance, state = random.Random(seed), core.State()
+    chance, state = random.Random(seed), State()
     told: list[ev.Event] = [ev.HostAdded(0.0, "a", "root"), ev.HostAdded(0.0, "b", "root")]
     for number in range(1, 120):
         at, host = float(number), chance.choice("ab")
@@ -75,7 +76,7 @@ def at_random(seed: int) -> list[ev.Event]:
         told.append(event)
         if chance.random() < 0.01:
             told += [ev.HostForgotten(at, host, "root"), ev.HostAdded(at, host, "root")]
-        state = replayed(told) if len(told) < 4 else core.evolve(state, event)
+        state = replayed(told) if len(told) < 4 else evolve(state, event)
     return told
 
 

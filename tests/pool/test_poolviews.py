@@ -11,7 +11,7 @@ from jupyter_gpushare.policy.books.table import Map
 from jupyter_gpushare.policy.words.model import Quota
 from jupyter_gpushare.pool import hubviews
 from jupyter_gpushare.pool.answers import own_quota
-from jupyter_gpushare.pool.core import step
+from jupyter_gpushare.pool.decide import step
 from jupyter_gpushare.pool.state import Drained, Here, Host, Out, State, Used
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words.hosts import Environment, Group, HostGpu, HostReport

@@ -6,9 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from jupyter_gpushare.policy.words.model import EnvironmentName, Quota
-from jupyter_gpushare.pool.check import check
-from jupyter_gpushare.pool.core import State, evolve, step
-from jupyter_gpushare.pool.draft import Decision
+from jupyter_gpushare.pool.decide import step
+from jupyter_gpushare.pool.evolve import evolve, reindexed
+from jupyter_gpushare.pool.groups import is_beyond
+from jupyter_gpushare.pool.state import State
 from jupyter_gpushare.pool.words import commands as cmd
 from jupyter_gpushare.pool.words import effects as eff
 from jupyter_gpushare.pool.words import events as ev
@@ -201,8 +202,8 @@ class World:
             self.heal(name)
         self.settle()
 
-    def do(self, command: cmd.Command, *, sent: bool = True) -> Decision:
-        """One step of the pool; without ``sent`` it dies before it sends anything."""
+    def do(self, command: cmd.Command, *, sent: bool = True) -> str | None:
+        """One step of the pool; without ``sent`` it dies before it sends anything. Its refusal."""
         done = step(self.state, command, CONFIG)
         state = self.state
         for event in done.events:
@@ -214,8 +215,7 @@ class World:
                     self.older[event.host, who] = gpus
             state = evolve(state, event)
         assert state == done.state
-        broken = check(self.state, done.events, done.state)
-        assert not broken, broken
+        self.check_books(done.state)
         self.ledger += [event for event in done.events if event.DURABLE]
         self.state = done.state
         for effect in done.effects if sent else ():
@@ -228,7 +228,18 @@ class World:
             for host, one in list(self.given_up_of_groups):
                 if self.state.hosts[host].connected:
                     del self.given_up_of_groups[host, one]
-        return done.decision
+        return done.refusal
+
+    def check_books(self, state: State) -> None:
+        """What is kept step by step is what hosts have; a group that is beyond is lent nothing."""
+        has = {(one, host.name) for host in state.hosts.values() for one in host.everybody}
+        assert has == {(one, name) for one, names in state.places.items() for name in names}
+        anew, used = reindexed(state), {n: one for n, one in state.used.items() if one.gpus}
+        assert not state.groups or (used, state.wanting) == (dict(anew.used), anew.wanting)
+        for host in state.hosts.values() if state.groups else ():
+            for one, out in host.out.items() if host.connected else ():
+                group = state.group(host, one)
+                assert not out.asked or group is None or not is_beyond(state, group), self.story()
 
     def is_a_group_beyond(self) -> bool:
         """Whether more counts for a group, or for all, than they may have."""
