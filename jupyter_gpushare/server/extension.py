@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from contextlib import AsyncExitStack
 from typing import Any
 
 import prometheus_client
@@ -323,22 +324,32 @@ class GpuShareExtension(ExtensionApp):
         if not self._running:
             return
         self._running = False
+        # What is pushed last stops first, and a part that fails keeps no other from stopping.
+        parts = AsyncExitStack()
+        parts.push_async_callback(self._stop_node)
+        parts.callback(self.door.close)
+        parts.callback(self.kernel_environment.uninstall)
+        parts.push_async_callback(self.link.close)
+        parts.push_async_callback(self.events.close)
+        parts.push_async_callback(self.lifecycle.stop)
+        for audience in self.audiences:
+            parts.callback(audience.close)
+        parts.callback(self.metrics.stop)
+        try:
+            await parts.aclose()
+        except Exception:  # the server would wait for us without end
+            self.log.exception("GPU sharing did not stop as it should; the server ends.")
+
+    async def _stop_node(self) -> None:
         server = self.serverapp
         assert server is not None
-        self.metrics.stop()
-        for audience in self.audiences:
-            audience.close()
-        await self.lifecycle.stop()
-        await self.events.close()
-        await self.link.close()
-        self.kernel_environment.uninstall()
-        self.door.close()
-        if self.node is not None:
-            if self.node.hosting and len(server.kernel_manager.list_kernel_ids()) > 0:
-                await self.node.leave()
-                atexit.register(self.node.end_child)
-            else:
-                await self.node.stop()
+        if self.node is None:
+            return
+        if self.node.hosting and len(server.kernel_manager.list_kernel_ids()) > 0:
+            await self.node.leave()
+            atexit.register(self.node.end_child)
+        else:
+            await self.node.stop()
 
     # -- between the parts --------------------------------------------------------------------
 

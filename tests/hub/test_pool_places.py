@@ -57,11 +57,7 @@ def test_everybody_may_ask_where(scene: PoolHub) -> None:
 
 def test_a_kernel_of_a_server_starts_on_the_other_host(scene: PoolHub) -> None:
     bob = scene.hub.person("bob")
-    scene.any_host_kernel("bob", "--memory=30GiB")
-    bob.stop_server()
-    gone = f"users/{bob.name}"
-    wait_for(lambda: not scene.hub.api.get(gone).json().get("servers"), 60, "bob's server ends")
-    assert scene.started(bob, gpus=1, gpu_kind="Simulated GPU (24 GiB)") == "a"
+    _starts_on_a(scene, bob)
     answer = bob.api.post("api/kernels", json={"name": "gpushare-pool"})
     assert answer.status_code == 201, f"{answer.text}\n{scene.log('bob')}"
     kernel = Kernel(bob, answer.json()["id"])  # type: ignore[arg-type]
@@ -74,6 +70,7 @@ def test_a_kernel_of_a_server_starts_on_the_other_host(scene: PoolHub) -> None:
 def test_who_waits_is_told_which_host_is_free_and_starts_there(scene: PoolHub) -> None:
     """What the panel's button "Start on b" does, without the browser."""
     bob, carol = scene.hub.person("bob"), scene.hub.person("carol")
+    _starts_on_a(scene, bob)
     with NodeClient(scene.hosts["a"].outside(NODE), carol.token) as others:
         others.request(gpus=1)
         notebook = {"path": "work.ipynb", "name": "work.ipynb", "type": "notebook"}
@@ -82,7 +79,7 @@ def test_who_waits_is_told_which_host_is_free_and_starts_there(scene: PoolHub) -
         first = Kernel(bob, answer.json()["kernel"]["id"])  # type: ignore[arg-type]
         cell, _ = first.begin(f"x = 1\n{ASK}")
         with contextlib.closing(cell):
-            lease, hint = wait_for(lambda: _hinted(bob), 30, "a hint")
+            lease, hint = wait_for(lambda: _hinted(bob), 60, "a hint")
             assert hint["host"] == "b"
             assert hint["text"] == (
                 "Host b has a free GPU now (Simulated GPU (40 GiB)): start your kernel there."
@@ -102,8 +99,18 @@ def test_who_waits_is_told_which_host_is_free_and_starts_there(scene: PoolHub) -
         (told,) = bob.api.get("gpushare/api/kernels").json()["elsewhere"]
         assert (told["kernel"], told["host"]) == (second.id, "b")
         # Nobody waits on a any more: the kernel that did has ended.
-        wait_for(lambda: not bob.status()["queue"], 30, "bob waits nowhere")
+        wait_for(lambda: not bob.status()["queue"], 60, "bob waits nowhere")
     bob.api.delete(f"api/kernels/{second.id}")
+
+
+def _starts_on_a(scene: PoolHub, person: Person) -> None:
+    """Start their server on host a, with a kernel that starts on any host."""
+    scene.any_host_kernel(person.name, "--memory=30GiB")
+    user = f"users/{person.name}"
+    if scene.hub.api.get(user).json().get("servers"):
+        person.stop_server()
+        wait_for(lambda: not scene.hub.api.get(user).json().get("servers"), 60, "it ends")
+    assert scene.started(person, gpus=1, gpu_kind="Simulated GPU (24 GiB)") == "a"
 
 
 def _hinted(person: Person) -> tuple[str, dict[str, str]] | None:

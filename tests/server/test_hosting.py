@@ -235,10 +235,27 @@ def test_a_server_that_stops_leaves_nothing_behind(home: Home) -> None:
     door = Path(asked.strip())
     assert door.exists()
     server.stop()
-    assert server.process.returncode == 0, server.tail()
+    assert server.process.returncode == 0, f"{server.process.returncode}: {server.tail(200)}"
     assert not door.parent.exists()
     wait_for(lambda: not node.is_running(), 30, "the node manager ends with its server")
     assert wait_for(lambda: not home.processes() or None, 30, "everything ends")
+
+
+def test_a_part_that_cannot_stop_keeps_neither_the_server_nor_the_others(home: Home) -> None:
+    config = home.path / "broken.py"
+    config.write_text(
+        "from jupyter_gpushare.link.nodelink import NodeLink\n"
+        "async def close(self):\n"
+        "    raise OSError('it cannot be closed')\n"
+        "NodeLink.close = close\n"
+    )
+    server = home.serve(f"--config={config}")
+    server.wait_connected()
+    node = only_node_manager(home)
+    server.stop()
+    assert server.process.returncode == 0, server.tail()
+    assert "GPU sharing did not stop as it should" in server.log.read_text()
+    wait_for(lambda: not node.is_running(), what="the node manager ends with its server")
 
 
 def test_a_configured_socket_is_joined_not_hosted(home: Home) -> None:

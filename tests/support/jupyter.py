@@ -138,29 +138,51 @@ class Kernel:
 
     def run(self, code: str, within: float = 60.0) -> str:
         """Run ``code`` and return what it printed; fails when it raises."""
-        socket, message = self.begin(code)
+        socket, message = self.begin(code, within)
         try:
             return self._printed(socket, message, within)
         finally:
             socket.close()
 
-    def begin(self, code: str) -> tuple[Any, str]:
+    def begin(self, code: str, within: float = 60.0) -> tuple[Any, str]:
         """Run ``code`` and wait for nothing; the open channel, to be closed, and the message."""
+        socket = self._listening(within)
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        return socket, self._send(socket, "shell", "execute_request", content)
+
+    def _listening(self, within: float) -> Any:
+        """Open its channels and wait until what it prints comes through.
+
+        A server waits for that itself, but not if it believes that the kernel is busy. The first
+        thing that the kernel prints is then lost.
+        """
+        socket = self.server.websocket(f"api/kernels/{self.id}/channels")
+        deadline = time.monotonic() + within
+        asked: set[str] = set()
+        socket.settimeout(0.5)
+        while time.monotonic() < deadline:
+            asked.add(self._send(socket, "control", "kernel_info_request", {}))
+            try:
+                while message := json.loads(socket.recv()):
+                    mine = message["parent_header"].get("msg_id") in asked
+                    if mine and message["channel"] == "iopub":
+                        return socket
+            except websocket.WebSocketTimeoutException:
+                continue
+        socket.close()
+        raise AssertionError(f"the kernel did not answer within {within} s")
+
+    def _send(self, socket: Any, channel: str, kind: str, content: Mapping[str, Any]) -> str:
         header = {
             "msg_id": os.urandom(8).hex(),
-            "msg_type": "execute_request",
+            "msg_type": kind,
             "session": "test",
             "username": "test",
             "version": "5.3",
         }
-        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
-        message = {
-            **{"channel": "shell", "header": header, "parent_header": {}, "metadata": {}},
-            "content": content,
-        }
-        socket = self.server.websocket(f"api/kernels/{self.id}/channels")
-        socket.send(json.dumps(message))
-        return socket, header["msg_id"]
+        message = {"channel": channel, "header": header, "parent_header": {}, "metadata": {}}
+        socket.send(json.dumps({**message, "content": content}))
+        return header["msg_id"]
 
     def answers(self) -> bool:
         """Whether it runs code within some seconds; not while it is restarted."""

@@ -17,7 +17,7 @@ from .node import until
 
 __all__ = ["Kernel", "Shown", "shows"]
 
-WITHIN = 60.0  # seconds; only a test that fails waits so long
+WITHIN = 120.0  # seconds; only a test that fails waits so long
 
 
 @dataclass

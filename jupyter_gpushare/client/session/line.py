@@ -99,7 +99,10 @@ class Line:
         if ours is not None and session.link is Link.UP:
             session.let_go(ours)  # nobody needs to be told that it ends
             session.tell(Method.RELEASE, lease=ours, ends=True)
-        session.close(0.2)
+            # On a busy machine the thread that sends it comes late. Unsent, the lease ends as lost.
+            session.close(flush=5.0)
+        else:
+            session.close()
 
     def abandon_in_child(self) -> None:
         """After a fork, in the child: the session is the parent's."""

@@ -468,8 +468,8 @@ class Session:
             self._settles_at = 0.0 if busy else time.monotonic() + _IDLE_SETTLES
         self._wake()
 
-    def close(self, flush: float = 0.0) -> None:
-        """Hang up; waits up to ``flush`` seconds for what is still to be sent."""
+    def close(self, flush: float = 0.5) -> None:
+        """Hang up; waits up to ``flush`` seconds until all that was told is sent."""
         if os.getpid() != self._owner:
             self.abandon_in_child()
             return
@@ -477,7 +477,7 @@ class Session:
             self._link = Link.CLOSED
         self._wake()
         if self._thread is not None:
-            self._thread.join(max(flush, 0.5))
+            self._thread.join(flush)
 
     def abandon_in_child(self) -> None:
         """After a fork: the line is the parent's. Close our copies and forget them."""

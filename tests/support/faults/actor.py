@@ -132,7 +132,7 @@ class Actor:
             self._connect()
             if self._ask():
                 self._hold()
-        self.session.close(0.2)
+        self.session.close()
 
     def _hang(self, *_: object) -> None:
         self._hangs = True
