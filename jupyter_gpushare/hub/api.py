@@ -13,10 +13,11 @@ from typing import Any
 
 from tornado import web
 
-from jupyter_gpushare.link import openapi, rest
+from jupyter_gpushare.link import openapi, rest, wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.pages.asking import refusals
 from jupyter_gpushare.pages.hosts import HostState
+from jupyter_gpushare.protocol.poolcalls import WhereParams
 
 from .handlers import JsonHandler
 
@@ -50,17 +51,11 @@ class WhereHandler(JsonHandler):
             if self.site.hosts is None:
                 raise NodeProblem("not_found", "This Hub has no pool of hosts.")
             wish = {
-                "gpus": self._count("gpus"),
-                "memory": self._count("memory"),
-                "kind": self.query("kind"),
+                name: wishes.typed(WhereParams, name, self.query(name))
+                for name in ("gpus", "memory")
             }
-            self.answer(await self.site.hosts.where(self.viewer, **wish))
-
-    def _count(self, name: str) -> int | None:
-        text = self.query(name)
-        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 20):
-            raise NodeProblem("bad_request", f"{name!r} must be a whole number.")
-        return None if text is None else int(text)
+            kind = self.query("kind")
+            self.answer(await self.site.hosts.where(self.viewer, kind=kind, **wish))
 
 
 def _method(operation: rest.Operation) -> Callable[..., Awaitable[None]]:

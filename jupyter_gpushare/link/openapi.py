@@ -156,7 +156,7 @@ def _query(name: str, schema: Json, description: str) -> Json:
 _NAME: Json = {
     "type": "string",
     "minLength": 1,
-    "maxLength": wishes.LONGEST_NAME,
+    "maxLength": wishes.ENVIRONMENT.most,
     "pattern": wishes.NAME_PATTERN,
 }
 _ID: Json = {"type": "string", "pattern": wishes.ID_PATTERN}

@@ -26,18 +26,12 @@ Ask = Callable[..., Awaitable[Document]]
 Does = Callable[[Ask, Mapping[str, Any]], Awaitable[Document]]
 
 
-class PathPart(NamedTuple):
-    """A parameter of a path: what of the address it is, and its check."""
-
-    pattern: str
-    check: Callable[[str], str]
-
-
-PATH_PARTS: Final[Mapping[str, PathPart]] = {
-    "lease": PathPart("[^/]+", wishes.checked_lease),
-    "gpu": PathPart("[^/]+", wishes.checked_gpu),
+#: The parameters of a path: what of the address each is, and its form.
+PATH_PARTS: Final[Mapping[str, tuple[str, wishes.Form]]] = {
+    "lease": ("[^/]+", wishes.LEASE),
+    "gpu": ("[^/]+", wishes.GPU),
     # "alice/server" is a name.
-    "environment": PathPart(".+", wishes.checked_name),
+    "environment": (".+", wishes.ENVIRONMENT),
 }
 _PART: Final = re.compile(r"\{(\w+)\}")
 
@@ -272,7 +266,7 @@ class Request(NamedTuple):
 def resources() -> Iterator[tuple[str, tuple[Operation, ...]]]:
     """Yield each resource: the pattern of its address (without the first slash), its operations."""
     for path, operations in groupby(OPERATIONS, lambda one: one.path):
-        pattern = _PART.sub(lambda part: f"({PATH_PARTS[part[1]].pattern})", path)
+        pattern = _PART.sub(lambda part: f"({PATH_PARTS[part[1]][0]})", path)
         yield pattern.removeprefix("/"), tuple(operations)
 
 
@@ -284,7 +278,7 @@ async def answer(operation: Operation, ask: Ask, request: Request) -> Document:
     """
     given: dict[str, Any] = {}
     for name, text in zip(operation.parts, request.path, strict=True):
-        given[name] = PATH_PARTS[name].check(text)
+        given[name] = PATH_PARTS[name][1].read(text)
     if operation.query is not None:
         given |= wishes.query(operation.query, request.query)
     if operation.body:

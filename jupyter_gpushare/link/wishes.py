@@ -9,17 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from jupyter_gpushare.protocol.calls import PARAMS, PinParams
-from jupyter_gpushare.protocol.messages import LINE_PATTERN, NAME, TEXT, Method
+from jupyter_gpushare.protocol.calls import PARAMS
+from jupyter_gpushare.protocol.messages import IDENTIFIER, LINE_PATTERN, NAME, TEXT, Method
 from jupyter_gpushare.protocol.quota import read_field
 from jupyter_gpushare.protocol.shapes import Range, shapes
 from jupyter_gpushare.quota import FIELDS, Unit
 
 from .errors import NodeProblem
 
-LONGEST_NAME, LONGEST_REASON, LONGEST_DRAIN_REASON = NAME, TEXT, NAME
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
 # No control characters, and no white space at either end.
 NAME_PATTERN: Final = (
@@ -44,6 +44,38 @@ HTTP_STATUS: Final[Mapping[str, int]] = {
     "unavailable": 503,
     "timed_out": 504,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of a text, and the refusal of any other."""
+
+    most: int
+    pattern: str
+    message: str
+    reason: str = "bad_request"
+
+    def read(self, text: object) -> str:
+        """The text. Raises :class:`NodeProblem`."""
+        told = isinstance(text, str) and len(text) <= self.most
+        if not told or not re.fullmatch(self.pattern, str(text)):
+            raise NodeProblem(self.reason, self.message)
+        return str(text)
+
+
+ENVIRONMENT: Final = Form(
+    NAME,
+    NAME_PATTERN,
+    f"An environment's name has 1 to {NAME} characters, no control characters and no space around "
+    "it.",
+)
+LEASE: Final = Form(IDENTIFIER, ID_PATTERN, "There is no such lease.", "unknown_lease")
+GPU: Final = Form(
+    IDENTIFIER, ID_PATTERN, "There is no such GPU: name it by its UUID.", "unknown_gpu"
+)
+_WHY: Final = "'reason' must be a text of 1 to {} characters, none of them control characters: {}."
+WHY_REVOKED: Final = Form(TEXT, TEXT_PATTERN, _WHY.format(TEXT, "the lease's owner reads it"))
+WHY_DRAINED: Final = Form(NAME, LINE_PATTERN, _WHY.format(NAME, "everybody who waits reads it"))
 
 
 def bad_request(message: str) -> NodeProblem:
@@ -106,7 +138,7 @@ def typed(kind: type, name: str, text: str | None) -> float | str | None:
     """Return what a query says of a call's parameter, by its declaration, or ``None``."""
     shape = shapes(kind)[name]
     if shape.kind is str:
-        return None if text is None else (checked_gpu if name == "gpu" else checked_name)(text)
+        return None if text is None else (GPU if name == "gpu" else ENVIRONMENT).read(text)
     bounds = shape.mark(Range) or Range()
     if shape.kind is int:
         return count(name, text, *bounds)
@@ -117,64 +149,6 @@ def query(method: Method, given: Mapping[str, Sequence[bytes]]) -> dict[str, flo
     """Return the parameters of a call as a query's arguments say them."""
     kind = PARAMS[method]
     return {name: typed(kind, name, one_value(given, name)) for name in shapes(kind)}
-
-
-def checked_name(text: str) -> str:
-    """Return an environment's name, refusing empty, padded, over-long and unprintable ones."""
-    if len(text) > LONGEST_NAME or not re.fullmatch(NAME_PATTERN, text):
-        raise bad_request(
-            f"An environment's name has 1 to {LONGEST_NAME} characters, no control "
-            "characters and no space around it."
-        )
-    return text
-
-
-def checked_lease(text: str) -> str:
-    """Return a lease's id, or say that there is no such lease."""
-    if not re.fullmatch(ID_PATTERN, text):
-        raise NodeProblem("unknown_lease", "There is no such lease.")
-    return text
-
-
-def checked_reason(reason: object) -> str:
-    """Return the words for the owner of a lease that is taken away."""
-    most = LONGEST_REASON
-    return _checked_text(reason, most, TEXT_PATTERN, "the lease's owner reads it")
-
-
-def checked_drain_reason(reason: object) -> str:
-    """Return the reason that waiting people read while a GPU is out of service."""
-    most = LONGEST_DRAIN_REASON
-    return _checked_text(reason, most, LINE_PATTERN, "everybody who waits reads it")
-
-
-def _checked_text(reason: object, most: int, pattern: str, who: str) -> str:
-    told = isinstance(reason, str) and len(reason) <= most
-    if not told or not re.fullmatch(pattern, str(reason)):
-        raise bad_request(
-            f"'reason' must be a text of 1 to {most} characters, none of them control "
-            f"characters: {who}."
-        )
-    return str(reason)
-
-
-def checked_gpu(text: str) -> str:
-    """Return a GPU's UUID, or say that there is no such GPU."""
-    if not re.fullmatch(ID_PATTERN, text):
-        raise NodeProblem("unknown_gpu", "There is no such GPU: name it by its UUID.")
-    return text
-
-
-def checked_pin(body: Mapping[str, Any]) -> float | None:
-    """Return the seconds for which to keep an idle lease; ``None`` means the usual time."""
-    seconds = body.get("seconds")
-    if seconds is None:
-        return None
-    wrong = isinstance(seconds, bool) or not isinstance(seconds, int | float)
-    bounds = shapes(PinParams)["seconds"].mark(Range) or Range()
-    if wrong or not bounds.least <= seconds <= bounds.most:
-        raise bad_request("'seconds' must be a number from 0; leave it out for the usual time.")
-    return float(seconds)
 
 
 def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,28 +171,17 @@ def quota_wish(body: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _pin(body: bytes) -> dict[str, Any]:
-    return {"seconds": checked_pin(json_object(body, "seconds"))}
-
-
-def _revoke(body: bytes) -> dict[str, Any]:
-    return {"reason": checked_reason(json_object(body, "reason").get("reason"))}
-
-
-def _drain(body: bytes) -> dict[str, Any]:
-    return {"reason": checked_drain_reason(json_object(body, "reason").get("reason"))}
-
-
-def _quota(body: bytes) -> dict[str, Any]:
-    return quota_wish(json_object(body, *FIELDS, "follow"))
+def _reason(body: bytes, form: Form) -> dict[str, Any]:
+    return {"reason": form.read(json_object(body, "reason").get("reason"))}
 
 
 #: The readers of the bodies, by OpenAPI's names; each returns a call's parameters.
 BODIES: Final[Mapping[str, Callable[[bytes], dict[str, Any]]]] = {
-    "Pin": _pin,
-    "Revoke": _revoke,
-    "Drain": _drain,
-    "QuotaWish": _quota,
+    # The node manager checks the number.
+    "Pin": lambda body: json_object(body, "seconds"),
+    "Revoke": lambda body: _reason(body, WHY_REVOKED),
+    "Drain": lambda body: _reason(body, WHY_DRAINED),
+    "QuotaWish": lambda body: quota_wish(json_object(body, *FIELDS, "follow")),
 }
 
 

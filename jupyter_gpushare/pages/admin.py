@@ -201,20 +201,21 @@ class RevokeFormHandler(AdminPage):
     async def get(self) -> None:
         with refusals():
             node = self.node_named(self.query("node"))
-            lease = wishes.checked_lease(self.query("lease") or "")
+            lease = wishes.LEASE.read(self.query("lease"))
         await self._form(node, lease, "", "")
 
     async def post(self) -> None:
         with refusals():
             node = self.node_named(self.typed("node") or None)
-            lease = wishes.checked_lease(self.typed("lease"))
+            lease = wishes.LEASE.read(self.typed("lease"))
         await self.admin_status(node)
         typed = self.typed("reason").strip()
         try:
-            reason = wishes.checked_reason(typed)
+            reason = wishes.WHY_REVOKED.read(typed)
         except NodeProblem:
             self.set_status(400)
-            mistake = f"1 to {wishes.LONGEST_REASON} characters: the owner of the lease reads it."
+            most = wishes.WHY_REVOKED.most
+            mistake = f"1 to {most} characters: the owner of the lease reads it."
             await self._form(node, lease, typed, mistake)
             return
         try:
@@ -242,13 +243,13 @@ class DrainFormHandler(AdminPage):
         with refusals():
             node = self.node_named(self.query("node"))
             gpu = self.query("gpu")
-            gpu = None if gpu is None else wishes.checked_gpu(gpu)
+            gpu = None if gpu is None else wishes.GPU.read(gpu)
         await self._form(node, gpu, "", "")
 
     async def post(self) -> None:
         with refusals():
             node = self.node_named(self.typed("node") or None)
-            gpu = wishes.checked_gpu(self.typed("gpu")) if self.typed("gpu") else None
+            gpu = wishes.GPU.read(self.typed("gpu")) if self.typed("gpu") else None
         if gpu is None:
             await self.check_admin(node)
         else:
@@ -257,10 +258,10 @@ class DrainFormHandler(AdminPage):
         if self.typed("action") != "resume":
             typed = self.typed("reason").strip()
             try:
-                reason = wishes.checked_drain_reason(typed)
+                reason = wishes.WHY_DRAINED.read(typed)
             except NodeProblem:
                 self.set_status(400)
-                most = wishes.LONGEST_DRAIN_REASON
+                most = wishes.WHY_DRAINED.most
                 mistake = f"1 to {most} characters: everybody who waits reads it."
                 await self._form(node, gpu, typed, mistake)
                 return

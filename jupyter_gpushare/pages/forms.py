@@ -216,6 +216,6 @@ MANY: Final = QuotaForm(dict.fromkeys(INPUTS, ""))
 def checked_names(names: list[str]) -> tuple[list[str], str]:
     """The names, and the mistake in one of them; empty if there is none."""
     try:
-        return [wishes.checked_name(name.strip()) for name in names], ""
+        return [wishes.ENVIRONMENT.read(name.strip()) for name in names], ""
     except NodeProblem as problem:
         return names, problem.message

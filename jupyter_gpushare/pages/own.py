@@ -121,7 +121,7 @@ class LeaseFormHandler(PageHandler):
         act = self._keep if what == "keep" else self._release
         with refusals():
             node = self.node_named(self.typed("node") or None)
-            name = wishes.checked_lease(self.typed("lease"))
+            name = wishes.LEASE.read(self.typed("lease"))
         try:
             status = await self.whole_status(node)
             lease = next((one for one in status["leases"] if one["id"] == name), None)
