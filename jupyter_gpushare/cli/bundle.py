@@ -98,7 +98,8 @@ def gather(
     redactor = Redactor(_secrets(environ))
     found = dict(_config_files())
     for settings in found.values():
-        redactor.learn(_texts_of_secrets(settings))
+        secret = [value for _, trait, value in settings if redact.is_secret_name(trait)]
+        redactor.learn(value for value in secret if isinstance(value, str))
     status, history = _ask(environ)
     me: str | None = None
     if "error" not in status:
@@ -160,12 +161,6 @@ def _secrets(environ: Mapping[str, str]) -> Iterable[str]:
     token = read_token(environ)
     if token:
         yield token
-
-
-def _texts_of_secrets(settings: Iterable[tuple[str, str, Any]]) -> Iterable[str]:
-    for _section, trait, value in settings:
-        if redact.is_secret_name(trait) and isinstance(value, str):
-            yield value
 
 
 # -- the parts -----------------------------------------------------------------------------------

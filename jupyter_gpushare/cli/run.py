@@ -395,13 +395,11 @@ class _Lease:
 
         Raises `Refused`.
         """
-        with _refusing():
-            making = self._promises.kept(wish, time.monotonic() - began)
-            words = making.__enter__()
-        try:
+        with contextlib.ExitStack() as stack:
+            with _refusing():
+                making = self._promises.kept(wish, time.monotonic() - began)
+                words = stack.enter_context(making)
             yield words
-        finally:
-            making.__exit__(None, None, None)
 
     @property
     def words(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any
 
 from jupyterhub.services.auth import UserNotAllowed
@@ -34,15 +33,6 @@ class HubLiveHandler(ServiceHandler, LiveHandler):
         if self.is_full:
             message = "Too many pages about GPUs are open at once. Close some."
             raise Refusal(NodeProblem("rate_limited", message))
-
-    async def get(self, *args: str, **kwargs: str) -> None:
-        upgraded: Awaitable[None] | None = super().get(*args, **kwargs)
-        if upgraded is not None:
-            await upgraded
-
-    def check_origin(self, origin: str) -> bool:
-        """Only pages of the very host that was asked."""
-        return bool(super().check_origin(origin))
 
     async def is_let_in(self) -> bool:
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NoReturn
 
@@ -17,7 +16,7 @@ from jupyter_gpushare.protocol.poolcalls import PoolMethod
 from . import views
 from .asking import Refusal, refusals
 from .csvfile import hours, to_csv
-from .listing import EVENT_FILTERS, ONLY, SORTS, WINDOWS, Listing, Member, Page, listing, page_of
+from .listing import EVENT_FILTERS, ONLY, SORTS, WINDOWS, Listing, listing, page_of
 from .page import (
     Answered,
     CsvHandler,
@@ -105,7 +104,7 @@ class AdminHandler(AdminPage):
             view["pool_groups"] = None if self.site.hosts is None else self.site.hosts.groups()
         if part in ("", "live"):
             node = await self._node(looked.shown, wanted)
-            groups = sorted(node.known_groups)
+            groups = sorted(node.get("known_groups", ()))
             view |= {
                 "node": node,
                 "windows": {name: words for name, (_seconds, words) in WINDOWS.items()},
@@ -118,22 +117,24 @@ class AdminHandler(AdminPage):
             view |= await self._events(looked.shown, sought)
         self.page(part_of(part, _PARTS) if part else "admin.html", admin=True, **view)
 
-    async def _node(self, answer: Answered, wanted: Listing) -> AdminView:
+    async def _node(self, answer: Answered, wanted: Listing) -> dict[str, Any]:
+        """An administrator's view of one node, or the ``problem`` for which there is none."""
+        name = answer.node
         if answer.document is not None and answer.document["admin"]:
             # The table of hosts needs no more than the first page of each status.
-            answer = await self.told(answer.node, self.whole_status(answer.node))
+            answer = await self.told(name, self.whole_status(name))
         status = answer.document
         if status is None:
-            return AdminView(name=answer.node, problem=answer.problem)
+            return {"name": name, "problem": answer.problem}
         if not status["admin"]:
-            return AdminView(name=answer.node, problem="You are not an administrator of this node.")
+            return {"name": name, "problem": "You are not an administrator of this node."}
         try:
             quotas, usage = await asyncio.gather(
-                self.ask(answer.node, Method.QUOTA_LIST),
-                self.ask(answer.node, Method.USAGE, since=WINDOWS[wanted.window][0]),
+                self.ask(name, Method.QUOTA_LIST),
+                self.ask(name, Method.USAGE, since=WINDOWS[wanted.window][0]),
             )
         except NodeProblem as problem:
-            return AdminView(name=answer.node, problem=problem.message)
+            return {"name": name, "problem": problem.message}
         members = views.members(quotas, usage, status)
         of = {one.name: one.quota.get("groups") or () for one in members}
         groups = [quotas["default"], *quotas["groups"]]
@@ -141,18 +142,16 @@ class AdminHandler(AdminPage):
         leases = views.leases(
             status, everybody=True, takes=lambda name: wanted.takes(name, of.get(name, ()))
         )
-        return AdminView(
-            name=answer.node,
-            groups=groups,
-            known_groups=frozenset(group["group"] for group in quotas["groups"]).union(
-                *of.values()
-            ),
-            page=found,
-            environments=[views.environment_view(one) for one in found.shown],
-            leases=leases[:_MOST_LEASES],
-            more_leases=max(0, len(leases) - _MOST_LEASES),
+        return {
+            "name": name,
+            "groups": groups,
+            "known_groups": {group["group"] for group in quotas["groups"]}.union(*of.values()),
+            "page": found,
+            "environments": [views.environment_view(one) for one in found.shown],
+            "leases": leases[:_MOST_LEASES],
+            "more_leases": max(0, len(leases) - _MOST_LEASES),
             **views.node_parts(status),
-        )
+        }
 
     async def _events(self, shown: Answered, wanted: Mapping[str, str]) -> dict[str, Any]:
         """The events of the host whose details the page shows."""
@@ -182,17 +181,6 @@ class AdminHandler(AdminPage):
             return await self.site.hosts.deeds(self.viewer)
         except NodeProblem:
             return ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminView(views.NodeView):
-    """An administrator's view of one node."""
-
-    groups: Sequence[Mapping[str, Any]] = ()
-    known_groups: frozenset[str] = frozenset()
-    page: Page[Member] | None = None
-    environments: Sequence[views.EnvironmentView] = ()
-    more_leases: int = 0
 
 
 class RevokeFormHandler(AdminPage):

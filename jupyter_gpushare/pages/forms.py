@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from jupyter_gpushare.link import wishes
@@ -40,10 +40,6 @@ class QuotaForm:
     ticked: frozenset[str] = frozenset()
     mistakes: Mapping[str, str] = field(default_factory=dict)
     follow: frozenset[str] = frozenset()
-
-    def marked(self, where: str, mistake: str) -> QuotaForm:
-        """The same with one more mistake."""
-        return replace(self, mistakes={**self.mistakes, where: mistake})
 
 
 def filled(quota: Mapping[str, Any]) -> QuotaForm:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from jupyter_gpushare.protocol.sizes import format_size
 from jupyter_gpushare.protocol.times import format_range
 
 from . import words
@@ -135,7 +136,7 @@ class Host:
     def kinds_text(self) -> str:
         """``8 of NVIDIA A100, 80 GiB``."""
         counts = Counter((gpu.kind, gpu.memory) for gpu in self.gpus)
-        told = (f"{n} of {kind}, {words.size(memory)}" for (kind, memory), n in counts.items())
+        told = (f"{n} of {kind}, {format_size(memory)}" for (kind, memory), n in counts.items())
         return "; ".join(told) or ("unknown" if self.problem else "no GPUs")
 
     @property
@@ -144,7 +145,7 @@ class Host:
         empty, most = self.free
         if not most:
             return "unknown" if self.problem else "none"
-        return f"{words.gpus(empty) if empty else 'no GPU'}; up to {words.size(most)} on one"
+        return f"{words.gpus(empty) if empty else 'no GPU'}; up to {format_size(most)} on one"
 
     @property
     def expected_text(self) -> str:

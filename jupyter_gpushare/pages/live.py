@@ -70,10 +70,8 @@ class Audience:
 
 def _is_urgent(before: Sequence[Host], now: Sequence[Host]) -> bool:
     """Whether a person must see at once what changed: not only figures."""
-    if len(before) != len(now):
-        return True
-    pairs = ((old, new) for old, new in zip(before, now, strict=True) if old is not new)
-    return any(_lasts(old) != _lasts(new) for old, new in pairs)
+    pairs = ((old, new) for old, new in zip(before, now, strict=False) if old is not new)
+    return len(before) != len(now) or any(_lasts(old) != _lasts(new) for old, new in pairs)
 
 
 def _lasts(host: Host) -> tuple[object, ...]:

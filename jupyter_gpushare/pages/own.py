@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -11,13 +10,12 @@ from jupyter_gpushare.link import wishes
 from jupyter_gpushare.link.errors import NodeProblem
 from jupyter_gpushare.protocol.calls import DailyUsageParams, PinParams
 from jupyter_gpushare.protocol.messages import Method
+from jupyter_gpushare.protocol.times import format_duration
 
 from . import hosts, views
 from .asking import Refusal, refusals
 from .csvfile import hours, to_csv
 from .page import Answered, CsvHandler, Done, Note, PageHandler, part_of
-from .shown import Shown
-from .words import duration
 
 DAYS: Final = 30
 _PARTS: Final = {"hosts": "hosts.html", "live": "user_live.html"}
@@ -66,34 +64,26 @@ class UserHandler(PageHandler):
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnView(views.NodeView):
-    """A person's view of one node. ``nothing`` says how to get a GPU of it, if not by code here.
+def own_view(
+    answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = False
+) -> dict[str, Any]:
+    """A person's view of a node, or the ``problem`` for which it could not be asked.
 
-    It ``is_own`` if a server or task of theirs runs there.
-    """
-
-    is_own: bool = False
-    nothing: str = ""
-    quotas: Sequence[tuple[str, Shown]] = ()
-
-
-def own_view(answer: Answered, known: Sequence[hosts.Host], *, in_pool: bool = False) -> OwnView:
-    """A person's view of a node, whether or not the node has answered.
-
-    With ``in_pool``, quotas are the pool's, and the node's say only what was lent there.
+    ``nothing`` says how to get a GPU of it, if not by code here. It ``is_own`` if a server or task
+    of theirs runs there. With ``in_pool``, quotas are the pool's, and the node's say only what was
+    lent there.
     """
     status = answer.document
     if status is None:
-        return OwnView(name=answer.node, problem=answer.problem)
-    return OwnView(
-        name=answer.node,
-        is_own=answer.node in hosts.own_hosts(known),
-        nothing=hosts.nothing_text(answer.node, known),
-        quotas=() if in_pool else list(views.quotas(status)),
-        leases=views.leases(status),
+        return {"name": answer.node, "problem": answer.problem}
+    return {
+        "name": answer.node,
+        "is_own": answer.node in hosts.own_hosts(known),
+        "nothing": hosts.nothing_text(answer.node, known),
+        "quotas": () if in_pool else list(views.quotas(status)),
+        "leases": views.leases(status),
         **views.node_parts(status),
-    )
+    }
 
 
 def offset_of(document: Mapping[str, Any], asked: float | None = None) -> float:
@@ -150,8 +140,8 @@ class LeaseFormHandler(PageHandler):
         if seconds == 0 and not lease["pinned_until"]:
             return Note("There was nothing to do: the GPU was not kept.", Done.NOTHING)
         kept = (await self.ask(node, Method.PIN, lease=lease["id"], **more)).get("seconds")
-        text = f"The GPU is kept for {duration(kept)}." if kept else "The GPU is kept no longer."
-        return Note(text)
+        time = f"for {format_duration(kept)}" if kept else "no longer"
+        return Note(f"The GPU is kept {time}.")
 
 
 class UsageCsvHandler(CsvHandler):

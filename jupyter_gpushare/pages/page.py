@@ -26,9 +26,8 @@ from jupyter_gpushare.protocol.messages import Method
 from . import hosts, plots
 from .asking import Asking, Refusal, refusals, said_by
 from .listing import ROWS, HostListing, host_listing
-from .shown import Shown
 from .site import write_page
-from .viewer import Pool, Viewer
+from .viewer import Pool
 
 _AT_ONCE: Final = 8  # hosts that one request of a page asks at the same time
 _PLOTTED: Final = 150  # steps in the width of a plot
@@ -58,26 +57,17 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPool:
-    """What a person has of the whole pool: their quotas, and how their groups stand."""
-
-    quotas: Sequence[tuple[str, Shown]]
-    groups: str
-
-    @classmethod
-    def of(cls, pool: Pool, viewer: Viewer) -> OwnPool:
-        return cls(pool.quotas(viewer), pool.group_text(viewer))
-
-
-@dataclass(frozen=True, slots=True)
 class Looked:
-    """What a page knows of all hosts, and the answer of the one whose details it shows."""
+    """What a page knows of all hosts, and the answer of the one whose details it shows.
+
+    ``pool`` is what the person has of a whole pool: quotas, and how their groups stand.
+    """
 
     wanted: HostListing
     hosts: Sequence[hosts.Host]
     shown: Answered
     is_admin: bool
-    pool: OwnPool | None = None
+    pool: Mapping[str, Any] | None = None
 
     @property
     def view(self) -> dict[str, Any]:
@@ -230,7 +220,8 @@ class PageHandler(Asking):
         name = hosts.chosen(known, wanted.chosen)
         shown = await self.answered(name, Method.STATUS)
         admin = self.viewer.admin or is_admin([shown])
-        return Looked(wanted, known, shown, admin, pool=OwnPool.of(pool, self.viewer))
+        own = {"quotas": pool.quotas(self.viewer), "groups": pool.group_text(self.viewer)}
+        return Looked(wanted, known, shown, admin, own)
 
     async def every_node(self, method: Method, **params: Any) -> list[Answered]:
         """Ask all nodes, some at the same time: each takes a link of the viewer's."""
@@ -259,19 +250,16 @@ class PageHandler(Asking):
         except NodeProblem as problem:
             return Answered(node, None, problem.message)
 
-    def _spans(self) -> dict[str, Any]:
-        """The spans of time that one can choose from, and the chosen one."""
+    async def plots(self, shown: Answered) -> dict[str, Any]:
+        """The plots of a host, over the span that the address names, and the spans that one can
+        choose from. There are no plots while the host is away.
+        """
         span = self.get_argument("span", "1h")
         if span not in plots.SPANS:
             raise Refusal(wishes.bad_request(f"'span' is one of {', '.join(plots.SPANS)}."))
+        seconds, name = plots.SPANS[span]
         names = {key: one[1] for key, one in plots.SPANS.items()}
-        return {"span": span, "span_name": names[span], "spans": names}
-
-    async def plots(self, shown: Answered) -> dict[str, Any]:
-        """The plots of a host, over the span that the address names. Empty while it is away."""
-        view = self._spans()
-        seconds = plots.SPANS[view["span"]][0]
-        view["plots"] = None
+        view: dict[str, Any] = {"span": span, "span_name": name, "spans": names, "plots": None}
         if shown.document is not None:
             told = await self.answered(
                 shown.node, Method.READINGS, since=seconds, step=seconds / _PLOTTED

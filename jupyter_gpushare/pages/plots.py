@@ -6,11 +6,11 @@ They are SVG outlines in a box of 1000 × 100; the templates place them and stre
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
 from jupyter_gpushare.protocol.holding import gpu_number
+from jupyter_gpushare.protocol.sizes import format_size
 
 from . import words
 
@@ -24,40 +24,13 @@ HEIGHT: Final = 100.0
 _WARMEST: Final = 100.0  # °C at the top of the axis
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
-    """A part of the memory, or of the time: its outline and its newest figure in words."""
+def plots(status: Json, readings: Json, seconds: float) -> list[dict[str, Any]]:
+    """The plots of a node's GPUs over the last ``seconds``, as the template has them.
 
-    kind: str
-    path: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A figure over time: its name, its path, the top of its axis, its newest value."""
-
-    name: str
-    path: str
-    top: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """One GPU. ``summary`` says the newest figures to those who do not see it."""
-
-    title: str
-    memory: str
-    areas: tuple[Area, ...]
-    lanes: tuple[Area, ...]
-    lines: tuple[Line, ...]
-    reserved: bool
-    summary: str
-
-
-def plots(status: Json, readings: Json, seconds: float) -> list[Plot]:
-    """The plots of a node's GPUs over the last ``seconds``."""
+    ``areas`` are the parts of the memory, ``lanes`` those of the time, each an outline and its
+    newest figure in words; ``lines`` are figures over time with the top of their axis. ``summary``
+    says the newest figures to those who do not see them.
+    """
     until = status["node"]["time"]
     times = [((at - until) / seconds + 1.0) * WIDTH for at in readings["times"]]
     # A step ends where the next begins; after a pause nothing is known.
@@ -70,7 +43,7 @@ def plots(status: Json, readings: Json, seconds: float) -> list[Plot]:
     return [_plot(gpu, rows[gpu["uuid"]], spans) for gpu in status["gpus"] if gpu["uuid"] in rows]
 
 
-def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> Plot:
+def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> dict[str, Any]:
     unknown = [None] * len(spans)
     mine, others, rest = (row.get(name) or unknown for name in ("mine", "others", "rest"))
     nothing: Values = [0.0] * len(spans)
@@ -79,21 +52,22 @@ def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> Plot:
         stacked.append([_sum(below, more) for below, more in zip(stacked[-1], part, strict=True)])
     total = max(1, gpu["memory"])
     free = None if (used := _last(stacked[-1])) is None else max(0, total - used)
-    areas = tuple(
-        Area(kind, _area(spans, low, high, total), f"{label} {_bytes(_last(part))}")
+    areas = [
+        _part(kind, _area(spans, low, high, total), f"{label} {_bytes(_last(part))}")
         for kind, label, part, low, high in (
             ("mine", "mine", mine, stacked[0], stacked[1]),
             ("others", "others'", others, stacked[1], stacked[2]),
             ("unleased", "without a lease", rest, stacked[2], stacked[3]),
         )
-    )
-    lanes = tuple(
-        Area(kind, _area(spans, nothing, shares, 1.0), f"{kind} {_computes(_last(shares))}")
+    ]
+    areas.append(_part("free", "", f"free {_bytes(free)}"))
+    lanes = [
+        _part(kind, _area(spans, nothing, shares, 1.0), f"{kind} {_computes(_last(shares))}")
         for kind, shares in (
             ("mine", row.get("i_compute") or unknown),
             ("others", row.get("others_compute") or unknown),
         )
-    )
+    ]
     lines = [_line("Utilisation", spans, row["utilisation"], 1.0, words.percent)]
     for name, values, unit, least in (
         ("Temperature", row.get("temperature") or unknown, "°C", _WARMEST),
@@ -102,19 +76,22 @@ def _plot(gpu: Json, row: Json, spans: Sequence[tuple[float, float]]) -> Plot:
         if known := [value for value in values if value is not None]:
             top = max(least, _axis_top(max(known)))
             lines.append(_line(name, spans, values, top, _with_unit(unit)))
-    texts = [*(area.text for area in areas), f"free {_bytes(free)}"]
-    lane_texts = ", ".join(lane.text for lane in lanes)
-    more = "; ".join(f"{line.name.lower()} {line.text}" for line in lines)
+    memory, computing = (", ".join(part["text"] for part in parts) for parts in (areas, lanes))
+    more = "; ".join(f"{line['name'].lower()} {line['text']}" for line in lines)
     title = f"GPU {gpu_number(gpu)}"
-    return Plot(
-        title=title,
-        memory=words.size(gpu["memory"]),
-        areas=(*areas, Area("free", "", texts[-1])),
-        lanes=lanes,
-        lines=tuple(lines),
-        reserved=bool(row.get("reserved")),
-        summary=f"{title} now: memory: {', '.join(texts)}; computing: {lane_texts}; {more}.",
-    )
+    return {
+        "title": title,
+        "memory": format_size(gpu["memory"]),
+        "areas": areas,
+        "lanes": lanes,
+        "lines": lines,
+        "reserved": bool(row.get("reserved")),
+        "summary": f"{title} now: memory: {memory}; computing: {computing}; {more}.",
+    }
+
+
+def _part(kind: str, path: str, text: str) -> dict[str, str]:
+    return {"kind": kind, "path": path, "text": text}
 
 
 def _area(spans: Sequence[tuple[float, float]], low: Values, high: Values, top: float) -> str:
@@ -133,14 +110,15 @@ def _line(
     values: Values,
     top: float,
     text: Callable[[float], str],
-) -> Line:
+) -> dict[str, str]:
     path = ""
     for run in _runs(spans, values):
         points = [*_steps(run, values, top)]
         path += "M" + "L".join(f"{x:g} {y:g}" for x, _end, y in points)
         path += f"L{points[-1][1]:g} {points[-1][2]:g}"
     newest = _last(values)
-    return Line(name, path, text(top), "unknown" if newest is None else text(newest))
+    newest_text = "unknown" if newest is None else text(newest)
+    return {"name": name, "path": path, "top": text(top), "text": newest_text}
 
 
 Run = Sequence[tuple[int, float, float]]
@@ -183,7 +161,7 @@ def _last(values: Values) -> float | None:
 
 
 def _bytes(value: float | None) -> str:
-    return "unknown" if value is None else words.size(round(value))
+    return "unknown" if value is None else format_size(round(value))
 
 
 def _computes(share: float | None) -> str:

@@ -98,7 +98,7 @@ class QuotaFormHandler(AdminPage):
             () if many else self.get_body_arguments("follow"),
         )
         if wrong:
-            form = form.marked(kind.names, wrong)
+            form = replace(form, mistakes={**form.mistakes, kind.names: wrong})
         if form.mistakes:
             self.set_status(400)
             self._form(node, whose, rows, form)
@@ -106,53 +106,46 @@ class QuotaFormHandler(AdminPage):
         if not wish:
             self.leave("admin", Note(whose.unchanged(), Done.NOTHING), **self.at(node))
             return
-        told = await self._tell(node, Method.QUOTA_SET, whose, **wish)
-        if not told.answers:
-            self.set_status(wishes.HTTP_STATUS.get(told.reason, 502))
-            self._form(node, whose, rows, form, refusal=told.problem)
+        answers, problems = await self._tell(node, Method.QUOTA_SET, whose, **wish)
+        if not answers:
+            self.set_status(wishes.HTTP_STATUS.get(problems[-1].reason, 502))
+            self._form(node, whose, rows, form, refusal=problems[-1].message)
             return
         # One user's note tells the whole quota; several users' what they now have in common.
-        said = quota_text(wish if many else said_of(fields_of(told.answers[0])))
-        warnings = dict.fromkeys(w for one in told.answers for w in one.get("warnings") or ())
-        text = f"{whose.text()} is now {said}.{self._here(node)}"
-        self._done(node, text, [*warnings], told, self._undo(node, whose, rows, told))
+        said = quota_text(wish if many else said_of(fields_of(answers[0])))
+        warnings = dict.fromkeys(w for one in answers for w in one.get("warnings") or ())
+        text = " ".join([f"{whose.text()} is now {said}.{self._here(node)}", *warnings])
+        self._done(node, text, whose, rows, answers, problems)
 
     async def _unset(self, node: str, whose: Whose, rows: Sequence[Mapping[str, Any]]) -> None:
         if all(row.get("source") != "override" for row in rows):
             self.leave("admin", Note(whose.unchanged(), Done.NOTHING), **self.at(node))
             return
-        told = await self._tell(node, Method.QUOTA_UNSET, whose)
+        answers, problems = await self._tell(node, Method.QUOTA_UNSET, whose)
         text = f"{whose.text()} is the configured one again.{self._here(node)}"
-        self._done(node, text, [], told, self._undo(node, whose, rows, told))
-
-    def _undo(
-        self, node: str, whose: Whose, rows: Sequence[Mapping[str, Any]], told: Told
-    ) -> list[tuple[str, str]]:
-        """The form that undoes what was done to one quota."""
-        if len(told.answers) != 1 or len(rows) != 1:
-            return []
-        names = [(whose.kind.names, name) for name in whose.names]
-        fixed = [("node", node), ("of", whose.kind.value), *names]
-        return [*fixed, *forms.undone(rows[0], told.answers[0])]
+        self._done(node, text, whose, rows, answers, problems)
 
     def _done(
         self,
         node: str,
         text: str,
-        more: Sequence[str],
-        told: Told,
-        undo: Sequence[tuple[str, str]],
+        whose: Whose,
+        rows: Sequence[Mapping[str, Any]],
+        answers: Sequence[Mapping[str, Any]],
+        problems: Sequence[NodeProblem],
     ) -> None:
-        """Tell what was changed, and for how many users it failed."""
-        if told.problem and not told.answers:
-            self.leave(
-                "admin", Note(f"Nothing was changed: {told.problem}", Done.FAILED), **self.at(node)
-            )
-        elif told.problem:
-            text = f"Changed for {len(told.answers)}, not for {told.failed}: {told.problem}"
-            self.leave("admin", Note(text, Done.FAILED), **self.at(node))
+        """Tell what was changed, with the form that undoes it for one quota; and what failed."""
+        if problems:
+            some = f"Changed for {len(answers)}, not for {len(problems)}"
+            what = some if answers else "Nothing was changed"
+            note = Note(f"{what}: {problems[-1].message}", Done.FAILED)
+        elif len(answers) == len(rows) == 1:
+            names = [(whose.kind.names, name) for name in whose.names]
+            fixed = [("node", node), ("of", whose.kind.value), *names]
+            note = Note(text, undo=[*fixed, *forms.undone(rows[0], answers[0])])
         else:
-            self.leave("admin", Note(" ".join([text, *more]), undo=undo), **self.at(node))
+            note = Note(text)
+        self.leave("admin", note, **self.at(node))
 
     def _here(self, node: str) -> str:
         """A sentence for a site with several nodes: each has quotas of its own."""
@@ -160,15 +153,17 @@ class QuotaFormHandler(AdminPage):
             return " This holds on all hosts."
         return f" This holds on {node} only." if len(self.site.nodes) > 1 else ""
 
-    async def _tell(self, node: str, method: Method, whose: Whose, **wish: Any) -> Told:
+    async def _tell(
+        self, node: str, method: Method, whose: Whose, **wish: Any
+    ) -> tuple[list[dict[str, Any]], list[NodeProblem]]:
         """Make the call for each, one after the other: a burst of calls would have to wait."""
-        answers, failed, problem = [], 0, NodeProblem("unavailable", "")
+        answers, problems = [], []
         for one in whose.params():
             try:
                 answers.append(await self.ask(node, method, **one, **wish))
-            except NodeProblem as error:
-                failed, problem = failed + 1, error
-        return Told(answers, failed, problem.message, problem.reason)
+            except NodeProblem as problem:
+                problems.append(problem)
+        return answers, problems
 
     async def _rows(self, node: str, whose: Whose) -> list[Mapping[str, Any]]:
         """The present quota of each; the default quota for an unknown name."""
@@ -219,13 +214,3 @@ class QuotaFormHandler(AdminPage):
             overridden=any(row.get("source") == "override" for row in rows),
             refusal=refusal,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The results of one call for each of several: the answers, how many failed, and why."""
-
-    answers: list[dict[str, Any]]
-    failed: int
-    problem: str
-    reason: str

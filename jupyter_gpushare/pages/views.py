@@ -16,10 +16,10 @@ it is shown fresh whenever something else is.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_gpushare.protocol.holding import gpu_number
@@ -38,20 +38,11 @@ _LOWEST_TOP: Final = 360.0  # seconds: a minute on an axis of seconds looks like
 _MOST_WAITING: Final = 50  # rows of the queue; who stands further back learns how many are ahead
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A use as a bar and in words. ``share`` is from 0 to 1."""
-
-    label: str
-    text: str
-    share: float
-    tone: str = "plain"
-
-
-def bar(label: str, text: str, used: float, limit: float) -> Bar:
-    """The bar of ``used`` of ``limit``, in whichever unit."""
+def bar(label: str, text: str, used: float, limit: float) -> dict[str, Any]:
+    """The bar of ``used`` of ``limit``, in whichever unit; its ``share`` is from 0 to 1."""
     tone = "bad" if used > limit else "warn" if used == limit > 0 else "plain"
-    return Bar(label, text, min(1.0, used / limit) if limit > 0 else float(used > 0), tone)
+    share = min(1.0, used / limit) if limit > 0 else float(used > 0)
+    return {"label": label, "text": text, "share": share, "tone": tone}
 
 
 #: Parts that change all the time, fields and subjects of what is said. A page takes them when it
@@ -182,24 +173,11 @@ class Gpu(Shown):
         return f"GPU {gpu_number(self.of)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """A node: what it says, or the ``problem`` for which it could not be asked.
+def node_parts(status: Json) -> dict[str, Any]:
+    """What every page shows of a node.
 
     ``more`` waiting requests stand further back than the rows of ``queue``.
     """
-
-    name: str
-    problem: str = ""
-    told: Shown | None = None
-    gpus: Sequence[Gpu] = ()
-    leases: Sequence[Lease] = ()
-    queue: Sequence[Shown] = ()
-    more: int = 0
-
-
-def node_parts(status: Json) -> dict[str, Any]:
-    """What every page shows of a node."""
     now, queue = status["node"]["time"], status["queue"]
     mine = [row for row in queue[_MOST_WAITING:] if row["mine"]]
     return {
@@ -217,22 +195,6 @@ def quotas(status: Json) -> Iterator[tuple[str, Shown]]:
 
 
 # -- everybody -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentView:
-    """A row of the administrators' table. ``busy`` are GPU-hours in words.
-
-    ``about`` are the groups, and that somebody was never here; ``own`` is what the quota says
-    besides: its time-out, and how far limits are lifted.
-    """
-
-    of: Member
-    about: str
-    use: Bar
-    budget: Bar | None
-    own: str
-    busy: str
 
 
 def members(quotas: Json, usage: Json, status: Json) -> list[Member]:
@@ -253,17 +215,20 @@ def members(quotas: Json, usage: Json, status: Json) -> list[Member]:
     ]
 
 
-def environment_view(one: Member) -> EnvironmentView:
-    """Somebody's row."""
+def environment_view(one: Member) -> dict[str, Any]:
+    """Somebody's row of the administrators' table. ``busy`` are GPU-hours in words.
+
+    ``about`` are the groups, and that somebody was never here; ``own`` is what the quota says
+    besides: its time-out, and how far limits are lifted.
+    """
     quota, budget = one.quota, one.quota.get("budget")
     text = f"{quota['used_gpus']} of {quota['gpus']}"
-    return EnvironmentView(
-        of=one,
-        about=", ".join(
-            [*(quota.get("groups") or ()), *([] if quota.get("seen", True) else ["was never here"])]
-        ),
-        use=bar(f"GPUs of {one.name}", text, quota["used_gpus"], quota["gpus"]),
-        budget=bar(
+    never = [] if quota.get("seen", True) else ["was never here"]
+    return {
+        "of": one,
+        "about": ", ".join([*(quota.get("groups") or ()), *never]),
+        "use": bar(f"GPUs of {one.name}", text, quota["used_gpus"], quota["gpus"]),
+        "budget": bar(
             f"GPU-hours of {one.name}",
             f"{words.gpu_hours(budget['spent'] * 3600)} of {budget['hours']:g} {budget['when']}",
             budget["spent"],
@@ -272,9 +237,9 @@ def environment_view(one: Member) -> EnvironmentView:
         if budget
         else None,
         # The table of groups has this of groups and of the default.
-        own="" if quota["source"] in ("group", "default") else forms.own_text(quota),
-        busy=_busy_text(one.usage) if one.usage else "0 busy",
-    )
+        "own": "" if quota["source"] in ("group", "default") else forms.own_text(quota),
+        "busy": _busy_text(one.usage) if one.usage else "0 busy",
+    }
 
 
 def _busy_text(usage: Json) -> str:
@@ -310,79 +275,61 @@ def events_shown(
 # -- by day --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A day's bars, in the chart's own units, and in words."""
-
-    day: str
-    held: str
-    busy: str
-    leases: int
-    charged: str
-    resident: str
-    title: str
-    x: float
-    width: float
-    held_height: float
-    busy_height: float
+#: The chart's own units.
+_WIDTH: Final = 600
+_HEIGHT: Final = 120
 
 
-@dataclass(frozen=True, slots=True)
-class DaysView:
-    """``width`` and ``height`` of the chart, ``top`` of its axis in words."""
+def days_view(daily: Sequence[Json], names: Sequence[str], zone: str) -> dict[str, Any]:
+    """GPU-hours by day, oldest first. ``names`` are the days', ``daily`` may be of many nodes.
 
-    columns: tuple[Column, ...]
-    width: int
-    height: int
-    top: str
-    summary: str
-    zone: str
-
-    @property
-    def nothing(self) -> bool:
-        return all(column.held_height == 0 for column in self.columns)
-
-
-def days_view(
-    daily: Sequence[Json], names: Sequence[str], zone: str, *, width: int = 600, height: int = 120
-) -> DaysView:
-    """GPU-hours by day, oldest first. ``names`` are the days', ``daily`` may be of many nodes."""
+    A day's ``columns`` are its bars in the chart's own units, and in words; ``top`` is the end of
+    the axis in words.
+    """
     held, busy, counts, charged, resident = (
         [sum(document["days"][n][figure] for document in daily) for n in range(len(names))]
         for figure in ("held", "busy", "leases", "charged", "resident_gib_seconds")
     )
     top = axis_top(max([*held, _LOWEST_TOP]) / 3600) * 3600
-    step = width / max(1, len(names))
-    columns = tuple(
-        Column(
-            day=name,
-            held=words.gpu_hours(one),
-            busy=words.gpu_hours(part),
-            leases=count,
-            charged=words.gpu_hours(charged[place]),
-            resident=f"{resident[place] / 3600:.1f}",
-            title=f"{name}: {words.gpu_hours(one)} GPU-hours held, {words.gpu_hours(part)} busy",
-            x=round(place * step + step * 0.1, 2),
-            width=round(step * 0.8, 2),
-            held_height=round(min(1.0, one / top) * height, 2),
-            busy_height=round(min(1.0, part / top) * height, 2),
-        )
+    step = _WIDTH / max(1, len(names))
+    columns = [
+        {
+            "day": name,
+            "held": words.gpu_hours(one),
+            "busy": words.gpu_hours(part),
+            "leases": count,
+            "charged": words.gpu_hours(charged[place]),
+            "resident": f"{resident[place] / 3600:.1f}",
+            "title": f"{name}: {words.gpu_hours(one)} GPU-hours held, {words.gpu_hours(part)} busy",
+            "x": round(place * step + step * 0.1, 2),
+            "width": round(step * 0.8, 2),
+            "held_height": round(min(1.0, one / top) * _HEIGHT, 2),
+            "busy_height": round(min(1.0, part / top) * _HEIGHT, 2),
+        }
         for place, (name, one, part, count) in enumerate(
             zip(names, held, busy, counts, strict=True)
         )
-    )
+    ]
     share = words.percent(sum(busy) / sum(held)) if sum(held) > 0 else ""
     summary = f"{words.gpu_hours(sum(held))} GPU-hours held in {len(names)} days"
     if share:
         summary += f"; code ran in {words.gpu_hours(sum(busy))} of them ({share})"
     if sum(held) - sum(charged) >= 60.0:
         summary += f"; {words.gpu_hours(sum(charged))} count, the time of your turns"
-    return DaysView(columns, width, height, f"{top / 3600:g} h", f"{summary}.", zone)
+    return {
+        "columns": columns,
+        "width": _WIDTH,
+        "height": _HEIGHT,
+        "top": f"{top / 3600:g} h",
+        "summary": f"{summary}.",
+        "zone": zone,
+        "nothing": not any(column["held_height"] for column in columns),
+    }
 
 
 def server_days(
     daily: Iterable[Json], names: Sequence[str], zone: str
-) -> list[tuple[str, DaysView]]:
+) -> list[tuple[str, dict[str, Any]]]:
     """GPU-hours by day of each named server that has its own, by its name. Of many nodes."""
     servers: dict[str, list[Json]] = {}
     for document in daily:
@@ -395,10 +342,5 @@ def axis_top(most: float) -> float:
     """A round number at or above ``most``, for the top of an axis."""
     if most <= 0:
         return 1.0
-    power = 10.0 ** _floor_log10(most)
+    power = 10.0 ** math.floor(math.log10(most))
     return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= most)
-
-
-def _floor_log10(value: float) -> int:
-    """The place of a number's first figure."""
-    return int(f"{value:e}".partition("e")[2])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from jupyter_gpushare.protocol.said import format_hours
 from jupyter_gpushare.protocol.sizes import format_size
-from jupyter_gpushare.protocol.times import format_duration
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -18,18 +15,9 @@ def gpus(count: int) -> str:
     return counted(count, "GPU")
 
 
-def size(count: int) -> str:
-    """Bytes: ``8 GiB``."""
-    return format_size(count)
-
-
 def memory_each(limit: int | None) -> str:
     """A quota's memory on each GPU, bytes."""
-    return "the whole GPU" if limit is None else size(limit)
-
-
-#: A length of time as a person says it; the same everywhere.
-duration: Final = format_duration
+    return "the whole GPU" if limit is None else format_size(limit)
 
 
 def gpu_hours(gpu_seconds: float) -> str:

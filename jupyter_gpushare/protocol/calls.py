@@ -581,7 +581,7 @@ class LentParams:
     ]
     gpu_hours: Annotated[
         float | None,
-        bounds("gpu_hours"),
+        bounds(FIELDS["gpu_hours"]),
         "GPU-hours that may still be spent here, from `as_of` on; null: they are not limited",
     ] = None
     reclaim: Annotated[

@@ -221,7 +221,7 @@ class HeldQuota(QuotaNumbers):
         ]
     ]
     idle_timeout: NotRequired[
-        Annotated[float | None, bounds("idle_timeout"), meaning("idle_timeout")]
+        Annotated[float | None, bounds(FIELDS["idle_timeout"]), meaning("idle_timeout")]
     ]
     burst_memory: NotRequired[Burst]
     reserve: NotRequired[Annotated[str | None, words(*RESERVES), meaning("reserve")]]

@@ -12,6 +12,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from .errors import RemoteProtocolError
+from .framing import decode, encode
 
 LONGEST_QUESTION: Final = 512
 LONGEST_ANSWER: Final = 16384
@@ -35,12 +36,12 @@ def is_waiting(output: Any) -> bool:
 
 def question(kernel_id: str) -> bytes:
     """Which notebook is ``kernel_id``'s?"""
-    return json.dumps({"kernel_id": kernel_id}).encode() + b"\n"
+    return encode({"kernel_id": kernel_id})
 
 
 def read_question(line: bytes) -> str:
     """The kernel's id. Raises :class:`RemoteProtocolError`."""
-    kernel_id = _object(line).get("kernel_id")
+    kernel_id = decode(line).get("kernel_id")
     if not isinstance(kernel_id, str):
         raise RemoteProtocolError("No kernel is named.")
     return kernel_id
@@ -56,16 +57,6 @@ def answer(notebook: Notebook) -> bytes:
 
 def read_answer(line: bytes) -> Notebook:
     """Parse the answer. Raises :class:`RemoteProtocolError`."""
-    told = _object(line)
+    told = decode(line)
     path = told.get("path")
     return Notebook(path if path and isinstance(path, str) else None, told.get("gpushare"))
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        read = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise RemoteProtocolError("That is no JSON.") from error
-    if not isinstance(read, dict):
-        raise RemoteProtocolError("That is no JSON object.")
-    return read

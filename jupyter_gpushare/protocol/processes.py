@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 
@@ -16,29 +17,34 @@ def start_time(pid: int) -> int | None:
 
     The kernel gives a pid to a later process again, with another start time.
     """
-    if pid <= 0:
-        return None
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command's name stands in parentheses and may hold spaces and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    if len(fields) < 20 or fields[0] in (b"Z", b"X"):
-        return None
-    return int(fields[19])
+    fields = _stat(pid)
+    return None if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _stat(pid: int) -> list[bytes]:
+    """What the kernel says of ``pid`` behind its command's name; empty if it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        # The name stands in parentheses and may hold spaces and parentheses.
+        return file.read().rpartition(b")")[2].split()
+    return []
+
+
+def _status(pid: int, name: str) -> list[str] | None:
+    """The words of one line of what the kernel says of ``pid``; empty if the line is not there.
+
+    ``None`` if the process is gone or hidden.
+    """
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file,
+    ):
+        return next((line.split()[1:] for line in file if line.startswith(f"{name}:")), [])
+    return None
 
 
 def user_ids(pid: int) -> frozenset[int]:
     """The real, effective and saved user id of ``pid``; empty when it is gone or hidden."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("Uid:"):
-                    return frozenset(int(word) for word in line.split()[1:4])
-    except OSError:
-        pass
-    return frozenset()
+    return frozenset(map(int, (_status(pid, "Uid") or ())[:3]))
 
 
 def shares_pids(pid: int) -> bool:
@@ -52,23 +58,13 @@ def shares_pids(pid: int) -> bool:
 
 def _depth(pid: int) -> int:
     """In how many pid namespaces, from that of our ``/proc`` on, it is. 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            for line in file:
-                if line.startswith("NSpid:"):
-                    return len(line.split()) - 1
-    except OSError:
-        return 0
-    return 1  # a Linux built without pid namespaces
+    pids = _status(pid, "NSpid")
+    return 0 if pids is None else len(pids) or 1  # one on a Linux built without pid namespaces
 
 
 def is_stopped(pid: int) -> bool:
     """Whether it was stopped (SIGSTOP) and waits to be set going again."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[:1] == [b"T"]
-    except OSError:
-        return False
+    return _stat(pid)[:1] == [b"T"]
 
 
 def namespace_of_pids() -> str:

@@ -32,12 +32,7 @@ _EXAMPLES: Final = {
 }
 
 
-def bounds(name: str) -> Range:
-    """The bounds of a field."""
-    return _bounds(FIELDS[name])
-
-
-def _bounds(field: Field) -> Range:
+def bounds(field: Field) -> Range:
     """The least and the most of a field, both included; whole where it counts whole things."""
     most = _MOST.get(field.unit, 1e9) if field.most is None else field.most
     kind = int if field.unit in _WHOLE else float
@@ -58,7 +53,7 @@ def hint_of(name: str) -> Any:
     """A field's type, with its bounds and its meaning beside it, as declarations have them."""
     field = FIELDS[name]
     kind = str if field.unit in _TEXTS else int if field.unit in _WHOLE else float
-    form = Period() if field.unit is Unit.PERIOD else _bounds(field)
+    form = Period() if field.unit is Unit.PERIOD else bounds(field)
     mark = words(*field.words) if field.words else form
     return Annotated[kind | None if field.null else kind, mark, meaning(name)]
 
@@ -68,7 +63,7 @@ def hint_of(name: str) -> Any:
 
 def _read_whole(given: object, field: Field) -> int:
     whole = int(given) if isinstance(given, float) and given.is_integer() else given
-    least, most = _bounds(field)
+    least, most = bounds(field)
     if isinstance(whole, bool) or not isinstance(whole, int) or not least <= whole <= most:
         what = " of hundredths" if field.unit is Unit.HUNDREDTHS else ""
         raise ValueError(f"it must be a whole number{what} from {least} to {most}.")
@@ -76,7 +71,7 @@ def _read_whole(given: object, field: Field) -> int:
 
 
 def _read_number(given: object, field: Field) -> float:
-    least, most = _bounds(field)
+    least, most = bounds(field)
     wrong = isinstance(given, bool) or not isinstance(given, int | float)
     # NaN is in no range; a whole number may be too long for a float, so compare first.
     if wrong or not least <= given <= most:  # type: ignore[operator]  # it is a number
@@ -94,7 +89,7 @@ def _read_size(given: object, field: Field) -> int:
 
 
 def _within(size: float, field: Field) -> float:
-    if size > _bounds(field).most:
+    if size > bounds(field).most:
         raise ValueError("it is more than any GPU has.")
     return size
 
@@ -110,7 +105,7 @@ _READERS: Final[Mapping[Unit, Callable[[Any, Field], Any]]] = {
     Unit.HUNDREDTHS: _read_whole,
     Unit.NUMBER: _read_number,
     Unit.HOURS: _read_number,
-    Unit.SECONDS: lambda given, field: parse_duration(given, *_bounds(field)),
+    Unit.SECONDS: lambda given, field: parse_duration(given, *bounds(field)),
     Unit.BYTES: _read_size,
     Unit.PART: lambda given, field: _within(parse_burst(given), field),
     Unit.PERIOD: lambda given, _field: parse_period(given),

@@ -39,9 +39,8 @@ def parse_gpus(text: object) -> int | str:
     plain = str(text).strip()
     if isinstance(text, str) and plain.lower() == GPUS_OF_QUOTA:
         return GPUS_OF_QUOTA
-    if isinstance(text, bool) or not isinstance(text, int | str) or not plain.isascii():
-        raise ValueError("it is not a number of GPUs, nor the word quota.")
-    if not plain.isdigit() or len(plain) > 9:
+    is_number = isinstance(text, int | str) and not isinstance(text, bool) and plain.isascii()
+    if not is_number or not plain.isdigit() or len(plain) > 9:
         raise ValueError("it is not a number of GPUs, nor the word quota.")
     count = int(plain)
     if count > MOST_GPUS:

@@ -52,10 +52,6 @@ class HostLock:
         self.path = Path(path)
         self._fd: int | None = None
 
-    @property
-    def held(self) -> bool:
-        return self._fd is not None
-
     def try_acquire(self) -> bool:
         """Take the lock if it is free. Raises ``OSError`` if there can be no lock at all."""
         if self._fd is not None:
@@ -65,11 +61,10 @@ class HostLock:
         fd = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as error:
             os.close(fd)
-            return False
-        except OSError:
-            os.close(fd)
+            if isinstance(error, BlockingIOError):
+                return False
             raise
         os.ftruncate(fd, 0)
         os.write(fd, f"{os.getpid()}\n".encode())  # for people; the lock is what counts
@@ -133,8 +128,7 @@ class EmbeddedNode:
 
     def start(self) -> None:
         """Begin to take part in the election (needs the running loop)."""
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._run())
 
     def lost(self) -> None:
         """Hear that the node manager went away: look at the lock at once."""

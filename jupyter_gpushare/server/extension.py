@@ -57,7 +57,7 @@ from .kernelenv import KernelEnvironment
 from .leaseevents import SCHEMA_ID, SCHEMA_PATH, LeaseEvents
 from .lifecycle import KernelLifecycle
 from .live import live_route
-from .metrics import GpuShareCollector, Metrics
+from .metrics import GpuShareCollector
 from .notebooks import NotebookDoor
 from .otherpythons import OtherPythons
 from .pages import make_site, page_routes
@@ -251,10 +251,7 @@ class GpuShareExtension(ExtensionApp):
             log=self.log,
         )
         self.link.subscribe(self._link_changed)
-        self.metrics = Metrics(
-            prometheus_client.REGISTRY,
-            GpuShareCollector(lambda: self.link.state.status, self.events.counts),
-        )
+        self.metrics = GpuShareCollector(lambda: self.link.state.status, self.events.counts)
         self.kernel_environment = KernelEnvironment(
             kernel_manager=server.kernel_manager,
             session_manager=server.session_manager,
@@ -309,7 +306,7 @@ class GpuShareExtension(ExtensionApp):
         self.link.start()
         await self.door.open()
         self.lifecycle.start()
-        self.metrics.start()
+        prometheus_client.REGISTRY.register(self.metrics)
         terminals = server.web_app.settings.get("terminal_manager")
         if terminals is not None:
             self.kernel_environment.add_to_terminals(terminals)
@@ -334,7 +331,7 @@ class GpuShareExtension(ExtensionApp):
         parts.push_async_callback(self.lifecycle.stop)
         for audience in self.audiences:
             parts.callback(audience.close)
-        parts.callback(self.metrics.stop)
+        parts.callback(prometheus_client.REGISTRY.unregister, self.metrics)
         try:
             await parts.aclose()
         except Exception:  # the server would wait for us without end

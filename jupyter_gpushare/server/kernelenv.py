@@ -31,7 +31,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeGuard
+from typing import Any
 
 from jupyter_core.utils import ensure_async
 
@@ -64,15 +64,11 @@ def notebook_wishes(metadata: object) -> str | None:
     gpushare = metadata.get("gpushare")
     if not isinstance(gpushare, Mapping):
         return None
-    wishes: dict[str, int | float | str] = {}
-    for key in NOTEBOOK_KEYS:
-        value = gpushare.get(key)
-        if _is_plain(value):
-            wishes[key] = value
+    wishes = {key: gpushare[key] for key in NOTEBOOK_KEYS if _is_plain(gpushare.get(key))}
     return json.dumps(wishes) if wishes else None
 
 
-def _is_plain(value: object) -> TypeGuard[int | float | str]:
+def _is_plain(value: object) -> bool:
     match value:
         case bool():
             return False
@@ -127,9 +123,7 @@ class KernelEnvironment:
         self._at_start = {name: os.environ.get(name) for name in _OF_A_LEASE}
 
     def install(self) -> None:
-        """Wrap the managers' methods; twice is once."""
-        if self._wrapped:
-            return
+        """Wrap the managers' methods."""
         self._wrap(self._kernels, "pre_start_kernel", self._around_pre_start)
         self._wrap(self._kernels, "restart_kernel", self._around_restart)
         self._wrap(self._sessions, "start_kernel_for_session", self._around_session_start)
@@ -142,13 +136,11 @@ class KernelEnvironment:
                 delattr(owner, name)
         self._wrapped.clear()
 
-    def variables(self) -> dict[str, str]:
-        """Return the variables of every kernel and terminal; empty without a node manager."""
-        socket = self._socket()
-        return {} if socket is None else {**self._settings, names.SOCKET: socket}
-
     def add_to(self, env: MutableMapping[str, str]) -> None:
-        """Add :meth:`variables` to a process's environment; the environment wins over settings."""
+        """Add our variables to a process's environment, if there is a node manager.
+
+        The environment wins over settings.
+        """
         socket = self._socket()
         if socket is None:
             return
@@ -165,7 +157,7 @@ class KernelEnvironment:
                     env[name] = before
 
     def add_to_terminals(self, terminal_manager: Any) -> None:
-        """Have new terminals of ``terminal_manager`` (terminado's) get :meth:`variables`."""
+        """Have new terminals of ``terminal_manager`` (terminado's) get our variables."""
         extra = getattr(terminal_manager, "extra_env", None)
         if extra is None:
             extra = terminal_manager.extra_env = {}

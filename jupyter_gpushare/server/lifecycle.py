@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
@@ -31,7 +31,7 @@ _HEADER_WITHIN = 4
 
 _HOOK_TOLD_WITHIN = 5.0  # seconds that a kernel's Python may take to answer
 
-Tell = Callable[[str, int | None], Awaitable[None]]
+Tell = Callable[[str, int | None], Coroutine[Any, Any, None]]
 """Called with the kernel's id and the process id that ended, or ``None`` for whatever it had."""
 
 
@@ -130,11 +130,8 @@ class KernelLifecycle:
         return _pid_of(self._kernel(kernel_id))
 
     def _ended(self, kernel_id: str, pid: int | None) -> None:
-        self._told.start(self._say(kernel_id, pid))
-
-    async def _say(self, kernel_id: str, pid: int | None) -> None:
         self._log.debug("gpushare: kernel %s ended (process %s)", kernel_id, pid)
-        await self._tell(kernel_id, pid)
+        self._told.start(self._tell(kernel_id, pid))
 
 
 def _pid_of(kernel: Any) -> int | None:

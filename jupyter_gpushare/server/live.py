@@ -6,7 +6,7 @@ A listener is authorized before the connection is upgraded.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from jupyter_core.utils import ensure_async
@@ -64,9 +64,7 @@ class Upgrades(WebSocketMixin, Listener, JupyterHandler):
             raise web.HTTPError(403, "You may not read gpushare's status on this server.")
         if self.is_full:
             raise web.HTTPError(503, "Too many live connections to this server.")
-        upgraded: Awaitable[None] | None = super().get(*args, **kwargs)
-        if upgraded is not None:
-            await upgraded
+        await super().get(*args, **kwargs)
 
 
 class LiveHandler(Upgrades):

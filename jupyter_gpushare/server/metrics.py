@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -105,22 +104,3 @@ def _gauges(
         if value is not None:
             family.add_metric([word], value)
     return family
-
-
-class Metrics:
-    """Registers the collector for the life of one server extension."""
-
-    def __init__(self, registry: CollectorRegistry, collector: GpuShareCollector) -> None:
-        self._registry = registry
-        self._collector = collector
-        self._registered = False
-
-    def start(self) -> None:
-        if not self._registered:
-            self._registry.register(self._collector)
-            self._registered = True
-
-    def stop(self) -> None:
-        if self._registered:
-            self._registry.unregister(self._collector)
-            self._registered = False

@@ -35,39 +35,39 @@ def readings(**more: Any) -> dict[str, Any]:
     return {"step": 10.0, "times": [1960.0, 1970.0, 1980.0, 1990.0], "gpus": [row]}
 
 
-def plot(seconds: float = 40.0, **more: Any) -> plots.Plot:
+def plot(seconds: float = 40.0, **more: Any) -> dict[str, Any]:
     (made,) = plots.plots(status(), readings(**more), seconds)
     return made
 
 
 def test_areas_lie_upon_each_other_and_leave_out_what_is_unknown() -> None:
-    mine, others, rest, free = plot().areas
-    assert mine.path == (
+    mine, others, rest, free = plot()["areas"]
+    assert mine["path"] == (
         "M0 100L250 100L250 75L500 75L500 100L250 100L250 100L0 100Z"
         "M750 75L1000 75L1000 100L750 100Z"
     )
-    assert others.path.endswith("M750 50L1000 50L1000 75L750 75Z")
-    assert (mine.text, others.text) == ("mine 6 GiB", "others' 6 GiB")
-    assert (rest.text, free.text) == ("without a lease 2 GiB", "free 10 GiB")
+    assert others["path"].endswith("M750 50L1000 50L1000 75L750 75Z")
+    assert (mine["text"], others["text"]) == ("mine 6 GiB", "others' 6 GiB")
+    assert (rest["text"], free["text"]) == ("without a lease 2 GiB", "free 10 GiB")
 
 
 def test_who_computed_has_a_lane_each_and_utilisation_a_line() -> None:
     made = plot()
-    mine, others = (lane.path for lane in made.lanes)
+    mine, others = (lane["path"] for lane in made["lanes"])
     assert "L250 0L500 0L500 100L" in mine
     assert others.endswith("M750 75L1000 75L1000 100L750 100Z")
-    (line,) = made.lines
-    assert line.path == "M0 100L250 50L500 50M750 0L1000 0"
-    assert (line.name, line.text) == ("Utilisation", "100 %")
-    assert made.summary == (
+    (line,) = made["lines"]
+    assert line["path"] == "M0 100L250 50L500 50M750 0L1000 0"
+    assert (line["name"], line["text"]) == ("Utilisation", "100 %")
+    assert made["summary"] == (
         "GPU 0 now: memory: mine 6 GiB, others' 6 GiB, without a lease 2 GiB, free 10 GiB; "
         "computing: mine no, others 25 %; utilisation 100 %."
     )
 
 
 def test_sensors_have_lines_only_where_there_are_any() -> None:
-    lines = plot(temperature=[40.0, None, None, 61.4], power=[90.0, 90.0, None, 285.5]).lines
-    assert [(line.name, line.top, line.text) for line in lines[1:]] == [
+    lines = plot(temperature=[40.0, None, None, 61.4], power=[90.0, 90.0, None, 285.5])["lines"]
+    assert [(line["name"], line["top"], line["text"]) for line in lines[1:]] == [
         ("Temperature", "100 °C", "61 °C"),
         ("Power", "400 W", "286 W"),
     ]
@@ -77,18 +77,18 @@ def test_after_a_pause_nothing_is_known_and_what_is_too_old_is_not_drawn() -> No
     late = {**readings(), "times": [1000.0, 1901.0, 1911.0, 1990.0]}
     row = {**late["gpus"][0], "utilisation": [1.0, 1.0, 1.0, 1.0]}
     (made,) = plots.plots(status(), {**late, "gpus": [row]}, 100.0)
-    assert made.lines[0].path == "M0 0L0 0M10 0L110 0L410 0M900 0L1000 0"
+    assert made["lines"][0]["path"] == "M0 0L0 0M10 0L110 0L410 0M900 0L1000 0"
 
 
 def test_what_an_older_node_manager_does_not_tell_is_unknown() -> None:
     old = readings()
     row = {name: old["gpus"][0][name] for name in ("uuid", "used", "utilisation")}
     (made,) = plots.plots(status(), {**old, "gpus": [row]}, 40.0)
-    assert made.areas[0].text == "mine unknown"
-    assert made.areas[0].path == ""
+    assert made["areas"][0]["text"] == "mine unknown"
+    assert made["areas"][0]["path"] == ""
     assert plots.plots(status(uuid="GPU-9"), old, 40.0) == []
     (new,) = plots.plots(status(), {"step": 2.0, "times": [], "gpus": [{**row, **_EMPTY}]}, 40.0)
-    assert new.lines[0].text == "unknown"
+    assert new["lines"][0]["text"] == "unknown"
 
 
 _EMPTY: dict[str, list[float]] = {"used": [], "utilisation": []}

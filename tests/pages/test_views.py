@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.hub.site import hub_templates
 from jupyter_gpushare.pages import forms, live, views
-from jupyter_gpushare.pages.admin import AdminView, RevokeFormHandler
+from jupyter_gpushare.pages.admin import RevokeFormHandler
 from jupyter_gpushare.pages.csvfile import to_csv
 from jupyter_gpushare.pages.hosts import of_status
 from jupyter_gpushare.pages.listing import EVENT_FILTERS, Listing, Member, page_of
@@ -47,12 +47,9 @@ def own_page(status: Any) -> str:
 
 
 def admin_page(status: Any) -> str:
-    node = AdminView(
-        name="gpuhost",
-        page=page_of([], Listing()),
-        leases=views.leases(status, everybody=True),
-        **views.node_parts(status),
-    )
+    leases = views.leases(status, everybody=True)
+    node = {"name": "gpuhost", "page": page_of([], Listing()), "leases": leases}
+    node |= views.node_parts(status)
     template = TEMPLATES.get_template("gpushare/admin_live.html")
     return template.render(node=node, wanted=Listing(), prefix="/p/", windows={"1d": ""})
 
@@ -323,13 +320,13 @@ def test_environments_are_those_with_a_quota_or_a_use() -> None:
     status = {"leases": [{"environment": "alice", "phase": p} for p in ("held", "queued", "ended")]}
     known = views.members({"quotas": [listed], "default": default}, {"rows": [used]}, status)
     alice, old = map(views.environment_view, known)
-    assert (alice.of.name, alice.of.held, alice.of.waiting) == ("alice", 1, 1)
-    assert (old.of.name, old.use.text) == ("old", "0 of 1")
-    assert (old.of.seconds, old.busy, old.of.held) == (7200.0, "0.01 busy", 0)
+    assert (alice["of"].name, alice["of"].held, alice["of"].waiting) == ("alice", 1, 1)
+    assert (old["of"].name, old["use"]["text"]) == ("old", "0 of 1")
+    assert (old["of"].seconds, old["busy"], old["of"].held) == (7200.0, "0.01 busy", 0)
     used |= {"gpu_seconds_charged": 3600.0, "resident_gib_seconds": 4 * 3600.0}
     assert views._busy_text(used) == "0.01 busy, 1 charged, 4.0 GiB-hours"
-    assert not alice.own
-    assert alice.budget is None
+    assert not alice["own"]
+    assert alice["budget"] is None
 
 
 def test_a_row_says_which_groups_and_what_the_quota_has_besides() -> None:
@@ -337,12 +334,12 @@ def test_a_row_says_which_groups_and_what_the_quota_has_besides() -> None:
     more = {"source": "group", "from_groups": ["staff"], "groups": ["staff", "all"], "seen": False}
     own = {"idle_timeout": 600.0, "own_burst_memory": 0.9, "budget": {**budget, "level": "spent"}}
     row = views.environment_view(Member("a", quota(**more, **own), 0, 0, None))
-    assert (row.about, row.own) == ("staff, all, was never here", "")
+    assert (row["about"], row["own"]) == ("staff, all, was never here", "")
     mine = views.environment_view(Member("a", quota(source="override", **own), 0, 0, None))
-    assert mine.own == "idle time-out: 10 min, limits lifted up to: 0.9 of a GPU"
-    assert row.budget is not None
-    assert row.budget.text == "21 of 20 this month"
-    assert row.budget.tone == "bad"
+    assert mine["own"] == "idle time-out: 10 min, limits lifted up to: 0.9 of a GPU"
+    assert row["budget"] is not None
+    assert row["budget"]["text"] == "21 of 20 this month"
+    assert row["budget"]["tone"] == "bad"
     assert source_text(more) == "group staff"
     assert source_text({**more, "from_groups": ["a", "b"]}) == "groups a, b"
 
@@ -389,18 +386,19 @@ def test_days_of_all_nodes_are_added_up() -> None:
 
     names = ["2026-11-20", "2026-11-21"]
     view = views.days_view([document(3600.0), document(5400.0)], names, "UTC")
-    first, second = view.columns
-    assert (first.held, first.busy, first.leases) == ("2.5", "1.25", 2)
-    assert (view.top, first.held_height, second.held_height) == ("2.5 h", view.height, 0)
-    assert view.summary == "2.5 GPU-hours held in 2 days; code ran in 1.25 of them (50 %)."
-    assert not view.nothing
-    assert (first.charged, first.resident) == ("2.5", "0.0")
+    first, second = view["columns"]
+    assert (first["held"], first["busy"], first["leases"]) == ("2.5", "1.25", 2)
+    heights = (first["held_height"], second["held_height"])
+    assert (view["top"], *heights) == ("2.5 h", view["height"], 0)
+    assert view["summary"] == "2.5 GPU-hours held in 2 days; code ran in 1.25 of them (50 %)."
+    assert not view["nothing"]
+    assert (first["charged"], first["resident"]) == ("2.5", "0.0")
     told = {"charged": 1800.0, "resident_gib_seconds": 7200.0}
     turns = {"days": [a_day(3600.0, 3600.0, **told), a_day()]}
     view = views.days_view([turns, document(3600.0)], names, "UTC")
-    assert (view.columns[0].charged, view.columns[0].resident) == ("1.5", "2.0")
-    assert view.summary.endswith("; 1.5 count, the time of your turns.")
-    assert views.days_view([{"days": [a_day()]}], ["2026-11-21"], "UTC").nothing
+    assert (view["columns"][0]["charged"], view["columns"][0]["resident"]) == ("1.5", "2.0")
+    assert view["summary"].endswith("; 1.5 count, the time of your turns.")
+    assert views.days_view([{"days": [a_day()]}], ["2026-11-21"], "UTC")["nothing"]
 
 
 @given(st.floats(1e-6, 1e9))

@@ -101,7 +101,7 @@ def test_who_has_the_lock_does_not_host_where_somebody_serves() -> None:
             node = EmbeddedNode(socket=str(place / "s"), arguments=[], log=log)
             node.start()
             (await asyncio.to_thread(there.accept))[0].close()
-            while node._lock.held:
+            while node._lock._fd is not None:
                 await asyncio.sleep(0.01)
             assert not node.pid
             await node.stop()
