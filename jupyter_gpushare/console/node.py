@@ -41,14 +41,15 @@ class NodeSilent(Refused):
 
 
 class Node:
-    """An open connection on which hello has been said. Use it as a context manager."""
+    """An open connection on which hello has been said. Use it as a context manager.
 
-    #: Who is at the other end, in sentences.
-    who = "node manager"
+    ``who`` is at the other end, in sentences.
+    """
 
-    def __init__(self, path: str, token: str | None) -> None:
+    def __init__(self, path: str, token: str | None, who: str = "node manager") -> None:
         """Raises `NodeSilent` and `NodeRefused`."""
         self.path = path
+        self.who = who
         self.hello: dict[str, Any] = {}
         self._protocol = ClientConnection()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)

@@ -331,24 +331,18 @@ class Reads(ABC):
         condition = f"WHERE kind NOT IN ({', '.join('?' * len(_UNLISTED))})"
         condition += "" if environment is None else " AND environment = ?"
         whose = () if environment is None else (environment,)
-        with self._reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM records {condition} ORDER BY seq DESC LIMIT ?",
-                (*_UNLISTED, *whose, max(0, limit)),
-            )
-            try:
-                return [_decode(row) for row in rows]
-            except ValueError as error:
-                raise LedgerFailed(f"A record of the history is damaged: {error}") from error
+        newest = f"{condition} ORDER BY seq DESC LIMIT ?"
+        return list(self._records(newest, (*_UNLISTED, *whose, max(0, limit))))
 
     def records(self, kinds: Sequence[str]) -> Iterator[Record]:
         """All records of these kinds, the oldest first. Raises as :meth:`history` does."""
         names = with_earlier(kinds)
         marks = ", ".join("?" * len(names))
+        return self._records(f"WHERE kind IN ({marks}) ORDER BY seq", names)
+
+    def _records(self, which: str, values: Sequence[str | int]) -> Iterator[Record]:
         with self._reading() as connection:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM records WHERE kind IN ({marks}) ORDER BY seq", names
-            )
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM records {which}", values)
             try:
                 yield from map(_decode, rows)
             except ValueError as error:
@@ -779,45 +773,30 @@ class Ledger(Reads):
     def _start(self, wall: float) -> None:
         """Connect, check, migrate. Raises :class:`_Corrupt` for a file to set aside."""
         self._only_reads = True
-        if _unwritable(self.path):
-            self._start_reading_a_copy()
-            return
         try:
-            # SQLite would use the umask; other users must not read the notebooks' names.
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if not _unwritable(self.path):
+                # SQLite would use the umask; other users must not read the notebooks' names.
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            else:
+                # A disk gone read-only: SQLite cannot even lock the file there, so read a copy.
+                self._copy = Path(tempfile.mkdtemp(prefix="jupyter-gpushare-ledger-"))
+                shutil.copyfile(self.path, self.place)
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(_beside(self.path, "-wal"), _beside(self.place, "-wal"))
         except OSError as error:
             raise _from_os_error(error, self.path) from error
         with self._opening():
-            self._connect(self.path)
-            assert self._connection is not None
-            _check(self._connection, self.path)
-            self._adopt(self._connection)
-            _check_floor(self._connection)
-            _migrate(self._connection, wall)
-            _check_content(self._connection)
-        self._inode = self.path.stat().st_ino
-        self._only_reads = False
+            connection = self._connect(self.place)
+            _check(connection, self.place)
+            self._adopt(connection)
+            _check_floor(connection)
+            _migrate(connection, wall)
+            _check_content(connection)
+        if self._copy is None:
+            self._inode = self.path.stat().st_ino
+            self._only_reads = False
 
-    def _start_reading_a_copy(self) -> None:
-        """A disk gone read-only: SQLite cannot even lock the file there, so read a copy."""
-        self._copy = Path(tempfile.mkdtemp(prefix="jupyter-gpushare-ledger-"))
-        copy = self._copy / "ledger"
-        try:
-            shutil.copyfile(self.path, copy)
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copyfile(_beside(self.path, "-wal"), _beside(copy, "-wal"))
-        except OSError as error:
-            raise _from_os_error(error, self.path) from error
-        with self._opening():
-            self._connect(copy)
-            assert self._connection is not None
-            _check(self._connection, copy)
-            self._adopt(self._connection)
-            _check_floor(self._connection)
-            _migrate(self._connection, 0.0)
-            _check_content(self._connection)
-
-    def _connect(self, path: Path) -> None:
+    def _connect(self, path: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, isolation_level=None, check_same_thread=False, timeout=2.0
         )
@@ -828,6 +807,7 @@ class Ledger(Reads):
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {16 * 2**20}")
+        return connection
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[None]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 from ..daemon.hubapi import CertificatesUnreadable, HubApi, hub_trust
-from ..ledger.ledger import LedgerError
 from ..policy.words.commands import Introduce
+from ..protocol.background import Background
 from ..quotas.hub import HubQuotas
 from ..quotas.last import LastQuotas
 from .manager import PoolManager
@@ -23,19 +23,17 @@ from .serving import CannotServe
 _REFRESH: Final = 60.0
 
 
-class HubGroups:
-    """A context manager: while it is open, the pool hears of the groups."""
+class HubGroups(HubQuotas):
+    """The Hub's groups; the pool is told who belongs to them, too."""
 
     def __init__(self, manager: PoolManager, log: logging.Logger) -> None:
         """Raises :class:`CannotServe`."""
-        self._manager = manager
-        self._log = log
         hub = os.environ["JUPYTERHUB_API_URL"]
         try:
             trust = hub_trust(os.environ)
         except CertificatesUnreadable as error:
             raise CannotServe(str(error)) from error
-        self._quotas = HubQuotas(
+        super().__init__(
             HubApi(hub, trust=trust),
             os.environ["JUPYTERHUB_API_TOKEN"],
             refresh=_REFRESH,
@@ -45,37 +43,36 @@ class HubGroups:
             wall=time.time,
             log=log,
         )
-        self._task: asyncio.Task[None] | None = None
+        self._manager = manager
 
-    async def __aenter__(self) -> Self:
-        """The first look is over when the pool begins to serve pages: hosts hear no wrong quota."""
-        await self._manager.quotas.apply(await self._quotas.first(self._manager.quotas.size))
-        await self._introduce()
-        self._task = asyncio.get_running_loop().create_task(self._look())
-        return self
+    async def look(self) -> None:
+        """Read the groups once, and tell what is new in them."""
+        await super().look()
+        await self.introduce()
 
-    async def __aexit__(self, *_: Any) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(_REFRESH)
-            try:
-                await self._quotas.look()
-                await self._introduce()
-            except (LedgerError, ValueError) as error:
-                self._log.error("The quotas of JupyterHub's groups could not be applied: %s", error)
-
-    async def _introduce(self) -> None:
+    async def introduce(self) -> None:
         """Say who belongs to which groups, and who belongs to none any more."""
-        if self._quotas.when_away() is not None:
+        if self.when_away() is not None:
             return
         known = self._manager.state.quotas.groups_of
-        told = dict(self._quotas.members())
+        told = dict(self.members())
         gone = {name: () for name in known if name not in told}
         for name, groups in {**told, **gone}.items():
             if known.get(name, ()) != groups:
                 await self._manager.submit(partial(Introduce, environment=name, groups=groups))
+
+
+@contextlib.asynccontextmanager
+async def following(manager: PoolManager, log: logging.Logger) -> AsyncIterator[None]:
+    """While it is open, the pool hears of the groups. Raises :class:`CannotServe`.
+
+    The first look is over when the pool begins to serve pages: hosts hear no wrong quota.
+    """
+    groups, work = HubGroups(manager, log), Background()
+    await manager.quotas.apply(await groups.first(manager.quotas.size))
+    await groups.introduce()
+    work.start(groups.run())
+    try:
+        yield
+    finally:
+        await work.cancel()

@@ -29,7 +29,7 @@ def settings_of(service: JupyterApp, pages: str | None) -> Pool:
 async def running(service: JupyterApp, pages: str | None) -> AsyncIterator[HubPool]:
     """The pool, and the Hub's groups as it is told them. Raises `SystemExit` with a sentence."""
     try:
-        from .hubgroups import HubGroups
+        from .hubgroups import following
         from .hubpool import HubPool
         from .serving import CannotServe, serving
     except ModuleNotFoundError as error:
@@ -40,7 +40,7 @@ async def running(service: JupyterApp, pages: str | None) -> AsyncIterator[HubPo
         try:
             settings = settings_of(service, pages)
             manager = await stack.enter_async_context(serving(settings, service.log))
-            await stack.enter_async_context(HubGroups(manager, service.log))
+            await stack.enter_async_context(following(manager, service.log))
         except CannotServe as error:
             raise SystemExit(str(error)) from error
         yield HubPool(manager)

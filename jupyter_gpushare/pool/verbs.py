@@ -16,12 +16,6 @@ from ..protocol.tables import clean, table
 from ..protocol.times import format_duration, parse_duration
 
 
-class PoolNode(Node):
-    """The pool at the other end: it speaks a node manager's protocol."""
-
-    who = "pool"
-
-
 def _socket() -> str:
     from jupyter_core.paths import jupyter_data_dir
 
@@ -34,7 +28,7 @@ class AtPool(Verb):
 
     socket = option("", f"The pool's socket. Left out: {POOL_SOCKET}, or that of your own pool.")
 
-    def connect(self) -> PoolNode:
+    def connect(self) -> Node:
         """Raises `NodeSilent` and `NodeRefused`."""
         path = self.socket or _socket()
         if not os.path.exists(path):
@@ -43,7 +37,7 @@ class AtPool(Verb):
                 " or setup(c, pool=True) with JupyterHub), or say where its socket is:"
                 " --socket=FOLDER/pool.sock."
             )
-        return PoolNode(path, None)
+        return Node(path, None, "pool")
 
     def ask(self, method: PoolMethod, **params: Any) -> dict[str, Any]:
         """One call. Raises `NodeSilent` and `NodeRefused`."""

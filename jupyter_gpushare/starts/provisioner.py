@@ -19,6 +19,8 @@ import secrets
 import signal
 import socket
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from jupyter_client.connect import KernelConnectionInfo
@@ -127,7 +129,7 @@ class PoolProvisioner(KernelProvisionerBase):
     async def send_signal(self, signum: int) -> None:
         """To the kernel and its children."""
         if self._reached is not None and self._process is not None:
-            told = {"number": int(signum), "group": True, **self._process.words()}
+            told = {"number": int(signum), "group": True, **asdict(self._process)}
             self._reached.tell("signal", **told)
 
     async def kill(self, restart: bool = False) -> None:
@@ -154,7 +156,7 @@ class PoolProvisioner(KernelProvisionerBase):
             self._reached = None
         if not restart and self._local:
             for number in range(1, 1 + len(_CHANNELS)):
-                _unlink(f"{self._local}-{number}")
+                Path(f"{self._local}-{number}").unlink(missing_ok=True)
 
     # -- starting -------------------------------------------------------------------------------
 
@@ -273,10 +275,3 @@ class PoolProvisioner(KernelProvisionerBase):
         """The host, for whoever looks."""
         info: dict[str, Any] = await super().get_provisioner_info()
         return {**info, "host": self.choice.host if self.choice else ""}
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return

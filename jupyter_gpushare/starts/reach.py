@@ -44,10 +44,6 @@ class Started:
         """From the answer of a start, or from what a spawner stored."""
         return cls(int(told["pid"]), int(told["started"]), str(told["boot"]))
 
-    def words(self) -> dict[str, Any]:
-        """For a call, and to be stored."""
-        return {"pid": self.pid, "started": self.started, "boot": self.boot}
-
 
 class Reached:
     """An open connection to a host. Calls are answered one after the other."""

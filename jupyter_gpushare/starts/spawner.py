@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -95,7 +96,7 @@ class PoolSpawner(LocalProcessSpawner):
         """The host and the process."""
         state: dict[str, Any] = super().get_state()
         if self.started is not None:
-            state["gpushare"] = {"host": self.host, **self.started.words()}
+            state["gpushare"] = {"host": self.host, **asdict(self.started)}
         return state
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -210,7 +211,7 @@ class PoolSpawner(LocalProcessSpawner):
             return False
         if self.host not in self.hosts:
             raise HostAway(f"host {self.host} is no longer in c.PoolSpawner.hosts")
-        told = {"number": int(sig), **self.started.words()}
+        told = {"number": int(sig), **asdict(self.started)}
         try:
             prefix = self.prefix(self.host)
         except NoHost as error:

@@ -37,7 +37,6 @@ class There:
         self._calls: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
             "port": self.port,
             "start": self.start,
-            "poll": self.poll,
             "signal": self.signal,
         }
 
@@ -113,21 +112,20 @@ class There:
             "host": socket.gethostname(),
         }
 
-    def poll(self, pid: int, started: int, boot: str) -> dict[str, Any]:
-        """Whether it is alive."""
-        return {"alive": boot == read_boot_id() and start_time(pid) == started}
-
     def signal(
         self, pid: int, started: int, boot: str, number: int, group: bool = False
     ) -> dict[str, Any]:
-        """Send it a signal, if it is that process still; with ``group`` also to its children."""
-        answer = self.poll(pid, started, boot)
-        if answer["alive"]:
+        """Send it a signal, if it is that process still; with ``group`` also to its children.
+
+        Whether it is alive; the signal 0 only looks.
+        """
+        alive = boot == read_boot_id() and start_time(pid) == started
+        if alive:
             try:
                 (os.killpg if group else os.kill)(pid, number)
             except ProcessLookupError:
-                return {"alive": False}
-        return answer
+                alive = False
+        return {"alive": alive}
 
     def _follow(self) -> None:
         """End with the attached process, and as it did."""

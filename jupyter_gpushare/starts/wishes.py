@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
+from ..console.node import Node, NodeRefused, NodeSilent
 from ..protocol.names import POOL_URL
-from ..protocol.poolcalls import POOL_SOCKET
+from ..protocol.poolcalls import POOL_SOCKET, PoolMethod
 from ..protocol.sizes import MOST_GPUS, format_size, parse_size
-from ..protocol.sockets import short_name
 
 #: Seconds for the pool's answer: a start waits for it.
 PATIENCE: Final = 5.0
@@ -78,20 +78,19 @@ class Choice:
 
 async def where(environment: str, wish: Wish, socket: str = POOL_SOCKET) -> tuple[Choice, ...]:
     """All hosts, the best first. Raises :class:`PoolAway`, or :class:`PoolRefused`."""
-    asked = {
-        "environment": environment,
-        "gpus": wish.gpus,
-        "memory": wish.memory,
-        "kind": wish.kind,
-    }
+
+    def ask() -> Any:
+        with Node(socket, None, "pool") as pool:
+            return pool.call(PoolMethod.WHERE, environment=environment, **asdict(wish))["hosts"]
+
     try:
         async with asyncio.timeout(PATIENCE):
-            answer = await _called(socket, "pool.where", asked)
-    except TimeoutError:
-        raise PoolAway(f"the pool at {socket} did not answer within {PATIENCE:g} s") from None
-    except (OSError, EOFError, ValueError) as error:
-        raise PoolAway(f"the pool at {socket} did not answer ({error})") from error
-    return choices(answer["hosts"])
+            return choices(await asyncio.to_thread(ask))
+    except NodeRefused as refused:
+        raise PoolRefused(str(refused)) from refused
+    except (NodeSilent, TimeoutError) as error:
+        why = str(error) or f"within {PATIENCE:g} s"
+        raise PoolAway(f"the pool at {socket} did not answer ({why})") from error
 
 
 async def where_over_http(url: str, token: str, wish: Wish) -> tuple[Choice, ...]:
@@ -101,8 +100,7 @@ async def where_over_http(url: str, token: str, wish: Wish) -> tuple[Choice, ...
     """
     if not url:
         raise PoolAway(f"the pool cannot be asked: ${POOL_URL} is not set")
-    asked = {"gpus": wish.gpus, "memory": wish.memory, "kind": wish.kind}
-    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    query = urlencode({name: value for name, value in asdict(wish).items() if value is not None})
     request = Request(f"{url.rstrip('/')}/api/where?{query}")
     request.add_header("Authorization", f"token {token}")
     try:
@@ -138,24 +136,3 @@ def choices(told: Any) -> tuple[Choice, ...]:
         )
         for one in told
     )
-
-
-async def _called(socket: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    with short_name(socket) as name:
-        reader, writer = await asyncio.open_unix_connection(name, limit=_LONGEST)
-    try:
-        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        writer.write(json.dumps(call).encode() + b"\n")
-        await writer.drain()
-        while line := await reader.readline():
-            answer = json.loads(line)
-            if answer.get("id") == 1:
-                break
-        else:
-            raise EOFError("it closed the connection")
-    finally:
-        writer.close()
-    if "error" in answer:
-        error = answer["error"]
-        raise PoolRefused(str((error.get("data") or {}).get("message") or error["message"]))
-    return dict(answer["result"])

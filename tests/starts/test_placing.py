@@ -99,7 +99,7 @@ async def test_the_hook_says_which_hosts(pool: tuple[Ranking, str]) -> None:
     spawner.user_options = {"gpus": 2, "gpu_kind": "H100"}
     ranking.rank({"host": "c", "possible": False}, "b", {"host": "a", "fits_now": False})
     assert [choice.host for choice in await choose_host(spawner, socket)] == ["b", "a"]
-    assert ranking.asked == [{"environment": "alice", "gpus": 2, "memory": None, "kind": "H100"}]
+    assert ranking.asked == [{"environment": "alice", "gpus": 2, "kind": "H100"}]
     ranking.rank({"host": "c", "possible": False, "reasons": ["It has no H100."]})
     with pytest.raises(NoHost, match=r"\(2 GPUs, H100\).*c: It has no H100\. Choose") as failed:
         await choose_host(spawner, socket)

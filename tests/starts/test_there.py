@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,11 @@ def test_what_is_started_outlives_the_connection_and_is_looked_at_and_ended(tmp_
     async def story() -> None:
         output = tmp_path / "new" / "server.log"
         process = await _started(output)
-        assert (await ask("here", [], "poll", **process.words()))["alive"]
+        assert (await ask("here", [], "signal", number=0, **asdict(process)))["alive"]
         assert output.stat().st_mode & 0o077 == 0
-        await ask("here", [], "signal", number=int(signal.SIGTERM), **process.words())
+        await ask("here", [], "signal", number=int(signal.SIGTERM), **asdict(process))
         _until_gone(process.pid)
-        assert not (await ask("here", [], "poll", **process.words()))["alive"]
+        assert not (await ask("here", [], "signal", number=0, **asdict(process)))["alive"]
 
     asyncio.run(story())
 
@@ -63,7 +64,7 @@ def test_no_other_process_is_signalled(tmp_path: Path, other: dict[str, Any]) ->
 
     async def story() -> None:
         process = await _started(tmp_path / "log")
-        told = process.words() | other
+        told = asdict(process) | other
         try:
             answer = await ask("here", [], "signal", number=int(signal.SIGKILL), **told)
             assert not answer["alive"]
@@ -90,7 +91,7 @@ def test_what_is_attached_and_the_connection_end_together(tmp_path: Path) -> Non
             assert folder.stat().st_mode & 0o777 == 0o700
             assert (folder / "key").stat().st_mode & 0o777 == 0o600
             if first == "process":
-                reached.tell("signal", number=int(signal.SIGKILL), **Started.read(told).words())
+                reached.tell("signal", number=int(signal.SIGKILL), **asdict(Started.read(told)))
                 async with asyncio.timeout(60):
                     while reached.gone is None:
                         await asyncio.sleep(0.01)

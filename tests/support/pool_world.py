@@ -234,6 +234,7 @@ class World:
         """What is kept step by step is what hosts have; a group that is beyond is lent nothing."""
         has = {(one, host.name) for host in state.hosts.values() for one in host.everybody}
         assert has == {(one, name) for one, names in state.places.items() for name in names}
+        assert all(state.places.values())
         anew, used = reindexed(state), {n: one for n, one in state.used.items() if one.gpus}
         assert not state.groups or (used, state.wanting) == (dict(anew.used), anew.wanting)
         for host in state.hosts.values() if state.groups else ():

@@ -36,9 +36,13 @@ class Ranking:
             def handle(self) -> None:
                 for line in self.rfile:
                     call = json.loads(line)
+                    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": call["id"]}
+                    if call["method"] == "hello":
+                        answer["result"] = {"features": ["pool.where"]}
+                        self.wfile.write(json.dumps(answer).encode() + b"\n")
+                        continue
                     assert call["method"] == "pool.where"
                     ranking.asked.append(call["params"])
-                    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": call["id"]}
                     if ranking.refusal:
                         data = {"reason": "bad_request", "message": ranking.refusal}
                         answer["error"] = {"code": -32000, "message": "refused", "data": data}
