@@ -76,7 +76,7 @@ def test_folders_that_were_left_and_what_somebody_has_set(host: Host, tmp_path: 
         "PYTHONWARNINGS": "error",
     }
     before = ("sh", "-c", 'umask 077; exec "$@"', "sh")
-    done = runs(host, tmp_path, "-n0", HOSTS_ITS_OWN, before=before, **set_by_somebody)
+    done = runs(host, tmp_path, HOSTS_ITS_OWN, before=before, **set_by_somebody)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -89,7 +89,7 @@ def test_a_system_node_manager_that_runs(host: Host, tmp_path: Path) -> None:
         node = host.start(line, stdout=subprocess.PIPE, stderr=said, text=True)
     assert node.stdout.readline().startswith("ready"), log.read_text()
     # In a worker: it inherits what the process that started it has done.
-    done = runs(host, tmp_path, "-n1", *FINDS_NONE)
+    done = runs(host, tmp_path, "--workers=1", *FINDS_NONE)
     assert "2 passed" in done.stdout, done.stdout + done.stderr
     ask = [sys.executable, "-m", "jupyter_gpushare.cli", "status"]
     assert "Simulated GPU" in host.ask(ask), "it runs on, and others find it"
@@ -97,7 +97,7 @@ def test_a_system_node_manager_that_runs(host: Host, tmp_path: Path) -> None:
 
 def test_what_cannot_be_hidden_is_said_at_once(host: Host, tmp_path: Path) -> None:
     powerless = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
-    done = runs(host, tmp_path, "-n0", "--collect-only", HOSTS_ITS_OWN, before=powerless)
+    done = runs(host, tmp_path, "--collect-only", HOSTS_ITS_OWN, before=powerless)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
     assert "This host has /run/jupyter-gpushare, /var/lib/jupyter-gpushare, /usr/" in done.stderr
     assert "Move it away while the tests run" in done.stderr
