@@ -59,11 +59,7 @@ def test_a_cell_that_only_begins_with_our_magic_is_a_cell(stage: Stage) -> None:
         stage.until_state("alice", "parked")
         shown = alice.ok(f"%gpushare status\n{READ}")
         assert shown.stream().strip() == SAID
-
-
-def test_a_cell_magic_of_ours_runs_what_is_in_the_cell(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        park(stage, alice)
+        parked(stage, alice)
         shown = alice.ok(f"%%gpushare\n{READ}")
         assert shown.stream().splitlines()[-1] == SAID
 
@@ -78,19 +74,6 @@ def test_what_runs_silently_is_refused_and_not_left_hanging(stage: Stage) -> Non
         reply = alice.run(READ, silent=True).reply
         assert reply is not None
         assert reply["status"] == "ok"
-
-
-def test_a_widgets_code_has_its_memory_back_first(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        alice.ok(
-            "seen = []\ndef opened(comm, _message):\n"
-            "    comm.on_msg(lambda _message: seen.append(read()))\n"
-            "get_ipython().kernel.comm_manager.register_target('w', opened)"
-        )
-        comm(alice, "comm_open", target_name="w")
-        park(stage, alice)
-        comm(alice, "comm_msg")
-        assert alice.ok("print(seen)").stream().strip() == "[b'alice was here']"
 
 
 #: Until this process was asked for its GPU, and does nothing about it (any more).
@@ -336,20 +319,3 @@ def test_parking_by_hand_needs_a_cell_of_its_own(stage: Stage) -> None:
         assert refused.stream() == "", "and the rest of it is not run"
         assert alice.ok(READ).stream().strip() == SAID
         assert stage.lease("alice")["rung"] is None
-
-
-def test_a_task_in_the_kernels_loop_keeps_the_gpu(stage: Stage) -> None:
-    with stage.kernel("alice") as alice:
-        fill(alice)
-        alice.ok(
-            "import asyncio\nasync def beat():\n    while True:\n        read()\n"
-            "        await asyncio.sleep(0.05)\n"
-            "task = asyncio.get_running_loop().create_task(beat())"
-        )
-        stage.until_measured("alice", 4 * GIB)
-        refused = alice.run("%gpushare park")
-        assert "task `beat` has not ended" in refused.error()["evalue"]
-        assert alice.ok(READ).stream().strip() == SAID
-        alice.ok("task.cancel()")
-        parked(stage, alice)
-        assert alice.ok(READ).stream().strip() == SAID

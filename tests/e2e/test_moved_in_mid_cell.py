@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cuda import GIB, Call, Cuda
+from support.cuda import GIB, Call
 from support.driverstage import (
     FILL,
     READ,
@@ -207,47 +207,6 @@ def test_a_long_cell_makes_room_for_a_request_that_fits_nowhere(
         now.until(lambda: stage.lease("alice")["state"] == "active", "and she computes")
         assert set(stage.world.held_by(now.alice.pid)) == {now.second}
         now.is_whole(now.ends())
-
-
-def test_who_cannot_be_moved_stays_and_computes_when_it_is_her_turn(
-    stage: Stage, tmp_path: Path
-) -> None:
-    with scene(stage, tmp_path) as now:
-        stage.world.fault(Call.CHECKPOINT, Cuda.UNKNOWN)
-        now.others.goes("bob")
-        now.until(lambda: stage.lease("alice")["kept"], "she says why")
-        assert now.gpu() == now.first
-        assert stage.world.state_of(now.alice.pid) == 0, "it runs"
-        now.others.goes("root")
-        now.is_whole(now.ends())
-
-
-def test_a_restore_that_fails_is_tried_again_and_can_be_left(stage: Stage, tmp_path: Path) -> None:
-    with scene(stage, tmp_path) as now:
-        stage.world.fault(Call.RESTORE, Cuda.UNKNOWN)
-        now.others.goes("bob")
-        shows(now.alice, now.cell, "It is tried again.")
-        now.alice.interrupt()
-        shows(now.alice, now.cell, "comes back first")
-        now.alice.interrupt()
-        now.alice.finish(now.cell)
-        assert now.cell.error()["ename"] == "KeyboardInterrupt"
-        barred = now.alice.run(READ)
-        assert barred.error()["ename"] == "InputRejected", "no code runs without its memory"
-        stage.world.heal()
-        assert now.alice.ok(READ).stream().strip() == "read: b'alice was here'"
-
-
-def test_the_stop_button_stops_the_cell_with_its_memory_back(stage: Stage, tmp_path: Path) -> None:
-    with scene(stage, tmp_path) as now:
-        stage.world.slow(Call.CHECKPOINT, 3000)
-        now.others.goes("bob")
-        now.until(lambda: stage.lease("alice")["state"] == "parking", "it moves")
-        now.alice.interrupt()
-        now.alice.finish(now.cell)
-        assert now.cell.error()["ename"] == "KeyboardInterrupt"
-        assert stage.world.state_of(now.alice.pid) == 0, "all is back"
-        assert now.alice.ok(READ).stream().strip() == "read: b'alice was here'"
 
 
 def test_the_node_manager_is_killed_in_the_middle_of_it(stage: Stage, tmp_path: Path) -> None:

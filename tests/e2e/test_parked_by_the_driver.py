@@ -6,12 +6,11 @@ NVML are our own doubles (tests/cuda_stub, tests/nvml_stub), which share one wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cgroups import limit, memory_group
-from support.cuda import GIB, Call, Cuda, CudaWorld
+from support.cuda import GIB, Call, Cuda
 from support.driverstage import (
     FILL,
     READ,
@@ -72,33 +71,6 @@ def test_a_kernel_with_memory_on_the_gpu_gives_all_of_it_back_and_goes_on(stage:
         assert bob.finish(other).stream().strip() == "read: b'alice was here'"
 
 
-def test_a_kernel_keeps_its_gpu_where_its_container_has_no_room_for_the_copy(stage: Stage) -> None:
-    """Parked, it would be killed by the limit of its control group and lose everything."""
-    with memory_group() as group, stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        limit(group, 2 * GIB)
-        (group / "cgroup.procs").write_text(str(alice.pid))
-        fill(alice)
-        wants = bob_wants(stage, bob)
-        until(lambda: stage.lease("alice")["kept"], "she keeps it, and says why")
-        kept = stage.lease("alice")["kept"]
-        assert f"and the limit {group}/memory." in kept
-        assert stage.world.state_of(alice.pid) == 0, "it runs, and nothing was moved"
-
-        def why() -> str:
-            return (stage.lease("alice")["ability"] or {"why": ""})["why"]
-
-        until(lambda: f"{group}/memory." in why(), "her ability says it too")
-        bob.interrupt()
-        bob.finish(wants)
-        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
-        limit(group, 8 * GIB)
-        assert "Given back" in alice.ok("%gpushare park").plain()
-        parked = stage.until_state("alice", "parked")
-        assert parked["parked_memory"] >= 4 * GIB
-        able = {"rung": "driver", "why": ""}
-        until(lambda: stage.lease("alice")["ability"] == able, "she can do all now, and says so")
-
-
 def test_what_cannot_be_restored_bars_the_cell_and_is_tried_again(stage: Stage) -> None:
     with stage.kernel("alice") as alice:
         fill(alice)
@@ -119,7 +91,7 @@ def test_what_cannot_be_restored_bars_the_cell_and_is_tried_again(stage: Stage) 
         assert alice.ok("print('ran' in globals())").stream().strip() == "False"
 
 
-def test_interrupting_a_request_keeps_what_is_parked_and_its_memory(stage: Stage) -> None:
+def test_leaving_the_queue_keeps_what_is_parked_and_bars_the_cell(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
         bob.finish(bob_wants(stage, bob))
@@ -132,55 +104,25 @@ def test_interrupting_a_request_keeps_what_is_parked_and_its_memory(stage: Stage
         assert "stays parked" in "".join(alice.finish(asks).error()["traceback"])
         other = alice.run("%gpushare request --memory 1GiB")
         assert "in host memory" in other.error()["evalue"]
+        cell = alice.start("ran = True")
+        until(lambda: stage.root.call(Method.STATUS)["queue"], "alice waits")
+        alice.interrupt()
+        assert "You left the queue" in alice.finish(cell).error()["evalue"]
         assert stage.until_state("alice", "parked")["id"] == parked["id"]
+        assert "parked" in alice.ok("%gpushare status").plain(), "our own words always work"
         bob.interrupt()
         bob.finish(busy)
         again = alice.start("%gpushare request")
         shows(alice, again, "Restored")
         assert "now holds" in alice.finish(again).plain()
         assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
-
-
-def test_leaving_the_queue_bars_the_cell_while_memory_is_elsewhere(stage: Stage) -> None:
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        fill(alice)
-        wants = bob_wants(stage, bob)
-        stage.until_state("alice", "parked")
-        bob.finish(wants)
-        busy = runs_long(bob)
-        stage.until_state("bob", "active")
-        cell = alice.start("ran = True")
-        until(lambda: stage.root.call(Method.STATUS)["queue"], "alice waits")
-        alice.interrupt()
-        alice.finish(cell)
-        assert "You left the queue" in cell.error()["evalue"]
-        stage.until_state("alice", "parked")
-        assert "parked" in alice.ok("%gpushare status").plain(), "our own words always work"
-        bob.interrupt()
-        bob.finish(busy)
-        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
         assert alice.ok("print('ran' in globals())").stream().strip() == "False"
 
 
-def refuses(world: CudaWorld) -> None:
-    world.set_version(12040)
-
-
-def cannot_lock(world: CudaWorld) -> None:
-    world.fault(Call.LOCK, Cuda.NOT_PERMITTED)
-
-
-def fails_half_way(world: CudaWorld) -> None:
-    world.fault(Call.CHECKPOINT, Cuda.UNKNOWN)
-
-
-@pytest.mark.parametrize("trouble", [refuses, cannot_lock, fails_half_way])
-def test_who_cannot_give_keeps_its_gpu_and_says_why(
-    stage: Stage, trouble: Callable[[CudaWorld], None]
-) -> None:
+def test_who_cannot_give_keeps_its_gpu_and_says_why(stage: Stage) -> None:
     with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
         fill(alice)
-        trouble(stage.world)
+        stage.world.fault(Call.CHECKPOINT, Cuda.UNKNOWN)
         wants = bob_wants(stage, bob)
 
         def keeps() -> bool:
@@ -193,49 +135,6 @@ def test_who_cannot_give_keeps_its_gpu_and_says_why(
         assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
         bob.interrupt()
         bob.finish(wants)
-
-
-@pytest.mark.parametrize(
-    "stage", [Wish(config="c.Policy.parked_memory = 2 * 1024**3\n")], indirect=True
-)
-def test_without_host_memory_for_it_nothing_is_parked(stage: Stage) -> None:
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        fill(alice)
-        wants = bob_wants(stage, bob)
-        until(lambda: stage.lease("alice")["kept"], "a reason")
-        assert "of host memory; this node may use 2 GiB" in stage.lease("alice")["kept"]
-        assert stage.world.state_of(alice.pid) == 0, "it was not touched"
-        bob.interrupt()
-        bob.finish(wants)
-
-
-def test_a_parked_kernel_dies_and_leaves_nothing(stage: Stage) -> None:
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        fill(alice)
-        wants = bob_wants(stage, bob)
-        stage.until_state("alice", "parked")
-        bob.finish(wants)
-        alice.manager.shutdown_kernel(now=True)
-        until(
-            lambda: (
-                [one["environment"] for one in stage.root.call(Method.STATUS)["leases"]] == ["bob"]
-            ),
-            "alice's lease is gone",
-        )
-        assert stage.root.call(Method.STATUS)["node"]["parked_memory"] == 0
-
-
-def test_a_cell_that_begins_meanwhile_waits_until_all_is_settled(stage: Stage) -> None:
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        fill(alice)
-        stage.world.slow(Call.CHECKPOINT, 3000)
-        wants = bob_wants(stage, bob)
-        stage.until_state("alice", "parking")
-        cell = alice.start(READ)
-        until(lambda: stage.world.state_of(alice.pid) == 2, "she is checkpointed all the same")
-        bob.finish(wants)
-        alice.finish(cell)  # bob is idle soon, and has nothing there
-        assert cell.stream().strip() == "read: b'alice was here'"
 
 
 def test_stopping_a_cell_while_it_is_parked_stops_only_the_cell(stage: Stage) -> None:
@@ -252,27 +151,6 @@ def test_stopping_a_cell_while_it_is_parked_stops_only_the_cell(stage: Stage) ->
         assert "was not run" in cell.error()["evalue"]
         bob.finish(wants)
         assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
-
-
-@pytest.mark.parametrize("stage", [Wish(gpus=2)], indirect=True)
-def test_it_goes_on_on_another_gpu_of_the_kind(stage: Stage) -> None:
-    stage.world.set_version(13000)
-    with stage.kernel("alice") as alice, stage.kernel("bob") as bob:
-        fill(alice)
-        stage.until_measured("alice", 4 * GIB)
-        first = stage.lease("alice")["gpus"][0]["uuid"]
-        alice.ok("%gpushare park")
-        stage.until_state("alice", "parked")
-        until(lambda: not stage.lease("alice")["gpus"], "nothing of her is there any more")
-        fill(bob)
-        assert stage.lease("bob")["gpus"][0]["uuid"] == first
-        busy = runs_long(bob)
-        assert alice.ok(READ).stream().strip() == "read: b'alice was here'"
-        second = stage.lease("alice")["gpus"][0]["uuid"]
-        assert second != first
-        assert set(stage.world.held_by(alice.pid)) == {second}
-        bob.interrupt()
-        bob.finish(busy)
 
 
 #: The same on both of two GPUs, with another word on each.

@@ -267,35 +267,6 @@ def test_one_that_is_killed_while_it_saves_goes_on_from_the_checkpoint_before(
     assert result.read_text().split() == [str(step) for step in range(1, STEPS + 1)]
 
 
-DEAF = """
-import signal, time
-signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
-print("up", flush=True)
-while True:
-    time.sleep(0.05)
-"""
-
-
-def test_a_command_that_goes_on_is_not_killed(tmp_path: Path) -> None:
-    script = tmp_path / "deaf.py"
-    script.write_text(DEAF)
-    with live(tmp_path, stop_after=0.2, stop_grace=0.5) as node:
-        batch = Batch(node, script)
-        waits = None
-        try:
-            batch.has("up", 1)
-            waits = node.spawn(*ASKS, environ=person("carol"))
-            batch.has("asked", 1)
-            until(lambda: "goes on" in batch.err.read_text(), "it said that it goes on", WITHIN)
-            assert batch.process.poll() is None
-            assert len(node.json("status")["queue"]) == 1, "she waits on"
-        finally:
-            if waits is not None:
-                waits.send_signal(signal.SIGINT)
-                waits.communicate(timeout=60)
-            batch.close()
-
-
 SIGUSR1 = """
 import os, signal, sys, time
 def stop(*_):
