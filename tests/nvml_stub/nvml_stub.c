@@ -43,6 +43,7 @@
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,10 +71,20 @@ typedef unsigned long long u64;
 
 struct device {
     char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
-    unsigned gi, ci, index;
+    unsigned gi, index;
     u64 total, reserved, extra;
-    int is_mig, mig_mode, error, util, recovery, no_persistence, warm, draws, cores, capability;
-    int compute_mode;
+    int is_mig, migmode, error, util, recovery, persistence, warm, draws, cores, capability;
+    int computemode;
+};
+
+#define NUMBER_OF(name) {#name, offsetof(struct device, name)}
+static const struct {
+    const char *name;
+    size_t place;
+} NUMBERS[] = {
+    NUMBER_OF(migmode),     NUMBER_OF(error), NUMBER_OF(util),  NUMBER_OF(recovery),
+    NUMBER_OF(persistence), NUMBER_OF(warm),  NUMBER_OF(draws), NUMBER_OF(cores),
+    NUMBER_OF(capability),  NUMBER_OF(computemode),
 };
 
 struct process {
@@ -172,11 +183,27 @@ static u64 runs(unsigned pid)
     return state == 'Z' || state == 'X' ? 0 : start;
 }
 
+static struct device *add(struct world *world, const char *uuid, u64 total, u64 reserved,
+                          const char *name)
+{
+    if (world->devices == MOST_DEVICES)
+        return NULL;
+    struct device *device = &world->device[world->devices++];
+    strcpy(device->uuid, uuid);
+    snprintf(device->name, NAME_SIZE, "%s", name);
+    device->total = total;
+    device->reserved = reserved;
+    device->gi = 0xFFFFFFFF;
+    device->recovery = -1;
+    device->persistence = 1;
+    return device;
+}
+
 static void read_line(struct world *world, char *line)
 {
     char uuid[UUID_SIZE], other[UUID_SIZE], word[64], flag[16], kind;
-    unsigned gi, ci, pid;
-    u64 total, reserved, number;
+    unsigned gi, pid;
+    u64 total, reserved, number = 1;
     int code, name = 0;
     struct device *device;
 
@@ -191,32 +218,19 @@ static void read_line(struct world *world, char *line)
         world->sticky = code;
     else if (sscanf(line, "lacks %63s", word) == 1 && world->lacks < MOST_LACKS)
         strcpy(world->lack[world->lacks++], word);
-    else if (sscanf(line, "gpu %95s %llu %llu %n", uuid, &total, &reserved, &name) == 3 && name &&
-             world->devices < MOST_DEVICES) {
-        device = &world->device[world->devices++];
-        strcpy(device->uuid, uuid);
-        snprintf(device->name, NAME_SIZE, "%s", line + name);
-        device->index = (unsigned)world->gpus++;
-        device->total = total;
-        device->reserved = reserved;
-        device->gi = device->ci = 0xFFFFFFFF;
-        device->recovery = -1;
-    } else if (sscanf(line, "mig %95s %95s %u %u %llu %llu %n", other, uuid, &gi, &ci, &total,
-                      &reserved, &name) == 6 &&
-               name && world->devices < MOST_DEVICES) {
-        device = find(world, other);
-        if (device != NULL)
-            device->mig_mode = 1;
-        device = &world->device[world->devices++];
-        strcpy(device->uuid, uuid);
-        strcpy(device->parent, other);
-        snprintf(device->name, NAME_SIZE, "%s", line + name);
-        device->is_mig = 1;
-        device->gi = gi;
-        device->ci = ci;
-        device->total = total;
-        device->reserved = reserved;
-        device->recovery = -1;
+    else if (sscanf(line, "gpu %95s %llu %llu %n", uuid, &total, &reserved, &name) == 3 && name) {
+        if ((device = add(world, uuid, total, reserved, line + name)) != NULL)
+            device->index = (unsigned)world->gpus++;
+    } else if (sscanf(line, "mig %95s %95s %u %*u %llu %llu %n", other, uuid, &gi, &total,
+                      &reserved, &name) == 5 &&
+               name) {
+        if ((device = find(world, other)) != NULL)
+            device->migmode = 1;
+        if ((device = add(world, uuid, total, reserved, line + name)) != NULL) {
+            strcpy(device->parent, other);
+            device->is_mig = 1;
+            device->gi = gi;
+        }
     } else if (sscanf(line, "proc %95s %u %63s %c %15s", uuid, &pid, word, &kind, flag) == 5) {
         if (world->processes < MOST_PROCESSES && (strcmp(flag, "stays") == 0 || runs(pid))) {
             struct process *process = &world->process[world->processes++];
@@ -250,28 +264,11 @@ static void read_line(struct world *world, char *line)
         }
     } else if (sscanf(line, "%15s %95s %llu", flag, uuid, &number) >= 2 &&
                (device = find(world, uuid)) != NULL) {
-        if (strcmp(flag, "migmode") == 0)
-            device->mig_mode = 1;
-        else if (strcmp(flag, "error") == 0)
-            device->error = (int)number;
-        else if (strcmp(flag, "util") == 0)
-            device->util = (int)number;
-        else if (strcmp(flag, "warm") == 0)
-            device->warm = (int)number;
-        else if (strcmp(flag, "draws") == 0)
-            device->draws = (int)number;
-        else if (strcmp(flag, "cores") == 0)
-            device->cores = (int)number;
-        else if (strcmp(flag, "capability") == 0)
-            device->capability = (int)number;
-        else if (strcmp(flag, "extra") == 0)
+        for (size_t i = 0; i < sizeof NUMBERS / sizeof *NUMBERS; i++)
+            if (strcmp(flag, NUMBERS[i].name) == 0)
+                *(int *)((char *)device + NUMBERS[i].place) = (int)number;
+        if (strcmp(flag, "extra") == 0)
             device->extra = number;
-        else if (strcmp(flag, "recovery") == 0)
-            device->recovery = (int)number;
-        else if (strcmp(flag, "persistence") == 0)
-            device->no_persistence = number == 0;
-        else if (strcmp(flag, "computemode") == 0)
-            device->compute_mode = (int)number;
     }
 }
 
@@ -479,22 +476,6 @@ EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned size)
     return leave(code == SUCCESS ? copy(text, size, "580.0.stub") : code);
 }
 
-EXPORT int nvmlSystemGetNVMLVersion(char *text, unsigned size)
-{
-    return copy(text, size, "13.580.0.stub");
-}
-
-EXPORT int nvmlSystemGetCudaDriverVersion(int *version)
-{
-    *version = 13000;
-    return SUCCESS;
-}
-
-EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
-{
-    return nvmlSystemGetCudaDriverVersion(version);
-}
-
 EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
 {
     pthread_mutex_lock(&lock);
@@ -502,8 +483,6 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
     *count = (unsigned)now.gpus;
     return leave(code);
 }
-
-EXPORT int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 
 static int give_handle(const char *function, struct device *device, struct handle **handle)
 {
@@ -534,11 +513,6 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct handle **handle)
     return leave(code);
 }
 
-EXPORT int nvmlDeviceGetHandleByIndex(unsigned index, struct handle **handle)
-{
-    return nvmlDeviceGetHandleByIndex_v2(index, handle);
-}
-
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, struct handle **handle)
 {
     pthread_mutex_lock(&lock);
@@ -560,16 +534,6 @@ EXPORT int nvmlDeviceGetName(struct handle *handle, char *text, unsigned size)
     struct device *device = NULL;
     int code = enter(__func__, handle, &device);
     return code != SUCCESS ? code : leave(copy(text, size, device->name));
-}
-
-EXPORT int nvmlDeviceGetIndex(struct handle *handle, unsigned *index)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *index = device->index;
-    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
 }
 
 struct memory {
@@ -608,25 +572,24 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *m
     return leave(SUCCESS);
 }
 
-EXPORT int nvmlDeviceGetPersistenceMode(struct handle *handle, unsigned *mode)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *mode = !device->no_persistence;
-    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
-}
+/* One number of a device. `answer` says whether it has that. */
+#define NUMBER(name, figure, answer)                                                           \
+    EXPORT int name(struct handle *handle, unsigned *told)                                     \
+    {                                                                                          \
+        struct device *device = NULL;                                                          \
+        int code = enter(__func__, handle, &device);                                           \
+        if (code != SUCCESS)                                                                   \
+            return code;                                                                       \
+        *told = (unsigned)(figure);                                                            \
+        return leave((answer) ? SUCCESS : NOT_SUPPORTED);                                      \
+    }
 
-EXPORT int nvmlDeviceGetComputeMode(struct handle *handle, int *mode)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *mode = device->compute_mode;
-    return leave(device->is_mig ? NOT_SUPPORTED : SUCCESS);
-}
+NUMBER(nvmlDeviceGetPersistenceMode, device->persistence, !device->is_mig)
+NUMBER(nvmlDeviceGetComputeMode, device->computemode, !device->is_mig)
+NUMBER(nvmlDeviceGetNumGpuCores, device->cores, device->cores)
+NUMBER(nvmlDeviceGetPowerUsage, device->draws, device->draws)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, device->migmode ? 7 : 0, 1)
+NUMBER(nvmlDeviceGetGpuInstanceId, device->gi, device->is_mig)
 
 struct utilisation {
     unsigned gpu, memory;
@@ -653,16 +616,6 @@ EXPORT int nvmlDeviceGetTemperature(struct handle *handle, unsigned sensor, unsi
     return leave(sensor == 0 && device->warm ? SUCCESS : NOT_SUPPORTED);
 }
 
-EXPORT int nvmlDeviceGetNumGpuCores(struct handle *handle, unsigned *cores)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *cores = (unsigned)device->cores;
-    return leave(device->cores ? SUCCESS : NOT_SUPPORTED);
-}
-
 EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major, int *minor)
 {
     struct device *device = NULL;
@@ -672,16 +625,6 @@ EXPORT int nvmlDeviceGetCudaComputeCapability(struct handle *handle, int *major,
     *major = device->capability / 10;
     *minor = device->capability % 10;
     return leave(device->capability ? SUCCESS : NOT_SUPPORTED);
-}
-
-EXPORT int nvmlDeviceGetPowerUsage(struct handle *handle, unsigned *milliwatt)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *milliwatt = (unsigned)device->draws;
-    return leave(device->draws ? SUCCESS : NOT_SUPPORTED);
 }
 
 struct work_sample {
@@ -702,7 +645,7 @@ EXPORT int nvmlDeviceGetProcessUtilization(struct handle *handle, struct work_sa
     int code = enter(__func__, handle, &device);
     if (code != SUCCESS)
         return code;
-    if (device->is_mig || device->mig_mode)
+    if (device->is_mig || device->migmode)
         return leave(NOT_SUPPORTED);
     for (int i = 0; i < now.samples; i++) {
         const struct sample *sample = &now.sample[i];
@@ -739,7 +682,7 @@ static int list(const char *function, char kind, struct handle *handle, unsigned
             info[found].pid = process->pid;
             info[found].memory = process->memory;
             info[found].gi = device->gi;
-            info[found].ci = device->ci;
+            info[found].ci = 0xFFFFFFFF;
         }
         found++;
     }
@@ -792,18 +735,8 @@ EXPORT int nvmlDeviceGetMigMode(struct handle *handle, unsigned *current, unsign
     int code = enter(__func__, handle, &device);
     if (code != SUCCESS)
         return code;
-    *current = *pending = (unsigned)device->mig_mode;
+    *current = *pending = (unsigned)device->migmode;
     return leave(device->is_mig ? INVALID_ARGUMENT : SUCCESS);
-}
-
-EXPORT int nvmlDeviceGetMaxMigDeviceCount(struct handle *handle, unsigned *count)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *count = device->mig_mode ? 7 : 0;
-    return leave(SUCCESS);
 }
 
 EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct handle *handle, unsigned index,
@@ -820,36 +753,6 @@ EXPORT int nvmlDeviceGetMigDeviceHandleByIndex(struct handle *handle, unsigned i
             position++ == index)
             code = give_handle(__func__, &now.device[i], mig);
     return leave(code);
-}
-
-EXPORT int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct handle *mig, struct handle **handle)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, mig, &device);
-    if (code != SUCCESS)
-        return code;
-    return leave(device->is_mig ? give_handle(__func__, find(&now, device->parent), handle)
-                                : INVALID_ARGUMENT);
-}
-
-EXPORT int nvmlDeviceGetGpuInstanceId(struct handle *handle, unsigned *id)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *id = device->gi;
-    return leave(device->is_mig ? SUCCESS : NOT_SUPPORTED);
-}
-
-EXPORT int nvmlDeviceGetComputeInstanceId(struct handle *handle, unsigned *id)
-{
-    struct device *device = NULL;
-    int code = enter(__func__, handle, &device);
-    if (code != SUCCESS)
-        return code;
-    *id = device->ci;
-    return leave(device->is_mig ? SUCCESS : NOT_SUPPORTED);
 }
 
 /* ---- events ---- */
