@@ -73,7 +73,7 @@ enum { CHECKPOINT_VERSION = 12080 };
 typedef unsigned long long u64;
 
 struct gpu {
-    char uuid[UUID_SIZE], parent[UUID_SIZE], name[NAME_SIZE];
+    char uuid[UUID_SIZE], name[NAME_SIZE];
     u64 total, reserved, taken; /* taken: by the state file's own processes */
     int is_mig, mig_mode, lost;
 };
@@ -164,6 +164,19 @@ static struct gpu *find(struct world *world, const char *uuid)
     return NULL;
 }
 
+static struct gpu *add(struct world *world, const char *uuid, u64 total, u64 reserved,
+                       const char *name)
+{
+    if (world->gpus == MOST_GPUS)
+        return NULL;
+    struct gpu *gpu = &world->gpu[world->gpus++];
+    snprintf(gpu->uuid, UUID_SIZE, "%s", uuid);
+    snprintf(gpu->name, NAME_SIZE, "%s", name);
+    gpu->total = total;
+    gpu->reserved = reserved;
+    return gpu;
+}
+
 static void read_line(struct world *world, char *line)
 {
     struct gpu *gpu;
@@ -187,24 +200,15 @@ static void read_line(struct world *world, char *line)
             world->mishaps++;
         }
     } else if (sscanf(line, "gpu %63s %llu %llu %n", uuid, &total, &reserved, &name) == 3 &&
-               name && world->gpus < MOST_GPUS) {
-        gpu = &world->gpu[world->gpus++];
-        snprintf(gpu->uuid, UUID_SIZE, "%s", uuid);
-        snprintf(gpu->name, NAME_SIZE, "%s", line + name);
-        gpu->total = total;
-        gpu->reserved = reserved;
+               name) {
+        add(world, uuid, total, reserved, line + name);
     } else if (sscanf(line, "mig %63s %63s %*u %*u %llu %llu %n", other, uuid, &total, &reserved,
                       &name) == 4 &&
-               name && world->gpus < MOST_GPUS) {
+               name) {
         if ((gpu = find(world, other)) != NULL)
             gpu->mig_mode = 1;
-        gpu = &world->gpu[world->gpus++];
-        snprintf(gpu->uuid, UUID_SIZE, "%s", uuid);
-        snprintf(gpu->parent, UUID_SIZE, "%s", other);
-        snprintf(gpu->name, NAME_SIZE, "%s", line + name);
-        gpu->total = total;
-        gpu->reserved = reserved;
-        gpu->is_mig = 1;
+        if ((gpu = add(world, uuid, total, reserved, line + name)) != NULL)
+            gpu->is_mig = 1;
     } else if (sscanf(line, "proc %95s %d %63s %*s %15s", uuid, &pid, word, flag) == 4) {
         if ((gpu = find(world, uuid)) != NULL && word[0] != '?' &&
             (strcmp(flag, "stays") == 0 || start_of(pid) != 0))
@@ -566,11 +570,9 @@ EXPORT int cuDeviceGetName(char *name, int size, int device)
     struct world world;
     int code = enter(__func__, &world);
     struct gpu *gpu = gpu_of(&world, device);
-    if (code == SUCCESS && gpu == NULL)
-        code = INVALID_DEVICE;
-    if (code == SUCCESS)
+    if (code == SUCCESS && gpu != NULL)
         snprintf(name, (size_t)size, "%s", gpu->name);
-    return code;
+    return code != SUCCESS || gpu != NULL ? code : INVALID_DEVICE;
 }
 
 static void uuid_to_bytes(const char *text, unsigned char *bytes)
@@ -595,11 +597,9 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
     struct world world;
     int code = enter("cuDeviceGetUuid", &world);
     struct gpu *gpu = gpu_of(&world, device);
-    if (code == SUCCESS && gpu == NULL)
-        code = INVALID_DEVICE;
-    if (code == SUCCESS)
+    if (code == SUCCESS && gpu != NULL)
         uuid_to_bytes(gpu->uuid, uuid);
-    return code;
+    return code != SUCCESS || gpu != NULL ? code : INVALID_DEVICE;
 }
 
 EXPORT int cuDeviceGetUuid(unsigned char *uuid, int device)
@@ -893,6 +893,32 @@ static int mistreat(const struct world *world, const char *function, struct proc
     return SUCCESS;
 }
 
+enum { ANY_STATE = -1 };
+
+/* The lock, and what became of the search for a target in this state. */
+static int begin(const struct world *world, const char *function, int pid, int state,
+                 struct process *process, int *code)
+{
+    int lock = lock_processes();
+    *code = target(pid, process);
+    if (*code == SUCCESS && state != ANY_STATE && process->state != state)
+        *code = ILLEGAL_STATE;
+    if (*code == SUCCESS)
+        *code = mistreat(world, function, process);
+    return lock;
+}
+
+/* The target is in this state, if all went well. */
+static int end(const char *function, int lock, int code, struct process *process, int state)
+{
+    if (code == SUCCESS) {
+        process->state = state;
+        code = write_process(process);
+    }
+    unlock_processes(lock);
+    return leave(function, code);
+}
+
 static u64 held_by(const struct process *process)
 {
     u64 sum = 0;
@@ -915,10 +941,7 @@ EXPORT int cuCheckpointProcessGetState(int pid, int *state)
     int code = enter(__func__, &world);
     if (code != SUCCESS)
         return code;
-    int lock = lock_processes();
-    code = target(pid, &process);
-    if (code == SUCCESS)
-        code = mistreat(&world, __func__, &process);
+    int lock = begin(&world, __func__, pid, ANY_STATE, &process, &code);
     if (code == SUCCESS)
         *state = process.state;
     unlock_processes(lock);
@@ -932,20 +955,10 @@ EXPORT int cuCheckpointProcessLock(int pid, const struct lock_args *args)
     int code = enter(__func__, &world), lock;
     u64 until = args == NULL || args->timeout_ms == 0 ? ~0ULL : now_ms() + args->timeout_ms;
     while (code == SUCCESS) {
-        lock = lock_processes();
-        code = target(pid, &process);
-        if (code == SUCCESS && process.state != RUNNING)
-            code = ILLEGAL_STATE;
-        if (code == SUCCESS)
-            code = mistreat(&world, __func__, &process);
-        int busy = code == SUCCESS && process.busy_until > now_ms();
-        if (code == SUCCESS && !busy) {
-            process.state = LOCKED;
-            code = write_process(&process);
-        }
+        lock = begin(&world, __func__, pid, RUNNING, &process, &code);
+        if (code != SUCCESS || process.busy_until <= now_ms())
+            return end(__func__, lock, code, &process, LOCKED);
         unlock_processes(lock);
-        if (!busy)
-            break;
         if (now_ms() >= until)
             code = NOT_READY;
         nap(2);
@@ -962,12 +975,7 @@ EXPORT int cuCheckpointProcessCheckpoint(int pid, void *args)
     if (code != SUCCESS)
         return code;
     copying(&world, pid);
-    int lock = lock_processes();
-    code = target(pid, &process);
-    if (code == SUCCESS && process.state != LOCKED)
-        code = ILLEGAL_STATE;
-    if (code == SUCCESS)
-        code = mistreat(&world, __func__, &process);
+    int lock = begin(&world, __func__, pid, LOCKED, &process, &code);
     for (int i = 0; code == SUCCESS && i < process.holdings; i++) {
         struct gpu *gpu = find(&world, process.holding[i].uuid);
         if (gpu != NULL && gpu->is_mig)
@@ -978,12 +986,7 @@ EXPORT int cuCheckpointProcessCheckpoint(int pid, void *args)
             code = DEVICE_UNAVAILABLE;
         }
     }
-    if (code == SUCCESS) {
-        process.state = CHECKPOINTED;
-        code = write_process(&process);
-    }
-    unlock_processes(lock);
-    return leave(__func__, code);
+    return end(__func__, lock, code, &process, CHECKPOINTED);
 }
 
 /* Renames the target's GPUs. Every GPU of the host must be named, each new one once. */
@@ -1038,14 +1041,9 @@ EXPORT int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
     if (code != SUCCESS)
         return code;
     copying(&world, pid);
-    int lock = lock_processes();
-    code = target(pid, &process);
-    if (code == SUCCESS && process.state != CHECKPOINTED)
-        code = ILLEGAL_STATE;
+    int lock = begin(&world, __func__, pid, CHECKPOINTED, &process, &code);
     if (code == SUCCESS && process.stuck)
         code = OPERATING_SYSTEM; /* as after an earlier restore that ran out of memory */
-    if (code == SUCCESS)
-        code = mistreat(&world, __func__, &process);
     if (code == SUCCESS && args != NULL && args->count != 0 &&
         (world.version < 13000 || args->pairs == NULL))
         code = INVALID_VALUE;
@@ -1062,12 +1060,7 @@ EXPORT int cuCheckpointProcessRestore(int pid, const struct restore_args *args)
             code = OUT_OF_MEMORY;
         }
     }
-    if (code == SUCCESS) {
-        process.state = LOCKED;
-        code = write_process(&process);
-    }
-    unlock_processes(lock);
-    return leave(__func__, code);
+    return end(__func__, lock, code, &process, LOCKED);
 }
 
 EXPORT int cuCheckpointProcessUnlock(int pid, void *args)
@@ -1078,16 +1071,6 @@ EXPORT int cuCheckpointProcessUnlock(int pid, void *args)
     (void)args;
     if (code != SUCCESS)
         return code;
-    int lock = lock_processes();
-    code = target(pid, &process);
-    if (code == SUCCESS && process.state != LOCKED)
-        code = ILLEGAL_STATE;
-    if (code == SUCCESS)
-        code = mistreat(&world, __func__, &process);
-    if (code == SUCCESS) {
-        process.state = RUNNING;
-        code = write_process(&process);
-    }
-    unlock_processes(lock);
-    return leave(__func__, code);
+    int lock = begin(&world, __func__, pid, LOCKED, &process, &code);
+    return end(__func__, lock, code, &process, RUNNING);
 }
