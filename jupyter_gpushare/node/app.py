@@ -76,7 +76,6 @@ from .configuration import Connections, Hub, Policy, Quotas, Rhythm
 from .debugging import failpoint_from, recorder_to
 from .host import systemd
 from .host.processes import ProcessError, sees_others
-from .host.tasks import NodeProcesses
 from .host.troubles import Trouble
 from .inventory import SYSTEM_PROGRAMS, open_inventory
 from .inventory.base import Inventory, InventoryError
@@ -441,7 +440,6 @@ class NodeManagerApp(JupyterApp):
             charges=turnstile,
             ledger=ledger,
             inventory=inventory,
-            processes=NodeProcesses,
             # People's kernels are in groups of their own, and look at those themselves.
             host_memory=lambda: room(look(groups=not (self.hub or self.shared))),
             measure_interval=self.measure_interval,

@@ -31,12 +31,12 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ..daemon.clock import Clock, bounds
 from ..daemon.fairness import FREE, Charges, RoundRobin
@@ -68,7 +68,7 @@ from ..protocol.hostmemory import Room
 from .host import walljumps
 from .host.observers import Observers
 from .host.outcome import Listener, Outcome
-from .host.processes import ProcessError
+from .host.processes import ProcessError, ProcessWatch
 from .host.troubles import Trouble
 from .host.walljumps import Instant
 from .inventory.base import Inventory, InventoryError, Sensors
@@ -114,22 +114,6 @@ class Failpoint(Enum):
 Strike = Callable[[Failpoint, Sequence[Outcome]], None]
 
 
-class Processes(Protocol):
-    """Watching and signalling the node's processes. Both may raise :class:`ProcessError`."""
-
-    def watch(self, process: ProcessId) -> bool:
-        """False when it is gone already."""
-
-    def signal(self, effect: Signal) -> None:
-        """Interrupt or kill; a process that is gone is no error."""
-
-    def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
-        """Signs of progress of each task's processes and their children, ``None`` where unknown.
-
-        It may be called on any thread.
-        """
-
-
 @dataclass(slots=True)
 class _Pending:
     command: cmd.Command
@@ -158,7 +142,7 @@ class Manager:
         charges: Charges = FREE,
         ledger: Ledger,
         inventory: Inventory,
-        processes: Callable[[asyncio.AbstractEventLoop, Callable[[ProcessId], None]], Processes],
+        processes: type[ProcessWatch] = ProcessWatch,
         host_memory: Callable[[], Room | None] = lambda: None,
         measure_interval: float = 2.0,
         measured_within: float = 30.0,
@@ -188,7 +172,7 @@ class Manager:
         self.listeners: list[Listener] = []
         self._make_processes = processes
         self._host_memory = host_memory
-        self._processes: Processes | None = None
+        self._processes: ProcessWatch | None = None
         self.measure_interval = measure_interval
         self._rests_read = -math.inf
         # One or two late measurements must not stop granting.
@@ -309,9 +293,8 @@ class Manager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for retry in self._retries.values():
             retry.cancel()
-        close = getattr(self._processes, "close", None)
-        if close is not None:
-            close()
+        if self._processes is not None:
+            self._processes.close()
         await self.reads.close()
         await self.care.close()
         await self.in_ledger(self.ledger.close)

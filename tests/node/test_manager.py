@@ -34,7 +34,7 @@ from jupyter_gpushare.ledger.ledger import (
     Uses,
 )
 from jupyter_gpushare.node.host.outcome import Outcome
-from jupyter_gpushare.node.host.processes import ProcessError
+from jupyter_gpushare.node.host.processes import ProcessError, ProcessWatch
 from jupyter_gpushare.node.inventory.base import InventoryError
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import NODE, Manager
@@ -90,10 +90,11 @@ class FlakyLedger:
         return getattr(self.real, name)
 
 
-class Obliging:
+class Obliging(ProcessWatch):
     """Processes that live until the test says otherwise."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         self.watched: set[ProcessId] = set()
         self.signalled: list[Signal] = []
 
@@ -494,8 +495,8 @@ def test_a_process_that_may_not_be_watched_is_tried_again(tmp_path: Path) -> Non
         made: list[Forbidding] = []
 
         class Remembered(Forbidding):
-            def __init__(self, *_: object) -> None:
-                super().__init__()
+            def __init__(self, *given: Any) -> None:
+                super().__init__(*given)
                 made.append(self)
 
         path = tmp_path / "ledger.sqlite"

@@ -275,7 +275,6 @@ def test_a_later_process_with_the_same_pid_is_another_one(start: Start) -> None:
     async def scenario() -> None:
         watching = Watching()
         assert not watching.watch.watch(earlier)
-        assert not watching.watch.watch(earlier, os.pidfd_open(running.pid))
         watching.watch.close()
 
     assert not is_alive(earlier)
@@ -318,32 +317,13 @@ def test_the_end_is_told_at_once_and_once(start: Start) -> None:
         assert watching.watch.watch(process)
         assert watching.watch.watch(stays)
         assert watching.watch.watch(process), "watching twice is watching once"
-        assert watching.watch.watch(process, os.pidfd_open(running.pid))
-        assert len(watching.watch) == 2
         killed = time.monotonic()
         running.kill()
         await watching.until_gone()
         assert time.monotonic() - killed < 10.0, "its end was told, not its silence noticed"
         assert watching.gone == [process]
-        assert process not in watching.watch
-        assert stays in watching.watch
         watching.watch.close()
         watching.watch.close()
-        assert len(watching.watch) == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_peers_pidfd_is_used_and_closed(start: Start) -> None:
-    async def scenario() -> None:
-        watching = Watching()
-        running = start()
-        descriptor = os.pidfd_open(running.pid)
-        assert watching.watch.watch(known(running.pid), descriptor)
-        running.kill()
-        await watching.until_gone()
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(descriptor)
 
     asyncio.run(scenario())
 
@@ -353,13 +333,11 @@ def test_a_process_gone_before_the_watch(start: Start) -> None:
         watching = Watching()
         running = start()
         process = known(running.pid)
-        descriptor = os.pidfd_open(running.pid)
         running.kill()
         until(lambda: state_of(running.pid) == "Z")
         assert not watching.watch.watch(process), "a zombie is gone"
         running.wait()
         assert not watching.watch.watch(process)
-        assert not watching.watch.watch(process, descriptor)
         assert await watching.next_gone(start()) == []
 
     asyncio.run(scenario())
@@ -431,24 +409,6 @@ def test_the_work_of_tasks_is_read_with_that_of_their_children(start: Start) -> 
     until(has_worked)
     assert processes.vitals(tasks)[1] == rested
     assert processes.vitals([]) == ()
-
-
-def test_unwatched_ends_in_silence(start: Start) -> None:
-    async def scenario() -> None:
-        watching = Watching()
-        running, marker = start(), start()
-        watching.watch.watch(known(running.pid))
-        watching.watch.watch(known(marker.pid))
-        watching.watch.unwatch(known(running.pid))
-        watching.watch.unwatch(known(running.pid))
-        process = known(marker.pid)
-        running.kill()
-        running.wait()
-        marker.kill()
-        await watching.until_gone()
-        assert watching.gone == [process]
-
-    asyncio.run(scenario())
 
 
 def test_no_descriptor_left_is_an_error_not_a_death(start: Start) -> None:

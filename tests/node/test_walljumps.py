@@ -16,7 +16,6 @@ from support.policy_world import plain_config
 
 from jupyter_gpushare.ledger.ledger import Ledger
 from jupyter_gpushare.node.host import walljumps
-from jupyter_gpushare.node.host.tasks import NodeProcesses
 from jupyter_gpushare.node.host.walljumps import OFF, PROOF, SLACK, Belief, Instant
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import Manager
@@ -138,7 +137,6 @@ def test_history_outlives_a_clock_that_jumps_91_days(
             clock=clock,
             ledger=ledger,  # type: ignore[arg-type]
             inventory=SimulatedInventory("1x24GiB"),
-            processes=NodeProcesses,
             tidy_interval=0.02,
             measure_interval=0.05,
         )

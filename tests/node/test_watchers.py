@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.policy_world import plain_config
@@ -71,15 +71,6 @@ class Reader:
         self.got.append("closed")
 
 
-class Nobody:
-    """No process is watched: nobody has one here."""
-
-    def __init__(self, *_: object) -> None: ...
-
-    def vitals(self, tasks: Sequence[object]) -> Sequence[None]:
-        return [None] * len(tasks)
-
-
 class Held(Slices):
     """Work that stands still between two slices while the gate is shut."""
 
@@ -133,7 +124,6 @@ async def house(path: Path) -> AsyncIterator[House]:
         clock=CLOCK,
         ledger=Ledger.open(path / "ledger.sqlite", history=1e6, wall=CLOCK.wall()),
         inventory=SimulatedInventory("1x24GiB"),
-        processes=cast(Any, Nobody),
     )
 
     async def quotas(gpus: Sequence[Gpu]) -> cmd.ConfigureQuotas:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 from jupyter_gpushare.ledger.ledger import Ledger
+from jupyter_gpushare.node.host.processes import ProcessWatch
 from jupyter_gpushare.node.inventory.simulated import SimulatedInventory
 from jupyter_gpushare.node.manager import Manager
 from jupyter_gpushare.policy.say.effects import Signal
@@ -34,11 +35,8 @@ DAY = 86400.0
 GIB = 2**30
 
 
-class Immortal:
+class Immortal(ProcessWatch):
     """Processes that live until their lease is given back."""
-
-    def __init__(self, *_: object) -> None:
-        pass
 
     def watch(self, process: ProcessId) -> bool:
         return True

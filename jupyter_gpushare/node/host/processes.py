@@ -27,8 +27,10 @@ import signal as signals
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from jupyter_gpushare.policy.words.model import ProcessId, Vitals
+from jupyter_gpushare.policy.say.effects import Signal
+from jupyter_gpushare.policy.words.model import HolderAction, ProcessId, Vitals
 
 # The kernel's answers for a pid that names no process (any more): ESRCH. For a thread's id it is
 # EINVAL, and ENOENT on newer kernels.
@@ -36,6 +38,8 @@ _GONE = frozenset({errno.ESRCH, errno.EINVAL, errno.ENOENT})
 
 # Enough for a parent that ends while we look at its child, again and again.
 _RELOOKS = 8
+
+_SIGNALS: Final = {HolderAction.KILL: signals.SIGKILL, HolderAction.END: signals.SIGTERM}
 
 # Bytes that are read of a process's environment.
 _LONGEST_ENVIRON = 2**21
@@ -249,10 +253,12 @@ def send(process: ProcessId, signal: signals.Signals) -> bool:
 
 
 class ProcessWatch:
-    """Tells the moment a process ends, on an asyncio loop, without polling.
+    """The host's processes, as the manager watches and signals them.
+
+    It tells the moment a process ends, on an asyncio loop, without polling.
 
     ``on_gone`` is called on the loop, once for each watched process, and
-    never from inside :meth:`watch`. All methods belong to the loop's thread.
+    never from inside :meth:`watch`. All methods but :meth:`vitals` belong to the loop's thread.
     """
 
     def __init__(
@@ -262,25 +268,15 @@ class ProcessWatch:
         self._on_gone = on_gone
         self._descriptors: dict[ProcessId, int] = {}
 
-    def __len__(self) -> int:
-        """How many processes are watched."""
-        return len(self._descriptors)
-
-    def __contains__(self, process: ProcessId) -> bool:
-        return process in self._descriptors
-
-    def watch(self, process: ProcessId, pidfd: int | None = None) -> bool:
+    def watch(self, process: ProcessId) -> bool:
         """Starts watching. ``False``: it is gone already, and ``on_gone`` is not called.
 
-        Owns ``pidfd`` from here on, also if it fails, and closes it in the end. Watching a process
-        twice is the same as once. Raises :class:`ProcessError` when the system cannot give a
-        descriptor.
+        Watching a process twice is the same as once. Raises :class:`ProcessError` when the system
+        cannot give a descriptor.
         """
         if process in self._descriptors:
-            if pidfd is not None:
-                os.close(pidfd)
             return True
-        descriptor = _open(process) if pidfd is None else _checked(pidfd, process)
+        descriptor = _open(process)
         if descriptor is None:
             return False
         try:
@@ -291,21 +287,30 @@ class ProcessWatch:
         self._descriptors[process] = descriptor
         return True
 
-    def unwatch(self, process: ProcessId) -> None:
-        """Stops watching; nothing happens for a process that is not watched."""
-        descriptor = self._descriptors.pop(process, None)
-        if descriptor is not None:
-            self._loop.remove_reader(descriptor)
-            os.close(descriptor)
+    def signal(self, effect: Signal) -> None:
+        """SIGINT, SIGTERM or SIGKILL; a process that is gone is no error.
+
+        Raises :class:`ProcessError` when the system forbids it.
+        """
+        send(effect.process, _SIGNALS.get(effect.action, signals.SIGINT))
+
+    def vitals(self, tasks: Sequence[Iterable[ProcessId]]) -> Sequence[Vitals | None]:
+        """Signs of progress of each task's processes and children, ``None`` where unknown."""
+        return vitals(tasks)
 
     def close(self) -> None:
         """Stops watching everything. Closing twice is harmless."""
         for process in tuple(self._descriptors):
-            self.unwatch(process)
+            self._unwatch(process)
 
     def _gone(self, process: ProcessId) -> None:
-        self.unwatch(process)
+        self._unwatch(process)
         self._on_gone(process)
+
+    def _unwatch(self, process: ProcessId) -> None:
+        descriptor = self._descriptors.pop(process)
+        self._loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 def _open(process: ProcessId) -> int | None:
@@ -324,11 +329,6 @@ def _open(process: ProcessId) -> int | None:
         raise ProcessError(
             f"Cannot watch process {process.pid}: {error.strerror}; {advice}."
         ) from error
-    return _checked(descriptor, process)
-
-
-def _checked(descriptor: int, process: ProcessId) -> int | None:
-    """The pidfd if it names this process and it lives; else closes it and gives ``None``."""
     poll = select.poll()
     try:
         # The pidfd is opened before the start time is compared, so it names the process compared.
