@@ -8,11 +8,8 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jupyter_gpushare.cli.plan import LONGEST_LINE, plan_line
-from jupyter_gpushare.policy.words.model import RefusalReason
 
 GIB = 2**30
 PLAN = [sys.executable, "-m", "jupyter_gpushare.cli", "plan"]
@@ -229,38 +226,3 @@ def test_what_is_wrong_with_a_line_is_said(plan: dict[str, Any], said: str) -> N
     assert answer["decision"] == "refuse"
     assert answer["reason"] == "bad_request"
     assert said in answer["message"]
-
-
-NOISE = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=5)
-    | st.sampled_from(["G0", "G1", "alice", "L0"]),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(["gpus", "uuid", "memory", "environment", "id", "alice"]),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=400, deadline=None)
-@given(
-    noise=st.dictionaries(
-        st.sampled_from(
-            ["gpus", "max_tasks_per_gpu", "environments", "leases", "request", "nodes"]
-        ),
-        NOISE,
-    )
-)
-def test_any_json_gets_a_decision(noise: dict[str, Any]) -> None:
-    answer = plan_line(json.dumps({**line(), **noise}).encode())
-    assert answer["decision"] in ("grant", "wait", "refuse")
-    if answer["decision"] != "grant":
-        assert answer["reason"] in {reason.value for reason in RefusalReason}

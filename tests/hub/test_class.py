@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ from support.jupyter import wait_for
 from support.node import GIB, NodeClient
 
 from jupyter_gpushare.protocol.errors import RemoteError
-from jupyter_gpushare.protocol.messages import Method, Notice
+from jupyter_gpushare.protocol.messages import Method
 
 pytestmark = [
     pytest.mark.skipif(
@@ -129,25 +129,6 @@ def test_all_54_are_there_before_they_ever_came(carol: httpx.Client, root: NodeC
     assert users(carol.get(f"{ADMIN}?find=nobody")) == []
 
 
-def test_who_holds_and_waits_is_found_and_sorted(hub: RunningHub, carol: httpx.Client) -> None:
-    with ExitStack() as stack:
-        clients = {
-            name: stack.enter_context(NodeClient(hub.socket, hub.person(name).token))
-            for name in ("s30", "s40", "carol")
-        }
-        clients["carol"].request(gpus=2, memory=24 * GIB)
-        clients["s40"].ask()
-        clients["s40"].wait_notice(Notice.QUEUED)
-        assert users(carol.get(f"{ADMIN}?only=waiting")) == ["s40"]
-        assert users(carol.get(f"{ADMIN}?only=holding")) == ["carol"]
-        assert users(carol.get(f"{ADMIN}?sort=leases"))[:2] == ["s40", "carol"]
-        assert users(carol.get(f"{ADMIN}?sort=gpus"))[0] == "carol"
-        of_class = carol.get(f"{ADMIN}?group=class")
-        leases = of_class.text[of_class.text.index('id="leases"') :]
-        assert ">s40<" in leases
-        assert ">carol<" not in leases[: leases.index("</section>")]
-
-
 def test_several_are_edited_at_once_and_only_what_is_ticked(
     carol: httpx.Client, root: NodeClient
 ) -> None:
@@ -157,6 +138,9 @@ def test_several_are_edited_at_once_and_only_what_is_ticked(
     nothing = save(carol, page, gpus="3")
     assert nothing.status_code == 400
     assert "Tick what is to be changed." in nothing.text
+    wrong = save(carol, page, gpus="many", change=["gpus"])
+    assert (wrong.status_code, wrong.text.count("invalid-feedback")) == (400, 1)
+    assert 'value="many"' in wrong.text
     done = save(
         carol,
         page,

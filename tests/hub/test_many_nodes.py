@@ -86,25 +86,6 @@ def test_one_node_that_is_away_hides_no_other(hub: RunningHub, right: Path) -> N
         assert hers.get(f"{PREFIX}usage.csv").status_code == 503
 
 
-def test_gets_one_is_said_only_of_a_host_that_the_viewer_reaches(
-    hub: RunningHub, right: Path
-) -> None:
-    says = "and you get one"
-    with contextlib.closing(hub.person("bob").browser()) as bobs:
-        # Whoever looks at a page has no server by that.
-        for query in ("", "?host=right"):
-            page = bobs.get(PREFIX + query)
-            assert says not in page.text
-            assert "if its server runs there" in page.text
-        with NodeClient(right, hub.person("bob").token):
-            own, other = bobs.get(PREFIX), bobs.get(f"{PREFIX}?host=left")
-            assert says in own.text, "his own host is the one that is shown"
-            assert "your work runs here" in row_of(own, "right")
-            assert "your work runs here" not in row_of(own, "left")
-            assert says not in other.text
-            assert "They do not get GPUs of left." in html.unescape(other.text)
-
-
 def test_a_host_is_taken_out_of_service_and_put_back(hub: RunningHub, right: Path) -> None:
     with (
         contextlib.closing(hub.person("alice").browser()) as hers,

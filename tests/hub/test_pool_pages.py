@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -148,24 +147,6 @@ def test_a_person_sees_their_own_host_and_what_they_have_on_all(
             there.call(Method.RELEASE, lease=there.wait(waits)["lease"])
 
 
-def test_a_quota_is_edited_once_for_all_hosts(
-    hosts: dict[str, PoolHost], carols: httpx.Client
-) -> None:
-    page = carols.get(f"{PREFIX}admin/quota?node=a&environment=bob")
-    assert page.status_code == 200
-    assert "only" not in text_of(page, "<main", "</form>")
-    wish = form(carols, node="a", environment="bob", gpus="2")
-    done = carols.post(f"{PREFIX}admin/quota", data=wish)
-    assert "The quota of bob is now GPUs: 2" in done.text
-    for name in hosts:
-        rows = text_of(
-            carols.get(f"{PREFIX}admin?host={name}&find=bob"), 'id="users"', "</section>"
-        )
-        assert "0 of 2" in rows
-        assert "administrator" in rows
-    assert "carol set the quota of bob" in text_of(done, '<section id="deeds"', "</section>")
-
-
 def test_a_host_is_out_of_service_also_if_it_was_away(
     hosts: dict[str, PoolHost], pool: ServicesPool, alices: httpx.Client, carols: httpx.Client
 ) -> None:
@@ -233,16 +214,3 @@ def test_a_page_is_true_within_five_seconds_after_a_host_is_back(
         assert told("In service") - back < 5.0
     finally:
         live.close()
-
-
-def test_whoever_starts_a_server_asks_where(hub: RunningHub, hosts: dict[str, PoolHost]) -> None:
-    url, token = f"{hub.url}{PREFIX}api/where?gpus=1", hub.person("alice").token
-    headers = {"Authorization": f"token {token}"}
-    quick: dict[str, Any] = {"timeout": 30, "trust_env": False, "verify": False}
-    told = httpx.get(url, headers=headers, **quick)
-    assert told.status_code == 200, told.text
-    assert {one["host"] for one in told.json()["hosts"]} == {*hosts}
-    known = httpx.get(f"{hub.url}{PREFIX}api/nodes", headers=headers, **quick)
-    assert {one["name"]: one["connected"] for one in known.json()["nodes"]} == {
-        name: True for name in hosts
-    }

@@ -132,7 +132,6 @@ def alice(scene: Scene) -> Iterator[Person]:
     person.stop_server()
     wait_for(lambda: not _server(scene, person), 30, f"it stops; log:\n{scene.hub.tail()}")
     scene.ranking.rank("b", "a")
-    scene.ranking.refusal = ""
 
 
 def _server(scene: Scene, person: Person) -> dict[str, Any]:
@@ -189,34 +188,6 @@ def test_a_dead_server_is_noticed_and_the_next_host_is_taken(scene: Scene, alice
     scene.ranking.rank({"host": "not-here"}, "a")
     alice.start_server()
     assert len(scene.servers("a")) == 1
-
-
-def test_what_no_host_has_is_said(scene: Scene, alice: Person) -> None:
-    scene.ranking.rank({"host": "a", "possible": False, "reasons": ["No GPU of kind H200."]})
-    said = _failure(scene, alice, gpu_kind="H200")
-    assert "No host of the pool has what you wish for (1 GPU, H200)" in said
-    assert "a: No GPU of kind H200." in said
-    scene.ranking.refusal = "Your quota is 1 GPU in all."
-    assert "Your quota is 1 GPU in all." in _failure(scene, alice, gpus=5)
-    assert "'many' is no number of GPUs" in _failure(scene, alice, gpus="many")
-
-
-def _failure(scene: Scene, person: Person, **options: Any) -> str:
-    answer = scene.hub.api.post(f"users/{person.name}/server", json=options)
-    if answer.status_code == 202:
-        with scene.hub.api.stream("GET", f"users/{person.name}/server/progress") as events:
-            return "\n".join(events.iter_lines())
-    return str(answer.text)
-
-
-def test_while_the_pool_is_away_a_server_starts_all_the_same(scene: Scene, alice: Person) -> None:
-    hidden = scene.socket.rename(scene.socket.with_name("away"))
-    try:
-        scene.options(alice, gpus=1)  # the Hub remembers the last choice
-        alice.start_server()
-        assert len(scene.servers("a")) + len(scene.servers("b")) == 1
-    finally:
-        hidden.rename(scene.socket)
 
 
 def test_a_cut_host_keeps_its_server(scene: Scene, alice: Person) -> None:

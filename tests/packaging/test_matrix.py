@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,63 +70,10 @@ def test_the_list_is_json_that_a_workflow_can_read() -> None:
     assert json.loads(listed)[0]["python"] == ROWS[0].python
 
 
-def test_an_unknown_row_is_said_with_those_that_there_are() -> None:
-    assert [row.name for row in matrix.chosen_rows(["newest"])] == ["newest"]
-    assert matrix.chosen_rows([]) == ROWS
-    with pytest.raises(SystemExit, match=r"no row new in the matrix.* newest"):
-        matrix.chosen_rows(["new"])
-
-
-def test_what_wheels_need_is_without_extras_and_without_each_other() -> None:
-    client = "Metadata-Version: 2.4\nName: jupyter-gpushare-client\n\nlong text\nName: other\n"
-    whole = (
-        "Metadata-Version: 2.4\nName: jupyter_gpushare\n"
-        "Requires-Dist: jupyter_gpushare_client==0.1.0\n"
-        "Requires-Dist: immutables>=0.21; python_version < '3.14'\n"
-        "Requires-Dist: jupyter-server<3,>=2.16\n"
-        "Requires-Dist: torch>=2.4; extra == 'demo'\n\nlong text\n"
-    )
-    wanted = ["immutables>=0.21; python_version < '3.14'", "jupyter-server<3,>=2.16"]
-    assert matrix.needs_of([client, whole]) == wanted
-    assert [matrix.package_of(need) for need in wanted] == ["immutables", "jupyter-server"]
-
-
 def reports(*outcomes: Outcome) -> list[Report]:
     results = [Result(step, one, "Why.", 1.0) for step, one in zip(Step, outcomes, strict=False)]
     row = Row("some", "3.11", {"ipykernel": "6.*"}, tuple(result.step for result in results))
     return [Report(row, {"python": "3.11.7", "ipykernel": "6.31.0"}, tuple(results), "today")]
-
-
-def test_the_table_tells_versions_outcomes_and_reasons() -> None:
-    told = matrix.table(reports(Outcome.OK, Outcome.FAILED, Outcome.SKIPPED))
-    assert "| some | 3.11.7 |  |  |  |  | 6.31.0 |  | ok | failed | skipped | 3 | today |" in told
-    assert told.endswith("\n\n- some, doctor: failed. Why.\n- some, server: skipped. Why.")
-    dependencies = matrix.dependencies_table(reports(Outcome.OK), ["ipykernel>=6.29"])
-    assert dependencies.endswith("| `ipykernel>=6.29` | 6.31.0 |")
-
-
-def test_a_report_that_is_kept_says_the_same() -> None:
-    (report,) = reports(Outcome.OK, Outcome.FAILED)
-    known = replace(report, row=ROWS[0])
-    kept = json.loads(json.dumps(matrix.report_as_json(known)))
-    assert matrix.report_from_json(kept) == known
-
-
-def test_a_page_keeps_the_rows_of_other_trees() -> None:
-    old, new = (
-        Report(row, {"python": "3.11.7", "psutil": "5.9.4", "other": "1"}, (), measured)
-        for row, measured in ((ROWS[0], "before"), (ROWS[1], "now"))
-    )
-    before = [*map(matrix.report_as_json, [old]), {"row": "no more"}]
-    needs = ["psutil>=5.9.4"]
-    kept = matrix.newest_of(before, [new], needs)
-    assert [(one.row.name, one.measured) for one in kept] == [
-        (ROWS[0].name, "before"),
-        (ROWS[1].name, "now"),
-    ]
-    assert kept[1].versions == {"python": "3.11.7", "psutil": "5.9.4"}
-    skipped = replace(old, measured="", versions={})
-    assert matrix.newest_of(before, [skipped], needs)[0].measured == "before"
 
 
 def test_each_lower_bound_is_what_the_oldest_row_had() -> None:
@@ -155,15 +101,6 @@ def test_what_counts_as_failed(outcome: Outcome, required: bool, failed: bool) -
     assert matrix.failed(reports(Outcome.OK, outcome), required) is failed
 
 
-def test_a_part_of_a_page_is_replaced() -> None:
-    page = "Before.\n<!-- begin it -->\nold\n<!-- end it -->\nAfter.\n"
-    once = matrix.with_part(page, "it", "new")
-    assert once == "Before.\n<!-- begin it -->\n\nnew\n\n<!-- end it -->\nAfter.\n"
-    assert matrix.with_part(once, "it", "new") == once
-    with pytest.raises(ValueError, match="begin other"):
-        matrix.with_part(page, "other", "new")
-
-
 def test_a_python_that_is_not_there_skips_its_row_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,42 +116,6 @@ def test_a_python_that_is_not_there_skips_its_row_and_says_so(
     (tmp_path / "future" / "report.json").write_text("{}")
     runner.run(row)
     assert (tmp_path / "future" / "report.json").read_text() == "{}"
-
-
-def test_a_python_of_a_version_is_found_among_pyenvs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not its shim, which is on PATH for versions that are not switched on, too."""
-    version = "{}.{}".format(*sys.version_info[:2])
-    shim = tmp_path / "shims" / f"python{version}"
-    there = tmp_path / "versions" / f"{version}.1" / "bin" / "python"
-    real = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
-    for program, text in ((shim, "#!/bin/sh\nexit 127\n"), (there, real)):
-        program.parent.mkdir(parents=True)
-        program.write_text(text)
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(shim.parent))
-    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
-    assert matrix.find_python(version) == str(there)
-    assert matrix.find_python("3.99") is None
-
-
-def test_a_package_without_a_wheel_is_told() -> None:
-    lock = tomllib.loads(
-        'lock-version = "1.0"\n'
-        '[[packages]]\nname = "pure"\nversion = "1"\n'
-        'wheels = [{url = "https://example.org/pure-1-py3-none-any.whl"}]\n'
-        '[[packages]]\nname = "source"\nversion = "2"\n'
-        'sdist = {url = "https://example.org/source-2.tar.gz"}\n'
-    )
-    found = wheels.Found("3.15", "aarch64", wheels.packages_of(lock))
-    assert found.missing() == ["source 2"]
-    assert wheels.table([found]).endswith("| 3.15 | aarch64 | 2 | source 2 |")
-    assert not wheels.failed([found], {"3.13"})
-    assert wheels.failed([found], {"3.13", "3.15"})
-    unknown = wheels.Found("3.13", "x86_64", error="not known: no network")
-    assert "not known: no network" in wheels.table([unknown])
-    assert wheels.failed([unknown], {"3.13"})
 
 
 def test_the_page_of_versions_has_each_row() -> None:

@@ -222,43 +222,6 @@ def test_the_hook_runs_and_goes_with_the_package(installed: Environment) -> None
     assert version == __version__
 
 
-def test_the_server_extension_is_enabled(installed: Environment, tmp_path: Path) -> None:
-    told = installed.ask(
-        "from jupyter_server.extension.config import ExtensionConfigManager as Manager\n"
-        "from jupyter_server.extension.manager import ExtensionPackage\n"
-        "from jupyter_core.paths import jupyter_config_path\n"
-        "import json\n"
-        "enabled = Manager(read_config_path=jupyter_config_path()).get_jpserver_extensions()\n"
-        "points = ExtensionPackage(name='jupyter_gpushare', enabled=True).extension_points\n"
-        "print(json.dumps([enabled['jupyter_gpushare'], list(points)]))",
-        JUPYTER_CONFIG_DIR=str(tmp_path),
-    )
-    assert json.loads(told.splitlines()[-1]) == [True, ["jupyter_gpushare"]]
-
-
-def test_jupyterlab_finds_the_ui(installed: Environment, tmp_path: Path) -> None:
-    told = attempt(
-        installed.python,
-        "-c",
-        "from jupyterlab.labextensions import main; main()",
-        "list",
-        "--verbose",
-        cwd=installed.root,
-        JUPYTER_CONFIG_DIR=str(tmp_path),
-        JUPYTER_DATA_DIR=str(tmp_path),
-    )
-    assert told.returncode == 0, told.stderr
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", told.stdout + told.stderr)
-    assert re.search(rf"jupyter-gpushare v{re.escape(__version__)} enabled OK", plain), plain
-    assert "(python, jupyter_gpushare)" in plain
-
-
-def test_the_command_line(installed: Environment) -> None:
-    script = installed.root / "bin" / "jupyter-gpushare"
-    assert "gpushare" in run(script, "--help", cwd=installed.root).lower()
-    assert __version__ in run(script, "--version", cwd=installed.root)
-
-
 def test_the_units_are_found_where_pip_put_them(installed: Environment) -> None:
     told = installed.ask(
         "import json, jupyter_gpushare.cli.systemd as it;"

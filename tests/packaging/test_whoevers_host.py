@@ -11,12 +11,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import ownhost
 from support.hosts import Host, Hosts
-from support.hub import as_os_user
 
 TESTS = Path(__file__).parents[1]
 CLI, SERVER = TESTS / "cli", TESTS / "server"
@@ -95,66 +93,6 @@ def test_a_system_node_manager_that_runs(host: Host, tmp_path: Path) -> None:
     assert "Simulated GPU" in host.ask(ask), "it runs on, and others find it"
 
 
-def test_what_cannot_be_hidden_is_said_at_once(host: Host, tmp_path: Path) -> None:
-    powerless = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
-    done = runs(host, tmp_path, "--collect-only", HOSTS_ITS_OWN, before=powerless)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
-    assert "This host has /run/jupyter-gpushare, /var/lib/jupyter-gpushare, /usr/" in done.stderr
-    assert "Move it away while the tests run" in done.stderr
-
-
-_SEEN = """
-import json, os, socket, sys
-sys.path.insert(0, sys.argv[1])
-from support import ownhost
-found = ownhost.left()
-try:
-    ownhost.enter(found)
-except ownhost.NotOurs as error:
-    sys.exit(str(error))
-calling = socket.socket(socket.AF_UNIX)
-calling.connect("/run/socket")
-here = lambda path: open(path).read()
-status = here("/proc/self/status")
-print(json.dumps({
-    "found": [found.hidden, found.emptied],
-    "left": [place for place in found.hidden if os.path.lexists(place)],
-    "all": sorted(os.listdir("/usr/local/etc/jupyter")),
-    "kept": [here("/run/file"), os.readlink("/run/link"), here("/var/run/folder/below/file")],
-    "may": int(status.split("CapEff:")[1].split()[0], 16) >> 21 & 1,
-    "user": os.getuid(),
-}))
-"""
-
-
-@pytest.mark.parametrize("user", ["root", "bob"])
-def test_all_else_is_still_there(host: Host, tmp_path: Path, user: str) -> None:
-    """For root, and for somebody who may make namespaces only as the root of their own."""
-    host.ask(["mkdir", "-p", "/run/folder/below"])
-    host.ask(["mount", "-t", "tmpfs", "gpushare-left", "/run/folder/below"])
-    host.ask(["sh", "-c", "echo one >/run/file; echo two >/run/folder/below/file"])
-    host.ask(["ln", "-s", "nowhere", "/run/link"])
-    listen = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind('/run/socket')\n"
-    listen += "import os; os.chmod('/run/socket', 0o666); s.listen(); print('up', flush=True)\n"
-    listen += "sys.stdin.read()"
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    listener = host.start([sys.executable, "-c", listen], **pipes)
-    assert listener.stdout.readline() == b"up\n"
-    became = () if user == "root" else as_os_user(user)
-    line = host.command([*became, sys.executable, "-c", _SEEN, str(TESTS)], "/")
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    if user != "root" and "in a mount namespace, but none can be made" in done.stderr:
-        pytest.skip(f"no user namespaces here: {done.stderr}")
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
-    hidden = ["/run/jupyter-gpushare", "/var/lib/jupyter-gpushare"]
-    assert seen["found"] == [hidden, ["/usr/local/etc/jupyter"]]
-    assert (seen["left"], seen["all"]) == ([], [])
-    assert seen["kept"] == ["one\n", "nowhere", "two\n"]
-    assert (seen["user"] == 0, seen["may"] == 1) == (user == "root", user == "root")
-    assert host.outside("/run/jupyter-gpushare").is_dir(), "the host still has it"
-
-
 def test_which_variables_are_forgotten(tmp_path: Path) -> None:
     kept = {
         **{"PATH": "/bin", "HOME": "/home/me", "SOAK_SEED": "6", "XDG_CACHE_HOME": "/cache"},
@@ -174,11 +112,3 @@ def test_which_variables_are_forgotten(tmp_path: Path) -> None:
         **{"LANG": "C.UTF-8", "TZ": "UTC"},
     }
     assert {Path(environ[name]).parent for name in ours} == {tmp_path}
-
-
-def test_a_proxy_is_not_asked_for_what_is_near(tmp_path: Path) -> None:
-    environ = {"HTTPS_PROXY": "http://far:3128", "no_proxy": "example.org"}
-    ownhost.environment(environ, tmp_path)
-    assert environ["HTTPS_PROXY"] == "http://far:3128"
-    assert environ["no_proxy"].startswith("example.org,localhost,127.0.0.1")
-    assert "localhost" in environ["NO_PROXY"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +108,15 @@ def test_what_a_kernel_left_running_loses_its_lease(server: Server) -> None:
     assert any("kernel was shut down" in text for text in texts), texts
 
 
-def test_a_stopped_server_ends_its_kernels_leases(home: Home) -> None:
+@pytest.mark.parametrize("end", [Server.stop, Server.kill])
+def test_a_server_that_ends_ends_its_kernels_leases(
+    home: Home, end: Callable[[Server], None]
+) -> None:
     keeper = home.serve()
     keeper.wait_connected()
     other = home.serve()
     other.wait_connected()
     held = hold(other.start_kernel())
     assert lease(keeper, held) is not None
-    other.stop()
-    gone(keeper, held)
-
-
-def test_a_killed_server_ends_its_kernels_leases(home: Home) -> None:
-    keeper = home.serve()
-    keeper.wait_connected()
-    other = home.serve()
-    other.wait_connected()
-    held = hold(other.start_kernel())
-    other.kill()  # its kernels notice that their parent is gone
+    end(other)  # of one that is killed, the kernels notice that their parent is gone
     gone(keeper, held, 20)

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 import websocket
 from support.jupyter import TOKEN, Home, Server
-from support.node import GIB, NodeClient, RunningNode
-
-from jupyter_gpushare.protocol.framing import MAX_LINE
-from jupyter_gpushare.protocol.messages import Method, Notice
+from support.node import NodeClient
 
 LIVE = "gpushare/api/live"
 
@@ -49,80 +46,6 @@ def test_each_change_is_told(home: Home) -> None:
     finally:
         socket.close()
         raw.close()
-
-
-def test_a_large_status_reaches_an_administrators_browser(home: Home) -> None:
-    """16 GPUs and 200 tasks of one person with the longest paths: many times a client's line."""
-    letter = "\U0001d11e"  # four bytes
-    tokens = home.path / "tokens.json"
-    people = [
-        {"token": f"{name}-token", "environment": name, "admin": name == "root"}
-        for name in ("alice", "bob", "root")
-    ]
-    tokens.write_text(json.dumps({"tokens": people}))
-    tokens.chmod(0o600)
-    paths = [f"{number:04}/{letter * 3995}" for number in range(200)]
-    begins = [path[:5] for path in paths]
-    with RunningNode(
-        home.path,
-        simulate="16x80GiB",
-        config="c.Policy.heartbeat_timeout = 600.0\n",
-        arguments=[f"--token-file={tokens}"],
-    ) as node:
-        server = home.serve(
-            f"--GpuShareExtension.socket={node.socket}",
-            environ=home.environ(JUPYTER_GPUSHARE_TOKEN="root-token"),
-            simulate=None,
-        )
-        assert server.wait_connected()["admin"]
-        live = server.websocket(LIVE)
-        live.settimeout(120)  # each status is megabytes, and other tests run beside
-        try:
-            with (
-                node.client("root-token") as watcher,
-                node.client("bob-token") as bob,
-                node.client("alice-token") as alice,
-            ):
-                watcher.call(Method.WATCH)
-                bob.request()  # so that nobody else can have all the GPUs
-                asked = [
-                    alice.send(
-                        Method.REQUEST,
-                        task={"name": "t", "kind": "process", "path": path},
-                        gpus=1 if number < 140 else 16,
-                        memory=GIB if number < 140 else 80 * GIB,
-                    )
-                    for number, path in enumerate(paths)
-                ]
-                for call in asked[:140]:
-                    alice.wait(call)
-
-                def seen(status: Any) -> list[str]:
-                    # What is stored and sent of a path is bounded; the beginnings differ.
-                    found = (row["path"] for row in status["leases"] if row["path"])
-                    return sorted(path[:5] for path in found)
-
-                told = watcher.wait_notice(
-                    Notice.CHANGED, where=lambda params: seen(params["status"]) == begins
-                )["status"]
-                assert len(json.dumps(told, ensure_ascii=False).encode()) > 6 * MAX_LINE
-                assert len(told["gpus"]) == 16
-                assert len(told["queue"]) == 60
-                assert seen(watcher.call(Method.STATUS)) == begins
-                status = next_status(live)
-                while seen(status) != begins:
-                    status = next_status(live)
-                assert len(status["queue"]) == 60
-                assert seen(server.gpushare("status")) == begins
-                # Nobody was cut off in between, and news still come through.
-                alice.call(Method.RELEASE, lease=status["leases"][1]["id"])
-                while seen(status) != begins[1:]:
-                    status = next_status(live)
-                assert seen(watcher.call(Method.STATUS)) == begins[1:]
-            assert "does not read" not in node.story()
-            assert "failed" not in server.tail()
-        finally:
-            live.close()
 
 
 def listen_until_closed(socket: Any) -> None:

@@ -17,8 +17,6 @@ class Ranking:
     def __init__(self, *hosts: Mapping[str, Any] | str) -> None:
         self.hosts: list[dict[str, Any]] = []
         self.asked: list[dict[str, Any]] = []
-        #: The sentence of a refusal, instead of a ranking.
-        self.refusal = ""
         self.rank(*hosts)
 
     def rank(self, *hosts: Mapping[str, Any] | str) -> None:
@@ -43,11 +41,7 @@ class Ranking:
                         continue
                     assert call["method"] == "pool.where"
                     ranking.asked.append(call["params"])
-                    if ranking.refusal:
-                        data = {"reason": "bad_request", "message": ranking.refusal}
-                        answer["error"] = {"code": -32000, "message": "refused", "data": data}
-                    else:
-                        answer["result"] = {"hosts": ranking.hosts}
+                    answer["result"] = {"hosts": ranking.hosts}
                     self.wfile.write(json.dumps(answer).encode() + b"\n")
 
         server = socketserver.ThreadingUnixStreamServer(str(socket), Handler)
