@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import iscoroutinefunction, signature
 from itertools import chain, groupby, islice
 from pathlib import Path
 
@@ -82,6 +84,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for room, item, of in stories:
             if room not in named and not is_told(room, of, paths):
                 item.add_marker(pytest.mark.long)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in a loop of its own, unless Jupyter's fixtures have one."""
+    if not iscoroutinefunction(pyfuncitem.obj) or "jp_asyncio_loop" in pyfuncitem.fixturenames:
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**given))
+    return True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

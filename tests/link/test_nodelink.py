@@ -100,79 +100,64 @@ async def until(link: NodeLink, predicate: Callable[[], object]) -> None:
         unsubscribe()
 
 
-def test_status_and_its_changes() -> None:
-    async def scenario() -> None:
-        peer = Polite(status={"x": 1})
-        async with linked(peer) as link:
-            await until(link, lambda: link.state.connected)
-            assert link.state.status == STATUS
-            assert await link.call(Method.STATUS) == {"x": 1}
-            newer = {**STATUS, "gpus": [{}]}
-            for notice in ("queued", "invented", "changed"):
-                params = {"status": newer} if notice == "changed" else {}
-                message = {"jsonrpc": "2.0", "method": notice, "params": params}
-                await send(peer.writers[0], message)
-            await until(link, lambda: link.state.status == newer)
-            assert link.state.generation == 1
-
-    asyncio.run(scenario())
+async def test_status_and_its_changes() -> None:
+    peer = Polite(status={"x": 1})
+    async with linked(peer) as link:
+        await until(link, lambda: link.state.connected)
+        assert link.state.status == STATUS
+        assert await link.call(Method.STATUS) == {"x": 1}
+        newer = {**STATUS, "gpus": [{}]}
+        for notice in ("queued", "invented", "changed"):
+            params = {"status": newer} if notice == "changed" else {}
+            message = {"jsonrpc": "2.0", "method": notice, "params": params}
+            await send(peer.writers[0], message)
+        await until(link, lambda: link.state.status == newer)
+        assert link.state.generation == 1
 
 
-def test_refusals_keep_their_reason() -> None:
+async def test_refusals_keep_their_reason() -> None:
     error = {
         "code": -32000,
         "message": "no",
         "data": {"reason": "not_allowed", "message": "no", "limit": 3},
     }
 
-    async def scenario() -> None:
-        async with linked(Polite(usage={"error": error})) as link:
-            await until(link, lambda: link.state.connected)
-            with pytest.raises(NodeProblem, match="no") as refused:
-                await link.call(Method.USAGE)
-            assert refused.value.reason == "not_allowed"
-            assert refused.value.numbers == {"limit": 3}
-
-    asyncio.run(scenario())
+    async with linked(Polite(usage={"error": error})) as link:
+        await until(link, lambda: link.state.connected)
+        with pytest.raises(NodeProblem, match="no") as refused:
+            await link.call(Method.USAGE)
+        assert refused.value.reason == "not_allowed"
+        assert refused.value.numbers == {"limit": 3}
 
 
-def test_no_answer_is_a_timeout_and_the_link_lives() -> None:
-    async def scenario() -> None:
-        async with linked(Polite(status={"x": 1}), timeout=0.2) as link:
-            await until(link, lambda: link.state.connected)
-            with pytest.raises(NodeTimedOut):
-                await link.call(Method.HISTORY)
-            assert await link.call(Method.STATUS, timeout=60) == {"x": 1}
-
-    asyncio.run(scenario())
+async def test_no_answer_is_a_timeout_and_the_link_lives() -> None:
+    async with linked(Polite(status={"x": 1}), timeout=0.2) as link:
+        await until(link, lambda: link.state.connected)
+        with pytest.raises(NodeTimedOut):
+            await link.call(Method.HISTORY)
+        assert await link.call(Method.STATUS, timeout=60) == {"x": 1}
 
 
-def test_it_connects_again_and_pending_calls_hear_of_the_loss() -> None:
-    async def scenario() -> None:
-        peer = Polite()
-        async with linked(peer) as link:
-            await until(link, lambda: link.state.connected)
-            pending = asyncio.create_task(link.call(Method.STATUS, timeout=10))
-            while not any(call["method"] == "status" for call in peer.calls):
-                await asyncio.sleep(0)
-            peer.writers[0].close()
-            with pytest.raises(NodeUnavailable):
-                await pending
-            await until(link, lambda: link.state.generation == 2)
-
-    asyncio.run(scenario())
+async def test_it_connects_again_and_pending_calls_hear_of_the_loss() -> None:
+    peer = Polite()
+    async with linked(peer) as link:
+        await until(link, lambda: link.state.connected)
+        pending = asyncio.create_task(link.call(Method.STATUS, timeout=10))
+        while not any(call["method"] == "status" for call in peer.calls):
+            await asyncio.sleep(0)
+        peer.writers[0].close()
+        with pytest.raises(NodeUnavailable):
+            await pending
+        await until(link, lambda: link.state.generation == 2)
 
 
-def test_a_refused_hello_is_told() -> None:
+async def test_a_refused_hello_is_told() -> None:
     error = {"code": -32000, "message": "m", "data": {"reason": "not_allowed", "message": "m"}}
 
-    async def scenario() -> None:
-        async with linked(Polite(hello={"error": {**error, "message": "Bring a token."}})) as link:
-            await until(link, lambda: link.state.message == "Bring a token.")
-            with pytest.raises(NodeUnavailable, match="Bring a token"):
-                await link.call(Method.STATUS)
-
-    asyncio.run(scenario())
+    async with linked(Polite(hello={"error": {**error, "message": "Bring a token."}})) as link:
+        await until(link, lambda: link.state.message == "Bring a token.")
+        with pytest.raises(NodeUnavailable, match="Bring a token"):
+            await link.call(Method.STATUS)
 
 
 @given(st.binary(max_size=200) | st.just(b"x" * (17 * 2**20)))
@@ -195,13 +180,10 @@ def test_garbage_ends_the_connection_and_nothing_else(garbage: bytes) -> None:
     asyncio.run(scenario())
 
 
-def test_no_socket_at_all() -> None:
-    async def scenario() -> None:
-        link = NodeLink(find=lambda: None, why=lambda: "There is no GPU here.", log=LOG)
-        link.start()
-        try:
-            await until(link, lambda: link.state.message == "There is no GPU here.")
-        finally:
-            await link.close()
-
-    asyncio.run(scenario())
+async def test_no_socket_at_all() -> None:
+    link = NodeLink(find=lambda: None, why=lambda: "There is no GPU here.", log=LOG)
+    link.start()
+    try:
+        await until(link, lambda: link.state.message == "There is no GPU here.")
+    finally:
+        await link.close()

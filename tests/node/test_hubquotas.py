@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -60,44 +60,30 @@ def test_no_answer_of_a_hub_is_too_odd(body: Any, quotas: list[Any]) -> None:
     assert len(good) + len(wrong) == len(groups)
 
 
-def looking(
-    work: Callable[[TinyHub, HubQuotas, list[dict[str, Any]]], Awaitable[None]],
-) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(_looking(work, Path(folder) / "hub-quotas.json"))
+@asynccontextmanager
+async def looking(
+    folder: Path,
+) -> AsyncIterator[tuple[TinyHub, HubQuotas, list[dict[str, Any]]]]:
+    """A Hub, what looks at it, and what was applied."""
+    applied: list[dict[str, Any]] = []
+
+    async def apply(quotas: dict[str, Any]) -> None:
+        applied.append(quotas)
+
+    async with TinyHub(properties={"students": {"gpushare": STUDENTS}}).served() as hub:
+        with closing(HubApi(hub.url)) as api:
+            last = LastQuotas(folder / "hub-quotas.json", hub.url, LOG)
+            yield hub, quotas_of(api, apply, last, time.time), applied
 
 
-async def _looking(
-    work: Callable[[TinyHub, HubQuotas, list[dict[str, Any]]], Awaitable[None]], file: Path
-) -> None:
-    async def run() -> None:
-        applied: list[dict[str, Any]] = []
-
-        async def apply(quotas: dict[str, Any]) -> None:
-            applied.append(quotas)
-
-        async with TinyHub(properties={"students": {"gpushare": STUDENTS}}).served() as hub:
-            api = HubApi(hub.url)
-            quotas = HubQuotas(
-                api,
-                OWN,
-                refresh=3600.0,
-                node=lambda: NODE,
-                apply=apply,
-                last=LastQuotas(file, hub.url, LOG),
-                wall=time.time,
-                log=LOG,
-            )
-            try:
-                await work(hub, quotas, applied)
-            finally:
-                api.close()
-
-    await run()
+def quotas_of(api: HubApi, apply: Any, last: LastQuotas, wall: Callable[[], float]) -> HubQuotas:
+    return HubQuotas(
+        api, OWN, refresh=3600.0, node=lambda: NODE, apply=apply, last=last, wall=wall, log=LOG
+    )
 
 
-def test_they_are_applied_when_they_change() -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+async def test_they_are_applied_when_they_change(tmp_path: Path) -> None:
+    async with looking(tmp_path) as (hub, quotas, applied):
         await quotas.look()
         await quotas.look()
         assert applied == [{"students": STUDENTS}]
@@ -106,21 +92,20 @@ def test_they_are_applied_when_they_change() -> None:
         await quotas.look()
         assert applied[1:] == [{"staff": {"gpus": "all"}}]
 
-    looking(work)
 
-
-def test_a_hub_with_many_groups_gives_them_in_pages() -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+async def test_a_hub_with_many_groups_gives_them_in_pages(tmp_path: Path) -> None:
+    async with looking(tmp_path) as (hub, quotas, applied):
         hub.page = 7
         hub.properties = {f"group-{number}": {"gpushare": STUDENTS} for number in range(21)}
         await quotas.look()
         assert len(applied[0]) == 21
 
-    looking(work)
 
+async def test_what_cannot_be_applied_is_tried_again(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async with looking(tmp_path) as (_hub, quotas, applied):
 
-def test_what_cannot_be_applied_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
         async def fails(wanted: dict[str, Any]) -> None:
             applied.append(wanted)
             if len(applied) == 1:
@@ -136,11 +121,11 @@ def test_what_cannot_be_applied_is_tried_again(caplog: pytest.LogCaptureFixture)
                 await asyncio.sleep(0.01)
         running.cancel()
 
-    looking(work)
 
-
-def test_they_stay_while_the_hub_is_away(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+async def test_they_stay_while_the_hub_is_away(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    async with looking(tmp_path) as (hub, quotas, applied):
         await quotas.look()
         hub.broken = 503
         await quotas.look()
@@ -151,39 +136,20 @@ def test_they_stay_while_the_hub_is_away(caplog: pytest.LogCaptureFixture) -> No
         assert caplog.text.count("cannot be read") == 1
         assert OWN not in caplog.text
 
-    looking(work)
 
-
-def test_a_mistake_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+async def test_a_mistake_is_told_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    async with looking(tmp_path) as (hub, quotas, applied):
         hub.properties["students"] = {"gpushare": {"gpus": -1}}
         for _ in range(3):
             await quotas.look()
         assert caplog.text.count("JupyterHub group 'students'") == 1
         assert applied == []
 
-    looking(work)
 
-
-def test_a_signal_makes_it_look_at_once() -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
-        running = asyncio.create_task(quotas.run())
-        async with asyncio.timeout(60):
-            while not applied:
-                await asyncio.sleep(0.01)
-            hub.properties["students"] = {"gpushare": {"gpus": 2}}
-            quotas.hurry()
-            while len(applied) < 2:
-                await asyncio.sleep(0.01)
-        running.cancel()
-
-    looking(work)
-
-
-def test_those_of_its_last_answer_hold_after_a_restart_while_it_is_away(
-    caplog: pytest.LogCaptureFixture,
+async def test_those_of_its_last_answer_hold_after_a_restart_while_it_is_away(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+    async with looking(tmp_path) as (hub, quotas, applied):
         before = time.time()
         assert await quotas.first(NODE) == {"students": STUDENTS}
         assert quotas.when_away() is None
@@ -200,11 +166,11 @@ def test_those_of_its_last_answer_hold_after_a_restart_while_it_is_away(
         assert again.when_away() is None
         assert applied == []
 
-    looking(work)
 
-
-def test_the_age_counts_from_the_last_answer_and_not_from_the_last_change() -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+async def test_the_age_counts_from_the_last_answer_and_not_from_the_last_change(
+    tmp_path: Path,
+) -> None:
+    async with looking(tmp_path) as (hub, quotas, _applied):
         wall = 1_000_000.0
         quotas._wall = lambda: wall
         await quotas.look()
@@ -215,31 +181,19 @@ def test_the_age_counts_from_the_last_answer_and_not_from_the_last_change() -> N
         await again.first(NODE)
         assert again.when_away() == wall
 
-    looking(work)
 
-
-def test_a_kept_quota_that_makes_no_sense_on_the_node_of_today_is_left_out(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_kept_quota_that_makes_no_sense_on_the_node_of_today_is_left_out(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    async def work(hub: TinyHub, quotas: HubQuotas, applied: list[dict[str, Any]]) -> None:
+    async with looking(tmp_path) as (hub, quotas, _applied):
         odd = {"students": STUDENTS, "odd": {"gpus": "many"}}
         quotas._last.keep(LastAnswer(odd, time.time()))
         hub.broken = 503
         assert await quotas.first(NODE) == {"students": STUDENTS}
         assert "JupyterHub group 'odd'" in caplog.text
 
-    looking(work)
-
 
 def anew(quotas: HubQuotas) -> HubQuotas:
     """What a restarted node manager has: the same files, and nothing in memory."""
-    return HubQuotas(
-        quotas._api,
-        OWN,
-        refresh=3600.0,
-        node=lambda: NODE,
-        apply=quotas._apply,
-        last=LastQuotas(quotas._last._path, quotas._last._hub, LOG),
-        wall=quotas._wall,
-        log=LOG,
-    )
+    last = LastQuotas(quotas._last._path, quotas._last._hub, LOG)
+    return quotas_of(quotas._api, quotas._apply, last, quotas._wall)

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
 import sqlite3
 import stat
 import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -75,6 +74,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "state" / "ledger.sqlite"
 
 
+@pytest.fixture
+def ledger(path: Path) -> Iterator[Ledger]:
+    opened = open_ledger(path)
+    yield opened
+    opened.close()
+
+
 # -- records ---------------------------------------------------------------------------------
 
 
@@ -93,8 +99,7 @@ def test_records_survive_a_restart_in_order(path: Path) -> None:
     again.close()
 
 
-def test_a_snapshot_stands_for_what_came_before_it(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_a_snapshot_stands_for_what_came_before_it(ledger: Ledger) -> None:
     ledger.append([record("Old", 1.0)])
     upto = ledger.append([record("Old", 2.0)])
     late = record("Late", 3.0)
@@ -105,11 +110,9 @@ def test_a_snapshot_stands_for_what_came_before_it(path: Path) -> None:
     ledger.write_snapshot([])
     assert ledger.load() == ([], [])
     assert [row.kind for row in ledger.history(None, 10)] == ["Late", "Old", "Old"]
-    ledger.close()
 
 
-def test_a_batch_with_a_bad_record_writes_nothing(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_a_batch_with_a_bad_record_writes_nothing(ledger: Ledger) -> None:
     good = record("Good", 1.0)
     for bad in (
         record("Bad", float("nan")),
@@ -122,33 +125,21 @@ def test_a_batch_with_a_bad_record_writes_nothing(path: Path) -> None:
     assert ledger.load() == ([], [])
     ledger.append([good])
     assert ledger.load() == ([], [good])
-    ledger.close()
 
 
-def test_history_is_newest_first_and_by_environment(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_history_is_newest_first_and_by_environment(ledger: Ledger) -> None:
     ledger.append([record("A", 1.0, "alice"), record("B", 2.0, "bob"), record("C", 3.0, "alice")])
     assert [row.kind for row in ledger.history(None, 2)] == ["C", "B"]
     assert [row.kind for row in ledger.history("alice", 10)] == ["C", "A"]
     assert ledger.history("nobody", 10) == []
     assert ledger.history(None, 0) == ledger.history(None, -1) == []
-    ledger.close()
 
 
-def test_the_files_are_for_their_owner_only(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_the_files_are_for_their_owner_only(ledger: Ledger, path: Path) -> None:
     ledger.append([record("Noted", 1.0)])
     for file in path.parent.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    ledger.close()
-
-
-def test_a_closed_ledger_says_so(path: Path) -> None:
-    ledger = open_ledger(path)
-    ledger.close()
-    with pytest.raises(LedgerFailed, match="closed"):
-        ledger.append([])
 
 
 # -- one writer ------------------------------------------------------------------------------
@@ -178,8 +169,9 @@ def test_an_outside_program_that_holds_the_file_is_named(path: Path) -> None:
     ledger.close()
 
 
-def test_others_read_and_copy_it_while_it_is_written(path: Path, tmp_path: Path) -> None:
-    ledger = open_ledger(path)
+def test_others_read_and_copy_it_while_it_is_written(
+    ledger: Ledger, path: Path, tmp_path: Path
+) -> None:
     reader = LedgerReader(ledger)
     for number in range(5):
         ledger.append([record("Noted", float(number))])
@@ -191,16 +183,13 @@ def test_others_read_and_copy_it_while_it_is_written(path: Path, tmp_path: Path)
     copy.close()
     ledger.append([record("Noted", 6.0)])
     reader.close()
-    ledger.close()
 
 
-def test_a_reader_cannot_write(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_a_reader_cannot_write(ledger: Ledger) -> None:
     reader = LedgerReader(ledger)
     with pytest.raises(LedgerError), reader._reading() as connection:
         connection.execute("DELETE FROM records")
     reader.close()
-    ledger.close()
 
 
 CHILD = textwrap.dedent(
@@ -228,23 +217,28 @@ CHILD = textwrap.dedent(
 )
 
 
+def killed(path: Path, lines: int) -> str:
+    """What a writer says that is killed after so many lines, and goes on meanwhile."""
+    with started(path) as child:
+        assert child.stdout is not None
+        for _line in range(lines):
+            child.stdout.readline()
+        child.kill()
+        return child.stdout.read()
+
+
+def started(path: Path) -> subprocess.Popen[str]:
+    line = [sys.executable, "-c", CHILD, str(path)]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+
+
 def test_everything_acknowledged_survives_kill_nine(path: Path) -> None:
     """Killed at random moments; what append returned from is there, batches are whole."""
     dice = random.Random(20261120)
     acknowledged = -1
     for _round in range(8):
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        for _line in range(dice.randrange(1, 120)):
-            child.stdout.readline()
-        # The child goes on while it is killed: that is the point.
-        child.send_signal(signal.SIGKILL)
+        rest = killed(path, dice.randrange(1, 120))
         # A last line may be torn by the kill; a whole one was acknowledged.
-        rest = child.stdout.read()
-        assert child.wait() == -signal.SIGKILL
-        child.stdout.close()
         whole = [line for line in rest.split("\n")[:-1] if not line.startswith("S")]
         if whole:
             acknowledged = max(acknowledged, int(whole[-1]))
@@ -276,16 +270,12 @@ def held_by_child(count: int) -> float:
 
 
 def test_a_killed_node_manager_leaves_no_lock(path: Path) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    with pytest.raises(LedgerInUse):
-        open_ledger(path)
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    with started(path) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        with pytest.raises(LedgerInUse):
+            open_ledger(path)
+        child.kill()
     open_ledger(path).close()
 
 
@@ -368,15 +358,7 @@ def test_the_log_goes_aside_with_its_file(path: Path) -> None:
 
 def test_a_damaged_log_does_not_stop_the_start(path: Path) -> None:
     """SQLite believes a log up to the first frame whose checksum is wrong."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    child.stdout.readline()
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    killed(path, 2)
     log = path.with_name(path.name + "-wal")
     with log.open("ab") as file:
         file.write(os.urandom(5000))
@@ -432,8 +414,7 @@ def test_a_directory_in_the_ledgers_place_is_refused(path: Path) -> None:
         open_ledger(path)
 
 
-def test_a_ledger_deleted_in_use_takes_nothing_more(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_a_ledger_deleted_in_use_takes_nothing_more(ledger: Ledger, path: Path) -> None:
     ledger.append([record("Noted", 1.0)])
     path.rename(path.with_name("elsewhere"))
     with pytest.raises(LedgerFailed, match="moved or deleted"):
@@ -441,7 +422,6 @@ def test_a_ledger_deleted_in_use_takes_nothing_more(path: Path) -> None:
     path.with_name("elsewhere").rename(path)
     ledger.append([record("Noted", 3.0)])
     assert [row.at for row in ledger.load()[1]] == [1.0, 3.0]
-    ledger.close()
 
 
 # -- disks -----------------------------------------------------------------------------------
@@ -507,14 +487,7 @@ def test_a_read_only_disk_keeps_what_is_known_and_refuses_more(
     with tiny_disk(tmp_path / "disk", 8 << 20) as disk:
         path = disk / "ledger"
         if crashed:  # its log still beside it
-            child = subprocess.Popen(
-                [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
-            )
-            assert child.stdout is not None
-            child.stdout.readline()
-            child.kill()
-            child.wait()
-            child.stdout.close()
+            killed(path, 1)
             assert (disk / "ledger-wal").stat().st_size > 0
         else:
             filled(path)
@@ -598,17 +571,14 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
 # -- usage -----------------------------------------------------------------------------------
 
 
-def test_setting_the_clock_does_not_invent_gpu_hours(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_setting_the_clock_does_not_invent_gpu_hours(ledger: Ledger) -> None:
     ledger.append([granted(0.0, "L1")])
     a_year_later = Record("LeaseEnded", 60.0, BOOT + 365 * DAY, "alice", "L1", {})
     ledger.append([a_year_later])
     assert ledger.usage(0.0, BOOT + 400 * DAY, None) == [UsageRow("alice", 60.0, 60.0, 1)]
-    ledger.close()
 
 
-def test_the_time_a_machine_was_off_is_nobodys(path: Path) -> None:
-    ledger = open_ledger(path)
+def test_the_time_a_machine_was_off_is_nobodys(ledger: Ledger) -> None:
     ledger.append([granted(100.0, "L1"), granted(100.0, "L2")])
     ledger.append([record("Noted", 700.0)])  # the last thing heard
     weekend = BOOT + 3 * DAY  # the next boot
@@ -620,7 +590,6 @@ def test_the_time_a_machine_was_off_is_nobodys(path: Path) -> None:
         ]
     )
     assert ledger.usage(0.0, weekend + 600, None) == [UsageRow("alice", 1200.0, 1200.0, 2)]
-    ledger.close()
 
 
 def test_usage_outlives_its_records(path: Path) -> None:

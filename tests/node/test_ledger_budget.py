@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -117,25 +116,22 @@ def replayed(ledger: Ledger) -> State:
     return state
 
 
-def test_after_a_restart_everybody_is_as_they_were(path: Path) -> None:
-    async def story() -> None:
-        async with classroom(path) as room:
-            held = [room.ask(f"student-{n}") for n in range(4)]
+async def test_after_a_restart_everybody_is_as_they_were(path: Path) -> None:
+    async with classroom(path) as room:
+        held = [room.ask(f"student-{n}") for n in range(4)]
+        await room.settle()
+        for second in range(150):
+            for n, lease in enumerate(held):
+                if second % (n + 1) == 0:
+                    busy = room.manager.state.leases[lease].activity is Activity.BUSY
+                    room.turn(lease, Activity.IDLE if busy else Activity.BUSY)
             await room.settle()
-            for second in range(150):
-                for n, lease in enumerate(held):
-                    if second % (n + 1) == 0:
-                        busy = room.manager.state.leases[lease].activity is Activity.BUSY
-                        room.turn(lease, Activity.IDLE if busy else Activity.BUSY)
-                await room.settle()
-                room.clock.advance(1.0)
-            found = await room.manager.in_ledger(lambda: replayed(room.manager.ledger))
-            core.check(found)
-            for lease in held:
-                was, now = room.manager.state.leases[lease], found.leases[lease]
-                assert (was.activity, was.changed_at) == (now.activity, now.changed_at)
-
-    asyncio.run(story())
+            room.clock.advance(1.0)
+        found = await room.manager.in_ledger(lambda: replayed(room.manager.ledger))
+        core.check(found)
+        for lease in held:
+            was, now = room.manager.state.leases[lease], found.leases[lease]
+            assert (was.activity, was.changed_at) == (now.activity, now.changed_at)
 
 
 @pytest.mark.parametrize(
@@ -189,79 +185,70 @@ async def fill(room: Classroom, who: str, leases: int) -> None:
             await room.manager.tidy()
 
 
-def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -> None:
+async def test_one_who_fills_the_ledger_loses_his_own_oldest_detail_only(path: Path) -> None:
     budget = LedgerBudget(2 * MIB)
 
-    async def story() -> None:
-        async with classroom(path, ledger_bytes=budget.file, snapshot_every=100) as room:
-            ledger = room.manager.ledger
-            mallory, root = EnvironmentName("mallory"), EnvironmentName("root")
-            await room.day(students=5, lessons=1, cells=10)
-            honest = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
-            at, quota = room.clock.boot(), Quota(1, Bytes(8 * GIB))
-            await room.manager.submit(cmd.SetQuota(at, mallory, quota, root))
-            await fill(room, mallory, 700)
-            await room.manager.tidy()
-            size, used = await room.manager.in_ledger(ledger.size)
-            assert used <= budget.used
-            assert size <= budget.file
-            shares, _ = await room.manager.in_ledger(ledger.shares)
-            assert 0 < shares["mallory"] <= budget.each + budget.grown
-            # Nobody else lost anything, nor is forgotten what was done to him, or his GPU-hours.
-            told = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
-            assert told == honest
-            his = await room.manager.in_ledger(lambda: ledger.history("mallory", 100_000))
-            assert his[-1].kind == "QuotaChanged"
-            until = room.clock.wall()
-            rows = await room.manager.in_ledger(lambda: ledger.usage(0.0, until, None))
-            assert {row.environment: row.leases for row in rows}["mallory"] == 700
-
-    asyncio.run(story())
+    async with classroom(path, ledger_bytes=budget.file, snapshot_every=100) as room:
+        ledger = room.manager.ledger
+        mallory, root = EnvironmentName("mallory"), EnvironmentName("root")
+        await room.day(students=5, lessons=1, cells=10)
+        honest = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+        at, quota = room.clock.boot(), Quota(1, Bytes(8 * GIB))
+        await room.manager.submit(cmd.SetQuota(at, mallory, quota, root))
+        await fill(room, mallory, 700)
+        await room.manager.tidy()
+        size, used = await room.manager.in_ledger(ledger.size)
+        assert used <= budget.used
+        assert size <= budget.file
+        shares, _ = await room.manager.in_ledger(ledger.shares)
+        assert 0 < shares["mallory"] <= budget.each + budget.grown
+        # Nobody else lost anything, nor is forgotten what was done to him, or his GPU-hours.
+        told = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+        assert told == honest
+        his = await room.manager.in_ledger(lambda: ledger.history("mallory", 100_000))
+        assert his[-1].kind == "QuotaChanged"
+        until = room.clock.wall()
+        rows = await room.manager.in_ledger(lambda: ledger.usage(0.0, until, None))
+        assert {row.environment: row.leases for row in rows}["mallory"] == 700
 
 
-def test_what_is_nobodys_costs_nobody_their_history(path: Path) -> None:
+async def test_what_is_nobodys_costs_nobody_their_history(path: Path) -> None:
     """What the audit found on GPUs had no owner: all others were cut to make room for it."""
     budget = LedgerBudget(2 * MIB)
 
-    async def story() -> None:
-        async with classroom(path, ledger_bytes=budget.file) as room:
-            ledger = room.manager.ledger
-            await room.day(students=5, lessons=1, cells=10)
-            honest = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
-            by = Record("Noted", 0.0, BOOT, None, None, {"by": "root"})
-            process = {"boot_id": "b", "pid": 1, "start": 1}
-            data: dict[str, JSON] = {"gpu": "GPU-0", "process": process, "kind": "squatter"}
-            data["phase"] = "cleared"
-            flags = [Record("FlagMoved", float(n), BOOT, None, None, data) for n in range(10_000)]
-            await room.manager.in_ledger(lambda: ledger.append([by, *flags]))
-            records = [to_record(event, BOOT) for event in core.summarise(room.manager.state)]
-            await room.manager.in_ledger(lambda: ledger.write_snapshot(records))
-            await room.manager.tidy()
-            assert (await room.manager.in_ledger(ledger.size))[1] <= budget.used
-            shares, _ = await room.manager.in_ledger(ledger.shares)
-            assert 0 < shares[UNOWNED] <= budget.each
-            told = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
-            assert told == honest
-            everything = await room.manager.in_ledger(lambda: ledger.history(None, 100_000))
-            assert by in everything
-
-    asyncio.run(story())
+    async with classroom(path, ledger_bytes=budget.file) as room:
+        ledger = room.manager.ledger
+        await room.day(students=5, lessons=1, cells=10)
+        honest = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+        by = Record("Noted", 0.0, BOOT, None, None, {"by": "root"})
+        process = {"boot_id": "b", "pid": 1, "start": 1}
+        data: dict[str, JSON] = {"gpu": "GPU-0", "process": process, "kind": "squatter"}
+        data["phase"] = "cleared"
+        flags = [Record("FlagMoved", float(n), BOOT, None, None, data) for n in range(10_000)]
+        await room.manager.in_ledger(lambda: ledger.append([by, *flags]))
+        records = [to_record(event, BOOT) for event in core.summarise(room.manager.state)]
+        await room.manager.in_ledger(lambda: ledger.write_snapshot(records))
+        await room.manager.tidy()
+        assert (await room.manager.in_ledger(ledger.size))[1] <= budget.used
+        shares, _ = await room.manager.in_ledger(ledger.shares)
+        assert 0 < shares[UNOWNED] <= budget.each
+        told = await room.manager.in_ledger(lambda: ledger.history("student-03", 1000))
+        assert told == honest
+        everything = await room.manager.in_ledger(lambda: ledger.history(None, 100_000))
+        assert by in everything
 
 
-def test_a_class_fits_for_a_year(path: Path) -> None:
+async def test_a_class_fits_for_a_year(path: Path) -> None:
     """Three days of a quarter of a class; `make bench-ledger` lives through the whole year."""
 
-    async def story() -> None:
-        async with classroom(path) as room:
-            used = []
-            for _ in range(3):
-                await room.day(students=10, lessons=1, cells=40)
-                used.append((await room.manager.in_ledger(room.manager.ledger.size))[1])
-            a_cell = (used[2] - used[1]) / (10 * 40)
-            # Forty students, 200 cells a day on five days a week; history is of 90 days.
-            assert a_cell * 40 * 200 * 90 * 5 / 7 < GIB / 2
-
-    asyncio.run(story())
+    async with classroom(path) as room:
+        used = []
+        for _ in range(3):
+            await room.day(students=10, lessons=1, cells=40)
+            used.append((await room.manager.in_ledger(room.manager.ledger.size))[1])
+        a_cell = (used[2] - used[1]) / (10 * 40)
+        # Forty students, 200 cells a day on five days a week; history is of 90 days.
+        assert a_cell * 40 * 200 * 90 * 5 / 7 < GIB / 2
 
 
 def test_exact_usage_of_who_makes_too_much_of_it_is_added_up_early(

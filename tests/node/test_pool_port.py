@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 from support.node import NodeClient, RemoteError, needs_root, token_file
-from support.pool import Pool, PoolNode, hello, join
+from support.pool import Pool, PoolNode, hello
 
 from jupyter_gpushare.node.wire.translate import FROM_ELSEWHERE
-from jupyter_gpushare.pool.pki import DAY, Authority
+from jupyter_gpushare.pool.pki import Authority
 from jupyter_gpushare.protocol.errors import Reason
 from jupyter_gpushare.protocol.messages import Method
 from jupyter_gpushare.protocol.secured import client_context
@@ -175,45 +175,6 @@ def test_only_the_pool_s_certificate_names_a_viewer(node: PoolNode, authority: A
     assert "Only the pool may say" in refusal(lambda: knock(None))
 
 
-def test_a_host_s_certificate_opens_nothing_at_another_host(
-    node: PoolNode, authority: Authority, tmp_path: Path
-) -> None:
-    join(authority, tmp_path / "a", "a")
-    own = str(tmp_path / "a" / "host.pem")
-    context = client_context(authority.authorities, own)
-    # It may not even be shown by one that calls.
-    said = refusal(lambda: hello(NodeClient(connected=node.dial(context), hello=False)))
-    assert "certificate" in said.lower()
-
-
-def test_another_authority_s_certificate_is_not_taken(
-    node: PoolNode, authority: Authority, tmp_path: Path
-) -> None:
-    """Of a pool of the same name, even."""
-    other = Authority.create(tmp_path / "other", "lab", time.time())
-    context = client_context(authority.authorities, str(tmp_path / "other" / "pool.pem"))
-    said = refusal(lambda: hello(NodeClient(connected=node.dial(context), hello=False)))
-    assert "unknown ca" in said.lower()
-    # And the pool takes no host of it.
-    with pytest.raises(ssl.SSLCertVerificationError):
-        node.dial(other.call_context())
-
-
-def test_an_expired_certificate_is_not_taken(node: PoolNode, tmp_path: Path) -> None:
-    folder = node.directory / "authority"
-    old = Authority.open(folder, time.time())
-    own = (folder / "pool.pem").read_text()
-    late = Authority.create(tmp_path / "late", "lab", time.time() - 31 * DAY)
-    # The same authority signs a certificate of a month ago.
-    late._signer, late._folder = old._signer, tmp_path
-    (tmp_path / "pool.pem").unlink(missing_ok=True)
-    late.renew(time.time() - 31 * DAY)
-    context = client_context(old.authorities, str(tmp_path / "pool.pem"))
-    said = refusal(lambda: hello(NodeClient(connected=node.dial(context), hello=False)))
-    assert "expired" in said.lower()
-    assert (folder / "pool.pem").read_text() == own
-
-
 def test_there_is_no_plain_tcp(node: PoolNode) -> None:
     with socket.create_connection(("127.0.0.1", node.port), timeout=60) as plain:
         plain.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1}}\n')
@@ -224,14 +185,6 @@ def test_there_is_no_plain_tcp(node: PoolNode) -> None:
     # An alert of TLS at most: nothing of ours is said in the open.
     assert b"jsonrpc" not in answered
     assert len(answered) < 16
-
-
-def test_there_is_nothing_below_tls_1_3(node: PoolNode, authority: Authority) -> None:
-    context = client_context(authority.authorities, str(node.directory / "authority" / "pool.pem"))
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    with pytest.raises(ssl.SSLError, match=r"(?i)protocol.version"):
-        node.dial(context).close()
 
 
 # -- floods ---------------------------------------------------------------------------------------

@@ -19,22 +19,16 @@ def world(*groups: Group, quota: int = 4, **members: str) -> World:
     return found
 
 
-def ask(found: World, host: str, who: str, gpus: int = 1) -> None:
-    found.time += 1.0
-    found.request(host, who, gpus)
-    found.settle()
-
-
 def test_group_borrows_what_others_do_not_use() -> None:
     found = world(Group("x", 1), Group("y", 2), ada="x")
-    ask(found, "a", "ada", 3)
+    found.ask("a", "ada", 3)
     assert found.held("ada") == 3
 
 
 def test_borrowing_has_a_limit() -> None:
     found = world(Group("x", 1, borrowing=1), Group("y", 2), ada="x")
-    ask(found, "a", "ada", 2)
-    ask(found, "b", "ada")
+    found.ask("a", "ada", 2)
+    found.ask("b", "ada")
     assert found.held("ada") == 2
     assert found.nodes["b"].whys["ada"] == (
         "Group x uses all of its 1 GPU and the 1 that it may borrow."
@@ -43,8 +37,8 @@ def test_borrowing_has_a_limit() -> None:
 
 def test_lending_has_a_limit() -> None:
     found = world(Group("x", 1), Group("y", 2, lending=1), ada="x")
-    ask(found, "a", "ada", 2)
-    ask(found, "b", "ada")
+    found.ask("a", "ada", 2)
+    found.ask("b", "ada")
     assert found.held("ada") == 2
     assert found.nodes["b"].whys["ada"] == (
         "Group x has none of its own 1 GPU left for this, and no other group has one to lend now."
@@ -53,8 +47,8 @@ def test_lending_has_a_limit() -> None:
 
 def test_newest_borrower_gives_back_first() -> None:
     found = world(Group("x", 0), Group("y", 2), ada="x", bob="x", eve="y")
-    ask(found, "a", "ada")
-    ask(found, "b", "bob")
+    found.ask("a", "ada")
+    found.ask("b", "bob")
     found.request("a", "eve")
     while found.deliver_up("a") or found.deliver_down("a"):
         pass
@@ -63,39 +57,35 @@ def test_newest_borrower_gives_back_first() -> None:
     )
     found.settle()
     assert (found.held("ada"), found.held("bob"), found.held("eve")) == (1, 0, 1)
-    ask(found, "b", "eve")
+    found.ask("b", "eve")
     assert (found.held("ada"), found.held("eve")) == (0, 2)
 
 
 def test_what_is_owed_is_not_lent_again() -> None:
     """A request for two GPUs gets both, though others ask for each that becomes free."""
     found = world(Group("x", 0), Group("y", 2), ada="x", bob="x", eve="y")
-    ask(found, "a", "ada")
-    ask(found, "b", "bob")
+    found.ask("a", "ada")
+    found.ask("b", "bob")
     found.request("a", "eve", 2)
     found.request("b", "ada")
-    found.request("a", "bob")
-    found.settle()
+    found.ask("a", "bob")
     assert found.held("eve") == 2
 
 
 def test_smaller_share_borrows_first() -> None:
     found = world(Group("x", 1), Group("y", 1), Group("z", 3), ada="x", bob="y", eve="z")
-    ask(found, "a", "eve", 3)
-    ask(found, "a", "ada", 1)
-    ask(found, "b", "ada", 1)  # waits: nothing is left to borrow but y's own
+    found.ask("a", "eve", 3)
+    found.ask("a", "ada", 1)
+    found.ask("b", "ada", 1)  # waits: nothing is left to borrow but y's own
     assert found.held("ada") == 2
-    ask(found, "a", "bob", 1)  # takes back its own
+    found.ask("a", "bob", 1)  # takes back its own
     assert (found.held("ada"), found.held("bob")) == (1, 1)
     found.request("a", "ada")
-    found.request("b", "bob")
-    found.settle()
-    found.release("a", "eve")
-    found.settle()
+    found.ask("b", "bob")
+    found.give("a", "eve")
     held = found.held("ada"), found.held("bob")
     assert sorted(held) == [1, 2]
-    found.release("a", "eve")
-    found.settle()
+    found.give("a", "eve")
     assert (found.held("ada"), found.held("bob")) == (2, 2)
 
 
@@ -110,7 +100,7 @@ def test_people_are_told_what_they_borrow() -> None:
 def test_other_members_pass_a_request_that_cannot_be_met() -> None:
     found = world(Group("x", 1, borrowing=0), ada="x")
     found.request("a", "ada", 2)
-    ask(found, "b", "ada", 1)
+    found.ask("b", "ada", 1)
     assert found.held("ada") == 1
 
 
@@ -120,10 +110,10 @@ def beyond(*groups: Group, **members: str) -> World:
     The host was given up, bob went on elsewhere, and now it is back.
     """
     found = world(*groups, **members)
-    ask(found, "a", "ada")
+    found.ask("a", "ada")
     found.cut("a")
     found.passes(CONFIG.validity * 1.02)
-    ask(found, "b", "bob")
+    found.ask("b", "bob")
     found.heal("a")
     found.settle()
     assert (found.held("ada"), found.held("bob")) == (1, 1)
@@ -154,16 +144,16 @@ def test_a_group_that_is_beyond_what_others_lend_begins_nothing() -> None:
 
 def test_who_is_within_the_own_gpus_goes_on_while_others_are_beyond() -> None:
     found = beyond(Group("x", 1), Group("y", 1, lending=0), ada="x", bob="x", eve="y")
-    ask(found, "b", "eve")
+    found.ask("b", "eve")
     assert found.nodes["b"].lent["eve"][0] == found.held("eve") == 1
 
 
 def test_who_gives_back_while_the_group_is_beyond_begins_nothing() -> None:
     found = world(Group("x", 0, borrowing=2), Group("y", 4), ada="x", bob="x", eve="y")
-    ask(found, "a", "ada", 2)
+    found.ask("a", "ada", 2)
     found.cut("a")
     found.passes(CONFIG.validity * 1.02)
-    ask(found, "b", "bob", 2)
+    found.ask("b", "bob", 2)
     found.heal("a")
     found.settle()
     # She needs three of her own; all four are borrowed, two more than x may borrow.
@@ -182,8 +172,7 @@ def test_who_gives_back_while_the_group_is_beyond_begins_nothing() -> None:
 def test_all_of_a_group_that_was_beyond_are_lent_what_they_hold_again() -> None:
     found = beyond(Group("x", 1, borrowing=0), ada="x", bob="x")
     assert found.nodes["a"].lent["ada"][0] == found.nodes["b"].lent["bob"][0] == 0
-    found.release("b", "bob")
-    found.settle()
+    found.give("b", "bob")
     assert found.nodes["a"].lent["ada"][0] == 1
 
 

@@ -139,15 +139,12 @@ class GoesOn(Histories):
         Chance alone leads to this too seldom.
         """
         if lost != other:
-            self.world.request(lost, who)
-            self.world.settle()
+            self.world.ask(lost, who)
             self.world.cut(lost)
             self.world.passes(125.0)
             self.world.heal(other)
-            self.world.request(other, who)
-            self.world.settle()
-            self.world.release(other, who)
-            self.world.settle()
+            self.world.ask(other, who)
+            self.world.give(other, who)
             self.world.heal(lost)
             for host in (lost, other):
                 self.world.release(host, who)

@@ -80,13 +80,10 @@ async def pool_in(folder: Path) -> AsyncIterator[Pool]:
         await endpoint.close()
 
 
-def with_pool(test: Callable[[Pool], Awaitable[None]]) -> Callable[[Path], None]:
-    def run(tmp_path: Path) -> None:
-        async def whole() -> None:
-            async with asyncio.timeout(60), pool_in(tmp_path) as pool:
-                await test(pool)
-
-        asyncio.run(whole())
+def with_pool(test: Callable[[Pool], Awaitable[None]]) -> Callable[[Path], Awaitable[None]]:
+    async def run(tmp_path: Path) -> None:
+        async with asyncio.timeout(60), pool_in(tmp_path) as pool:
+            await test(pool)
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run
@@ -265,28 +262,25 @@ def test_root_writes_as_the_node_manager_s_user(tmp_path: Path) -> None:
     asyncio.run(whole())
 
 
-def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> None:
+async def test_a_node_manager_that_joined_answers_its_pool(tmp_path: Path) -> None:
     """The command, and what is said of those whose certificate does not count there."""
 
-    async def whole() -> None:
-        async with pool_in(tmp_path) as pool:
-            node = RunningNode(tmp_path, arguments=["--NodeManagerApp.pool_listen=127.0.0.1:0"])
-            # Never an own port of this machine's: the node manager takes any.
-            token, directory = str(pool.token()), f"--directory={tmp_path / 'member'}"
-            ran = await asyncio.to_thread(_join, token, "--name=b", directory)
-            assert ran.returncode == 0, ran.stderr
-            assert "This host is b in the pool lab now" in ran.stdout
-            again = await asyncio.to_thread(_join, token, "--name=b", directory)
-            assert "has a host b already" in again.stderr or "used already" in again.stderr
-            other = await asyncio.to_thread(_join, str(pool.token()), "--name=c", directory)
-            assert "is b in the pool lab already" in other.stderr
+    async with pool_in(tmp_path) as pool:
+        node = RunningNode(tmp_path, arguments=["--NodeManagerApp.pool_listen=127.0.0.1:0"])
+        # Never an own port of this machine's: the node manager takes any.
+        token, directory = str(pool.token()), f"--directory={tmp_path / 'member'}"
+        ran = await asyncio.to_thread(_join, token, "--name=b", directory)
+        assert ran.returncode == 0, ran.stderr
+        assert "This host is b in the pool lab now" in ran.stdout
+        again = await asyncio.to_thread(_join, token, "--name=b", directory)
+        assert "has a host b already" in again.stderr or "used already" in again.stderr
+        other = await asyncio.to_thread(_join, str(pool.token()), "--name=c", directory)
+        assert "is b in the pool lab already" in other.stderr
 
-            node.arguments.append(f"--NodeManagerApp.pool_directory={tmp_path / 'member'}")
-            with node:
-                port = PoolNode.port.fget(node)  # type: ignore[attr-defined]
-                await _links(pool, port)
-
-    asyncio.run(whole())
+        node.arguments.append(f"--NodeManagerApp.pool_directory={tmp_path / 'member'}")
+        with node:
+            port = PoolNode.port.fget(node)  # type: ignore[attr-defined]
+            await _links(pool, port)
 
 
 def _mixed(trusts: Authority, shows: Authority) -> ssl.SSLContext:

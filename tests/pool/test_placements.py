@@ -1,6 +1,6 @@
 """Models run on the host that their predicted share chooses, among three real node managers.
 
-The source's examples D and F, whose tables are in docs/allocation.md; `test_where` has all three.
+The source's example D, whose table is in docs/allocation.md; `test_where` has all three.
 """
 
 from __future__ import annotations
@@ -75,12 +75,11 @@ class Lab:
                         self.computes(name, next(others), **{kind: 100 - share})
         self.until_seen(hosts)
 
-    def computes(self, name: str, who: str, batch: bool = False, **shares: int) -> None:
+    def computes(self, name: str, who: str, **shares: int) -> None:
         """Somebody's task of so much of a kind begins; it ends with the example."""
         client = self._tasks.enter_context(self.hosts[name].client(who))
         predicts(client, **shares)
-        words = {"priority_class": "batch"} if batch else {}
-        lease = client.request(memory=GIB, **words)["lease"]
+        lease = client.request(memory=GIB)["lease"]
         self._tasks.callback(client.call, Method.RELEASE, lease=lease)
 
     def until_seen(self, hosts: dict[str, Left]) -> None:
@@ -151,8 +150,8 @@ def gets(lab: Lab, name: str, **shares: int) -> tuple[str, int, int]:
 
 @pytest.mark.story("jupyter_gpushare/pool/", "jupyter_gpushare/node/views/report.py")
 @pytest.mark.timeout(300)
-def test_the_sources_examples(lab: Lab) -> None:
-    # D: a is chosen for its best GPU, and the task gets its share of that.
+def test_the_sources_example(lab: Lab) -> None:
+    # The host a is chosen for its best GPU, and the task gets its share of that.
     lab.left(
         a={"T4": (90, 100, 30)},
         b={"T4": (90, 0), "A100": (40,), "H100": (80,)},
@@ -162,19 +161,3 @@ def test_the_sources_examples(lab: Lab) -> None:
         predicts(alice, T4=40, A100=50, H100=70)
     assert lab.ranked(40) == [("a", True), ("b", True), ("c", False)]
     assert gets(lab, "a", T4=40, A100=50, H100=70) == ("T4", 100, 60)
-
-    # F: it fits nowhere as it is; on c batch makes way, and only for somebody who waits.
-    lab.left(
-        a={"T4": (0, 0, 0)},
-        b={"T4": (0, 30), "A100": (0,), "H100": (50,)},
-        c={"T4": (60,), "A100": (20,), "H100": (40,)},
-    )
-    lab.computes("c", "root", batch=True, T4=40)
-    lab.until_seen({"c": {"T4": (20,), "A100": (20,), "H100": (40,)}})
-    with lab.hosts["a"].client("alice") as alice:
-        predicts(alice, T4=35, A100=45, H100=65)
-    assert lab.ranked(35) == [("c", True), ("a", False), ("b", False)]
-    assert gets(lab, "c", T4=35, A100=45, H100=65) == ("T4", 20, 0)
-    with lab.hosts["c"].client("root") as root:
-        told = [one["text"] for one in root.call(Method.HISTORY, limit=20)["events"]]
-    assert any("has 25 % of its GPU" in text for text in told), "batch had 40, and made way with 15"

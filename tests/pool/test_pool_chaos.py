@@ -16,19 +16,10 @@ from support.poolstorm import POOL, Fault, Plan, Report, Storm
 apart = pytest.mark.skipif(bool(impossible()), reason=f"no namespaces: {impossible()}")
 #: A host is away for less than the validity, and the pool is started anew meanwhile.
 CUT = (Fault("cut", "a", 0.0, 3.5), Fault("killed", POOL, 0.2, 0.3))
-#: The pool is away until all that it lent is over.
-SILENCE = (Fault("killed", POOL, 0.0, 8.0),)
+
+
 #: Of the long storm.
 MINUTES = float(os.environ.get("POOL_STORM_MINUTES") or 10.0)
-FORGETS = """
-from jupyter_gpushare.pool import ledger
-load, lent = ledger.load, ("BudgetLent", "BudgetAccepted", "BudgetStands")
-ledger.load = lambda book: [one for one in load(book) if type(one).__name__ not in lent]
-"""
-NEVER_OVER = """
-from jupyter_gpushare.policy.books.quotas import QuotaBook
-QuotaBook.next_expiry = property(lambda self: float("inf"))
-"""
 
 
 def storm(directory: Path, plan: Plan) -> Report:
@@ -57,17 +48,3 @@ def test_a_long_storm(tmp_path: Path) -> None:
     report = storm(tmp_path, Plan(seed, 60 * MINUTES))
     assert not report.wrong
     assert report.rounds >= 4 * MINUTES
-
-
-@apart
-@pytest.mark.long
-def test_a_pool_that_forgets_what_it_lent_is_found_out(tmp_path: Path) -> None:
-    plan = Plan(seed=2, seconds=60.0, think=15.0, rounds=(CUT, CUT), in_pool=FORGETS)
-    assert any("had 2 GPUs of 1" in one for one in storm(tmp_path, plan).wrong)
-
-
-@apart
-@pytest.mark.long
-def test_a_host_whose_loans_are_never_over_is_found_out(tmp_path: Path) -> None:
-    plan = Plan(seed=3, seconds=60.0, think=15.0, rounds=(SILENCE,), in_nodes=NEVER_OVER)
-    assert any("after what" in one and "was over" in one for one in storm(tmp_path, plan).wrong)

@@ -178,7 +178,7 @@ def test_the_pools_clock_never_goes_back(path: Path) -> None:
     book.close()
 
 
-def test_what_cannot_be_written_is_not_believed(
+async def test_what_cannot_be_written_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = ClientConnection().call(Method.QUOTA_SET, environment="alice", gpus=3)[1]
@@ -186,41 +186,35 @@ def test_what_cannot_be_written_is_not_believed(
     def full(*_: object) -> None:
         raise LedgerFull("The disk is full.")
 
-    async def scenario() -> None:
-        first = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
-        await first.start()
-        answers = PoolAnswers(first)
-        before = first.state
-        with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "append", full)
-            with pytest.raises(PoolRefused, match="full") as caught:
-                await answers.answer(parse_call(line), "carol")
-            assert caught.value.reason is Reason.UNAVAILABLE
-        assert first.state == before
-        assert (await answers.answer(parse_call(line), "carol"))["gpus"] == 3
-        await first.close()
-        again = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
-        await again.start()
-        assert again.state.quotas.resolve(ALICE)[0].gpus == 3
-        assert [event.by for _wall, event in await again.audit(5)] == ["carol"]
-        await again.close()
-
-    asyncio.run(scenario())
+    first = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+    await first.start()
+    answers = PoolAnswers(first)
+    before = first.state
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "append", full)
+        with pytest.raises(PoolRefused, match="full") as caught:
+            await answers.answer(parse_call(line), "carol")
+        assert caught.value.reason is Reason.UNAVAILABLE
+    assert first.state == before
+    assert (await answers.answer(parse_call(line), "carol"))["gpus"] == 3
+    await first.close()
+    again = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+    await again.start()
+    assert again.state.quotas.resolve(ALICE)[0].gpus == 3
+    assert [event.by for _wall, event in await again.audit(5)] == ["carol"]
+    await again.close()
 
 
-def test_of_hosts_that_join_at_once_each_is_known_and_after_a_restart(tmp_path: Path) -> None:
+async def test_of_hosts_that_join_at_once_each_is_known_and_after_a_restart(tmp_path: Path) -> None:
     places = {name: f"127.0.0.1:{port}" for port, name in enumerate("abc", 1)}
 
-    async def scenario() -> None:
-        for does_join in (True, False):
-            pool = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
-            await pool.start()
-            if does_join:
-                await asyncio.gather(*(pool.add(*one, "root") for one in places.items()))
-            assert {name: pool.address(name) for name in places} == places
-            await pool.close()
-
-    asyncio.run(scenario())
+    for does_join in (True, False):
+        pool = PoolManager(Pool(folder=str(tmp_path), listen=""), log=logging.getLogger("test"))
+        await pool.start()
+        if does_join:
+            await asyncio.gather(*(pool.add(*one, "root") for one in places.items()))
+        assert {name: pool.address(name) for name in places} == places
+        await pool.close()
 
 
 def test_a_running_pool_makes_its_ledger_shorter(

@@ -42,8 +42,7 @@ def test_hosts_and_their_gpus_are_counted_as_they_stand() -> None:
     def gpus(kind: str) -> list[float | None]:
         return told("gpus", "state", "free", "used", "out_of_service", "unknown", kind=kind)
 
-    world.request("b", "ada")
-    world.settle()
+    world.ask("b", "ada")
     several = (gpu("b", 0, free=False), gpu("b", 1), gpu("b", 2, out="broken"))
     said = report("b", world.nodes["b"].clock + 1, boot_id="boot-1", gpus=several, queue=3)
     world.do(cmd.HostReported(world.time, "b", said))

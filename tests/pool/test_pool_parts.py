@@ -57,23 +57,20 @@ def test_what_is_lent_to_many_fits_into_lines() -> None:
     assert list(_lines([])) == [[]]
 
 
-def test_why_a_connection_ended_is_not_lost_when_the_next_call_finds_it_ended() -> None:
-    async def main() -> None:
-        async def submit(_make: object) -> None:
-            raise AssertionError("nothing is to be decided")
+async def test_why_a_connection_ended_is_not_lost_when_the_next_call_finds_it_ended() -> None:
+    async def submit(_make: object) -> None:
+        raise AssertionError("nothing is to be decided")
 
-        link = HostLink(
-            "a", "lab", lambda: None, submit, patience=1.0, silence=1.0, log=logging.getLogger()
-        )
-        said: list[str] = []
-        link.link.drop = said.append  # type: ignore[method-assign]
-        # It ends now; the link notices a moment later.
-        link.link.state = LinkState({}, {}, "", 1)
-        link._failed("report", NodeTimedOut("report", 1.0))
-        link._failed("pool.lend", NodeUnavailable(""))
-        assert said == ["The host did not answer in time. It is tried again."]
-
-    asyncio.run(main())
+    link = HostLink(
+        "a", "lab", lambda: None, submit, patience=1.0, silence=1.0, log=logging.getLogger()
+    )
+    said: list[str] = []
+    link.link.drop = said.append  # type: ignore[method-assign]
+    # It ends now; the link notices a moment later.
+    link.link.state = LinkState({}, {}, "", 1)
+    link._failed("report", NodeTimedOut("report", 1.0))
+    link._failed("pool.lend", NodeUnavailable(""))
+    assert said == ["The host did not answer in time. It is tried again."]
 
 
 def test_a_quota_travels_without_what_it_does_not_say() -> None:
@@ -117,7 +114,7 @@ def test_a_place_to_listen_needs_a_port(wrong: str) -> None:
         Pool(listen=wrong)
 
 
-def test_a_host_that_leaves_more_than_its_budget_is_heard_later(
+async def test_a_host_that_leaves_more_than_its_budget_is_heard_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, slept = [100.0], list[float]()
@@ -128,19 +125,16 @@ def test_a_host_that_leaves_more_than_its_budget_is_heard_later(
 
     monkeypatch.setattr(budget.asyncio, "sleep", sleep)
 
-    async def story() -> None:
-        host = budget.HostBudget(lambda: now[0])
-        host.spend(records=3_000, seconds=0.5)
-        await host.may_report()  # a host of a thousand people that joins
-        assert slept == []
-        host.spend(records=3_000)
-        await host.may_speak()  # what others ask of it is answered meanwhile
-        assert slept == []
-        await host.may_report()
-        assert sum(slept) == pytest.approx(1_000 / 50, abs=0.1)
-        slept.clear()
-        host.spend(seconds=3.0)
-        await host.may_speak()
-        assert 3.0 < sum(slept) < 5.0
-
-    asyncio.run(story())
+    host = budget.HostBudget(lambda: now[0])
+    host.spend(records=3_000, seconds=0.5)
+    await host.may_report()  # a host of a thousand people that joins
+    assert slept == []
+    host.spend(records=3_000)
+    await host.may_speak()  # what others ask of it is answered meanwhile
+    assert slept == []
+    await host.may_report()
+    assert sum(slept) == pytest.approx(1_000 / 50, abs=0.1)
+    slept.clear()
+    host.spend(seconds=3.0)
+    await host.may_speak()
+    assert 3.0 < sum(slept) < 5.0

@@ -42,34 +42,6 @@ def test_whatever_somebody_does_has_a_sentence() -> None:
     assert said == "made the configured default quota hold again"
 
 
-@pytest.mark.parametrize("kind", sorted(ANSWERS, key=lambda kind: kind.__name__))
-def test_no_command_raises_in_an_empty_pool(kind: type) -> None:
-    values = {
-        "at": 1.0,
-        "unix": 1.0,
-        "host": "a",
-        "report": report("a"),
-        "number": 1,
-        "environments": (Accepted(ADA, 1, 1),),
-        "default": Quota(gpus=1),
-        "environment": ADA,
-        "quota": Quota(gpus=1),
-        "group": "x",
-        "by": "root",
-        "reason": "why",
-        "loan": "l",
-        "gpus": 1,
-        "seconds": 1.0,
-    }
-    fields = kind.__dataclass_fields__
-    needed = {name: values[name] for name in fields if name in values}
-    if kind is cmd.SetGroup:
-        from jupyter_gpushare.pool.words.hosts import Group
-
-        needed["group"] = Group("x", 1)
-    step(State(), kind(**needed), CONFIG)
-
-
 def test_drain_is_told_again_until_it_is_done() -> None:
     world = World("a")
     world.cut("a")
@@ -133,12 +105,10 @@ def test_those_who_have_nothing_on_a_host_any_more_make_room_there(
 
 def test_drained_host_is_lent_nothing_new() -> None:
     world = World("a", quota=Quota(gpus=2))
-    world.request("a", "ada")
-    world.settle()
+    world.ask("a", "ada")
     world.release("a", "ada")
     world.do(cmd.ChangeService(world.time, "a", "new disks", "root"))
-    world.request("a", "bob")
-    world.settle()
+    world.ask("a", "bob")
     assert world.nodes["a"].held.get("bob", 0) == 0
     assert "new disks" in world.nodes["a"].whys["bob"]
 
@@ -160,8 +130,7 @@ def waiting(who: str, *, short: bool = True) -> HostEnvironment:
 
 def test_who_waits_for_her_own_quota_has_no_hint() -> None:
     world = World("a", "b")
-    world.request("a", "ada")
-    world.settle()
+    world.ask("a", "ada")
     there = (waiting("ada", short=False), waiting("bob"))
     full = (gpu("a", 0, free=False),)
     told = replace(world.nodes["a"].report(), gpus=full, environments=there, wants=())
@@ -203,11 +172,9 @@ def test_whole_gpus_are_lent_for_a_time() -> None:
 
 def test_forgotten_host_counts_no_more() -> None:
     world = World("a", "b")
-    world.request("a", "ada")
-    world.settle()
+    world.ask("a", "ada")
     world.cut("a")
-    world.request("b", "ada")
-    world.settle()
+    world.ask("b", "ada")
     world.do(cmd.ForgetHost(world.time, "a", "root"))
     world.settle()
     assert world.nodes["b"].held["ada"] == 1
@@ -219,8 +186,7 @@ def test_groups_that_a_host_tells_count_on_that_host_only() -> None:
     world.do(cmd.SetQuota(world.time, None, Quota(gpus=8), "root", group="rich"))
     world.nodes["a"].groups["ada"] = ("rich",)
     world.request("a", "ada", 1)
-    world.request("b", "ada", 2)
-    world.settle()
+    world.ask("b", "ada", 2)
     assert world.nodes["b"].held.get("ada", 0) == 0
     assert world.state.quota(world.state.hosts["b"], ADA).gpus == 1
     # What the Hub says holds everywhere, whatever a host says.
@@ -231,8 +197,7 @@ def test_groups_that_a_host_tells_count_on_that_host_only() -> None:
 def test_answer_of_a_lie_changes_nothing() -> None:
     """A host can neither claim more than it was lent, nor an answer to another message."""
     world = World("a", "b")
-    world.request("a", "ada")
-    world.settle()
+    world.ask("a", "ada")
     number = world.state.hosts["a"].out[ADA].number
     world.do(cmd.LendAnswered(world.time, "a", number, (Accepted(ADA, 9, 0),)))
     assert world.state.hosts["a"].out[ADA].gpus == 1
@@ -253,8 +218,7 @@ def test_histories_find_a_planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     lent = CHANGES[ev.BudgetLent]
     monkeypatch.setitem(CHANGES, ev.BudgetLent, at_once)
     world = World("a", "b")
-    world.request("a", "ada")
-    world.settle()
+    world.ask("a", "ada")
     world.release("a", "ada")
     world.deliver_up("a")
     world.request("b", "ada")

@@ -6,8 +6,7 @@ With the spawners' real classes.
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,22 +31,6 @@ from jupyter_gpushare.starts.placing import (
 from jupyter_gpushare.starts.reach import Started
 from jupyter_gpushare.starts.spawner import PoolSpawner
 from jupyter_gpushare.starts.wishes import PoolAway, Wish
-
-T = Callable[..., Awaitable[None]]
-
-
-def in_a_loop(test: T) -> Callable[..., None]:
-    """Run an asynchronous test to its end."""
-
-    @functools.wraps(test)
-    def run(*args: Any, **fixtures: Any) -> None:
-        async def whole() -> None:
-            await test(*args, **fixtures)
-
-        asyncio.run(whole())
-
-    return run
-
 
 LABEL = "kubernetes.io/hostname"
 
@@ -92,7 +75,6 @@ def test_the_form_gives_what_is_read() -> None:
         options_from_form({"gpu_memory": ["much"]})
 
 
-@in_a_loop
 async def test_the_hook_says_which_hosts(pool: tuple[Ranking, str]) -> None:
     ranking, socket = pool
     spawner = _made(Spawner)
@@ -108,7 +90,6 @@ async def test_the_hook_says_which_hosts(pool: tuple[Ranking, str]) -> None:
         await choose_host(spawner, socket + "-gone")
 
 
-@in_a_loop
 async def test_a_hook_that_was_there_is_kept(pool: tuple[Ranking, str]) -> None:
     _ranking, socket = pool
     told: list[str] = []
@@ -145,7 +126,6 @@ async def _nodes(spawner: Any) -> list[list[tuple[str, list[str]]]]:
     ]
 
 
-@in_a_loop
 async def test_kubespawners_pod_goes_to_the_host(
     pool: tuple[Ranking, str], kube: type[Spawner]
 ) -> None:
@@ -162,7 +142,6 @@ async def test_kubespawners_pod_goes_to_the_host(
     assert await _nodes(spawner) == []
 
 
-@in_a_loop
 async def test_what_kubespawner_required_before_stays_required(
     pool: tuple[Ranking, str], kube: type[Spawner]
 ) -> None:
@@ -180,7 +159,6 @@ async def test_what_kubespawner_required_before_stays_required(
         ]
 
 
-@in_a_loop
 async def test_batchspawners_job_goes_to_the_host(pool: tuple[Ranking, str]) -> None:
     batchspawner = pytest.importorskip("batchspawner")
     ranking, socket = pool

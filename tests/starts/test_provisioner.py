@@ -142,108 +142,93 @@ def _kernels(scene: Scene, host: str) -> list[psutil.Process]:
     return found
 
 
-def test_it_runs_there_and_listens_on_no_network(scene: Scene) -> None:
-    async def story() -> None:
-        async with scene.kernel(host="b") as kernel:
-            assert await kernel.run("import socket; print(socket.gethostname())") == "b"
-            assert await kernel.run("import os; print(os.getcwd())") == str(scene.folder)
-            (process,) = _kernels(scene, "b")
-            assert not _kernels(scene, "c")
-            # What its kernel manager takes for a process of this host is none.
-            assert getattr(kernel.provisioner, "pid", None) is None
-            assert "JPY_PARENT_PID" not in process.environ()
-            assert process.environ()["JUPYTER_GPUSHARE_STARTED_FROM"] == socket.gethostname()
-            assert not [one for one in process.net_connections("tcp") if one.status == "LISTEN"]
-            # Nobody else comes to its sockets, here or there; nor reads its key.
-            (file,) = [one for one in process.cmdline() if one.endswith("/c")]
-            assert _mode(Path(file).parent) == 0o700
-            assert _mode(Path(file)) == 0o600
-            here = kernel.manager.ip
-            assert _mode(Path(here).parent) == 0o700
-            assert kernel.manager.transport == "ipc"
-            kernel.client.hb_channel.unpause()
-            await _until(kernel.client.hb_channel.is_beating, "its heart beats")
-            assert await kernel.manager.is_alive()
-            await kernel.manager.shutdown_kernel()
-            await _until(lambda: not _kernels(scene, "b"), "it ended")
-            assert not Path(file).parent.exists()
-            assert not list(Path(here).parent.glob(f"{Path(here).name}*"))
-
-    asyncio.run(story())
+async def test_it_runs_there_and_listens_on_no_network(scene: Scene) -> None:
+    async with scene.kernel(host="b") as kernel:
+        assert await kernel.run("import socket; print(socket.gethostname())") == "b"
+        assert await kernel.run("import os; print(os.getcwd())") == str(scene.folder)
+        (process,) = _kernels(scene, "b")
+        assert not _kernels(scene, "c")
+        # What its kernel manager takes for a process of this host is none.
+        assert getattr(kernel.provisioner, "pid", None) is None
+        assert "JPY_PARENT_PID" not in process.environ()
+        assert process.environ()["JUPYTER_GPUSHARE_STARTED_FROM"] == socket.gethostname()
+        assert not [one for one in process.net_connections("tcp") if one.status == "LISTEN"]
+        # Nobody else comes to its sockets, here or there; nor reads its key.
+        (file,) = [one for one in process.cmdline() if one.endswith("/c")]
+        assert _mode(Path(file).parent) == 0o700
+        assert _mode(Path(file)) == 0o600
+        here = kernel.manager.ip
+        assert _mode(Path(here).parent) == 0o700
+        assert kernel.manager.transport == "ipc"
+        kernel.client.hb_channel.unpause()
+        await _until(kernel.client.hb_channel.is_beating, "its heart beats")
+        assert await kernel.manager.is_alive()
+        await kernel.manager.shutdown_kernel()
+        await _until(lambda: not _kernels(scene, "b"), "it ended")
+        assert not Path(file).parent.exists()
+        assert not list(Path(here).parent.glob(f"{Path(here).name}*"))
 
 
 def _mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_it_is_interrupted_restarted_moved_and_killed(scene: Scene) -> None:
-    async def story() -> None:
-        async with scene.kernel(host="b") as kernel:
-            assert await kernel.run("x = 1; print(x)") == "1"
-            (first,) = _kernels(scene, "b")
-            told: list[str] = []
-            # It lasts until it is interrupted.
-            lasts = "import time\nprint('now', flush=True)\ntime.sleep(100)"
-            running = asyncio.create_task(kernel.run(lasts, told))
-            await _until(lambda: told, "it runs")
-            await kernel.manager.interrupt_kernel()
-            assert await asyncio.wait_for(running, WITHIN) == "now\nKeyboardInterrupt"
-            assert await kernel.run("print(x)") == "1"
-            await kernel.manager.restart_kernel()
-            # The same client, over the same sockets.
-            await kernel.client.wait_for_ready(WITHIN)
-            assert await kernel.run("print('x' in globals())") == "False"
-            (second,) = _kernels(scene, "b")
-            assert second.pid != first.pid
-            kernel.provisioner.next_host = "c"
-            await kernel.manager.restart_kernel()
-            await kernel.client.wait_for_ready(WITHIN)
-            assert await kernel.run("import socket; print(socket.gethostname())") == "c"
-            assert not _kernels(scene, "b")
-            (third,) = _kernels(scene, "c")
-            third.kill()
-            await _until(lambda: kernel.provisioner._reached.gone is not None, "its end is seen")
-            assert await kernel.provisioner.poll() == 128 + signal.SIGKILL
-            assert not await kernel.manager.is_alive()
-
-    asyncio.run(story())
+async def test_it_is_interrupted_restarted_moved_and_killed(scene: Scene) -> None:
+    async with scene.kernel(host="b") as kernel:
+        assert await kernel.run("x = 1; print(x)") == "1"
+        (first,) = _kernels(scene, "b")
+        told: list[str] = []
+        # It lasts until it is interrupted.
+        lasts = "import time\nprint('now', flush=True)\ntime.sleep(100)"
+        running = asyncio.create_task(kernel.run(lasts, told))
+        await _until(lambda: told, "it runs")
+        await kernel.manager.interrupt_kernel()
+        assert await asyncio.wait_for(running, WITHIN) == "now\nKeyboardInterrupt"
+        assert await kernel.run("print(x)") == "1"
+        await kernel.manager.restart_kernel()
+        # The same client, over the same sockets.
+        await kernel.client.wait_for_ready(WITHIN)
+        assert await kernel.run("print('x' in globals())") == "False"
+        (second,) = _kernels(scene, "b")
+        assert second.pid != first.pid
+        kernel.provisioner.next_host = "c"
+        await kernel.manager.restart_kernel()
+        await kernel.client.wait_for_ready(WITHIN)
+        assert await kernel.run("import socket; print(socket.gethostname())") == "c"
+        assert not _kernels(scene, "b")
+        (third,) = _kernels(scene, "c")
+        third.kill()
+        await _until(lambda: kernel.provisioner._reached.gone is not None, "its end is seen")
+        assert await kernel.provisioner.poll() == 128 + signal.SIGKILL
+        assert not await kernel.manager.is_alive()
 
 
-def test_a_cut_of_its_cable_ends_nothing(scene: Scene) -> None:
-    async def story() -> None:
-        async with scene.kernel(host="b") as kernel:
-            assert await kernel.run("x = 1; print(x)") == "1"
-            scene.hosts["b"].cut()
-            running = asyncio.create_task(kernel.run("print(x + 1)"))
-            await _until(lambda: _sent_again(scene.hosts["b"].address) >= 2, "it is sent in vain")
-            assert not running.done()
-            assert await kernel.manager.is_alive()
-            scene.hosts["b"].join()
-            assert await asyncio.wait_for(running, WITHIN) == "2"
-
-    asyncio.run(story())
+async def test_a_cut_of_its_cable_ends_nothing(scene: Scene) -> None:
+    async with scene.kernel(host="b") as kernel:
+        assert await kernel.run("x = 1; print(x)") == "1"
+        scene.hosts["b"].cut()
+        running = asyncio.create_task(kernel.run("print(x + 1)"))
+        await _until(lambda: _sent_again(scene.hosts["b"].address) >= 2, "it is sent in vain")
+        assert not running.done()
+        assert await kernel.manager.is_alive()
+        scene.hosts["b"].join()
+        assert await asyncio.wait_for(running, WITHIN) == "2"
 
 
-def test_it_ends_with_its_server(scene: Scene) -> None:
-    async def story() -> None:
-        async with scene.kernel(host="b") as kernel:
-            (process,) = _kernels(scene, "b")
-            kernel.provisioner._reached._process.kill()  # as if the server's host had died
-            await _until(lambda: not process.is_running(), "it ended", 20)
-
-    asyncio.run(story())
+async def test_it_ends_with_its_server(scene: Scene) -> None:
+    async with scene.kernel(host="b") as kernel:
+        (process,) = _kernels(scene, "b")
+        kernel.provisioner._reached._process.kill()  # as if the server's host had died
+        await _until(lambda: not process.is_running(), "it ended", 20)
 
 
-def test_the_next_host_is_taken_and_what_cannot_be_is_said(scene: Scene) -> None:
-    async def story() -> None:
-        scene.hosts["b"].kill()
-        async with scene.kernel(hosts=["b", "c"]) as kernel:
-            assert await kernel.run("import socket; print(socket.gethostname())") == "c"
-        with pytest.raises(RuntimeError, match=r"No host can be reached.*b cannot be reached: ssh"):
-            async with scene.kernel(host="b"):
-                pass
-        with pytest.raises(RuntimeError, match="'-oProxyCommand=x' is no host's name"):
-            async with scene.kernel(host="-oProxyCommand=x"):
-                pass
-
-    asyncio.run(story())
+async def test_the_next_host_is_taken_and_what_cannot_be_is_said(scene: Scene) -> None:
+    scene.hosts["b"].kill()
+    async with scene.kernel(hosts=["b", "c"]) as kernel:
+        assert await kernel.run("import socket; print(socket.gethostname())") == "c"
+    with pytest.raises(RuntimeError, match=r"No host can be reached.*b cannot be reached: ssh"):
+        async with scene.kernel(host="b"):
+            pass
+    with pytest.raises(RuntimeError, match="'-oProxyCommand=x' is no host's name"):
+        async with scene.kernel(host="-oProxyCommand=x"):
+            pass

@@ -45,93 +45,80 @@ def _until_gone(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_started_outlives_the_connection_and_is_looked_at_and_ended(tmp_path: Path) -> None:
-    async def story() -> None:
-        output = tmp_path / "new" / "server.log"
-        process = await _started(output)
-        assert (await ask("here", [], "signal", number=0, **asdict(process)))["alive"]
-        assert output.stat().st_mode & 0o077 == 0
-        await ask("here", [], "signal", number=int(signal.SIGTERM), **asdict(process))
-        _until_gone(process.pid)
-        assert not (await ask("here", [], "signal", number=0, **asdict(process)))["alive"]
-
-    asyncio.run(story())
+async def test_what_is_started_outlives_the_connection_and_is_looked_at_and_ended(
+    tmp_path: Path,
+) -> None:
+    output = tmp_path / "new" / "server.log"
+    process = await _started(output)
+    assert (await ask("here", [], "signal", number=0, **asdict(process)))["alive"]
+    assert output.stat().st_mode & 0o077 == 0
+    await ask("here", [], "signal", number=int(signal.SIGTERM), **asdict(process))
+    _until_gone(process.pid)
+    assert not (await ask("here", [], "signal", number=0, **asdict(process)))["alive"]
 
 
 @pytest.mark.parametrize("other", [{"started": 1}, {"boot": "of-yesterday"}])
-def test_no_other_process_is_signalled(tmp_path: Path, other: dict[str, Any]) -> None:
+async def test_no_other_process_is_signalled(tmp_path: Path, other: dict[str, Any]) -> None:
     """The same process id, given to somebody else meanwhile, or on another boot."""
 
-    async def story() -> None:
-        process = await _started(tmp_path / "log")
-        told = asdict(process) | other
-        try:
-            answer = await ask("here", [], "signal", number=int(signal.SIGKILL), **told)
-            assert not answer["alive"]
-            assert start_time(process.pid) == process.started
-        finally:
-            _end(process.pid)
-
-    asyncio.run(story())
+    process = await _started(tmp_path / "log")
+    told = asdict(process) | other
+    try:
+        answer = await ask("here", [], "signal", number=int(signal.SIGKILL), **told)
+        assert not answer["alive"]
+        assert start_time(process.pid) == process.started
+    finally:
+        _end(process.pid)
 
 
-def test_what_is_attached_and_the_connection_end_together(tmp_path: Path) -> None:
-    async def story() -> None:
-        folder = tmp_path / "private"
-        for first in ("process", "connection"):
-            reached = await Reached.open("here", [])
-            told = await reached.call(
-                "start",
-                command=LOOP,
-                environ=dict(os.environ),
-                attached=True,
-                folder=str(folder),
-                files={"key": "secret"},
-            )
-            assert folder.stat().st_mode & 0o777 == 0o700
-            assert (folder / "key").stat().st_mode & 0o777 == 0o600
-            if first == "process":
-                reached.tell("signal", number=int(signal.SIGKILL), **asdict(Started.read(told)))
-                async with asyncio.timeout(60):
-                    while reached.gone is None:
-                        await asyncio.sleep(0.01)
-                assert reached.gone == 128 + signal.SIGKILL
-            await reached.close()
-            _until_gone(told["pid"])
-            assert not folder.exists()
-
-    asyncio.run(story())
+async def test_what_is_attached_and_the_connection_end_together(tmp_path: Path) -> None:
+    folder = tmp_path / "private"
+    for first in ("process", "connection"):
+        reached = await Reached.open("here", [])
+        told = await reached.call(
+            "start",
+            command=LOOP,
+            environ=dict(os.environ),
+            attached=True,
+            folder=str(folder),
+            files={"key": "secret"},
+        )
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert (folder / "key").stat().st_mode & 0o777 == 0o600
+        if first == "process":
+            reached.tell("signal", number=int(signal.SIGKILL), **asdict(Started.read(told)))
+            async with asyncio.timeout(60):
+                while reached.gone is None:
+                    await asyncio.sleep(0.01)
+            assert reached.gone == 128 + signal.SIGKILL
+        await reached.close()
+        _until_gone(told["pid"])
+        assert not folder.exists()
 
 
-def test_a_folder_that_was_there_before_is_not_used(tmp_path: Path) -> None:
-    async def story() -> None:
-        (tmp_path / "made").mkdir(mode=0o777)
-        given = {"command": LOOP, "environ": {}, "attached": True}
-        with pytest.raises(NotStarted, match=r"here: .*made: File exists"):
-            await ask("here", [], "start", folder=str(tmp_path / "made"), **given)
-        assert (tmp_path / "made").is_dir()
-
-    asyncio.run(story())
+async def test_a_folder_that_was_there_before_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir(mode=0o777)
+    given = {"command": LOOP, "environ": {}, "attached": True}
+    with pytest.raises(NotStarted, match=r"here: .*made: File exists"):
+        await ask("here", [], "start", folder=str(tmp_path / "made"), **given)
+    assert (tmp_path / "made").is_dir()
 
 
-def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
-    async def story() -> None:
-        with pytest.raises(NotStarted, match=r"here: .*no-such-program: No such file"):
-            await ask("here", [], "start", command=[str(tmp_path / "no-such-program")], environ={})
-        with pytest.raises(HostAway, match=r"b cannot be reached: .*no-ssh: No such file"):
-            await ask("b", [str(tmp_path / "no-ssh")], "port", address="127.0.0.1")
-        line = [sys.executable, "-c", "import sys; sys.exit('Permission denied (publickey).')"]
-        with pytest.raises(HostAway, match=r"b cannot be reached: Permission denied"):
-            await ask("b", line, "port", address="127.0.0.1")
-        silent = await Reached.open("b", [sys.executable, "-c", "import time; time.sleep(100)"])
-        with pytest.raises(HostAway, match=r"b did not answer within 0\.2 s"):
-            await silent.call("port", address="127.0.0.1", patience=0.2)
-        assert silent.gone is not None
-
-    asyncio.run(story())
+async def test_what_goes_wrong_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NotStarted, match=r"here: .*no-such-program: No such file"):
+        await ask("here", [], "start", command=[str(tmp_path / "no-such-program")], environ={})
+    with pytest.raises(HostAway, match=r"b cannot be reached: .*no-ssh: No such file"):
+        await ask("b", [str(tmp_path / "no-ssh")], "port", address="127.0.0.1")
+    line = [sys.executable, "-c", "import sys; sys.exit('Permission denied (publickey).')"]
+    with pytest.raises(HostAway, match=r"b cannot be reached: Permission denied"):
+        await ask("b", line, "port", address="127.0.0.1")
+    silent = await Reached.open("b", [sys.executable, "-c", "import time; time.sleep(100)"])
+    with pytest.raises(HostAway, match=r"b did not answer within 0\.2 s"):
+        await silent.call("port", address="127.0.0.1", patience=0.2)
+    assert silent.gone is not None
 
 
-def test_a_kernel_that_was_not_started_leaves_no_connection(
+async def test_a_kernel_that_was_not_started_leaves_no_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     opened: list[Reached] = []
@@ -141,17 +128,14 @@ def test_a_kernel_that_was_not_started_leaves_no_connection(
         opened.append(await open_one(*words))
         return opened[-1]
 
-    async def story() -> None:
-        monkeypatch.setattr(Reached, "open", noted)
-        provisioner = PoolProvisioner(parent=AsyncKernelManager(connection_file="/no/file"))
-        choice, words = Choice(socket.gethostname()), {"env": dict(os.environ)}
-        with pytest.raises(RuntimeError, match=r"The kernel was not started: .*no-such-program"):
-            await provisioner._start_on(choice, ["/no-such-program"], words)
-        assert not provisioner.has_process
-        (reached,) = opened
-        assert reached.gone is not None
-
-    asyncio.run(story())
+    monkeypatch.setattr(Reached, "open", noted)
+    provisioner = PoolProvisioner(parent=AsyncKernelManager(connection_file="/no/file"))
+    choice, words = Choice(socket.gethostname()), {"env": dict(os.environ)}
+    with pytest.raises(RuntimeError, match=r"The kernel was not started: .*no-such-program"):
+        await provisioner._start_on(choice, ["/no-such-program"], words)
+    assert not provisioner.has_process
+    (reached,) = opened
+    assert reached.gone is not None
 
 
 def test_it_loads_little() -> None:

@@ -303,6 +303,17 @@ class World:
         node.serve()
         node.say()
 
+    def ask(self, name: str, environment: str, gpus: int = 1) -> None:
+        """A request, until all is said of it."""
+        self.time += 1.0
+        self.request(name, environment, gpus)
+        self.settle()
+
+    def give(self, name: str, environment: str) -> None:
+        """A release, until all is said of it."""
+        self.release(name, environment)
+        self.settle()
+
     def release(self, name: str, environment: str) -> None:
         node = self.nodes[name]
         if node.held.get(environment):

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import random
-import sys
 import threading
 import time
 from collections import Counter
@@ -69,9 +68,6 @@ class Plan:
     hold: tuple[float, float] = (0.5, 6.0)
     validity: float = 4.0
     rounds: tuple[tuple[Fault, ...], ...] = ()
-    #: Python that runs in the pool, or in node managers, before they do.
-    in_pool: str = ""
-    in_nodes: str = ""
 
 
 @dataclass
@@ -93,14 +89,6 @@ def _crowding() -> float:
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def _planted(code: str, module: str, line: list[str]) -> list[str]:
-    """``python -m module …``, after ``code``."""
-    if not code:
-        return line
-    run = f"import runpy\n{code}\nrunpy.run_module({module!r}, run_name='__main__')"
-    return [sys.executable, "-c", run, *line[3:]]
-
-
 class StormPool(RunningPool):
     """The pool, on the machine that all hosts reach."""
 
@@ -108,11 +96,10 @@ class StormPool(RunningPool):
         users = {who: {"gpus": gpus} for who, gpus in quotas.items()}
         told = {"default": {"gpus": 1}, "users": users}
         super().__init__(directory, told, f"--Pool.validity={plan.validity}")
-        self._at, self._code = at, plan.in_pool
+        self._at = at
 
     def command(self) -> list[str]:
-        line = [one.replace("127.0.0.1", self._at) for one in super().command()]
-        return _planted(self._code, "jupyter_gpushare.cli", line)
+        return [one.replace("127.0.0.1", self._at) for one in super().command()]
 
 
 class StormHost(RunningNode):
@@ -124,11 +111,10 @@ class StormHost(RunningNode):
         known = token_file(directory, *people, "root")
         gpus = f"{plan.gpus}x24GiB"
         super().__init__(directory, simulate=gpus, config=CONFIG, arguments=[listen, known])
-        self.host, self._code = host, plan.in_nodes
+        self.host = host
 
     def command(self) -> list[str]:
-        line = _planted(self._code, "jupyter_gpushare.node", super().command())
-        return self.host.command(line, TESTS.parent)
+        return self.host.command(super().command(), TESTS.parent)
 
     def join(self, pool: StormPool) -> None:
         asked, token = ask(), joining.Token.read(pool.ask(PoolMethod.TOKEN)["token"])
